@@ -87,6 +87,7 @@ APART = ("torchx.ui",)
 """Faces in a process of their own: nobody imports them but the function that starts them, so they import what they need."""
 
 LATE = (
+    *("torchx.schedulers.batch", "torchx.schedulers.slurm", "torchx.schedulers.lsf", "torchx.schedulers.docker"),
     *("torchx.schedulers.kubernetes", "torchx.schedulers.kubernetes_scheduler"),
     *("torchx.schedulers.kubernetes_mcad_scheduler", "torchx.schedulers.aws"),
     *("torchx.schedulers.aws_sagemaker_scheduler", "torchx.workspace.images", "torchx.workspace.oci"),

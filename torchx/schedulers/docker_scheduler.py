@@ -21,10 +21,11 @@ from contextlib import closing
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.docker.answers import describe, listed
-from torchx.schedulers.docker.client import make_network, wait_for_end
+from torchx.schedulers.docker.client import changes, make_network, wait_for_end
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, LABEL_VERSION, Job
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.docker.jobs import EngineJobs
+from torchx.schedulers.docker.logs import JobView, ReplicaLog
 from torchx.schedulers.docker.options import Opts
 from torchx.schedulers.docker.reasons import CONTAINER_STATE
 from torchx.schedulers.docker.request import NAME_RULE, DockerContainer, DockerJob, render_job
@@ -226,7 +227,6 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:  # noqa: ARG002  # all of the engine's
         """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by the engine's events."""
-        from torchx.schedulers.docker.client import changes
         from torchx.schedulers.ear import Ear
 
         if self._ear is None:
@@ -239,8 +239,6 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         """What the replicas wrote, all their attempts."""
-        from torchx.schedulers.docker.logs import JobView, ReplicaLog
-
         job = self._need(app_id, _NO_LOG)
         view = JobView(job, lambda: self._find(app_id, _NO_LOG))
         return [ReplicaLog(self._client, view, role, k, query) for role, k in replicas]

@@ -27,6 +27,8 @@ from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.secrets import sources
+from torchx.schedulers.kit.tasks import as_replicas
+from torchx.schedulers.lsf import sweeps
 from torchx.schedulers.lsf.answers import (
     bjobs_msg_to_describe,
     bjobs_msg_to_list,
@@ -266,27 +268,20 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     # -- sweeps ----------------------------------------------------------------------------------
 
     def check_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
-        from torchx.schedulers.lsf.sweeps import check
-
-        check(dryrun_info._app, dryrun_info.request.cfg)
+        sweeps.check(dryrun_info._app, dryrun_info.request.cfg)
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[LsfBsub], tasks: TaskList) -> str:
-        from torchx.schedulers.kit.tasks import as_replicas
-        from torchx.schedulers.lsf.sweeps import Arrays, most_tasks
-
         info = copy.copy(dryrun_info)
         run = functools.partial(self.run_command, self._site_of(info._cfg))
-        info.request = replace(info.request, arrays=Arrays(tasks=tasks, size=most_tasks(run)))
+        info.request = replace(info.request, arrays=sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(run)))
         info._app = as_replicas(info.request.app, tasks)
         return self.schedule(info)
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
-        from torchx.schedulers.lsf.sweeps import describe_some
-
         known = self._known(app_id)
         if known is None or known.answer is None or known.folder is None:
             return None
-        return describe_some(known.facts, numbers, functools.partial(self._look, known.folder))
+        return sweeps.describe_some(known.facts, numbers, functools.partial(self._look, known.folder))
 
     def _known(self, app_id: str) -> Known | None:
         ((site, _),) = self._by_site([app_id])

@@ -1,10 +1,10 @@
 """The program that is started when a job has ended, where the job's folder names one."""
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
 import os
 import signal
+from contextlib import suppress
 
 from torchx.supervisor.layout import AT_END_FILE
 from torchx.supervisor.statefile import StateFileError, read_bytes
@@ -78,10 +78,8 @@ def run(folder: str) -> None:
     """Starts it, and waits for its end: whoever started it may be all that keeps it alive."""
     pid = start(folder)
     if pid:
-        try:
+        with suppress(ChildProcessError):
             os.waitpid(pid, 0)
-        except ChildProcessError:
-            pass
 
 
 def _words(folder: str) -> bytes:

@@ -1,5 +1,4 @@
 """How a program hands local jobs to its launcher; the launcher is started with the first one."""
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
@@ -7,13 +6,15 @@ import _thread
 import marshal
 import os
 import sys
+from collections.abc import Callable
+from contextlib import suppress
 
-from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
+from torchx.supervisor import launcher_path
+from torchx.supervisor.layout import CONTROL_FIFO, KEPT_ENVIRONMENT, STATE_FILE
 from torchx.supervisor.reader import has_supervisor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 MAGIC = b"txrq"
@@ -23,11 +24,6 @@ ANSWER_S = 60.0
 
 class LauncherError(RuntimeError):
     """The launcher refused the job, or is gone and cannot be started."""
-
-
-# All that the launcher's own start may need. Not the rest: it would keep the caller's secrets in memory for as long
-# as the job runs. The replicas' environment comes with each request.
-_KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8")
 
 
 class LauncherClient:
@@ -56,15 +52,13 @@ class LauncherClient:
     def _start(self) -> None:
         if self._requests >= 0:
             return
-        from torchx.supervisor import launcher_path
-
         inner_requests, self._requests = _pipe()
         self._answers, inner_answers = _pipe()
         try:
             self._starter = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", launcher_path()],
-                {name: os.environ[name] for name in _KEPT_ENVIRONMENT if name in os.environ},
+                {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, inner_requests, 0),
                     (os.POSIX_SPAWN_DUP2, inner_answers, 1),
@@ -185,14 +179,10 @@ def _pipe() -> tuple[int, int]:
 
 
 def _reap(pid: int) -> None:
-    try:
+    with suppress(ChildProcessError):
         os.waitpid(pid, 0)
-    except ChildProcessError:
-        pass
 
 
 def _unlink(path: str) -> None:
-    try:
+    with suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass

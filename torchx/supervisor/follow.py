@@ -5,12 +5,11 @@ copied to ``combined.log``, and ``times.idx`` learns how long the three files we
 1 MiB is copied as it grows; a line end is put in where the other stream writes in the meantime.
 """
 
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
-
 from __future__ import annotations
 
 import os
 import struct
+from contextlib import suppress
 
 from torchx.supervisor.layout import COMBINED_LOG, STARTS_INDEX, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
 from torchx.supervisor.lines import LONG_LINE, whole_characters
@@ -175,10 +174,8 @@ class Follower:
                 line = block.rfind(b"\n") + 1
                 bar = block.find(b"\r", line) >= 0 or (bar and not line)
         except OSError:
-            try:
+            with suppress(OSError):  # what was in the way first is what counts
                 os.ftruncate(target, self._combined)  # no half lines
-            except OSError:
-                pass  # what was in the way first is what counts
             raise
         finally:
             os.close(target)

@@ -8,12 +8,12 @@ is ended, and what became of the job is written down.
 The next supervisor is forked before it is needed, and reads the next request itself: submitting a job does not
 wait for a fork. A supervisor whose job was short takes another one: see :mod:`reserve`.
 """
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 if __name__ == "__main__":
     # Isolated as it runs, it sees only the standard library: this package comes last, so that it can hide none of it.
@@ -161,10 +161,8 @@ class Launcher:
     def _say_died(self, folder: str) -> None:
         """Tell the caller that nobody will answer the request for a job; of any job when the folder is not known."""
         if self.open and select.select([], [self.reserve.answers], [], 0)[1]:
-            try:
+            with suppress(OSError):  # the caller is gone
                 os.write(self.reserve.answers, b"D" + os.fsencode(os.path.basename(folder)) + b"\n")
-            except OSError:
-                pass  # the caller is gone
 
     def _close(self) -> None:
         if self.open:
@@ -219,10 +217,8 @@ def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
     except Exception as e:  # the caller must hear of anything
         os.write(reserve.answers, f"E{str(e) or repr(e)}".encode("utf-8", "replace"))
         return False
-    try:
+    with suppress(OSError):  # the caller was killed: the job goes on
         os.write(reserve.answers, b"K\n")
-    except OSError:
-        pass  # the caller was killed: the job goes on
     reserve.report_answer()
     reserve.let_next_read()
     try:
@@ -250,16 +246,12 @@ def warm_up() -> None:
     writer.flush()
     writer.close()
     Follower(os.devnull, 0.0).look(0.0)
-    try:
+    with suppress(OSError):
         os.makedirs(os.devnull + "/r", exist_ok=True)
-    except OSError:
-        pass
-    try:
+    with suppress(OSError):
         os.posix_spawn(
             "", ["-"], request["env"], file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, 0, 0)], setsid=True
         )
-    except OSError:
-        pass
 
 
 def read_request(requests: int) -> dict[str, Any] | None:

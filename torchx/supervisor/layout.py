@@ -48,6 +48,10 @@ JOB_FILES = (
 )
 REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE, METRICS_FILE)
 
+# All that the launcher's own start may need. Not the rest: it would keep the caller's secrets in memory for as long
+# as the job runs. The replicas' environment comes with each request.
+KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8")
+
 
 def folder_name(name: str) -> str:
     """``name`` as the name of a folder: nothing in it can lead elsewhere.

@@ -1,5 +1,4 @@
 """Ends a job whose supervisor was killed, and writes down what became of it."""
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
@@ -8,6 +7,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 
 from torchx.supervisor import proctree
 from torchx.supervisor.follow import Follower
@@ -56,10 +56,8 @@ def end_job(folder: str, reason: str, ends: Mapping[int, int] | None = None) -> 
     except OSError:
         return False
     try:
-        try:
+        with suppress(OSError):  # a file system without locks: twice the same is written
             fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError:
-            pass  # a file system without locks: twice the same is written
         return _end_job(folder, path, reason, ends or {})
     except (OSError, StateFileError):
         return False
@@ -149,7 +147,5 @@ def _complete_logs(logs: str, position: tuple[str, int], now: float) -> None:
     role, k = position
     folder = replica_folder(logs, role, k)
     if os.path.isdir(folder):
-        try:
+        with suppress(OSError):  # a full disk; the replica's own files have it all
             Follower.resumed(folder, now).look(now, last=True)
-        except OSError:
-            pass  # a full disk; the replica's own files have it all

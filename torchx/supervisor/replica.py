@@ -1,24 +1,23 @@
 """One replica of a local job, and how its process is started."""
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
 import errno
 import os
 import signal
+from contextlib import suppress
 
 from torchx.supervisor import proctree
 from torchx.supervisor.layout import ERROR_FILE, METRICS_FILE, make_folder
 from torchx.supervisor.metrics import Root
+from torchx.supervisor.statefile import ReplicaLine
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
     from torchx.supervisor.follow import Follower
-    from torchx.supervisor.statefile import ReplicaLine
-
-_DEFAULT_SIGNALS = (  # what we, or Python, handle or ignore, and a replica must not
+DEFAULT_SIGNALS = (  # what we, or Python, handle or ignore, and a replica or a task must not
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE),
     *(signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ),
 )
@@ -66,10 +65,8 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
     request = replica.request
     make_folder(request["folder"], private=request["folder"].startswith(job))
     if replica.line.attempt:
-        try:
+        with suppress(OSError):
             os.unlink(os.path.join(request["folder"], ERROR_FILE))
-        except OSError:
-            pass
     env = {**env, **request["env"], proctree.ENV_JOB: job, proctree.ENV_REPLICA: str(replica.index)}
     os.chdir(request["cwd"])  # posix_spawn has no cwd of its own; a failure keeps what it was
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
@@ -78,7 +75,7 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
         (os.POSIX_SPAWN_OPEN, 1, request["stdout"], append, 0o644),
         (os.POSIX_SPAWN_OPEN, 2, request["stderr"], append, 0o644),
     ]
-    options: dict[str, Any] = {"file_actions": files, "setsigdef": _DEFAULT_SIGNALS, "setsigmask": ()}
+    options: dict[str, Any] = {"file_actions": files, "setsigdef": DEFAULT_SIGNALS, "setsigmask": ()}
     try:
         return os.posix_spawn(request["exe"], request["argv"], env, setsid=True, **options)
     except NotImplementedError:  # a C library without it: a process group must do

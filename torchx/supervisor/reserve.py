@@ -4,16 +4,16 @@ All processes of one launcher share the pipe of requests, so only one of them ma
 locked the first byte of a file that only they know. The others wait for that lock, each in a place, which is another
 locked byte. The kernel frees the locks of a process that dies, however it dies.
 """
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Callable
+from contextlib import suppress
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 _READER = 0
@@ -39,10 +39,8 @@ class Reserve:
         self._open = True
         self._place: int | None = None
         self._locks: int | None = None
-        try:
+        with suppress(AttributeError, OSError):  # another system, or a sandbox that does not know the call
             self._locks = os.memfd_create("torchx-reserve")
-        except (AttributeError, OSError):
-            pass  # another system, or a sandbox that does not know the call
 
     def next_request(self, read: Callable[[int], dict[str, Any] | None]) -> dict[str, Any] | None:
         """Wait for this process's turn and for a request; None when there is nothing more to do.

@@ -1,10 +1,10 @@
 """Removes finished local jobs that are too old, or oldest first when all together are too big."""
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 
 from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folders, task_log, task_metrics
 from torchx.supervisor.statefile import TASKS, TERMINAL, JobState, StateFileError, check_owner, read_state
@@ -105,14 +105,10 @@ def _remove_files(folder: str, names: tuple[str, ...]) -> None:
 
 
 def _remove(path: str) -> None:
-    try:
+    with suppress(OSError):
         os.unlink(path)
-    except OSError:
-        pass
 
 
 def _remove_folder(folder: str) -> None:
-    try:
+    with suppress(OSError):
         os.rmdir(folder)
-    except OSError:
-        pass

@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import time
+from collections.abc import Callable
 
 from torchx.supervisor import at_end, proctree
 from torchx.supervisor import gang as rules
@@ -30,7 +31,6 @@ from torchx.supervisor.watchdog import Watchdog, put_down
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 _STARTS_PER_TURN = 16  # between two looks at the control FIFO

@@ -6,18 +6,16 @@ import json
 import marshal
 import os
 import sys
+from collections.abc import Iterable, Mapping
 
-from torchx.supervisor.layout import TASKS_FILE
+from torchx.supervisor.layout import KEPT_ENVIRONMENT, TASKS_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
     from typing import Any
 
 TAKEN, HELD = b"K", b"H"
 """What a guard answers that has taken a sweep, and one that finds another guard at it."""
-
-_MINIMAL = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8")
 
 
 class TasksError(RuntimeError):
@@ -70,7 +68,7 @@ def _run_guard(folder: str, env: Mapping[str, str]) -> bytes:
     import subprocess
 
     program = __file__.replace("task_client.py", "task_guard.py")
-    minimal = {name: os.environ[name] for name in _MINIMAL if name in os.environ}
+    minimal = {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ}
     done = subprocess.run(  # our own program; it leaves a child that has closed its pipes
         [sys.executable, "-I", "-S", program, folder],
         input=marshal.dumps(dict(env)),

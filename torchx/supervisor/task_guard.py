@@ -5,12 +5,12 @@ other end. It is a child subreaper: the tasks of a supervisor that was killed be
 end is reported to the next supervisor. Should guard and supervisor be killed at once, whoever looks at the sweep next
 starts another guard.
 """
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 if __name__ == "__main__":
     # Isolated as it runs, it sees only the standard library: this package comes last, so that it can hide none of it.
@@ -72,10 +72,8 @@ def _watch(supervisor: int, writer: int, ends: dict[int, int]) -> int:
         if pid == supervisor:
             return code
         ends[pid] = code
-        try:
+        with suppress(OSError):  # it was killed just now: the next one is told
             os.write(writer, b"%d %d\n" % (pid, code))
-        except OSError:
-            pass  # it was killed just now: the next one is told
 
 
 def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int]:
@@ -167,10 +165,8 @@ def main() -> None:
     except OSError as e:
         os.write(answer, f"E{e}".encode("utf-8", "replace"))
         return
-    try:
+    with suppress(OSError):  # the caller was killed: the sweep goes on
         os.write(answer, TAKEN)
-    except OSError:
-        pass  # the caller was killed: the sweep goes on
     os.close(answer)
     guard(folder, env, control)
 

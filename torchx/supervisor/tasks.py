@@ -13,6 +13,7 @@ import time
 from torchx.supervisor import orphans, proctree
 from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, USED_FILE, make_folder, task_log, task_metrics
 from torchx.supervisor.metrics import Root, Sampler, limits
+from torchx.supervisor.replica import DEFAULT_SIGNALS
 from torchx.supervisor.statefile import (
     CANCELLED,
     FAILED,
@@ -34,10 +35,6 @@ if TYPE_CHECKING:
 CANCEL_ALL = "cancelled"
 _LOOK_S = 0.2  # between two looks at processes that are nobody's children
 _NOT_STARTED = 127
-_SIGNALS = (  # what we, or Python, handle or ignore, and a task must not
-    *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE),
-    *(signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ),
-)
 
 
 class TaskSupervisor:
@@ -154,7 +151,7 @@ class TaskSupervisor:
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
                 setpgroup=0,  # Linux schedules each session apart, and lets one that is new wait for its turn
-                setsigdef=_SIGNALS,
+                setsigdef=DEFAULT_SIGNALS,
                 setsigmask=(),
             )
         except (OSError, ValueError) as e:

@@ -7,17 +7,17 @@ Python of 3.10 or newer has to be on the node; without one the job is not starte
 from __future__ import annotations
 
 import functools
+import io
 import os
+import subprocess
 
-from torchx.schedulers.kit.attempts import policy_of, refuse_parts
+import torchx
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, policy_of, refuse_parts
+from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.shell import read_script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.batch.folders import JobFolder
-    from torchx.schedulers.kit.caps import Capabilities
-    from torchx.specs.api import AppDef
-    from torchx.specs.retries import RetryRules
+from torchx.specs.api import AppDef
+from torchx.specs.retries import Attempt, RetryRules, read_attempts
 
 PROGRAM_FILE = "retry.pyz"
 _ROOMS = (
@@ -51,10 +51,7 @@ def program(backend: str) -> str:
     """The archive, each byte a character as in a file name (``os.fsdecode``). It runs ``main`` of the backend's
     ``attempts.py``.
     """
-    import io
     import zipfile
-
-    import torchx
 
     top = os.path.dirname(os.path.abspath(torchx.__file__))
     paths = [f"{top}/{name}.py" for name in ("errors", "settings", "version")]
@@ -81,6 +78,15 @@ def script(module: str, name: str) -> str:
     return f"{read_script(__file__, 'decide.sh').strip()}\n\n{read_script(module, name).strip()}"
 
 
+def attempts_in(folder: str) -> list[Attempt]:
+    """The attempts of a job on this machine that have ended; none where its folder has no such file."""
+    try:
+        with open(os.path.join(folder, ATTEMPTS_FILE), encoding="utf-8", errors="replace") as f:
+            return read_attempts(f)
+    except OSError:
+        return []
+
+
 def ends_of(folder: JobFolder, paths: list[str]) -> dict[str, int]:
     """How long these files of the job's folder are, for :data:`torchx.schedulers.kit.attempts.BEGINS`."""
     sizes = folder.files.sizes([os.path.join(folder.path, path) for path in paths])
@@ -89,8 +95,6 @@ def ends_of(folder: JobFolder, paths: list[str]) -> dict[str, int]:
 
 def said(*argv: str) -> list[str]:
     """The lines of a command's answer; none when it fails, or is not there."""
-    import subprocess
-
     try:
         done = subprocess.run(
             argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_S

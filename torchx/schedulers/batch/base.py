@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from torchx.errors import BackendError, CommandError, NotFoundError, TransientError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
+from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.batch.queries import JobQueries, Known
 from torchx.schedulers.batch.site import Site
 from torchx.schedulers.batch.sites import (
@@ -26,8 +27,12 @@ from torchx.schedulers.batch.sites import (
     SiteScheduler,
     log,
 )
+from torchx.schedulers.failures import Evidence
+from torchx.schedulers.inside import described
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppDryRunInfo, CfgVal, is_terminal
 from torchx.specs.tasks import is_terminal_task
 from torchx.util.records import dataclass, field
@@ -37,9 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.batch.logs import Growth
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.logs import LogQuery
 
     Answers = dict[str, DescribeAppResponse | None]
     _Jobs = list[ListAppResponse]
@@ -158,8 +161,6 @@ class BatchScheduler(SiteScheduler):
         self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
     ) -> dict[str, DescribeAppResponse]:
         """The verdict on these jobs; jobs that nobody knows are left out. Arguments: see :meth:`_facts`."""
-        from torchx.schedulers.kit.verdict import describe
-
         return {
             app_id: known.answer
             or describe(known.facts, functools.partial(self._look, known.folder) if known.folder else None)
@@ -368,8 +369,6 @@ class BatchScheduler(SiteScheduler):
         return [(role.name, k) for role in roles for k in range(role.num_replicas)] or super().log_replicas(app_id)
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        from torchx.schedulers.batch.logs import BatchLog, Growth
-
         ((site, _),) = self._by_site([app_id])
         folder = self._log_folder(site, app_id)
         if folder is None:
@@ -415,8 +414,6 @@ class BatchScheduler(SiteScheduler):
         self._queries.forget(app_id)
 
     def _not_running(self, app_id: str, role: str, k: int) -> NotFoundError:
-        from torchx.schedulers.inside import described
-
         self._queries.forget(app_id)
         return described(self.describe(app_id), app_id, role, k)
 

@@ -16,19 +16,24 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import posixpath
+import socket
+from collections.abc import Iterable, Mapping, Sequence
 
-from torchx.errors import BackendError
+from torchx.errors import BackendError, SpecError
+from torchx.schedulers.failures import Evidence
+from torchx.settings import torchx_home
+from torchx.specs.serialize import appdef_from_dict
 from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
     from typing import Any
 
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.findings import Finding
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.files import Files
@@ -118,8 +123,6 @@ class JobFolder:
         Raises:
             BackendError: it cannot be written.
         """
-        import json
-
         record: dict[str, Any] = {"format": 1, "name": token, **facts}
         if app is not None:
             from torchx.specs.serialize import appdef_to_dict, masked
@@ -170,8 +173,6 @@ def left_by(
         said: name of the file in a replica's folder that has the system's own words; empty where there is none.
         begins: paths of files of which only what stands from an offset on is meant: that of the last attempt.
     """
-    from torchx.schedulers.failures.reader import Evidence
-
     ends = (STDERR_LOG, STDOUT_LOG, said) if said else (STDERR_LOG, STDOUT_LOG)
     offsets = {f"{folder}/{name}": -TAIL_BYTES - 1 for folder in folders for name in ends}
     later = {path: at for path, at in (begins or {}).items() if path in offsets}
@@ -197,8 +198,6 @@ def left_by(
 
 def ends_of(files: Files, paths: Sequence[str]) -> list[Evidence]:
     """What is at the end of these logs, each of one process that left nothing else, by one look."""
-    from torchx.schedulers.failures.reader import Evidence
-
     found = files.grown(dict.fromkeys(paths, -TAIL_BYTES))
     return [Evidence(stderr=found.get(path, b"").decode("utf-8", "replace")) for path in paths]
 
@@ -223,11 +222,6 @@ class LogPaths:
 
 def roles_of(record: bytes | None) -> list[Role]:
     """The roles in a ``job.json``; none in what is not one."""
-    import json
-
-    from torchx.errors import SpecError
-    from torchx.specs.serialize import appdef_from_dict
-
     try:
         found = json.loads(record or b"{}")
         return appdef_from_dict(found["app"]).roles
@@ -247,8 +241,6 @@ def folder_name(role: str) -> str:
     name = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"%{ord(c):02x}" for c in role)
     if len(name) <= 200:
         return name
-    import hashlib
-
     return f"{name[:100]}-{hashlib.sha256(role.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
 
 
@@ -259,14 +251,11 @@ def shared_folder(nodes: Completed, backend: str, remote: str) -> str | Finding:
         nodes: an answer with the host names of the nodes.
         remote: the login node; empty: this machine.
     """
-    import socket
-
-    from torchx.schedulers.findings import doubt
-    from torchx.settings import torchx_home
-
     hosts = set(nodes.check().stdout.split())
     if not remote and hosts <= {socket.gethostname(), socket.gethostname().partition(".")[0]}:
         return "all nodes are this machine"
+    from torchx.schedulers.findings import doubt
+
     where = f"`{torchx_home(backend)}`" if not remote else f"the folder of jobs on `{remote}`"
     said = f"whether the nodes see {where} shows only when a job runs"
     return doubt(said, f"`torchx doctor -s {backend} --deep`")

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths
+from torchx.schedulers.failures import Evidence
 from torchx.schedulers.foreign import ForeignJobs
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState, is_terminal
@@ -14,12 +16,10 @@ from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from torchx.schedulers.batch.base import BatchScheduler
     from torchx.schedulers.batch.site import Site
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.files import Files
 
     _Base = BatchScheduler
@@ -58,8 +58,6 @@ class Outputs(JobFolder):
         return LogPaths(stdout, stderr if stderr != stdout else "")
 
     def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:  # noqa: ARG002  # as declared
-        from torchx.schedulers.failures.reader import Evidence
-
         places = self.places()
         pairs = [places.get(f"{role}/{k}", ("", "")) for role, k in replicas]
         wanted = {path for pair in pairs for path in pair if path}

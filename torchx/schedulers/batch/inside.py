@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import signal
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 
-from torchx.schedulers.inside import InsideProcess
+from torchx.errors import BackendError, NotFoundError
+from torchx.schedulers.inside import InsideProcess, Tty
 from torchx.schedulers.inside.marks import Mark
 from torchx.schedulers.kit.shell import read_script
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torchx.errors import BackendError, NotFoundError
-    from torchx.schedulers.inside import Tty
     from torchx.schedulers.inside.spawned import SpawnedProcess
     from torchx.schedulers.kit.commands import Completed
 

@@ -8,6 +8,7 @@ found by their time, and both outputs are shown in the order of writing, to a se
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Hashable, Iterator
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import Stream
@@ -17,8 +18,6 @@ from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Iterator
-
     from torchx.schedulers.batch.folders import LogPaths
     from torchx.schedulers.kit.files import Files
 

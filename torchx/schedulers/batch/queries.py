@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable
 
+from torchx.specs.api import is_terminal
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.kit.facts import JobFacts
@@ -63,8 +63,6 @@ class JobQueries:
             others: jobs that may well be asked about next, by these; who asks about one job after the other asks about
                 all of them with the second.
         """
-        from torchx.specs.api import is_terminal
-
         wanted = dict.fromkeys(app_ids)
         now = time.monotonic()
         missing = [i for i in wanted if i not in self._answers or now - self._answers[i][0] >= fresh_s]

@@ -11,14 +11,14 @@ from torchx.errors import CommandError, TransientError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.batch.folders import JobFolders
 from torchx.schedulers.batch.site import Site
-from torchx.schedulers.kit.commands import Completed, LocalCommandRunner, last_line
+from torchx.schedulers.batch.ssh.site import SITE_OPTS
+from torchx.schedulers.kit.commands import CommandRunner, Completed, LocalCommandRunner, last_line
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.specs.api import CfgVal, make_app_handle, runopts
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from torchx.schedulers.kit.commands import CommandRunner
     from torchx.schedulers.kit.files import Files
 
 PATIENCE_S = 45.0
@@ -67,8 +67,6 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def _run_opts(self) -> runopts:
         """Options of every batch backend: those that say where it is. Backends add their own."""
-        from torchx.schedulers.batch.ssh.site import SITE_OPTS
-
         opts = runopts()
         opts.update(SITE_OPTS)
         return opts

@@ -3,27 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
 
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.containers import LABEL_APP_NAME, LABEL_SESSION, Container, Job
+from torchx.schedulers.docker.evidence import History, Look, attempts_of, hang_of, history_of
+from torchx.schedulers.docker.gangs import Step
+from torchx.schedulers.failures import SHELL, signal_name
 from torchx.schedulers.kit import verdict
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
-from torchx.specs.api import AppState, Role, is_terminal
+from torchx.specs.api import AppState, Role, is_terminal, make_app_handle
+from torchx.specs.retries import Attempt
+from torchx.util.any import Any
 from torchx.util.records import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from torchx.schedulers.docker.evidence import History
-    from torchx.schedulers.docker.gangs import Step
-    from torchx.specs.retries import Attempt
 
 _CUT_SHORT_S = 600.0
 _CUT_SHORT = "the submission was cut short: not all replicas were started"
-_SIGNALS = 128  # and above: so shells and engines report the signal that ended a process
 _UNASKED = "its retry policy could not be asked, and it was not started again"
 _REMOVED = "its container was removed from the engine, how it ended is not known"
 
@@ -104,8 +100,6 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
     hang = _hang(job, client)
     if client is None or not gangs.ends(job):
         return verdict.describe(facts_of(job, definition=job.roles(), attempts=_attempts(job, client), hang=hang))
-    from torchx.schedulers.docker.evidence import Look, history_of
-
     past, attempts = history_of(client, job), _attempts(job, client)
     facts = facts_of(job, past, definition=job.roles(), attempts=attempts, hang=hang)
     if any(c.mark.final for c in job.containers) and len(attempts) <= gangs.waves(job):
@@ -117,23 +111,17 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
 def _attempts(job: Job, client: Any | None) -> Sequence[Attempt]:
     if client is None or not gangs.rules_of(job).policy:
         return ()
-    from torchx.schedulers.docker.evidence import attempts_of
-
     return attempts_of(client, job)
 
 
 def _hang(job: Job, client: Any | None) -> str:
     if client is None or not gangs.rules_of(job).watchdog:
         return ""
-    from torchx.schedulers.docker.evidence import hang_of
-
     return hang_of(client, job)
 
 
 def listed(job: Job) -> ListAppResponse:
     """The job's line in a list."""
-    from torchx.specs.api import make_app_handle
-
     answer = ListAppResponse(job.app_id, verdict.state_of(facts_of(job)), name=job.labelled(LABEL_APP_NAME))
     if session := job.labelled(LABEL_SESSION):
         answer.app_handle = make_app_handle("local_docker", session, job.app_id)
@@ -167,9 +155,7 @@ class _Replicas:
 
 def _of_container(seen: Container, *, again: bool, ended: float) -> ReplicaFacts:
     code, signal = seen.exit_code, ""
-    if code is not None and code > _SIGNALS:
-        from torchx.schedulers.failures.reader import signal_name
-
+    if code is not None and code > SHELL:
         signal = signal_name(code)
     lost = seen.state is AppState.FAILED and code is None
     return ReplicaFacts(

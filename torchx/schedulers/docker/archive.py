@@ -6,13 +6,11 @@ The engine sees the container's file systems but those in memory, with the right
 
 from __future__ import annotations
 
+import socket
+
 from torchx.errors import BackendError
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, Upload
 from torchx.schedulers.inside import STDOUT, InsideProcess
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import socket
 
 _CHUNK = 1 << 20
 

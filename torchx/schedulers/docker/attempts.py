@@ -11,23 +11,22 @@ import sys
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.docker import evidence, gangs
+from torchx.schedulers.docker.answers import facts_of
 from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.errors import explanation
+from torchx.schedulers.docker.jobs import EngineJobs
 from torchx.schedulers.docker.logs import seconds
 from torchx.schedulers.kit.attempts import PROGRESS_FILE, policy_of, put_down, refuse_parts
+from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.verdict import judge, phrase
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, AppState
 from torchx.specs.retries import Attempt, RetryRules, to_line
 from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.specs.watchdog import WATCHDOG, watchdog_of
+from torchx.util.any import Any
 from torchx.util.records import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.schedulers.kit.caps import Capabilities
 
 PROGRESS = "/tmp/torchx_progress"  # noqa: S108  # in the container, which nobody shares
 _CHECKPOINT = "/tmp/torchx_checkpoint"  # noqa: S108
@@ -83,8 +82,6 @@ def main() -> None:
     """Exits with 0 when the job is started again, with 1 when not."""
     import docker
 
-    from torchx.schedulers.docker.jobs import EngineJobs
-
     client = docker.from_env()
     job = EngineJobs(lambda: client, None).listed(f"{LABEL_APP_ID}={sys.argv[1]}").get(sys.argv[1])
     sys.exit(0 if job is not None and attempt_ended(client, job).again else 1)
@@ -93,9 +90,6 @@ def main() -> None:
 def attempt_ended(client: Any, job: Job) -> Attempt:
     """Writes down the attempt that has just ended, and whether there is another; once, however often it is asked."""
     import tempfile
-
-    from torchx.schedulers.docker.answers import facts_of
-    from torchx.schedulers.kit.verdict import judge, phrase
 
     earlier = evidence.attempts_of(client, job)
     number = max(c.mark.app for c in job.containers)

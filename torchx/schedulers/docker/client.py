@@ -5,8 +5,10 @@ The engine's API: https://docs.docker.com/reference/api/engine/. Podman's servic
 
 from __future__ import annotations
 
+import json
 import sys
 import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
@@ -22,7 +24,6 @@ from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
     from typing import Any, TypeVar
 
     from torchx.schedulers.docker.request import DockerContainer
@@ -273,8 +274,6 @@ def events(
         since: Unix time.
         until: Unix time in the past; None: go on until nothing comes for ``read_s`` seconds, which raises TimeoutError.
     """
-    import json
-
     filters = {"type": ["container"], "event": kinds, "label": labels}
     params: dict[str, object] = {"filters": json.dumps(filters), "since": f"{since:.9f}"}
     if until is not None:

@@ -7,18 +7,15 @@ exit code: https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Conta
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Mapping
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.docker import container_names
 from torchx.schedulers.docker.container_names import Mark
 from torchx.schedulers.docker.reasons import container_state
 from torchx.specs.api import AppState, Role, is_terminal
+from torchx.util.any import Any
 from torchx.util.records import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
 
 LABEL_VERSION = "torchx.pytorch.org/version"
 LABEL_APP_ID = "torchx.pytorch.org/app-id"

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from functools import partial
 
 from torchx.errors import BackendError
 from torchx.schedulers.docker.errors import engine_errors, is_missing
 from torchx.schedulers.findings import Check, Finding, bad, disk_space, doubt, once
 from torchx.schedulers.findings.images import image_checks
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from torchx.specs.api import AppDryRunInfo, Role
+from torchx.specs.api import AppDryRunInfo, Role
+from torchx.util.any import Any
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 _START = "`sudo systemctl start docker`, or `DOCKER_HOST=...`"

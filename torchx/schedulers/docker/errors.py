@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torchx.errors import BackendError, TorchXError, TransientError
 from torchx.schedulers.docker.reasons import meaning_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
+from torchx.util.any import Any
 
 
 @contextmanager

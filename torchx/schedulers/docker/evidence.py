@@ -2,26 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import time
+from collections.abc import Iterable, Sequence
 
 from torchx.schedulers.docker.client import events, side_by_side
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.gangs import REPLICA, rules_of
 from torchx.schedulers.docker.logs import seconds, tail
-from torchx.schedulers.docker.plain_http import RefusedError
+from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.docker.reasons import NO_PROGRAM, meaning_of
+from torchx.schedulers.failures import Evidence
+from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.specs.api import AppState
+from torchx.specs.retries import Attempt
+from torchx.util.any import Any
 from torchx.util.records import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
-
-    from torchx.schedulers.docker.plain_http import EngineHttp
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.specs.retries import Attempt
 
 ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which nobody shares
 """Where torchelastic writes the error of a replica; read out of the container after its end."""
@@ -83,7 +79,6 @@ def hang_of(client: Any, job: Job) -> str:
 
 def tar_of(texts: dict[str, str]) -> bytes:
     """An archive of files with these names, as an engine takes it."""
-    import io
     import tarfile
 
     made = io.BytesIO()
@@ -184,8 +179,6 @@ class Look:
         return side_by_side(self._left_by, found)
 
     def _left_by(self, container: Container | None) -> Evidence:
-        from torchx.schedulers.failures.reader import Evidence
-
         if container is None or container.raw == "created":
             return Evidence()
         details = self._past.details[container.id]
@@ -256,7 +249,6 @@ def file_in(client: Any, container_id: str, path: str) -> str | None:
 
 def _first_file(parts: Iterable[bytes]) -> str | None:
     """The text of the first member of an archive; None when that is not a file, or too large."""
-    import io
     import tarfile
 
     packed, size = io.BytesIO(), 0

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from torchx.schedulers.docker.request import DockerContainer, DockerJob
 from torchx.schedulers.kit.export import MACHINERY, Export, build_lines
 from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.shell import quote, read_script
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from torchx.schedulers.docker.request import DockerContainer, DockerJob
+from torchx.util.any import Any
 
 COMPOSE = "compose.yaml"
 
@@ -39,8 +36,8 @@ def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
     )
     if any(c.may_restart and not c.kwargs.get("restart_policy") for c in job.containers):
         notes.append("Retries of a role, or of the whole job, are not kept: a job that fails has failed.")
-    if job.watchdog:
-        notes.append(f"Nobody watches whether the job is silent (`{job.watchdog}`).")
+    if job.rules.watchdog:
+        notes.append(f"Nobody watches whether the job is silent (`{job.rules.watchdog}`).")
     text = to_yaml({"services": services, **({"volumes": volumes} if volumes else {})}, in_lines=True)
     return Export(
         files={COMPOSE: text, MACHINERY: read_script(__file__, "export.sh"), **files},

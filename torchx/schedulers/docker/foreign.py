@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, parse_container, read_container
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.util.any import Any
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
 
 
 _ID_CHARS = 12

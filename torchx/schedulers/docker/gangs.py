@@ -6,16 +6,13 @@ the watcher acts on it, and ``status`` shows it, whether or not a watcher has co
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchx.schedulers.docker.container_names import Mark
+from torchx.schedulers.docker.containers import Container, Job
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.supervisor.gang import GIVE_UP, GO_ON, RESTART_APPLICATION, Gang, RoleRules
 from torchx.util.records import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torchx.schedulers.docker.containers import Container, Job
 
 LABEL_RULES = "torchx.pytorch.org/rules"
 """On each container, :class:`Rules` as JSON."""
@@ -57,27 +54,22 @@ class Rules:
         return json.dumps({**said, **more}, separators=(",", ":"))
 
 
-def rules_for(
-    app: AppDef, grace_s: int, place: str, *, policy: str = "", timeout: str = "", watchdog: str = ""
-) -> Rules:
+def rules_for(app: AppDef, grace_s: int, place: str, **wishes: str) -> Rules:
     """The rules of a job. What concerns one container alone is left to the engine.
 
     Args:
         place: where its watcher would run; empty where it can have none, and the engine starts each by itself.
-        policy: on retries by cause; with one, nothing is counted here.
-        timeout: how long an attempt may run.
-        watchdog: after which silence it is looked into.
+        wishes: ``policy``, with which nothing is counted here, ``timeout`` and ``watchdog`` of :class:`Rules`.
     """
-    if policy:
-        return Rules({role.name: (0, REPLICA) for role in app.roles}, grace_s, place, policy, timeout, watchdog)
+    if wishes.get("policy"):
+        return Rules({role.name: (0, REPLICA) for role in app.roles}, grace_s, place, **wishes)
     everybody = sum(role.num_replicas for role in app.roles)
     retries = {}
     for role in app.roles:
         together = {"APPLICATION": everybody, "ROLE": role.num_replicas}.get(role.retry_policy.name, 1)
         policy = role.retry_policy.name if together > 1 and place else REPLICA
         retries[role.name] = (max(role.max_retries, 0), policy)
-    watched = everybody > 1 or timeout or watchdog
-    return Rules(retries, grace_s, place if watched else "", timeout=timeout, watchdog=watchdog)
+    return Rules(retries, grace_s, place if everybody > 1 or any(wishes.values()) else "", **wishes)
 
 
 def rules_of(job: Job) -> Rules:

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 from torchx.schedulers.docker.attempts import PROGRESS
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.evidence import HANG_FILE, STACKS_FILE, put_files
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
+from torchx.schedulers.kit.attempts import program
 from torchx.specs.api import AppState
 from torchx.specs.watchdog import parse_watchdog
 from torchx.supervisor.watchdog import Watchdog, page
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.docker.containers import Container, Job
     from torchx.schedulers.inside.run import Ran
     from torchx.schedulers.stacks import Stacks
 
@@ -39,8 +39,6 @@ class ContainersWatchdog:
     """
 
     def __init__(self, engine: EngineHttp, app_id: str, wish: str) -> None:
-        from torchx.schedulers.kit.attempts import program
-
         self._engine = engine
         self._job: Job | None = None
         self._attempt: tuple[int, int] | None = None
@@ -109,7 +107,6 @@ def main() -> None:
 
 
 def _stacks(app_id: str) -> Stacks:
-    from torchx.schedulers.docker.containers import LABEL_APP_ID
     from torchx.schedulers.docker.inside import ContainerProcess
     from torchx.schedulers.docker.jobs import EngineJobs
     from torchx.schedulers.inside.run import run

@@ -6,22 +6,18 @@ without one, pieces of the two outputs, each behind eight bytes: the stream, thr
 
 from __future__ import annotations
 
+import signal
 import socket
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from torchx.errors import BackendError, NotSupportedError
+from torchx.schedulers.docker.containers import Container
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, InsideProcess, not_running
+from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, InsideProcess, Tty, not_running
 from torchx.schedulers.inside.marks import Mark, kill_words
 from torchx.specs.api import AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torchx.schedulers.docker.containers import Container
-    from torchx.schedulers.inside import Tty
 
 _HEAD = 8
 _END_S = 10.0  # an engine may list a process as running for a moment after its output has ended
@@ -125,8 +121,6 @@ class ContainerProcess(InsideProcess):
             pause = min(2 * pause, 0.1)
 
     def close(self) -> None:
-        import signal
-
         if not self._over:
             self._connection.settimeout(_END_S)
             with suppress(OSError):

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+from collections.abc import Callable, Iterable
 
 from torchx.schedulers.docker import client, gangs, watchers
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, jobs_of
 from torchx.schedulers.docker.errors import engine_errors
+from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState
+from torchx.util.any import Any
 from torchx.util.notices import logger
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-    from typing import Any
-
 
 _CANCELS = 10  # a watcher may just start replicas again; and an engine lists an end a moment after it has reported it
 
@@ -52,10 +50,6 @@ class EngineJobs:
 
     def listed(self, label: str = LABEL_APP_ID) -> dict[str, Job]:
         """The jobs with a label. An engine that is just being restarted is waited for, once it has answered."""
-        import json
-
-        from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-
         filters = {"label": [label]}
         # The client's library takes longer to import than the engine to answer.
         environ = None if "docker" in sys.modules else self.environment()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable, Iterator
 from contextlib import closing
 
 from torchx.errors import NotFoundError, TransientError
@@ -18,13 +19,8 @@ from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.kit.follow import Lines, Piece, Seen, split_stamp, whole_lines, within
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kit.logs import Stream as LogStream
+from torchx.util.any import Any
 from torchx.util.notices import logger
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from typing import Any
-
 
 _RECONNECT = 60  # attempts, a second apart at most
 _TAIL_BYTES = 1 << 16

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import os
 import socket
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from urllib.parse import quote, urlencode
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
+from torchx.util.any import Any
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 ENVIRONMENT = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
@@ -137,15 +136,7 @@ class EngineHttp:
         import json
 
         params = {"since": f"{since:.9f}", "filters": json.dumps(filters)}
-        answer = self._asked("GET", target("/events", params), _CONNECT_S)
-        try:
-            status, body = _head(answer)
-            if status >= 400:
-                raise RefusedError(status, body.decode("utf-8", "replace"))
-            return Events(answer, body)
-        except BaseException:
-            answer.close()
-            raise
+        return Events(*self._stream(self._asked("GET", target("/events", params), _CONNECT_S)))
 
     def upgrade(self, path: str, body: Mapping[str, Any]) -> tuple[socket.socket, bytes]:
         """Ask for a stream both ways. Returns the connection, which knows no time limit, and what came along.
@@ -183,37 +174,24 @@ class EngineHttp:
         head = [f"{method} {one} HTTP/{'1.1' if more else '1.0'}", "Host: docker", *more]
         head += ["Content-Type: application/json"] if text else []
         head += [f"Content-Length: {len(text)}"] if method == "POST" else []
-        connection = self._connect()
-        try:
+        with _closed_by_errors(self._connect()) as connection:
             connection.sendall("\r\n".join([*head, "", text]).encode())
             connection.settimeout(timeout_s)
-        except BaseException:
-            connection.close()
-            raise
         return connection
 
     def _stream(self, connection: socket.socket) -> tuple[socket.socket, bytes]:
-        try:
-            status, begun = _head(connection)
-            if status >= 400:
-                raise RefusedError(status, begun.decode("utf-8", "replace"))
+        with _closed_by_errors(connection):
+            begun = _accepted(connection)
             connection.settimeout(None)
-        except BaseException:
-            connection.close()
-            raise
         return connection, begun
 
     def _connect(self) -> socket.socket:
         if self.scheme == "ssh":
             return _through_ssh(self.host)
         if self.scheme in ("unix", "http+unix"):
-            connection = socket.socket(socket.AF_UNIX)
-            try:
+            with _closed_by_errors(socket.socket(socket.AF_UNIX)) as connection:
                 connection.settimeout(_CONNECT_S)
                 connection.connect(f"/{self.where.lstrip('/')}")
-            except BaseException:
-                connection.close()
-                raise
             return connection
         host, _, port = self.where.partition("/")[0].rpartition(":")
         name = host.strip("[]") or "127.0.0.1"
@@ -225,16 +203,13 @@ class EngineHttp:
         import ssl
 
         folder = self._certificates or os.path.expanduser("~/.docker")
-        try:
+        with _closed_by_errors(connection):
             context = ssl.create_default_context(cafile=f"{folder}/ca.pem" if self._verify else None)
             if not self._verify:
                 context.check_hostname = False
                 context.verify_mode = ssl.CERT_NONE
             context.load_cert_chain(f"{folder}/cert.pem", f"{folder}/key.pem")
             return context.wrap_socket(connection, server_hostname=name)
-        except BaseException:
-            connection.close()
-            raise
 
 
 class Upload:
@@ -259,9 +234,7 @@ class Upload:
             OSError: it does not answer.
             RefusedError: it does not take it.
         """
-        status, body = _head(self._connection)
-        if status >= 400:
-            raise RefusedError(status, body.decode("utf-8", "replace"))
+        _accepted(self._connection)
 
 
 class Events:
@@ -321,6 +294,23 @@ def _head(answer: socket.socket) -> tuple[int, bytes]:
     return int(words[1]), body
 
 
+def _accepted(answer: socket.socket) -> bytes:
+    """What came along of the body of an answer, unless that is an error."""
+    status, body = _head(answer)
+    if status >= 400:
+        raise RefusedError(status, body.decode("utf-8", "replace"))
+    return body
+
+
+@contextmanager
+def _closed_by_errors(connection: socket.socket) -> Iterator[socket.socket]:
+    try:
+        yield connection
+    except BaseException:
+        connection.close()
+        raise
+
+
 def _status(answer: socket.socket | None) -> int:
     if answer is None:
         return 0
@@ -337,12 +327,8 @@ def _through_ssh(host: str) -> socket.socket:
 
     ours, theirs = socket.socketpair()
     argv = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "--", host, "docker", "system", "dial-stdio"]
-    with theirs:
-        try:
-            # The helper ends with the connection; it is reaped with the next one.
-            fd = theirs.fileno()
-            subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=subprocess.DEVNULL, start_new_session=True)
-        except BaseException:
-            ours.close()
-            raise
+    with theirs, _closed_by_errors(ours):
+        # The helper ends with the connection; it is reaped with the next one.
+        fd = theirs.fileno()
+        subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=subprocess.DEVNULL, start_new_session=True)
     return ours

@@ -6,6 +6,11 @@ https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operat
 
 from __future__ import annotations
 
+import json
+import shlex
+from collections.abc import Iterable, Mapping
+from fnmatch import fnmatchcase
+
 from torchx.errors import SpecError
 from torchx.schedulers.devices import get_device_mounts
 from torchx.schedulers.docker.containers import (
@@ -19,21 +24,18 @@ from torchx.schedulers.docker.containers import (
     LABEL_VERSION,
 )
 from torchx.schedulers.docker.evidence import ERROR_FILE
-from torchx.schedulers.docker.gangs import LABEL_RULES, REPLICA, rules_for
+from torchx.schedulers.docker.gangs import LABEL_RULES, REPLICA, Rules, rules_for
+from torchx.schedulers.docker.options import Opts
 from torchx.schedulers.kit.names import DNS_LABEL, NameRule
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import split
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, BindMount, Resource, Role, VolumeMount
+from torchx.specs.serialize import masked, role_to_dict
+from torchx.util.any import Any
 from torchx.util.records import dataclass, field
+from torchx.util.secrets import mask_args, mask_env
 from torchx.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    from torchx.schedulers.docker.options import Opts
 
 # https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate; 63 is DNS's.
 NAME_RULE = NameRule(63)
@@ -71,10 +73,6 @@ class DockerContainer:
         return str(labels.get(LABEL_ROLE_NAME, ""))
 
     def __str__(self) -> str:
-        import shlex
-
-        from torchx.util.secrets import mask_args, mask_env
-
         shown = {k: v for k, v in self.kwargs.items() if k not in _UNSHOWN and v not in (None, [], {}, False)}
         env: Any = self.kwargs.get("environment") or {}
         return "\n".join(
@@ -95,23 +93,18 @@ class DockerJob:
 
     Attributes:
         images_to_push: image id -> (repository, tag), where the images are pushed as well.
-        policy: on retries by cause; empty: there is none.
-        timeout: how long an attempt may run, such as ``2h``; empty: for ever.
-        watchdog: after which silence it is looked into, and what is done then, such as ``10m:cancel``; empty: nothing.
+        rules: how its failures are dealt with.
     """
 
     app_id: str
     containers: list[DockerContainer]
     images_to_push: dict[str, tuple[str, str]] = field(default_factory=dict)
-    policy: str = ""
-    timeout: str = ""
-    watchdog: str = ""
+    rules: Rules = field(default_factory=Rules)
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"network: {self.app_id}"]
-        lines += [f"retry: {self.policy}"] if self.policy else []
-        lines += [f"timeout: {self.timeout}"] if self.timeout else []
-        lines += [f"watchdog: {self.watchdog}"] if self.watchdog else []
+        wishes = {"retry": self.rules.policy, "timeout": self.rules.timeout, "watchdog": self.rules.watchdog}
+        lines += [f"{name}: {wish}" for name, wish in wishes.items() if wish]
         lines += [f"push: {repository}:{tag}" for repository, tag in self.images_to_push.values()]
         by_role: dict[str, list[DockerContainer]] = {}
         for container in self.containers:
@@ -137,24 +130,20 @@ def render_job(
     session: str,
     environ: Mapping[str, str],
     place: str = "",
-    policy: str = "",
-    timeout: str = "",
-    watchdog: str = "",
+    **wishes: str,
 ) -> DockerJob:
     """The containers of a job. ``app`` is not changed.
 
     Args:
         environ: where ``copy_env`` copies from.
         place: where the job's watcher is to run.
-        policy: on retries by cause; empty: there is none.
-        timeout: how long an attempt may run; empty: for ever.
-        watchdog: after which silence it is looked into; empty: it is not.
+        wishes: see :func:`torchx.schedulers.docker.gangs.rules_for`.
 
     Raises:
         SpecError: names of two roles cannot be told apart in host names.
     """
     hosts = _host_names(app)
-    rules = rules_for(app, opts.cancel_grace_s, place, policy=policy, timeout=timeout, watchdog=watchdog)
+    rules = rules_for(app, opts.cancel_grace_s, place, **wishes)
     common = {
         LABEL_VERSION: __version__,
         LABEL_APP_ID: app_id,
@@ -165,11 +154,11 @@ def render_job(
     }
     env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
     gpus = _GpuShares(app)
-    may_restart = bool(policy) or any(role.max_retries for role in app.roles)
-    if policy or watchdog:
+    may_restart = bool(rules.policy) or any(role.max_retries for role in app.roles)
+    if rules.policy or rules.watchdog:
         from torchx.schedulers.docker.attempts import marks
 
-        env = {**marks(policy), **env}
+        env = {**marks(rules.policy), **env}
     made = []
     for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
         role, k = replica.role, replica.k
@@ -200,7 +189,7 @@ def render_job(
             "privileged": opts.privileged,
         }
         made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
-    return DockerJob(app_id, made, policy=policy, timeout=timeout, watchdog=watchdog)
+    return DockerJob(app_id, made, rules=rules)
 
 
 def _host_names(app: AppDef) -> dict[str, str]:
@@ -224,15 +213,11 @@ def _host_names(app: AppDef) -> dict[str, str]:
 
 def _definition(role: Role) -> str:
     """The role as JSON, secrets masked: labels can be read by everyone who may list containers."""
-    from torchx.specs.serialize import masked, role_to_dict
-
     return _as_json(role_to_dict(masked(AppDef("", [role])).roles[0], fallback=repr))
 
 
 def _as_json(value: object) -> str:
     """Compact JSON; what JSON has no type for as text."""
-    import json
-
     return json.dumps(value, default=str, separators=(",", ":"))
 
 
@@ -255,8 +240,6 @@ def _copied(patterns: Iterable[str], environ: Mapping[str, str]) -> dict[str, st
     >>> _copied(["NCCL_*"], {"NCCL_DEBUG": "INFO", "HOME": "/"})
     {'NCCL_DEBUG': 'INFO'}
     """
-    from fnmatch import fnmatchcase
-
     wanted = list(patterns)
     return {name: value for name, value in environ.items() if any(fnmatchcase(name, p) for p in wanted)}
 

@@ -7,13 +7,13 @@ never started again, the file is emptied before the program begins.
 
 from __future__ import annotations
 
+import io
+import tarfile
+
 from torchx.errors import BackendError
 from torchx.schedulers.docker.errors import is_missing
 from torchx.schedulers.kit.shell import exports
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from torchx.util.any import Any
 
 FILE = ".torchx-secrets"
 """In the root of the container's file system, where no volume hides it."""
@@ -37,9 +37,6 @@ def put(container: Any, env: dict[str, str]) -> None:
     Raises:
         BackendError: its image has no shell.
     """
-    import io
-    import tarfile
-
     import docker.errors
 
     text = "\n".join([*exports(env), ""]).encode("utf-8", "surrogateescape")

@@ -7,9 +7,7 @@ https://man7.org/linux/man-pages/man7/pid_namespaces.7.html
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from torchx.util.any import Any
 
 _SIGTERM = 1 << 14
 _HEARD = ("SigCgt", "SigIgn", "SigBlk")  # one that ignores it on purpose gets its time

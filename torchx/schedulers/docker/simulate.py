@@ -8,16 +8,12 @@ from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.container_names import join
+from torchx.schedulers.docker.containers import Container, Job
 from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.specs.api import AppState, is_terminal
+from torchx.util.any import Any
 from torchx.util.records import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.schedulers.docker.containers import Container, Job
 
 _WHY_NOT = {
     "preempt": ("an engine takes nobody's place away", "timeout"),

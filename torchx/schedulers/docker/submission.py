@@ -5,16 +5,13 @@ from __future__ import annotations
 from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_VERSION
 from torchx.schedulers.docker.errors import engine_errors
+from torchx.schedulers.docker.jobs import EngineJobs
+from torchx.schedulers.docker.request import DockerJob
 from torchx.schedulers.kit.secrets import revealed
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.docker.jobs import EngineJobs
-    from torchx.schedulers.docker.request import DockerJob
 
 
 def find_images(jobs: EngineJobs, job: DockerJob) -> dict[str, str]:
@@ -37,7 +34,7 @@ def start(
     Raises:
         BackendError: the engine refused. What had been made is removed.
     """
-    watched = len(job.containers) > 1 or job.policy or job.timeout or job.watchdog or (at_end and jobs.place())
+    watched = len(job.containers) > 1 or job.rules.place or (at_end and jobs.place())
     every_s = SAMPLE_S if sample_s is None else sample_s
     watcher = jobs.watch(job.app_id, every_s) if watched else None
     try:

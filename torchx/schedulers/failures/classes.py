@@ -8,14 +8,10 @@ raise themselves count: what a user's own line has raised is ``error``, whatever
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from torchx.schedulers.failures.tracebacks import Link, find_traces, read_exception
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.specs.failures import Failure
+from torchx.specs.failures import Failure
 
 __all__ = ["CLASSES", "classify", "is_aftermath"]
 

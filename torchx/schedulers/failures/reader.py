@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from torchx.schedulers.failures import SHELL, Evidence, signal_name
 from torchx.schedulers.failures.classes import classify, is_aftermath
 from torchx.schedulers.failures.torchrun import Report, Worker, read_report, streams
 from torchx.schedulers.failures.tracebacks import HEADER, Trace, bounded, find_traces
 from torchx.specs.failures import Failure, parse_failure
-from torchx.util.records import dataclass, replace
+from torchx.util.records import replace
 
 __all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
 
-_SHELL = 128  # and the number of a signal is how shells and engines report it
 _CONTEXT_LINES = 40
 _FATAL_WITHIN = 200  # lines: what is said of it fills some
 _LINE_CHARS = 500
@@ -49,27 +49,6 @@ _SNAKEMAKE = r"RuleException:$|Error in rule \w+:$"  # begins its report of a jo
 _WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
 
 
-@dataclass(frozen=True, kw_only=True)
-class Evidence:
-    """What a failed replica left behind, as text.
-
-    Attributes:
-        error_file: torchelastic's error file; None where there is none.
-        stderr: its end, up to 64 KiB.
-        stdout: its end, where it is a stream of its own.
-        said: what the system said of the end of the process: slurmstepd's words, ``OOMKilled``, ...
-        reason: why it ended, in the backend's own terms, where only the look shows it; a sentence without full stop.
-        kind: class of the cause where that reason decides it.
-    """
-
-    error_file: str | None = None
-    stderr: str = ""
-    stdout: str = ""
-    said: str = ""
-    reason: str = ""
-    kind: str = ""
-
-
 def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "", ended: float = 0) -> Failure:
     """Why a replica failed, with the class of the cause.
 
@@ -84,7 +63,7 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
     >>> read_failure(Evidence(), exit_code=137).summary()
     'killed by SIGKILL (often: out of memory)'
     """
-    if not signal and exit_code is not None and (exit_code > _SHELL or exit_code < 0):
+    if not signal and exit_code is not None and (exit_code > SHELL or exit_code < 0):
         signal = signal_name(exit_code)
     end = Failure("", None if signal else exit_code, signal, timestamp=ended)
     lines = _clean(evidence.stderr)
@@ -98,23 +77,6 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
     kind, line = classify(found, "\n".join([evidence.said, *system]))
     message = found.message or (system[0].partition(": ")[2].removeprefix("error: ") if system else "")
     return replace(found, message=message, kind=kind, evidence=bounded(line, _LINE_CHARS))
-
-
-def signal_name(number: int) -> str:
-    """Name of a signal: by its number, by that number negative, or by 128 and its number, as shells report it.
-
-    Empty where no signal has that number.
-
-    >>> signal_name(9), signal_name(-11), signal_name(143), signal_name(250)
-    ('SIGKILL', 'SIGSEGV', 'SIGTERM', '')
-    """
-    import signal
-
-    number = abs(number)
-    try:
-        return signal.Signals(number - _SHELL if number > _SHELL else number).name
-    except ValueError:
-        return f"signal {number}" if 0 < number <= signal.NSIG - 1 else ""
 
 
 # -- one program ---------------------------------------------------------------------------------------

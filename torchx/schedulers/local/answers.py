@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 from torchx.errors import BackendError
 from torchx.schedulers.api import NONE, ListAppResponse
+from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
+from torchx.specs.tasks import TaskTable
 from torchx.supervisor.layout import WATCHED, replica_folder
 from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TASKS, TERMINAL, JobState, ReplicaLine
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.specs.retries import Attempt
-    from torchx.specs.tasks import TaskTable
 
 RETRY_FACT = "retry"
 """The key in a state file's header of a job with a retry policy."""
@@ -44,8 +39,11 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         state = AppState[job.state] if goes_on else None
         roles.append(RoleFacts(name=name, replicas=members, state=state, min_replicas=enough))
         index += count
-    attempts = attempts_of(folder) if RETRY_FACT in job.facts else []
-    hang = ""
+    attempts, hang = [], ""
+    if RETRY_FACT in job.facts:
+        from torchx.schedulers.batch.attempts import attempts_in
+
+        attempts = attempts_in(folder)
     if WATCHED in job.facts:
         from torchx.supervisor.watchdog import seen
 
@@ -69,18 +67,6 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
     )
 
 
-def attempts_of(folder: str) -> list[Attempt]:
-    """The attempts that have ended; none where there is no such file."""
-    from torchx.schedulers.kit.attempts import ATTEMPTS_FILE
-    from torchx.specs.retries import read_attempts
-
-    try:
-        with open(os.path.join(folder, ATTEMPTS_FILE), encoding="utf-8", errors="replace") as f:
-            return read_attempts(f)
-    except OSError:
-        return []
-
-
 def listed(job: JobState, folder: str) -> ListAppResponse:
     """The job's line in a list; arguments as of :func:`facts_of`."""
     from torchx.schedulers.kit.verdict import state_of
@@ -97,8 +83,6 @@ def listed(job: JobState, folder: str) -> ListAppResponse:
 
 def table_of(job: JobState) -> TaskTable:
     """What the state file of a sweep says of its tasks."""
-    from torchx.specs.tasks import TaskTable
-
     lines = job.replicas
     states = AppState.__members__
     return TaskTable(
@@ -118,7 +102,7 @@ def replica_facts(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFac
     """What a line of the state file says of a replica."""
     code, name = line.exit, ""
     if code is not None and code < 0:
-        from torchx.schedulers.failures.reader import signal_name
+        from torchx.schedulers.failures import signal_name
 
         name, code = signal_name(-code), None
     return ReplicaFacts(
@@ -144,7 +128,6 @@ def look(logs: str, replicas: Sequence[ReplicaFacts], begins: Mapping[str, int] 
         begins: see :func:`torchx.schedulers.kit.attempts.begins_of`.
     """
     from torchx.schedulers.batch.folders import left_by
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.files import LocalFiles
 
     folders = [replica_folder(logs, r.role, r.replica) for r in replicas]

@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
+from torchx.schedulers.batch.attempts import attempts_in
 from torchx.schedulers.kit.attempts import BEGINS, CHECKPOINT_FILE, begins_of, program, put_down
+from torchx.schedulers.kit.facts import JobFacts
+from torchx.schedulers.kit.verdict import judge
+from torchx.schedulers.local.answers import facts_of, look
 from torchx.specs.api import AppState
 from torchx.specs.retries import Attempt, RetryRules
 from torchx.supervisor.layout import STATE_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.facts import JobFacts
+from torchx.supervisor.statefile import read_state
+from torchx.util.records import replace
 
 _WAITING = (AppState.RUNNING, AppState.PENDING)
 
@@ -34,16 +37,9 @@ def main() -> None:
 
 def attempt_ended(folder: str, rules: RetryRules) -> Attempt:
     """Writes down the attempt that has just ended, and whether there is another one."""
-    import time
-
-    from torchx.schedulers.kit.verdict import judge
-    from torchx.schedulers.local.answers import attempts_of, facts_of, look
-    from torchx.supervisor.statefile import read_state
-    from torchx.util.records import replace
-
     job = read_state(os.path.join(folder, STATE_FILE))
     logs = job.facts.get("logs", folder)
-    earlier = attempts_of(folder)
+    earlier = attempts_in(folder)
     facts = facts_of(job, folder)
     over = [replace(r, replicas=[m for m in r.replicas if m.state not in _WAITING], state=None) for r in facts.roles]
     facts = replace(facts, roles=[role for role in over if role.replicas], state=AppState.FAILED)

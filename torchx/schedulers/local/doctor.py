@@ -7,11 +7,12 @@ import os
 from torchx.errors import SpecError
 from torchx.schedulers.findings import Check, Finding, doubt
 from torchx.schedulers.local.path import program_path
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.local.request import PopenRequest
-    from torchx.specs.api import AppDef
+from torchx.schedulers.local.request import PopenRequest, check_scripts, replica_requests
+from torchx.schedulers.local.resources import shortages
+from torchx.schedulers.local.submission import base_environment
+from torchx.specs.api import AppDef
+from torchx.util.machine import cpu_count, gpu_ids, memory_mb
+from torchx.util.procs import find_program
 
 
 def of_machine() -> list[Check]:
@@ -28,22 +29,15 @@ def of_job(request: PopenRequest, app: AppDef) -> list[Check]:
 
 
 def _machine() -> str:
-    from torchx.util.machine import cpu_count, gpu_ids, memory_mb
-
     return f"{cpu_count()} CPUs, {len(gpu_ids())} GPUs, {memory_mb()} MiB of memory"
 
 
 def _torchrun() -> str | Finding:
-    from torchx.util.procs import find_program
-
     missing = doubt("not in PATH: jobs of `dist.ddp` and `-j` need it, others do not", "`pip install torch`")
     return find_program("torchrun", program_path(os.environ), os.getcwd()) or missing
 
 
 def _programs(request: PopenRequest, app: AppDef) -> str:
-    from torchx.schedulers.local.request import check_scripts, replica_requests
-    from torchx.schedulers.local.submission import base_environment
-
     env = base_environment(request)
     replica_requests(request, env)
     check_scripts(request, app, env)
@@ -51,8 +45,6 @@ def _programs(request: PopenRequest, app: AppDef) -> str:
 
 
 def _size(app: AppDef) -> str | Finding:
-    from torchx.schedulers.local.resources import shortages
-
     for said in shortages(app):
         return doubt(said, "`torchx doctor -s local_cwd` shows what it has")
     return "this machine has what the replicas ask for"

@@ -8,6 +8,7 @@ from torchx.schedulers.kit.export import CODE, MACHINERY, Export
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.local.request import PopenRequest, ReplicaParam, RoleRules
+from torchx.specs.timeouts import parse_timeout
 
 SCRIPT = "job.sh"
 
@@ -83,6 +84,4 @@ def _below_here(cwd: str | None) -> str:
 def _seconds(timeout: str) -> int:
     if not timeout:
         return 0
-    from torchx.specs.timeouts import parse_timeout
-
     return int(parse_timeout(timeout))

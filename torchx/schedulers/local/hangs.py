@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from torchx.errors import BackendError
+from torchx.schedulers.inside.run import Ran, run
+from torchx.schedulers.local.inside import enter
+from torchx.schedulers.local.jobs import LocalJob
+from torchx.schedulers.stacks import Stacks
 from torchx.schedulers.stacks.look import look, tell
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.inside.run import Ran
-    from torchx.schedulers.stacks import Stacks
+from torchx.supervisor.statefile import RUNNING
 
 
 def main() -> None:
@@ -21,11 +20,6 @@ def main() -> None:
 
 
 def _stacks(folder: str) -> Stacks:
-    from torchx.schedulers.inside.run import run
-    from torchx.schedulers.local.inside import enter
-    from torchx.schedulers.local.jobs import LocalJob
-    from torchx.supervisor.statefile import RUNNING
-
     job = LocalJob(folder)
     state = job.read()
     if state is None:

@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 
 from torchx.errors import SpecError
 from torchx.schedulers.local.request import ReplicaParam
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torchx.specs.api import CfgVal, Role
+from torchx.specs.api import CfgVal, Role
 
 
 class ImageProvider(ABC):

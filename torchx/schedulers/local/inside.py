@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.inside import InsideProcess, not_running
+from torchx.schedulers.inside import InsideProcess, Tty, not_running
 from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.local.jobs import LocalJob
 from torchx.supervisor.proctree import ENV_JOB, ENV_REPLICA, boot_id
 from torchx.supervisor.statefile import RUNNING, read_bytes
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.inside import Tty
-    from torchx.schedulers.local.jobs import LocalJob
 
 
 def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None) -> InsideProcess:

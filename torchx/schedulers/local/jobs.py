@@ -5,23 +5,21 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
+from collections.abc import Callable
 from functools import partial
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, make_private, torchx_home
+from torchx.specs.api import Role
 from torchx.specs.copies import copy_data
-from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, replica_folder
-from torchx.supervisor.reader import JobReader
+from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, replica_folder, task_log
+from torchx.supervisor.proctree import is_stopped
+from torchx.supervisor.reader import JobReader, ask_to_cancel, wait_for_end
 from torchx.supervisor.statefile import TASKS, TERMINAL, ForeignJobError, JobState, StateFileError
+from torchx.util.any import Any
 from torchx.util.notices import logger
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from torchx.specs.api import Role
 
 _TIDY_EVERY_S = 3600.0
 _LEAST_FREE_BYTES = 1 << 18
@@ -107,7 +105,6 @@ class LocalJob:
     def task_log(self, k: int) -> str:
         """Where task ``k`` of a sweep writes."""
         from torchx.schedulers.kit.tasks import check_numbers
-        from torchx.supervisor.layout import task_log
 
         job = self._seen or self.read()
         if job is None:
@@ -140,7 +137,6 @@ class LocalJob:
     def _read_roles(self) -> list[Role]:
         import json
 
-        from torchx.specs.api import Role
         from torchx.specs.serialize import appdef_from_dict
 
         try:
@@ -242,8 +238,6 @@ class LocalJobs:
 
     def retention_due(self, folder: str) -> dict[str, Any] | None:
         """What the job's supervisor is to tidy up on the side; None most of the time: once an hour is enough."""
-        import time
-
         if time.monotonic() < self._next_tidy:
             return None
         self._next_tidy = time.monotonic() + _TIDY_EVERY_S
@@ -277,8 +271,6 @@ def delete(job: LocalJob) -> None:
     Raises:
         BackendError: it does not end, or runs on another machine.
     """
-    from torchx.supervisor.proctree import is_stopped
-    from torchx.supervisor.reader import ask_to_cancel, wait_for_end
     from torchx.supervisor.retention import remove_job
 
     state = job.read()

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 
+from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.follow import Cursor, Follower
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.specs.api import is_terminal
 from torchx.supervisor.layout import COMBINED_LOG, STARTS_INDEX, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import Any
-
-    from torchx.schedulers.api import Scheduler
+from torchx.util.any import Any
 
 _SOONEST_S = 0.005
 _LATEST_S = 0.1

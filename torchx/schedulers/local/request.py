@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping, Sequence
 
 from torchx.errors import SpecError
 from torchx.schedulers.ids import make_unique
@@ -10,18 +11,16 @@ from torchx.schedulers.kit.names import FILE_NAME
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.local.path import program_path
 from torchx.settings import torchx_home
+from torchx.specs.api import AppDef, Role
 from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import Any
 
     from torchx.schedulers.local.images import ImageProvider
     from torchx.schedulers.local.options import Opts
-    from torchx.specs.api import AppDef, Role
-
 ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"

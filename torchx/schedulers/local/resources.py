@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, ReplicaParam
+from torchx.specs.api import AppDef, BindMount, DeviceMount
+from torchx.util.machine import cpu_count, gpu_ids, memory_mb
 from torchx.util.notices import logger
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.specs.api import AppDef
 
 
 def share_gpus(role_params: dict[str, list[ReplicaParam]], app: AppDef) -> None:
     """Set ``CUDA_VISIBLE_DEVICES`` of each replica to GPUs of its own; nothing when there are too few."""
-    from torchx.util.machine import gpu_ids
-
     asked = {role.name: max(role.resource.gpu, 0) for role in app.roles}
     total = sum(asked[name] * len(params) for name, params in role_params.items())
     if not total:
@@ -43,8 +39,6 @@ def warn_of_shortage(app: AppDef) -> None:
 
 def shortages(app: AppDef) -> list[str]:
     """One sentence when all replicas together ask for more than the machine has; else none."""
-    from torchx.util.machine import cpu_count, gpu_ids, memory_mb
-
     asked = [(role.resource, role.num_replicas) for role in app.roles if not role.resource.is_unset]
     cpus = sum(max(resource.cpu, 0) * count for resource, count in asked)
     gpus = sum(max(resource.gpu, 0) * count for resource, count in asked)
@@ -61,8 +55,6 @@ def shortages(app: AppDef) -> list[str]:
 
 def _is_there(mount: object) -> bool:
     """A path that is mounted at itself is what a local process sees anyway."""
-    from torchx.specs.api import BindMount, DeviceMount
-
     return isinstance(mount, (BindMount, DeviceMount)) and mount.src_path == mount.dst_path
 
 

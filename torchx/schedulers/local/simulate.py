@@ -7,13 +7,10 @@ from functools import partial
 
 from torchx.errors import BackendError
 from torchx.schedulers.kit.simulations import Simulation, cannot
+from torchx.schedulers.local.jobs import LocalJob
 from torchx.supervisor import proctree
 from torchx.supervisor.reader import tell
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.local.jobs import LocalJob
-    from torchx.supervisor.statefile import JobState, ReplicaLine
+from torchx.supervisor.statefile import JobState, ReplicaLine
 
 _SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
 _WORDS = {

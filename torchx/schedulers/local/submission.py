@@ -1,31 +1,32 @@
 """Hands a local job to its supervisor."""
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import PopenRequest, check_scripts, move_logs, replica_requests
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, SAMPLE_S, torchx_home
+from torchx.specs.api import AppDef, AppDryRunInfo
 from torchx.supervisor.layout import (
     AT_END_FILE,
     CONTROL_FIFO,
     REQUEST_FILE,
     STATE_FILE,
+    STDERR_LOG,
+    STDOUT_LOG,
     TASKS_FILE,
     WATCHED,
 )
+from torchx.util.any import Any
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.schedulers.local.jobs import LocalJobs
-    from torchx.specs.api import AppDef, AppDryRunInfo
 
 SCHEME = "local_cwd"
 ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
@@ -114,7 +115,6 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
         return {}
     from torchx.schedulers.kit.attempts import PROGRESS_FILE, program
     from torchx.specs.watchdog import parse_watchdog
-    from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 
     wish, mark = parse_watchdog(text), os.path.join(folder, PROGRESS_FILE)
     files = [mark]
@@ -210,10 +210,8 @@ def discard_folder(folder: str) -> None:
     """Remove the folder of a job that was never started."""
     for name in (REQUEST_FILE, AT_END_FILE, TASKS_FILE, STATE_FILE, CONTROL_FIFO, ""):
         path = os.path.join(folder, name)
-        try:
+        with suppress(OSError):  # kept: retention removes it later
             os.unlink(path) if name else os.rmdir(path)
-        except OSError:
-            pass  # kept: retention removes it later
 
 
 def make_log_dir(path: str) -> None:

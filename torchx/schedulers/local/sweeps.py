@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator, Sequence
 
 from torchx.errors import BackendError
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.failures import Evidence
+from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
 from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of
@@ -18,23 +23,18 @@ from torchx.schedulers.local.submission import (
     write_request,
 )
 from torchx.settings import ENV_JOB_ID, SAMPLE_S, torchx_home
+from torchx.specs.api import AppDryRunInfo
 from torchx.specs.tasks import ENV_TASK, TaskList, fill
 from torchx.supervisor.layout import USED_FILE, task_log, task_metrics
 from torchx.supervisor.statefile import TASKS, JobState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
     from typing import Any
 
-    from torchx.schedulers.api import DescribeAppResponse
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.local.jobs import LocalJobs
     from torchx.schedulers.local.logs import LogIterator
     from torchx.schedulers.metrics import ReplicaMetrics
-    from torchx.specs.api import AppDryRunInfo
 
 
 def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.batch.folders import folder_name
 from torchx.schedulers.batch.queries import Known
+from torchx.schedulers.failures import SHELL, signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
@@ -18,8 +20,6 @@ from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from torchx.specs.retries import Attempt
 
     Exits = Mapping[tuple[int, int], "Exit"]
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _DEPENDS = "Job dependency condition not satisfied"
 _NOT_FOUND = "its host does not see the job's folder, or has no bash; `jobdir` is on shared storage"
 _NO_BASH = "127"
-_SIGNALS = 128
 
 
 @dataclass(frozen=True)
@@ -150,9 +149,7 @@ def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits:
     state = replica_state(row, left)
     word = term(row.exit_reason) if state is AppState.FAILED else ""
     code, signal = int(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None, ""
-    if code is not None and code > _SIGNALS:  # LSF adds it to the number of a signal
-        from torchx.schedulers.failures.reader import signal_name
-
+    if code is not None and code > SHELL:  # LSF adds it to the number of a signal
         signal = signal_name(code)
     return ReplicaFacts(
         role=role,

@@ -7,26 +7,33 @@ same, and of several LSF jobs of one name the newest counts.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
 import time
 
+from torchx.errors import TorchXError
 from torchx.schedulers.batch import attempts
-from torchx.schedulers.batch.attempts import PROGRAM_FILE, ends_of, program, said
+from torchx.schedulers.batch.attempts import PROGRAM_FILE, attempts_in, ends_of, program, said
 from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, folder_name
 from torchx.schedulers.kit.attempts import BEGINS, begins_of, put_down
+from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.commands import LocalCommandRunner
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
+from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.kit.verdict import judge
+from torchx.schedulers.lsf.answers import Exit, facts_of
+from torchx.schedulers.lsf.client import bjobs
+from torchx.schedulers.lsf.options import Opts
 from torchx.schedulers.lsf.reasons import ENDED
 from torchx.schedulers.lsf.replicas import EXIT_FILE, SUBMIT_FILE
+from torchx.schedulers.lsf.request import RANK0_HOST, get_submit_script
+from torchx.schedulers.lsf.rows import Row
 from torchx.specs.api import AppDef, AppState
-from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
+from torchx.specs.retries import RETRY, Attempt, RetryRules
+from torchx.specs.serialize import appdef_from_dict
 from torchx.util.records import replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.caps import Capabilities
-    from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
-    from torchx.schedulers.lsf.options import Opts
 
 OPTIONS_FILE = "retry.json"
 CANCELLED_FILE = "cancelled"
@@ -48,8 +55,6 @@ def policy(app: AppDef, opts: Opts, caps: Capabilities) -> RetryRules | None:
 
 def files(opts: Opts) -> dict[str, str]:
     """What the hosts need to find out what follows, and to submit it."""
-    import json
-
     return {PROGRAM_FILE: program("lsf"), OPTIONS_FILE: json.dumps(dict(opts))}
 
 
@@ -77,15 +82,12 @@ def attempt_ended(folder: str, how: str, who: tuple[int, int], *, host: str = ""
         who: numbers of the role and of the replica that failed.
         host: where it had run, when LSF has put it back into the queue by itself.
     """
-    from torchx.schedulers.kit.files import LocalFiles
-    from torchx.schedulers.kit.verdict import judge
-
     kind = _kind(how, host)
     if kind == "cancelled":
         return None
     app_id, app = _job(folder)
     place = JobFolder(LocalFiles(), folder)
-    earlier = _attempts(folder)
+    earlier = attempts_in(folder)
     place.begins = begins_of(earlier)
     known = _known(place, app_id, app, who)
     facts = _with_ends(known, who, kind, host)
@@ -103,11 +105,6 @@ def attempt_ended(folder: str, how: str, who: tuple[int, int], *, host: str = ""
 
 def next_submission(folder: str, attempt: Attempt) -> str:
     """The script that submits what follows this attempt."""
-    import json
-
-    from torchx.schedulers.lsf.options import Opts
-    from torchx.schedulers.lsf.request import RANK0_HOST, get_submit_script
-
     app_id, app = _job(folder)
     with open(os.path.join(folder, OPTIONS_FILE), encoding="utf-8") as f:
         opts = Opts(**json.load(f))
@@ -121,23 +118,9 @@ def next_submission(folder: str, attempt: Attempt) -> str:
 
 
 def _job(folder: str) -> tuple[str, AppDef]:
-    import json
-
-    from torchx.specs.serialize import appdef_from_dict
-
     with open(os.path.join(folder, JOB_FILE), encoding="utf-8") as f:
         job = json.load(f)
     return job["name"], appdef_from_dict(job["app"])
-
-
-def _attempts(folder: str) -> list[Attempt]:
-    from torchx.schedulers.kit.attempts import ATTEMPTS_FILE
-
-    try:
-        with open(os.path.join(folder, ATTEMPTS_FILE), encoding="utf-8") as f:
-            return read_attempts(f)
-    except OSError:
-        return []
 
 
 def _began(folder: str, number: int) -> float:
@@ -170,12 +153,6 @@ def _megabytes(text: str) -> float:
 
 def _known(place: JobFolder, app_id: str, app: AppDef, who: tuple[int, int]) -> JobFacts:
     """What is known of the job: the replica that asks has ended, though LSF does not know it yet."""
-    from torchx.errors import TorchXError
-    from torchx.schedulers.kit.commands import LocalCommandRunner
-    from torchx.schedulers.lsf.answers import Exit, facts_of
-    from torchx.schedulers.lsf.client import bjobs
-    from torchx.schedulers.lsf.rows import Row
-
     try:
         known = {(row.role, row.k): row for row in bjobs(LocalCommandRunner().run, [app_id])}
     except TorchXError:

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 
 from torchx.errors import BackendError, CommandError
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.schedulers.lsf.rows import FORMAT, Row, free_host, group_of, rows
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torchx.specs.api import Role
+from torchx.specs.api import Role
 
 NO_LSF = 127
 """Exit code of the submission script where there is no ``bsub``."""

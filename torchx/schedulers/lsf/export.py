@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE
 from torchx.schedulers.kit.export import CODE, Export, folder_of_a_run
 from torchx.schedulers.kit.secrets import sources, split
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE, SUBMIT_FILE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.batch.base import Submission
-    from torchx.specs.api import AppDef
+from torchx.specs.api import AppDef
 
 
 def export(submission: Submission, app: AppDef) -> Export:

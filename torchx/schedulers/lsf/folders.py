@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Mapping, Sequence
 
 from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, roles_of
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
 from torchx.schedulers.lsf.replicas import ENDED_FILE, EXIT_FILE, REPORTS, RESTARTS_FILE, STARTED_FILE, SUBMITTED_FILE
+from torchx.schedulers.lsf.rows import Row
 from torchx.schedulers.lsf.sweeps import SWEEP_FILE, describe, ends_of, report_name, size_of
+from torchx.specs.api import Role
 from torchx.specs.retries import read_attempts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
     from torchx.schedulers.kit.files import Files
-    from torchx.schedulers.lsf.rows import Row
-    from torchx.specs.api import Role
 
     Position = tuple[int, int]
 

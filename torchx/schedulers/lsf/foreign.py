@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Iterable, Mapping, Sequence
 
+from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.foreign import ForeignAtSites, Outputs, task_facts
 from torchx.schedulers.batch.queries import Known
+from torchx.schedulers.failures import Evidence
 from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, RoleFacts
 from torchx.schedulers.kit.logs import LogQuery
@@ -22,11 +25,7 @@ from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.batch.site import Site
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.files import Files
 
 JOB, TASK = "job", "task"

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 import posixpath
 import signal
+from collections.abc import Callable, Sequence
 
-from torchx.errors import BackendError, NotSupportedError
+from torchx.errors import BackendError, NotFoundError, NotSupportedError
+from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.inside import Entered, sign_of
 from torchx.schedulers.batch.ssh.script import command_line, join
-from torchx.schedulers.inside import not_running
+from torchx.schedulers.inside import Tty, not_running
 from torchx.schedulers.inside.marks import kill_words
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE
 from torchx.specs.api import AppState
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torchx.errors import NotFoundError
-    from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.batch.inside import Run, Spawn
-    from torchx.schedulers.inside import Tty
     from torchx.schedulers.inside.spawned import SpawnedProcess
     from torchx.schedulers.kit.facts import ReplicaFacts
 

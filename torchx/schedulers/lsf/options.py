@@ -5,16 +5,13 @@ from __future__ import annotations
 import os
 import posixpath
 import re
+from collections.abc import Mapping
 
 from torchx.errors import ConfigError
+from torchx.specs.api import AppDef, CfgVal
+from torchx.specs.retries import RETRY, RetryRules
 from torchx.specs.structured_opts import StructuredOpts
 from torchx.util.records import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torchx.specs.api import AppDef, CfgVal
 
 _TIME = re.compile(r"(\d+:)?\d+")
 _EARLY_MIN = 2
@@ -111,8 +108,6 @@ def bsub_words(app: AppDef, opts: Opts) -> list[str]:
     >>> bsub_words(AppDef("a", metadata={"torchx/retry": "standard"}), Opts(time="1:30"))
     ['-r', '-wa', 'URG', '-wt', '2']
     """
-    from torchx.specs.retries import RETRY, RetryRules
-
     if not app.metadata.get(RETRY):
         return []
     hours, _, minutes = (opts.time or "").rpartition(":")

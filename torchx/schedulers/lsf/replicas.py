@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import posixpath
 import sys
+from collections.abc import Callable
 
 from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.kit.replicas import Replica
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.lsf.rows import group_of, job_name
@@ -23,12 +25,6 @@ from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from torchx.specs.mounts import format_mount
 from torchx.specs.retries import RETRY
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torchx.schedulers.kit.replicas import Replica
 
 REPLICAS_FILE = "replicas.sh"
 SUBMIT_FILE = "submit.sh"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import shlex
 from collections.abc import Sequence
 
 from torchx.errors import ConfigError, SpecError
@@ -26,7 +27,9 @@ from torchx.schedulers.lsf.replicas import (
     render_secrets,
 )
 from torchx.schedulers.lsf.rows import group_of, job_name, name_parts
+from torchx.specs.after import earlier_jobs
 from torchx.specs.api import AppDef, Role, parse_app_handle
+from torchx.specs.serialize import masked
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
@@ -130,8 +133,6 @@ def after(app: AppDef) -> str:
     >>> after(AppDef("a", metadata={"torchx/after": "ok:lsf://torchx/train-x1 fail:lsf://torchx/eval-x2"}))
     'done("train-x1.*") && (ended("eval-x2.*") && !done("eval-x2.*"))'
     """
-    from torchx.specs.after import earlier_jobs
-
     words = []
     for condition, handle in earlier_jobs(app):
         app_id = parse_app_handle(handle).app_id
@@ -270,8 +271,6 @@ def _resource_words(role: Role, cfg: Opts) -> list[str]:
 
 
 def _extra_words(cfg: Opts) -> list[str]:
-    import shlex
-
     try:
         words = shlex.split(cfg.bsub_args or "")
     except ValueError as e:
@@ -296,8 +295,6 @@ def cleanup_str(data: str) -> str:
 
 def shown_part(app: AppDef) -> tuple[AppDef, str]:
     """The job as a dryrun shows it: secrets masked, with a few replicas of each role, and a line that says so."""
-    from torchx.specs.serialize import masked
-
     shown = masked(app)
     for role in shown.roles:
         role.num_replicas = min(role.num_replicas, _SHOWN)

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable, Sequence
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.schedulers.kit.tasks import (
@@ -21,26 +23,18 @@ from torchx.schedulers.kit.tasks import (
     values_line,
 )
 from torchx.schedulers.lsf.answers import Exit
-from torchx.schedulers.lsf.options import in_docker
+from torchx.schedulers.lsf.options import Opts, in_docker
 from torchx.schedulers.lsf.replicas import READ_ONLY
 from torchx.schedulers.lsf.rows import group_of, job_name
 from torchx.settings import ENV_JOB_ID
-from torchx.specs.api import AppState, is_terminal
-from torchx.specs.tasks import TaskTable
+from torchx.specs.api import AppDef, AppState, Role, is_terminal
+from torchx.specs.tasks import TaskList, TaskTable
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torchx.schedulers.api import DescribeAppResponse
-    from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.facts import JobFacts, Look
-    from torchx.schedulers.lsf.options import Opts
-    from torchx.specs.api import AppDef, Role
-    from torchx.specs.tasks import TaskList
-
 SWEEP_FILE = "sweep"
 """In the folder of a sweep: how many tasks run at the same time, and how many an array has."""
 VALUES_FILE = "values"

@@ -5,30 +5,22 @@ from __future__ import annotations
 import posixpath
 import re
 import time
+from collections.abc import Sequence
 
-from torchx.schedulers.batch.folders import folder_name
+from torchx.schedulers.batch.folders import JobFolder, folder_name
+from torchx.schedulers.failures import SHELL, Evidence, signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.verdict import fold
-from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents
+from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents, ReplicaEvents
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state, reason_sentence
-from torchx.specs.api import AppState, RetryPolicy, is_terminal
+from torchx.schedulers.slurm.records import JobRecord
+from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
+from torchx.specs.retries import Attempt
 from torchx.supervisor.layout import HANG_FILE
 from torchx.util.records import dataclass, field, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.batch.folders import JobFolder
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.slurm.events import ReplicaEvents
-    from torchx.schedulers.slurm.records import JobRecord
-    from torchx.specs.api import Role
-    from torchx.specs.retries import Attempt
-
 _SUSPECTS = 4  # steps whose logs may say which node failed
 _FAR_S = 30 * 86400.0  # where nobody says how long jobs take, Slurm expects the worst
-_SHELL = 128  # a shell adds it to the number of a signal
 _SIGKILL = 9
 _MIB = 1 << 20
 
@@ -81,7 +73,7 @@ class Job:
     @property
     def was_killed(self) -> bool:
         """Whether SIGKILL ended it, or a replica: memory may have run out."""
-        killed = any(e.exit_code == _SHELL + _SIGKILL for e in self.events.replicas.values())
+        killed = any(e.exit_code == SHELL + _SIGKILL for e in self.events.replicas.values())
         return killed or any(r.signal == _SIGKILL for r in self.records)
 
     @property
@@ -158,9 +150,7 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
         over = is_terminal(state)
         return ReplicaFacts(role=role.name, replica=k, state=AppState.CANCELLED if over else state, stopped=over)
     code, signal = known.exit_code, ""
-    if code is not None and code > _SHELL:
-        from torchx.schedulers.failures.reader import signal_name
-
+    if code is not None and code > SHELL:
         signal = signal_name(code)
     stopped = bool(code) and _was_stopped(job, known, state, kind, by_signal=bool(signal))
     own = _replica_state(job, known, state, stopped=stopped)
@@ -281,8 +271,6 @@ def _batch_failure(job: Job) -> str:
     record = job.records[0] if job.records else None
     how = ""
     if record is not None and record.signal:
-        from torchx.schedulers.failures.reader import signal_name
-
         how = f"killed by {signal_name(record.signal) or record.signal}"
     elif record is not None and record.exit_code:
         how = f"exit code {record.exit_code}"

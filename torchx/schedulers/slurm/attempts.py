@@ -5,23 +5,27 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.attempts import ends_of, said
+from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder
+from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.attempts import BEGINS, put_down
+from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.kit.verdict import judge
+from torchx.schedulers.slurm.answers import NODE_FAILURE, Job, explained, facts_of
+from torchx.schedulers.slurm.events import STEP_LOG
+from torchx.schedulers.slurm.folders import files_of
+from torchx.schedulers.slurm.reasons import base_state
+from torchx.schedulers.slurm.records import JobRecord
+from torchx.specs.api import AppDef
+from torchx.specs.failures import Failure
 from torchx.specs.retries import RETRY, Attempt, RetryRules
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torchx.schedulers.batch.folders import JobFolder
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.kit.caps import Capabilities
-    from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.slurm.answers import Job
-    from torchx.specs.api import AppDef
-    from torchx.specs.failures import Failure
+from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
+from torchx.util.any import Any
 
 _DOWN = ("down", "drain", "fail", "unk", "not_resp", "no_resp")
 _STATES = {"failed": "FAILED", "timeout": "TIMEOUT"}
@@ -51,42 +55,41 @@ def attempt_ended(folder: str, how: str) -> Attempt:
     Returns:
         The attempt. Of one that this job has written down before, that: it requeued itself.
     """
-    from torchx.schedulers.batch.folders import JobFolder
-    from torchx.schedulers.kit.files import LocalFiles
-    from torchx.schedulers.kit.verdict import judge
-    from torchx.schedulers.slurm.answers import facts_of
-    from torchx.schedulers.slurm.folders import files_of
-    from torchx.schedulers.slurm.records import JobRecord
-    from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
-
-    job_id = os.environ.get("SLURM_JOB_ID", "0")
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as f:
         import json
 
         rules = RetryRules.parse(json.load(f)["app"]["metadata"][RETRY])
-    files = LocalFiles()
-    record = JobRecord(job_id=job_id, state=_STATES.get(how) or _last_state(job_id), folder=folder, ended=time.time())
-    job = files_of(files, {job_id: [record]}, {})[job_id]
+    job, place = seen_from_inside(folder, _STATES.get(how) or _last_state(), ended=time.time())
     attempts = list(job.attempts)
     if how == "requeued" and job.events.retrying:
         return attempts[-1]
 
-    verdict = judge(facts_of(job), look_into(job.folder or JobFolder(files, folder)))
+    verdict = judge(facts_of(job), look_into(place))
     kind = verdict.cause.kind if verdict.cause else ""
     paths = [f"{path}/{name}" for path in job.events.replicas for name in (STDOUT_LOG, STDERR_LOG)]
     attempt = Attempt(
         started=job.events.started,
         ended=time.time(),
         hosts=_hosts(job, kind, verdict.cause),
-        more={BEGINS: ends_of(JobFolder(files, folder), paths)},
+        more={BEGINS: ends_of(place, paths)},
     )
     return put_down(folder, verdict, rules, attempts, attempt, hosts=_number_of_hosts())
 
 
+def seen_from_inside(folder: str, state: str, **known: Any) -> tuple[Job, JobFolder]:
+    """The job whose script asks, by its own files, and its folder: Slurm itself takes it for running also when it ends.
+
+    Args:
+        state: in Slurm's words.
+        known: what else Slurm would say, see :class:`JobRecord`.
+    """
+    job_id, files = os.environ.get("SLURM_JOB_ID", "0"), LocalFiles()
+    job = files_of(files, {job_id: [JobRecord(job_id=job_id, state=state, folder=folder, **known)]}, {})[job_id]
+    return job, job.folder or JobFolder(files, folder)
+
+
 def look_into(folder: JobFolder) -> Callable[[Sequence[ReplicaFacts]], list[Evidence]]:
     """What finds what failed replicas left behind in a job's folder."""
-    from torchx.schedulers.slurm.answers import explained
-    from torchx.schedulers.slurm.events import STEP_LOG
 
     def look(replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
         left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
@@ -95,10 +98,9 @@ def look_into(folder: JobFolder) -> Callable[[Sequence[ReplicaFacts]], list[Evid
     return look
 
 
-def _last_state(job_id: str) -> str:
+def _last_state() -> str:
     """How Slurm ended the last run of a job that it has put back: the state in its accounting, or ``NODE_FAIL``."""
-    from torchx.schedulers.slurm.reasons import base_state
-
+    job_id = os.environ.get("SLURM_JOB_ID", "0")
     states = [base_state(line) for line in said("sacct", "-D", "-X", "-n", "-P", "-j", job_id, "-o", "State")]
     before = [state for state in states if state not in ("RUNNING", "PENDING")]
     if not before:
@@ -122,10 +124,6 @@ def _hosts(job: Job, kind: str, failure: Failure | None) -> list[str]:
 
 def _named(job: Job) -> set[str]:
     """The hosts that have failed, as the steps of replicas say: Slurm ends the others, too, and for the same reason."""
-    from torchx.schedulers.batch.folders import TAIL_BYTES
-    from torchx.schedulers.slurm.answers import NODE_FAILURE
-    from torchx.schedulers.slurm.events import STEP_LOG
-
     if job.folder is None:
         return set()
     paths = [os.path.join(job.folder.path, path, STEP_LOG) for path in job.events.replicas]

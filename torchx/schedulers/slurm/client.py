@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Sequence
 
 from torchx.errors import BackendError, ParseError
-from torchx.schedulers.kit.commands import LocalCommandRunner
+from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.schedulers.slurm.records import (
     SACCT_FIELDS,
     SEPARATOR,
     SQUEUE_FIELDS,
+    JobRecord,
     lines_of,
     parse_sacct,
     parse_squeue,
@@ -19,11 +21,6 @@ from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
-
-    from torchx.schedulers.kit.commands import Completed
-    from torchx.schedulers.slurm.records import JobRecord
-
     Records = dict[str, list[JobRecord]]
 
 _LISTED_DAYS = 14

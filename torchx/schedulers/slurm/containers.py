@@ -5,12 +5,12 @@ https://github.com/NVIDIA/pyxis#usage, https://apptainer.org/docs/user/latest/cl
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchx.schedulers.kit.shell import quote
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from torchx.schedulers.slurm.request import SlurmReplicaRequest
 
 _OF_THE_IMAGE = ("PATH", "LD_LIBRARY_PATH")

@@ -7,21 +7,17 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable, Sequence
 
+from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.batch.folders import shared_folder
 from torchx.schedulers.findings import Check, Finding, bad, doubt, no_such
-from torchx.schedulers.kit.commands import last_line
+from torchx.schedulers.kit.commands import Completed, last_line
 from torchx.schedulers.slurm.client import hint_for, parse_version
 from torchx.schedulers.slurm.options import SlurmOpts
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+Run = Callable[..., Completed]
 
-    from torchx.schedulers.batch.base import Submission
-    from torchx.schedulers.kit.commands import Completed
-
-    Run = Callable[..., Completed]
 
 # Refusals that no waiting changes, as far as the controller knows itself; limits on jobs that run now are none of them.
 _FOR_GOOD = re.compile(

@@ -6,28 +6,26 @@ import functools
 import os
 import posixpath
 import time
+from collections.abc import Mapping, Sequence
 
 from torchx.schedulers.batch.base import BatchScheduler
-from torchx.schedulers.batch.folders import SECRETS_FILE
+from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
+from torchx.schedulers.batch.site import Site
+from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.schedulers.slurm.records import JobRecord
-from torchx.schedulers.slurm.request import SAMPLER_FILE
+from torchx.schedulers.slurm.request import SAMPLER_FILE, SlurmBatchRequest
+from torchx.specs.api import AppDryRunInfo
+from torchx.supervisor.layout import METRICS_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from torchx.schedulers.batch.folders import JobFolder
-    from torchx.schedulers.batch.site import Site
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.metrics import ReplicaMetrics
-    from torchx.schedulers.slurm.request import SlurmBatchRequest
     from torchx.schedulers.slurm.sweeps import Sweep
-    from torchx.specs.api import AppDryRunInfo
-
 _SWEEP = "sweep-"  # as in torchx.schedulers.slurm.sweeps
 _LAST_LINE = 128
 _MOST_HEARD = 500
@@ -127,7 +125,6 @@ class EndsOfJobs(BatchScheduler):
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
         from torchx.schedulers.metrics import read_kept
-        from torchx.supervisor.layout import METRICS_FILE
 
         ((site, _),) = self._by_site([app_id])
         folder, sweep, task = self.folders(site).of(app_id), self._sweep(app_id), app_id.partition("/")[2]

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
+from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE
 from torchx.schedulers.kit.export import CODE, MACHINERY, Export, folder_of_a_run, split_script
 from torchx.schedulers.kit.secrets import sources, split
 from torchx.schedulers.kit.shell import quote
-from torchx.schedulers.slurm.request import SCRIPT_FILE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.batch.base import Submission
-    from torchx.schedulers.slurm.request import SlurmBatchRequest
+from torchx.schedulers.slurm.request import SCRIPT_FILE, SlurmBatchRequest
 
 
 def export(submission: Submission, request: SlurmBatchRequest) -> Export:

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
+from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
+from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.slurm.answers import Job, facts_of, telling_files
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events, starts_of
+from torchx.schedulers.slurm.records import JobRecord
 from torchx.specs.retries import read_attempts
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
     from torchx.schedulers.batch.queries import Known
     from torchx.schedulers.kit.files import Files
-    from torchx.schedulers.slurm.records import JobRecord
 
 
 def files_of(
@@ -79,9 +80,6 @@ class Waiting:
         Args:
             folder: as it was known without Slurm.
         """
-        from torchx.schedulers.batch.queries import Known
-        from torchx.schedulers.kit.verdict import describe
-
         facts = facts_of(job)
         # What Slurm expects it says relative to now; a job that has started once may still write.
         idle = all(r.state == "PENDING" and r.started is None and not r.restarts for r in job.records)

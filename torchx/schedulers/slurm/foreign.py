@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Mapping, Sequence
 
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.foreign import ForeignAtSites, task_facts
 from torchx.schedulers.batch.queries import Known
+from torchx.schedulers.batch.site import Site
+from torchx.schedulers.failures import Evidence
 from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.slurm.answers import bare, explained, facts_of, pending_sentence
+from torchx.schedulers.slurm.client import SlurmQueries
 from torchx.schedulers.slurm.events import JobEvents
 from torchx.schedulers.slurm.outputs import COMPONENT, JOB, TASK, SlurmOutputs
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state
@@ -23,14 +27,9 @@ from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
-    from torchx.schedulers.batch.site import Site
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.slurm.client import SlurmQueries
+_Replicas = list[tuple[str, int]]
 
-    _Replicas = list[tuple[str, int]]
 
 _NO_OUTPUT = 53  # what slurmstepd has in place of a signal when it cannot open the files
 _REFERENCE = re.compile(r"(\d+)(_\d+)?(?:\+\d+)?(?:\.\w+)?")
@@ -134,7 +133,7 @@ def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:
     signal = ""
     no_output = record.signal == _NO_OUTPUT
     if record.signal and not no_output:
-        from torchx.schedulers.failures.reader import signal_name
+        from torchx.schedulers.failures import signal_name
 
         signal = signal_name(record.signal)
     return ReplicaFacts(

@@ -9,8 +9,10 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Sequence
 
-from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+from torchx.schedulers.batch.folders import JobFolder, folder_name
+from torchx.schedulers.slurm.events import EVENTS_FILE, JobEvents, parse_events
 from torchx.schedulers.slurm.notices import NOTICES_FILE
 from torchx.specs.watchdog import parse_watchdog
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
@@ -19,10 +21,8 @@ from torchx.supervisor.watchdog import Watchdog, put_down
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Sequence
 
     from torchx.schedulers.inside.run import Ran
-    from torchx.schedulers.slurm.events import JobEvents
     from torchx.schedulers.stacks import Stacks
 
 _LOOK = "look"
@@ -72,7 +72,6 @@ def _events() -> JobEvents:
 
 
 def _stacks() -> Stacks:
-    from torchx.schedulers.batch.folders import JobFolder, folder_name
     from torchx.schedulers.batch.inside import sign_of
     from torchx.schedulers.inside import not_running
     from torchx.schedulers.inside.run import run

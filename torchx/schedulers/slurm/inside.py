@@ -7,21 +7,18 @@ from __future__ import annotations
 
 import posixpath
 import signal
+from collections.abc import Callable, Mapping, Sequence
 
-from torchx.errors import BackendError
-from torchx.schedulers.batch.folders import folder_name
+from torchx.errors import BackendError, NotFoundError
+from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.batch.inside import Entered, sign_of
+from torchx.schedulers.inside import Tty
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.specs.tasks import replica_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from torchx.errors import NotFoundError
-    from torchx.schedulers.batch.folders import JobFolder
     from torchx.schedulers.batch.inside import Run, Spawn
-    from torchx.schedulers.inside import Tty
     from torchx.schedulers.slurm.sweeps import Sweep
 
 

@@ -7,21 +7,26 @@ archive, :data:`torchx.schedulers.batch.attempts.PROGRAM_FILE`.
 
 from __future__ import annotations
 
+import json
 import os
 import posixpath
+import re
+import signal
 import sys
 import time
+from collections.abc import Mapping
 
-from torchx.schedulers.notices import FAR
-from torchx.specs.notices import NOTIFY, wish_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from torchx.schedulers.batch.folders import JobFolder
-    from torchx.specs.api import AppDef, AppStatus
+from torchx.schedulers.batch import attempts
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.kit.verdict import describe
+from torchx.schedulers.notices import FAR, Notice, deliver
+from torchx.schedulers.slurm.answers import facts_of
+from torchx.schedulers.slurm.attempts import look_into, seen_from_inside
+from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+from torchx.specs.api import NONE, AppDef, AppStatus
+from torchx.specs.notices import NOTIFY, hang_event, wish_of
+from torchx.supervisor.watchdog import seen
+from torchx.util.any import Any
 
 NOTICES_FILE = "notices.json"
 SENT_FILE = "notices.sent"
@@ -41,8 +46,6 @@ def is_wanted(app: AppDef) -> bool:
 
 def content(plan: Mapping[str, Any] | None, session: str) -> str:
     """The file with the addresses; empty when nobody is to hear of the job."""
-    import json
-
     channels = {c: settings for c, settings in (plan or {}).get("channels", {}).items() if c in FAR}
     return json.dumps({**plan, "channels": channels, "session": session}) if plan and channels else ""
 
@@ -53,8 +56,6 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
 
     None: it may be at it.
     """
-    from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
-
     paths = [posixpath.join(folder.path, name) for name in (NOTICES_FILE, SENT_FILE, EVENTS_FILE)]
     addresses, noted, events = (folder.files.read(path) for path in paths)
     sent: dict[str, str] = {}
@@ -73,12 +74,6 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
 def main() -> None:
     """Sends what is due, in the job's folder: ``CODE TERMINATED`` are how its script ends, ``hang``: it is silent."""
     import fcntl
-    import json
-    import signal
-
-    from torchx.schedulers.notices import Notice, deliver
-    from torchx.specs.notices import hang_event
-    from torchx.supervisor.watchdog import seen
 
     signal.alarm(_MOST_S)  # which ends this process
     try:
@@ -109,26 +104,15 @@ def main() -> None:
 
 
 def status_here(state: str, code: int | None = None, *, hang: str = "") -> AppStatus:
-    """The job whose folder is the current one, by its own files: Slurm itself takes it for running also when it ends.
+    """The job whose folder is the current one, as its script sees it.
 
     Args:
         state: in Slurm's words.
         hang: what was seen just now.
     """
-    from torchx.schedulers.batch.folders import JobFolder
-    from torchx.schedulers.kit.files import LocalFiles
-    from torchx.schedulers.kit.verdict import describe
-    from torchx.schedulers.slurm.answers import facts_of
-    from torchx.schedulers.slurm.attempts import look_into
-    from torchx.schedulers.slurm.folders import files_of
-    from torchx.schedulers.slurm.records import JobRecord
-    from torchx.specs.api import NONE, AppStatus
-
-    job_id = os.environ["SLURM_JOB_ID"]
-    files, folder, ended = LocalFiles(), os.getcwd(), None if code is None else time.time()
-    record = JobRecord(job_id=job_id, state=state, folder=folder, ended=ended, exit_code=code)
-    job = files_of(files, {job_id: [record]}, {})[job_id]
-    found = describe(facts_of(job), look_into(job.folder or JobFolder(files, folder)))
+    ended = None if code is None else time.time()
+    job, folder = seen_from_inside(os.getcwd(), state, ended=ended, exit_code=code)
+    found = describe(facts_of(job), look_into(folder))
     return AppStatus(
         found.state,
         num_restarts=found.num_restarts,
@@ -144,11 +128,7 @@ def status_here(state: str, code: int | None = None, *, hang: str = "") -> AppSt
 
 def _why_terminated(job_id: str) -> str:
     """Slurm's word for the end of a job that it ends: its time is over, or somebody has cancelled it."""
-    import re
-
-    from torchx.schedulers.batch.attempts import said
-
-    text = " ".join(said("scontrol", "show", "job", "--oneliner", job_id))
+    text = " ".join(attempts.said("scontrol", "show", "job", "--oneliner", job_id))
     times = [re.search(rf"\b{name}=((\d+)-)?(\d+):(\d+):(\d+)", text) for name in ("RunTime", "TimeLimit")]
     ran, limit = (
         0 if t is None else int(t[2] or 0) * 86400 + int(t[3]) * 3600 + int(t[4]) * 60 + int(t[5]) for t in times

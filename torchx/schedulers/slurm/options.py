@@ -5,13 +5,11 @@ from __future__ import annotations
 from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.slurm.containers import RUNTIMES
-from torchx.specs.api import runopts
+from torchx.specs.api import Resource, Role, runopts
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from torchx.specs.api import Resource, Role
-
     Options = dict[str, str | None]
 
 # A field of a class has no dash in its name; the options that Slurm's users know have.

@@ -10,6 +10,7 @@ import functools
 import posixpath
 import re
 import shlex
+from collections.abc import Callable, Sequence
 
 from torchx.errors import SpecError
 from torchx.schedulers.batch.foreign import Outputs
@@ -17,8 +18,6 @@ from torchx.specs.sbatch_lines import directives, expand, read_options
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.files import Files
 

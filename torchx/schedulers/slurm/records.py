@@ -6,15 +6,12 @@ Parsers are total: they return records or raise ParseError. Jobs of others are r
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 
 from torchx.errors import ParseError
 from torchx.schedulers.slurm.reasons import app_state, base_state
 from torchx.specs.api import is_terminal
 from torchx.util.records import dataclass, replace
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
 
 SEPARATOR = "\x1f"  # in no name
 _PUT_BACK = ("PREEMPTED", "NODE_FAIL", "REQUEUED")

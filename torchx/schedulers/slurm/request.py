@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import sys
+from collections.abc import Mapping
 
 from torchx.errors import ConfigError, NotSupportedError
+from torchx.schedulers.batch.attempts import script
 from torchx.schedulers.batch.folders import SECRETS_FILE, folder_name
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import revealed, split
@@ -13,15 +16,15 @@ from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
 from torchx.schedulers.slurm.options import SlurmOpts, early_warning, job_words, node_options
 from torchx.settings import SAMPLE_S
+from torchx.specs.api import AppDef, BindMount, Role
 from torchx.util.records import dataclass, field
+from torchx.util.secrets import mask_args, mask_env
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from typing import Any
 
     from torchx.schedulers.slurm.sweeps import Arrays
-    from torchx.specs.api import AppDef, Role
     from torchx.specs.retries import RetryRules
 
 SAMPLER_FILE = "metrics.py"
@@ -189,16 +192,12 @@ class SlurmBatchRequest:
             SpecError: a word that no program can be given.
             ConfigError: a run option that ``sbatch`` cannot take.
         """
-        import copy
-
         sample = copy.copy(self)
         sample.replicas = {replica.role: replica for replica in self.replicas.values()}
         render(sample)
 
     def without_memory(self) -> SlurmBatchRequest:
         """This request, for a partition that knows of no memory."""
-        import copy
-
         other = copy.deepcopy(self)
         for replica in other.replicas.values():
             replica.sbatch_opts.pop("mem", None)
@@ -207,10 +206,6 @@ class SlurmBatchRequest:
 
     def masked(self) -> SlurmBatchRequest:
         """A copy fit to be shown."""
-        import copy
-
-        from torchx.util.secrets import mask_args, mask_env
-
         shown = copy.deepcopy(self)
         shown.cmd = mask_args(shown.cmd)
         for replica in shown.replicas.values():
@@ -304,8 +299,6 @@ def render(request: SlurmBatchRequest) -> str:
 
 
 def _retry_lines(replica: SlurmReplicaRequest) -> list[str]:
-    from torchx.schedulers.batch.attempts import script
-
     return [f"exclude={quote(replica.sbatch_opts.get('exclude') or '')}", script(__file__, RETRIES_FILE)]
 
 
@@ -485,8 +478,6 @@ def _argument(args: list[str], i: int) -> str:
 
 
 def _mount(mount: Any) -> str:
-    from torchx.specs.api import BindMount
-
     if not isinstance(mount, BindMount):
         raise ConfigError(f"`{mount}` cannot be mounted on Slurm", hint="a container can have bind mounts only")
     for path in (mount.src_path, mount.dst_path):

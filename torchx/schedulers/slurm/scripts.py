@@ -10,8 +10,10 @@ import posixpath
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.batch.base import Submission
+from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.slurm.options import SlurmOpts, job_words, node_options
 from torchx.schedulers.slurm.request import SlurmBatchRequest
+from torchx.specs.api import AppDef
 from torchx.specs.retries import RETRY
 from torchx.specs.sbatch_lines import directives
 from torchx.specs.sbatch_scripts import seconds
@@ -19,10 +21,7 @@ from torchx.specs.scripts import SBATCH
 from torchx.specs.timeouts import timeout_s
 from torchx.specs.watchdog import WATCHDOG
 from torchx.util.records import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.specs.api import AppDef
+from torchx.util.secrets import mask_args, mask_text
 
 
 @dataclass
@@ -51,9 +50,6 @@ class ScriptRequest(SlurmBatchRequest):
         return self
 
     def __str__(self) -> str:
-        from torchx.schedulers.kit.shell import quote
-        from torchx.util.secrets import mask_args, mask_text
-
         command = " ".join(map(quote, mask_args([*self.cmd, self.file, *self.args])))
         return f"# submitted with: {command}\n{mask_text(self.text)}"
 

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import posixpath
 import re
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.kit.simulations import Simulation, cannot
+from torchx.schedulers.slurm.options import seconds_of
 from torchx.schedulers.slurm.request import SCRIPT_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.files import Files
 
@@ -82,8 +82,6 @@ def _sooner(shown: dict[str, str]) -> int:
     Raises:
         BackendError: the job's own limit is as near.
     """
-    from torchx.schedulers.slurm.options import seconds_of
-
     ran_s = seconds_of(shown.get("RunTime", ""))
     limit = max(1, ran_s // 60)
     own_s = seconds_of(shown.get("TimeLimit", ""))

@@ -2,37 +2,43 @@
 
 from __future__ import annotations
 
+import copy
 import posixpath
 import re
+from collections.abc import Callable, Sequence
 
 from torchx.errors import CommandError, NotFoundError, NotSupportedError
+from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.folders import JobFolder, LogPaths, ends_of, folder_name
 from torchx.schedulers.batch.logs import BatchLog, check_query
+from torchx.schedulers.failures import Evidence, signal_name
+from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, shell_words, values_line
 from torchx.schedulers.slurm.client import NO_SUCH_JOB
 from torchx.schedulers.slurm.reasons import app_state
-from torchx.schedulers.slurm.request import APP_ID, RDZV_ID, SAMPLER_FILE, choice_of_folder, directive, group_options
+from torchx.schedulers.slurm.request import (
+    APP_ID,
+    RDZV_ID,
+    SAMPLER_FILE,
+    SlurmBatchRequest,
+    SlurmReplicaRequest,
+    choice_of_folder,
+    directive,
+    group_options,
+)
 from torchx.settings import ENV_JOB_ID
-from torchx.specs.api import AppState, is_terminal
-from torchx.specs.tasks import TaskTable, fill_in
-from torchx.util.records import dataclass
+from torchx.specs.api import AppDef, AppState, is_terminal
+from torchx.specs.tasks import TaskList, TaskTable, fill_in
+from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.batch.base import Submission
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.kit.files import Files
-    from torchx.schedulers.kit.logs import LogQuery
-    from torchx.schedulers.slurm.request import SlurmBatchRequest, SlurmReplicaRequest
-    from torchx.specs.api import AppDef
-    from torchx.specs.tasks import TaskList
 
     Run = Callable[[list[str]], Completed]
 
@@ -71,8 +77,6 @@ class Arrays:
 
     def submission(self, made: Submission, request: SlurmBatchRequest) -> Submission:
         """The first array, in place of the job that the request is otherwise."""
-        from torchx.util.records import replace
-
         replica = next(iter(request.replicas.values()))
         count = min(self.size, len(self.tasks.points))
         folder = made.folder
@@ -112,8 +116,6 @@ def is_whole(request: SlurmBatchRequest) -> bool:
 
 def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
     """The script of a job, for a task whose values are in the variables ``v_0`` and so on."""
-    import copy
-
     # Each stands within single quotes: no word with such a character is plain.
     marks = {name: f"\ue001{i}\ue001" for i, name in enumerate(tasks.names)}
     made = copy.deepcopy(request)
@@ -380,7 +382,6 @@ class Sweep:
 
     def describe_some(self, table: TaskTable, numbers: Sequence[int]) -> list[DescribeAppResponse]:
         """The answers for some tasks, each with its cause."""
-        from torchx.schedulers.failures.reader import signal_name
         from torchx.schedulers.kit.facts import ReplicaFacts
 
         check_numbers(self.app_id, numbers, len(table.states))

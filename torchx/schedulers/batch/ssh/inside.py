@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
 from torchx.schedulers.batch.ssh.errors import no_master, no_session
-from torchx.schedulers.inside import STDERR, STDOUT
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+from torchx.schedulers.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.inside.spawned import SpawnedProcess
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-    from torchx.schedulers.inside import Tty
 
 _SSH_FAILED = 255
 _BUSY_S = 20.0  # how long a login node is asked for one more session

@@ -6,8 +6,10 @@ jumps, ports). What is set here besides is only what an unattended connection ne
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import subprocess
 import time
 from collections.abc import Mapping
 
@@ -122,7 +124,6 @@ class Master:
         Returns:
             ssh's exit code and what it said.
         """
-        import subprocess
         import tempfile
 
         # With questions, ssh shows them and nothing else: what went wrong is said by us, once.
@@ -234,8 +235,6 @@ def _prefix() -> str:
 
 
 def _digest(text: str) -> str:
-    import hashlib
-
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:10]
 
 
@@ -271,8 +270,6 @@ _TERMINAL = "/dev/tty"
 
 
 def _ssh(args: list[str], timeout_s: float) -> tuple[int, str, str]:
-    import subprocess
-
     try:
         done = subprocess.run(
             ["ssh", *args],

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Mapping
 
 from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh.script import Answer
 from torchx.schedulers.kit.files import MOST_GROWN
 from torchx.schedulers.kit.shell import quote
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-
-    from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-    from torchx.schedulers.batch.ssh.script import Answer
 
 PATIENCE_S = 45.0
 """How long a lost connection is tried again."""

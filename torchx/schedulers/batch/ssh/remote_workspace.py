@@ -11,12 +11,18 @@ Jobs run in copies, made there, which they may write into.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterable
 
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.shell import quote
+from torchx.specs.api import Workspace
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.workspace.content import DIRECTORY, LINK, Entry, content_hash, entries
@@ -25,12 +31,9 @@ from torchx.workspace.hashes import FileHashes
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from collections.abc import Iterable
     from typing import BinaryIO
 
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-    from torchx.specs.api import Workspace
-
 _NOT_EMPTY = 45  # exit code of our script
 _SEND_S = 3600.0
 _PLACE_S = 600.0
@@ -181,8 +184,6 @@ def _send(runner: SSHCommandRunner, files: list[Entry], digest: str, there: _The
 
 def _stage(files: list[Entry], folder: str) -> str:
     """Copies the files as they are now; returns the hash of the copy."""
-    import hashlib
-
     digests: dict[str, str] = {}
     os.mkdir(folder, 0o700)
     for entry in files:
@@ -206,8 +207,6 @@ def _stage(files: list[Entry], folder: str) -> str:
 
 def _by_rsync(runner: SSHCommandRunner, folder: str, target: str, latest: str) -> bool:
     """Whether rsync has brought the folder there. Files that ``latest`` has are copied on the login node."""
-    import subprocess
-
     argv = ["rsync", "-rlptcz", "--delete", "--timeout=60", "-e", _remote_shell(runner.master.session()[:-1])]
     if re.fullmatch(r"[0-9a-f]+", latest):
         argv.append(f"--copy-dest=../{latest}")
@@ -234,8 +233,6 @@ def _not_by_rsync(reason: str) -> bool:
 
 
 def _pack(files: Iterable[Entry], folder: str, archive: BinaryIO, *, compress: bool) -> None:
-    import tarfile
-
     kind = "w|gz" if compress else "w|"
     options = {"compresslevel": 1} if compress and _knows_levels() else {}
     # GNU's format, which any tar reads, with names of any length and bytes.
@@ -291,8 +288,6 @@ def _source_name(workspace: Workspace | str) -> str:
 
 
 def _digest(text: str) -> str:
-    import hashlib
-
     return hashlib.sha256(os.fsencode(text)).hexdigest()
 
 
@@ -301,8 +296,6 @@ def _log() -> logging.Logger:
 
 
 def _knows_levels() -> bool:
-    import sys
-
     return sys.version_info >= (3, 12)  # `compresslevel` of streams
 
 

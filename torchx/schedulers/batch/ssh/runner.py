@@ -7,11 +7,14 @@ the rest: keys, agent, jumps and questions for a second factor are its own.
 from __future__ import annotations
 
 import os
+import subprocess
 import time
+from collections.abc import Sequence
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, UnreachableError, login_error, no_master, no_session
 from torchx.schedulers.batch.ssh.master import Master
+from torchx.schedulers.batch.ssh.once import run_once
 from torchx.schedulers.batch.ssh.script import Answer, command_line, enclose, join, parse
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
 from torchx.schedulers.kit.shell import quote
@@ -19,7 +22,6 @@ from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import Any, BinaryIO
 
 COMMAND_S = 120.0
@@ -99,8 +101,6 @@ class SSHCommandRunner(ConnectedRunner):
             CommandError: it is not there, or there is no place for its answer: nothing was started.
             TransientError: whether it ran is not known, or the login node cannot be reached just now.
         """
-        from torchx.schedulers.batch.ssh.once import run_once
-
         timeout_s = COMMAND_S if timeout is None else timeout
         find = _find(argv[0])
         return self._found(run_once(self, argv, token=token, find=find, stdin=stdin, timeout=timeout_s))
@@ -191,8 +191,6 @@ class SSHCommandRunner(ConnectedRunner):
                 raise self._error(answer, code, what)
 
     def _session(self, script: str, stdin: bytes | BinaryIO, timeout_s: float, what: str) -> tuple[Answer, int]:
-        import subprocess
-
         line, first = command_line(enclose(script, self._mark))
         if isinstance(stdin, bytes):
             given: dict[str, Any] = {"input": first + stdin}

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchx.schedulers.batch.site import Site
+from torchx.schedulers.batch.ssh.inside import RemoteProcess
 from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+from torchx.schedulers.inside import Tty
+from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.specs.api import CfgVal, runopts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torchx.schedulers.inside import Tty
-    from torchx.schedulers.inside.spawned import SpawnedProcess
 
 SITE_OPTS = runopts()
 SITE_OPTS.add(
@@ -35,8 +33,6 @@ class LoginNode(Site):
     commands: SSHCommandRunner
 
     def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
-        from torchx.schedulers.batch.ssh.inside import RemoteProcess
-
         return RemoteProcess(self.commands, argv, tty)
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterable, Mapping
 
 from torchx.errors import ConfigError, NotSupportedError
+from torchx.schedulers.batch.site import Site
+from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
+from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh.site import site_of
+from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
 from torchx.specs.images import report_workspace_hash, set_workspace_hash
+from torchx.util.any import Any
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    from torchx.schedulers.batch.site import Site
-    from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
 
 _TAKEN = "site_workspace.job_dirs"
 
@@ -54,9 +53,6 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
 
     def _bring(self, info: AppDryRunInfo[Any], site: Site, made: list[str]) -> None:
         """Sends the workspaces that the dry run has named, as they are now; corrects hashes of what changed."""
-        from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
-        from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-
         roles = info._app.roles if info._app is not None else []
         for folder in dict.fromkeys(role.image for role in roles if role.image in self._named_folders()):
             workspace, promised = self._named_folders()[folder]
@@ -82,8 +78,6 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
 
     def _name_folder(self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]) -> str:
         """The folder on the login node that the role's workspace will be in."""
-        from torchx.schedulers.batch.ssh.site import site_of
-
         job_dir = str(cfg.get("job_dir") or "")
         if job_dir and not job_dir.startswith("/"):
             raise ConfigError(
