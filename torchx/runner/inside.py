@@ -37,7 +37,7 @@ def able(backend: Scheduler[Any]) -> Enters:
     if not isinstance(backend, Enters):
         raise NotSupportedError(
             f"scheduler `{backend.backend}` cannot run a command inside a replica",
-            hint="`torchx status` says on which host it runs",
+            hint="`torchx log -f` shows what it writes, `torchx status` on which host",
         )
     return backend
 
