@@ -67,7 +67,7 @@ def test_a_training_that_hangs_is_looked_into_and_goes_on(
     eventually(lambda: status(shell, handle)["hang"], timeout_s=120, every_s=0.5)
     seen = status(shell, handle)
     assert re.fullmatch(
-        rf"no output for \d+ s: hangs/\d rank \d( \(node [^)]+\))? waits in all_reduce #\d+ at hangs\.py:\d+; "
+        rf"no output for \d+ s: hangs/\d rank \d( \(node [^)]+\))? waits in all_reduce( #\d+)? at hangs\.py:\d+; "
         rf"hangs/\d rank {who}( \(node [^)]+\))? is in hangs\.py:\d+",
         seen["hang"],
     ), seen

@@ -282,7 +282,8 @@ def main() -> None:
         workers = [p for p in children(rank, found) if p.is_python()][:_MOST_WORKERS] if loading else []
         look_at(workers, (0.0,))
         row = {"host": os.uname().nodename, "busy": round(busy, 2), "is_agent": rank.is_agent()}
-        before, after = rank.calls
+        after = rank.calls[1] or rank.calls[0]
+        before = rank.calls[0] or after  # an answer may be late on a busy machine
         row["calls"] = {group: calls for group, calls in after.items() if before.get(group) == calls}  # who stays
         for key in ("RANK", "WORLD_SIZE"):
             value = rank.env.get(key, "")
