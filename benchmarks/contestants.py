@@ -42,7 +42,7 @@ def _ours() -> Contestant:
     """A regular install of this checkout, made anew: an editable one would not measure what users get."""
     venv = os.path.join(ROOT, ".cache", "bench")
     _make_venv(venv)
-    _pip(venv, "install", "--quiet", f"{ROOT}[docker,top]")  # rows build images, and look at a screen
+    _pip(venv, "install", "--quiet", f"{ROOT}[docker,kubernetes,top]")  # of what rows use
     return Contestant(OURS, venv)
 
 

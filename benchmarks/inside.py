@@ -1,7 +1,7 @@
-"""Commands and files inside replicas, beside the systems' own tools for that: ``docker exec``, ``srun``, ``cp``.
+"""Commands and files inside replicas, beside the systems' own tools: ``docker exec``, ``srun``, ``kubectl``.
 
-Docker and Slurm are those of the tests: they are started, as root, where they do not run. Jobs are submitted by the
-Python of this program, which has the engine's package.
+Docker, Slurm and Kubernetes are those of the tests: they are started, as root, where they do not run. Jobs are
+submitted by the Python of this program, which has the packages of the engine and of the cluster.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from benchmarks import stage
@@ -21,7 +22,7 @@ from benchmarks.timing import Cannot, Sample, timed
 ALLOWED_S = 0.15
 """What a command may take more than the tool."""
 
-_HANDLE = re.compile(r"\b(?:local_cwd|local_docker|slurm)://\S+")
+_HANDLE = re.compile(r"\b(?:local_cwd|local_docker|slurm|kubernetes)://\S+")
 _PATIENCE_S = 120.0
 _FILE = "big.bin"
 _THERE = "/tmp/torchx-bench"  # in a container, or of root's on a node of the tests
@@ -34,6 +35,8 @@ class Place(NamedTuple):
     tool: list[str]
     copies: list[list[str]]
     """Commands that copy the file out, and in."""
+    env: Mapping[str, str] = MappingProxyType({})
+    """What the tool, and ours, need beside."""
 
 
 def above_the_tool(scheduler: str) -> Callable[[Contestant | None, stage.Stage], Sample]:
@@ -82,7 +85,8 @@ def _sample(
         if contestant is not None and contestant.name != OURS:
             raise Cannot("has no such command")
         env = {**where.env(Contestant(OURS, "")), "PATH": f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/sbin"}
-        return work(contestant, _place(scheduler, where, env), env)
+        place = _place(scheduler, where, env)
+        return work(contestant, place, {**env, **place.env})
 
     return sample
 
@@ -161,10 +165,28 @@ def _slurm(where: stage.Stage, env: Mapping[str, str]) -> Place:
     return Place(handle, srun, [["sh", "-c", out], ["sh", "-c", into]])
 
 
+def _kubernetes(where: stage.Stage, env: Mapping[str, str]) -> Place:
+    from tests.backends.docker import engine
+    from tests.backends.kubernetes import cluster
+
+    engine.install("kubectl", "kubernetes-client")
+    if not cluster.is_ready():
+        where.at_last(cluster.down)
+    more = {"KUBECONFIG": cluster.up(), "TORCHX_KUBERNETES_RESERVED_MILLICPU": "1000"}
+    words = ("-s", "kubernetes", "--workspace=", "utils.sh", "--image", engine.image(), "--memMB", "1000")
+    handle = _job(where, {**env, **more}, *words)
+    label = f"app.kubernetes.io/instance={handle.rpartition(':')[2]}"
+    find = ["kubectl", "get", "pods", "-o", "name", "-l", label]
+    found = subprocess.run(find, env={**env, **more}, capture_output=True, text=True, check=True)
+    pod = found.stdout.strip().rpartition("/")[2]
+    out, into = [f"{pod}:{_THERE}/{_FILE}", "out.tool"], [_FILE, f"{pod}:{_THERE}/in.tool"]
+    return Place(handle, ["kubectl", "exec", pod, "--"], [["kubectl", "cp", *out], ["kubectl", "cp", *into]], more)
+
+
 def _remove(where: stage.Stage, name: str) -> None:
     path = os.path.join(where.folder, name)
     if os.path.exists(path):
         os.unlink(path)
 
 
-_PLACES = {"local_cwd": _here, "local_docker": _docker, "slurm": _slurm}
+_PLACES = {"local_cwd": _here, "local_docker": _docker, "slurm": _slurm, "kubernetes": _kubernetes}

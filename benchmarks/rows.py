@@ -240,6 +240,7 @@ ROWS = (
             ("local_cwd", "`true`"),
             ("local_docker", "`docker exec`"),
             ("slurm", "`srun --overlap`"),
+            ("kubernetes", "`kubectl exec`"),
         )
     ),
     *(
@@ -250,7 +251,12 @@ ROWS = (
             tool,
             weight=0.2,
         )
-        for scheduler, tool in (("local_cwd", "`cp`"), ("local_docker", "`docker cp`"), ("slurm", "`srun cat`"))
+        for scheduler, tool in (
+            ("local_cwd", "`cp`"),
+            ("local_docker", "`docker cp`"),
+            ("slurm", "`srun cat`"),
+            ("kubernetes", "`kubectl cp`"),
+        )
     ),
     *(
         Row(what, 1, many.on_slurm(name, size, allowed_s), "what is allowed", weight=0.1)

@@ -4,49 +4,72 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.backends import venvs
+from tests.backends.distributed.rounds import each_is_named
 from tests.backends.docker.test_docker_training import python_mounts
-from tests.backends.shell import ROOT
+from tests.backends.shell import ROOT, Shell
 
 pytest.importorskip("torch")
 
 HANGS = ROOT / "tests" / "backends" / "distributed" / "hangs.py"
+ROUNDS = int(os.environ.get("HANG_ROUNDS", "6"))
+PATH = f"{os.path.dirname(sys.executable)}:/usr/bin:/bin"
+Launch = Callable[..., str]
+
+
+@pytest.fixture
+def launch(torchx: Any, shell: Shell, eventually: Callable[..., object]) -> Iterator[Launch]:
+    """Submits to the test's namespace; returns the handle of the job, which is cancelled in the end."""
+    shell.env.update({name: value for name, value in os.environ.items() if name.startswith(("KUBE", "TORCHX_"))})
+    made: list[str] = []
+
+    def submit(*words: str) -> str:
+        made.append(torchx("run", *words).stdout.split()[-1])
+        return made[-1]
+
+    yield submit
+    for handle in made:
+        torchx("cancel", handle)
+        eventually(lambda h=handle: "CANCELLED" in torchx("status", h, code=None).stdout, every_s=0.5)
 
 
 @pytest.mark.timeout(600)
-def test_the_rank_that_sleeps(torchx: Any, image: str, tmp_path: Path, eventually: Callable[..., object]) -> None:
-    """The other three wait for it."""
+def test_the_right_rank_is_named(launch: Launch, shell: Shell, image: str, tmp_path: Path) -> None:
+    """A rank that is stopped, has no data, sleeps, is slow, or is in another collective: nobody else is ever blamed."""
     out = tmp_path / "out"
     out.mkdir()
     mounts = [f"type=bind,src={out},dst=/out", f"type=bind,src={ROOT},dst={ROOT},readonly", *python_mounts()]
-    env = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OUT": "/out"}
+    env = {"PATH": PATH, "PYTHONPATH": str(ROOT), "OUT": "/out", "OMP_NUM_THREADS": "1"}
     words = ["dist.ddp", "-j", "1x4", "--image", image, "--cpu", "1", "--memMB", "3000", "--mounts", ",".join(mounts)]
     words += ["--env", ",".join(f"{k}={v}" for k, v in env.items()), "--script", str(HANGS)]
-    handle = torchx("run", *words, "--", "6", "2").stdout.split()[-1]
-    try:
-        begun = out / "round-0"
-        eventually(begun.exists, timeout_s=300, every_s=0.5)
-        said = json.loads(begun.read_text())
-        assert said["kind"] == "sleep"
-        seen: list[dict[str, Any]] = []
+    handle = launch(*words, "--", os.environ.get("HANG_SEED", "3"), str(ROUNDS))
 
-        def named() -> bool:
-            seen.append(json.loads(torchx("stacks", handle, "--json").stdout))
-            return any(rank["suspect"] for rank in seen[-1]["ranks"])
+    def go_on(said: dict[str, Any]) -> None:
+        shell.torchx("exec", handle, "--", "sh", "-c", f"kill -CONT {said['pid']}")
 
-        eventually(named, timeout_s=60, every_s=0.5)
-        assert re.fullmatch(
-            rf"3 of 4 ranks wait in all_reduce( #\d+)? at hangs\.py:\d+; "
-            rf"hangs/0 rank {said['who']}( \(node [^)]+\))? is in hangs\.py:\d+",
-            seen[-1]["sentence"],
-        ), seen[-1]
-    finally:
-        torchx("cancel", handle)
-        eventually(lambda: "CANCELLED" in torchx("status", handle, code=None).stdout, every_s=0.5)
+    each_is_named(shell, handle, out, ROUNDS, go_on)
+
+
+def test_py_spy_of_the_laptop_is_sent_into_the_pod(
+    launch: Launch, shell: Shell, image: str, tmp_path: Path, eventually: Callable[..., object]
+) -> None:
+    """It needs nothing of the program."""
+    (tmp_path / "nap.py").write_text("import time\n\ndef nap():\n    time.sleep(600)\n\nnap()\n")
+    mounts = [f"type=bind,src={tmp_path},dst=/out,readonly", *python_mounts()]
+    words = ["utils.sh", "--image", image, "--env", f"PATH={PATH}", "--mounts", ",".join(mounts), "--"]
+    handle = launch(*words, "exec", "python3", "/out/nap.py")
+    eventually(lambda: "RUNNING" in shell.torchx("status", handle), timeout_s=120, every_s=0.5)
+    spy = Shell(tmp_path, {**shell.env, "PATH": f"{venvs.py_spy().parent}:{shell.env['PATH']}"})
+
+    def doing() -> list[tuple[str, str]]:
+        ranks = json.loads(spy.torchx("stacks", handle, "--json"))["ranks"]
+        return [(rank["read_by"], rank["doing"]) for rank in ranks]
+
+    eventually(lambda: doing() == [("py-spy", "is in nap.py:4")], timeout_s=60, every_s=0.5)
