@@ -383,7 +383,10 @@ def test_ctrl_c_right_after_the_submission(torchx: Call, monkeypatch: pytest.Mon
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(waiting, "_start_logs" if during == "logs" else "print", interrupted, raising=False)
+        if during == "logs":
+            patch.setattr("torchx.runner.tee.tee_logs", interrupted)
+        else:
+            patch.setattr(waiting, "print", interrupted, raising=False)
         outcome = torchx("run", "--log", "utils.sh", "sleep", "600")
     assert (outcome.code, "cancelling the job" in outcome.err) == (130, True)
     assert json.loads(torchx("status", "@last", "--json").out)["state"] == "CANCELLED"

@@ -73,6 +73,7 @@ class RunnerCore:
     def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> Mapping[str, CfgVal]:
         """Parses run options as on the command line, ``name=value,list=x;y``; :class:`ConfigError` if malformed.
 
+        >>> from torchx.runner import Runner
         >>> Runner().cfg_from_str("local_cwd", "prepend_cwd=yes")
         {'prepend_cwd': True}
         """

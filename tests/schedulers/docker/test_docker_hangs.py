@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import tarfile
 from typing import Any
@@ -66,9 +67,17 @@ class _Heard(Engine):
 
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looks into the job answers at once."""
+    """What looks into the job has answered before the engine's next event, whose waits here take no time."""
     words = ["/bin/sh", "-c", "echo all wait; echo; echo train.py:3"]
     monkeypatch.setattr("torchx.schedulers.kit.attempts.program", lambda *_: words)
+    spawn = os.posix_spawn
+
+    def spawned(*args: Any, **kwargs: Any) -> int:
+        pid = spawn(*args, **kwargs)
+        os.waitpid(pid, 0)
+        return pid
+
+    monkeypatch.setattr(os, "posix_spawn", spawned)
 
 
 def _ends_after(engine: _Heard, waits: int, each: Any = None) -> None:
