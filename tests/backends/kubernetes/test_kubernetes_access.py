@@ -276,3 +276,28 @@ def test_the_secret_to_pull_with_and_the_priority_reach_the_pod(jobs):
         assert (spec["imagePullSecrets"], spec["priority"]) == ([{"name": "ghcr"}], 7)
     finally:
         cluster.call("DELETE", f"/apis/scheduling.k8s.io/v1/priorityclasses/{name}")
+
+
+PROGRAM = """
+import sys
+from torchx.schedulers.kubernetes.client import KubeApi
+{before}
+api = KubeApi(context="good")
+assert api.get("/api/v1/namespaces/default")["kind"] == "Namespace"
+assert ("kubernetes.client.models" in sys.modules) is {whole}
+import kubernetes
+from kubernetes.client import ApiClient, CoreV1Api, V1Pod
+assert isinstance(api.client.configuration, kubernetes.client.Configuration) is {whole}
+kubernetes.config.load_kube_config(context="good")
+assert CoreV1Api().read_namespace("default").kind == "Namespace"
+assert KubeApi(ApiClient()).get("/api/v1/namespaces/default")["kind"] == "Namespace"
+assert api.get("/api/v1/namespaces/default")["kind"] == "Namespace"
+"""
+
+
+@pytest.mark.parametrize(("before", "whole"), [("", False), ("import kubernetes", True)], ids=["alone", "imported"])
+def test_the_client_of_others_is_whole(kubeconfig, tmp_path, before, whole):
+    """Models are not imported for us; a program that imports the package, before or after, has them."""
+    good = kubeconfig_of(tmp_path / "good", {"token": cluster.TOKEN}, context="good")
+    program = PROGRAM.format(before=before, whole=whole)
+    subprocess.run([sys.executable, "-c", program], env={**os.environ, "KUBECONFIG": good}, check=True, timeout=60)

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from torchx.errors import BackendError, NotFoundError, TransientError
-from torchx.schedulers.kubernetes.credentials import connect
+from torchx.schedulers.kubernetes.credentials import connect, without_models
 from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, Refusal, refusal, unless_forbidden
 from torchx.util.notices import logger
@@ -117,7 +117,7 @@ class KubeApi:
 
     @property
     def client(self) -> Any:
-        """The official client."""
+        """How the cluster is reached, as in the official client."""
         with self._lock:
             if self._client is None:
                 self._client, self._namespace = connect(self._context)
@@ -304,9 +304,10 @@ class KubeApi:
             BackendError: the cluster does not answer, or refuses.
         """
         import websocket
-        from kubernetes.stream import ws_client
 
         configuration = self.client.configuration
+        with without_models():
+            from kubernetes.stream import ws_client
         headers = {"sec-websocket-protocol": _CHANNELS}
         for auth in configuration.auth_settings().values():
             if auth.get("in") == "header" and auth.get("value"):

@@ -6,8 +6,10 @@ https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeco
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import ModuleType
 from typing import Any
 
 from torchx.errors import BackendError, MissingDependencyError, install_extra
@@ -16,6 +18,18 @@ _POD_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _CONNECTIONS = 300
 """More than the logs that are followed at a time: each holds a connection, and all are kept for the next call."""
 _IN_POD = "KUBERNETES_SERVICE_HOST"
+
+_aside: dict[str, ModuleType] = {}
+
+
+class Cluster:
+    """What is used of a ``kubernetes.client.ApiClient``: how the cluster is reached, and the connections."""
+
+    def __init__(self, configuration: Any) -> None:
+        from kubernetes.client import rest
+
+        self.configuration = configuration
+        self.rest_client = rest.RESTClientObject(configuration)
 
 
 def official() -> Any:
@@ -33,14 +47,64 @@ def official() -> Any:
     return kubernetes.client
 
 
-def connect(context: str | None) -> tuple[Any, str]:
-    """The official client, configured as kubectl would be, and the namespace of the context; empty: it names none.
+@contextmanager
+def without_models() -> Iterator[None]:
+    """Within, the package ``kubernetes`` is imported without its models and calls, which take 0.2 of its 0.3 seconds.
+
+    They are not used here. What has been imported is put aside afterwards, and whoever imports the package elsewhere
+    gets all of it. A program that has it already, or in which another thread might import it now, has the whole one.
+
+    Raises:
+        MissingDependencyError: it is not installed.
+    """
+    import threading
+
+    if "kubernetes" in sys.modules or threading.active_count() > 1:
+        official()
+        yield
+        return
+    sys.modules.update(_aside or _packages())
+    try:
+        if not _aside:
+            import kubernetes.client.configuration
+
+            kubernetes.client.Configuration = kubernetes.client.configuration.Configuration
+        yield
+    finally:
+        for name in [name for name in sys.modules if name.partition(".")[0] == "kubernetes"]:
+            _aside[name] = sys.modules.pop(name)
+
+
+def _packages() -> dict[str, ModuleType]:
+    """The packages whose ``__init__`` would import everything; the modules in them are imported as ever."""
+    import importlib.util
+
+    if (spec := importlib.util.find_spec("kubernetes")) is None:
+        official()
+    found: dict[str, ModuleType] = {}
+    for name in ("kubernetes", "kubernetes.client", "kubernetes.stream"):
+        found[name] = ModuleType(name)
+        folders = getattr(spec, "submodule_search_locations", None) or ()
+        found[name].__path__ = [os.path.join(folder, *name.split(".")[1:]) for folder in folders]
+    found["kubernetes"].client = found["kubernetes.client"]  # type: ignore[attr-defined]
+    found["kubernetes.client"].ApiClient = Cluster  # type: ignore[attr-defined]  # named by the reader of kubeconfig
+    return found
+
+
+def connect(context: str | None) -> tuple[Cluster, str]:
+    """The cluster, reached as kubectl would, and the namespace of the context; empty: it names none.
 
     Raises:
         MissingDependencyError: the client is not installed.
         BackendError: there is no cluster to talk to, or nobody to be there.
     """
-    client = official()
+    with without_models():
+        return _connected(context)
+
+
+def _connected(context: str | None) -> tuple[Cluster, str]:
+    from kubernetes import client
+
     configuration = client.Configuration()
     try:
         namespace = _kubeconfig(configuration, context)
@@ -57,7 +121,7 @@ def connect(context: str | None) -> tuple[Any, str]:
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     configuration.connection_pool_maxsize = _CONNECTIONS
     configuration.socket_options = keep_alive()
-    return client.ApiClient(configuration), namespace
+    return Cluster(configuration), namespace
 
 
 def keep_alive() -> list[tuple[int, int, int]]:
