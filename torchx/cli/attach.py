@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.inside import InsideProcess, Tty
 
-_CHUNK = 1 << 16
+_CHUNK = 1 << 20  # of a file: a pipe, or a terminal, gives what it has
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _MOST_INTERRUPTS = 3
 _END_OF_INPUT = b"\x04"
