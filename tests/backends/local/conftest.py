@@ -54,7 +54,7 @@ def program(monkeypatch, tmp_path) -> Iterator[Callable[..., None]]:
         path = tmp_path / "launcher.py"
         path.write_text(text.format(root=os.path.dirname(os.path.dirname(torchx.__file__)), **words))
         shared.close()
-        monkeypatch.setattr("torchx.supervisor.launcher_path", lambda: str(path))
+        monkeypatch.setattr("torchx.supervisor.client.launcher_path", lambda: str(path))
 
     yield use
     shared.close()

@@ -31,7 +31,7 @@ def _patient(monkeypatch, tmp_path):
     program = tmp_path / "launcher.py"
     program.write_text(LAUNCHER.format(root=os.path.dirname(os.path.dirname(torchx.__file__))))
     shared.close()
-    monkeypatch.setattr("torchx.supervisor.launcher_path", lambda: str(program))
+    monkeypatch.setattr("torchx.supervisor.client.launcher_path", lambda: str(program))
     yield
     shared.close()
 
