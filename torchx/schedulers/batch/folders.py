@@ -16,10 +16,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import posixpath
-import socket
 from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, SpecError
@@ -241,6 +239,8 @@ def folder_name(role: str) -> str:
     name = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"%{ord(c):02x}" for c in role)
     if len(name) <= 200:
         return name
+    import hashlib
+
     return f"{name[:100]}-{hashlib.sha256(role.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
 
 
@@ -251,6 +251,8 @@ def shared_folder(nodes: Completed, backend: str, remote: str) -> str | Finding:
         nodes: an answer with the host names of the nodes.
         remote: the login node; empty: this machine.
     """
+    import socket
+
     hosts = set(nodes.check().stdout.split())
     if not remote and hosts <= {socket.gethostname(), socket.gethostname().partition(".")[0]}:
         return "all nodes are this machine"

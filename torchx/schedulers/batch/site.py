@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
@@ -31,4 +30,6 @@ class Site:
         Raises:
             BackendError: the cluster's login node cannot be reached.
         """
+        from torchx.schedulers.inside.spawned import SpawnedProcess
+
         return SpawnedProcess(argv, tty=tty)

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchx.schedulers.batch.site import Site
-from torchx.schedulers.batch.ssh.inside import RemoteProcess
-from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
-from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-from torchx.schedulers.inside import Tty
-from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.specs.api import CfgVal, runopts
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+    from torchx.schedulers.inside import Tty
+    from torchx.schedulers.inside.spawned import SpawnedProcess
 
 SITE_OPTS = runopts()
 SITE_OPTS.add(
@@ -33,6 +34,8 @@ class LoginNode(Site):
     commands: SSHCommandRunner
 
     def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
+        from torchx.schedulers.batch.ssh.inside import RemoteProcess
+
         return RemoteProcess(self.commands, argv, tty)
 
 
@@ -45,6 +48,9 @@ def site_of(cfg: Mapping[str, CfgVal]) -> Site:
     >>> site_of({"ssh": "me@login"}).name
     'me@login'
     """
+    from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
+    from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+
     target = str(cfg["ssh"])
     runner = SSHCommandRunner(target, str(cfg.get("ssh_dir") or ""))
     return LoginNode(runner, RemoteFiles(runner), target)

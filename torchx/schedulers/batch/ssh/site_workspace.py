@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.batch.site import Site
-from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
-from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.schedulers.batch.ssh.site import site_of
 from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
 from torchx.specs.images import report_workspace_hash, set_workspace_hash
@@ -53,6 +51,9 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
 
     def _bring(self, info: AppDryRunInfo[Any], site: Site, made: list[str]) -> None:
         """Sends the workspaces that the dry run has named, as they are now; corrects hashes of what changed."""
+        from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
+        from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+
         roles = info._app.roles if info._app is not None else []
         for folder in dict.fromkeys(role.image for role in roles if role.image in self._named_folders()):
             workspace, promised = self._named_folders()[folder]
