@@ -103,13 +103,17 @@ def test_a_task_that_is_killed_without_a_word(sweep: Sweeps) -> None:
 
 @pytest.fixture
 def few_jobs(request: pytest.FixtureRequest) -> Iterator[int]:
-    """A limit on the jobs that this user may have submitted, as the accounting keeps it."""
-    limit = ("sacctmgr", "-i", "modify", "user", "root", "set")
-    done = subprocess.run([*limit, f"MaxSubmitJobs={request.param}"], capture_output=True, text=True, check=False)
+    """A limit on the jobs that a user may have submitted in a QOS of this test's own: others use the cluster, too."""
+    limit = ("sacctmgr", "-i", "modify", "qos", "fewjobs", "set")
+    subprocess.run(["sacctmgr", "-i", "add", "qos", "fewjobs"], capture_output=True, check=False)
+    allow = ["sacctmgr", "-i", "modify", "user", "root", "set", "qos+=fewjobs"]
+    subprocess.run(allow, capture_output=True, check=False)  # for good: "nothing new" when it is
+    wanted = [*limit, f"MaxSubmitJobsPerUser={request.param}"]
+    done = subprocess.run(wanted, capture_output=True, text=True, check=False)
     if done.returncode or "Modified" not in done.stdout:
         pytest.skip(f"no limit can be set here: {done.stdout or done.stderr}")
     yield request.param
-    command(*limit, "MaxSubmitJobs=-1")
+    command(*limit, "MaxSubmitJobsPerUser=-1")
 
 
 @pytest.mark.parametrize(("few_jobs", "count"), [(4, 9), (100, 230)], indirect=["few_jobs"])
@@ -117,7 +121,7 @@ def test_a_limit_on_submitted_jobs(few_jobs: int, count: int, sweep: Sweeps, tmp
     """Arrays are as small as the limit asks for, and the later ones come when there is room; each task runs once."""
     assert "MaxArraySize            = 1001" in command("scontrol", "show", "config")
     witness = tmp_path / "witness"
-    app_id = sweep(f"echo {{k}} >> {witness}", count)
+    app_id = sweep(f"echo {{k}} >> {witness}", count, qos="fewjobs")
     assert ended(sweep.scheduler, app_id).msg == f"{count} of {count} tasks succeeded"
     assert sorted(map(int, witness.read_text().split())) == list(range(count))
 

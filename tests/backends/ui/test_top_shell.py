@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,8 @@ __all__ = ["docker_image", "slurm"]
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
     home = str(tmp_path / "home")
-    shell = Shell(tmp_path, {**os.environ, "HOME": home, "TORCHX_HOME": home})
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    shell = Shell(tmp_path, {**os.environ, "HOME": home, "TORCHX_HOME": home, "PATH": path})
     yield shell
     shell.torchx("cancel", "--all", "--yes", check=False)
 
