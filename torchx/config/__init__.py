@@ -28,6 +28,7 @@ A profile (``--profile NAME``, ``$TORCHX_PROFILE``) lays ``[section@NAME]`` over
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
@@ -296,10 +297,15 @@ def _cast_section(scheduler: str, opts: runopts, section: Mapping[str, Entry]) -
     return settings
 
 
+@functools.lru_cache(maxsize=1024)
+def _variable_name(scheduler: str, key: str) -> str:
+    return f"TORCHX_{scheduler}_{key}".upper().replace("-", "_")
+
+
 def _from_environment(scheduler: str, opts: runopts) -> dict[str, Setting]:
     settings = {}
     for key in opts.names():
-        name = f"TORCHX_{scheduler}_{key}".upper().replace("-", "_")
+        name = _variable_name(scheduler, key)
         text = os.environ.get(name)
         if text is not None:
             settings[key] = Setting(_cast(opts, key, text, f"${name}"), f"${name}")

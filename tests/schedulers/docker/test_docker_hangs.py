@@ -68,14 +68,11 @@ class _Heard(Engine):
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
     """What looks into the job has answered before the engine's next event, whose waits here take no time."""
-    words = ["/bin/sh", "-c", "echo all wait; echo; echo train.py:3"]
-    monkeypatch.setattr("torchx.schedulers.kit.attempts.program", lambda *_: words)
-    spawn = os.posix_spawn
 
-    def spawned(*args: Any, **kwargs: Any) -> int:
-        pid = spawn(*args, **kwargs)
-        os.waitpid(pid, 0)
-        return pid
+    def spawned(*args: Any, file_actions: list[tuple[int, ...]], **kwargs: Any) -> int:
+        (printed,) = [action[1] for action in file_actions if action[0] == os.POSIX_SPAWN_DUP2]
+        os.write(printed, b"all wait\n\ntrain.py:3\n")
+        return 0
 
     monkeypatch.setattr(os, "posix_spawn", spawned)
 

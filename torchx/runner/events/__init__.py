@@ -22,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
     from types import TracebackType
+    from typing import Any
 
     from torchx.runner.events.api import SourceType, TorchxEvent
     from torchx.runner.events.handlers import get_logging_handler
@@ -48,7 +49,7 @@ class log_event:  # noqa: N801  # public name
     ...     event._torchx_event.app_id = "job-1"
     """
 
-    __slots__ = ("_about", "_cpu_ns", "_epoch_us", "_event", "_job", "_wall_ns", "on")
+    __slots__ = ("_args", "_cpu_ns", "_epoch_us", "_event", "_wall_ns", "on")
 
     def __init__(  # noqa: PLR0917  # public signature
         self,
@@ -60,8 +61,7 @@ class log_event:  # noqa: N801  # public name
         runcfg: str | None = None,
         workspace: str | None = None,
     ) -> None:
-        self._about = {"api": api, "scheduler": scheduler or "", "app_id": app_id, "app_image": app_image}
-        self._job = {"app_metadata": app_metadata, "runcfg": runcfg, "workspace": workspace}
+        self._args: tuple[Any, ...] = (scheduler or "", api, app_id, app_image, app_metadata, runcfg, workspace)
         self._event: TorchxEvent | None = None
         self.on = False  # whether anybody listened when it began
 
@@ -71,7 +71,8 @@ class log_event:  # noqa: N801  # public name
         if self._event is None:
             from torchx.runner.events.api import TorchxEvent
 
-            self._event = TorchxEvent(get_session_id_or_create_new(), **self._about, **self._job)  # type: ignore[arg-type]  # by name
+            *about, workspace = self._args  # in the order of the event's fields
+            self._event = TorchxEvent(get_session_id_or_create_new(), *about, workspace=workspace)  # type: ignore[misc]
         return self._event
 
     def __enter__(self) -> log_event:
