@@ -142,10 +142,10 @@ def _usage(one: ReplicaMetrics, bars: int, *, over: bool) -> list[str]:
         return [name, *["-"] * (len(USAGE) - 1)]
     samples = [s for s in one.samples if s.attempt == one.samples[-1].attempt]
     last = samples[-1] if samples else None
-    short = attempts[-1] if attempts else None
+    short = attempts[-1]
     gpus = last.gpus if last else []
-    cpu = short.cpu if over and short else last.cpu if last else None
-    gpu = short.gpu if (over or last is None) and short else _percent(gpus)
+    cpu = short.cpu if over else last.cpu if last else None
+    gpu = short.gpu if over or last is None else _percent(gpus)
     memory = sum(g.memory for g in gpus), sum(g.memory_total for g in gpus)
     cells = [
         name,

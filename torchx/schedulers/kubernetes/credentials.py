@@ -41,10 +41,14 @@ def official() -> Any:
     try:
         import kubernetes.client
     except ImportError:
-        raise MissingDependencyError(
-            "this needs the package `kubernetes`, which is not installed", hint=install_extra("kubernetes")
-        ) from None
+        raise _missing() from None
     return kubernetes.client
+
+
+def _missing() -> MissingDependencyError:
+    return MissingDependencyError(
+        "this needs the package `kubernetes`, which is not installed", hint=install_extra("kubernetes")
+    )
 
 
 @contextmanager
@@ -79,13 +83,15 @@ def _packages() -> dict[str, ModuleType]:
     """The packages whose ``__init__`` would import everything; the modules in them are imported as ever."""
     import importlib.util
 
-    if (spec := importlib.util.find_spec("kubernetes")) is None:
-        official()
+    spec = importlib.util.find_spec("kubernetes")
+    if spec is None or spec.submodule_search_locations is None:
+        raise _missing()
     found: dict[str, ModuleType] = {}
     for name in ("kubernetes", "kubernetes.client", "kubernetes.stream"):
         found[name] = ModuleType(name)
-        folders = getattr(spec, "submodule_search_locations", None) or ()
-        found[name].__path__ = [os.path.join(folder, *name.split(".")[1:]) for folder in folders]
+        found[name].__path__ = [
+            os.path.join(folder, *name.split(".")[1:]) for folder in spec.submodule_search_locations
+        ]
     found["kubernetes"].client = found["kubernetes.client"]  # type: ignore[attr-defined]
     found["kubernetes.client"].ApiClient = Cluster  # type: ignore[attr-defined]  # named by the reader of kubeconfig
     return found

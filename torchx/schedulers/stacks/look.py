@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import suppress
 
 from torchx.errors import TorchXError
 from torchx.schedulers.kit.commands import last_line
@@ -47,7 +48,6 @@ def look(
     import shutil
     import tempfile
     from concurrent.futures import ThreadPoolExecutor
-    from contextlib import suppress
 
     from torchx.schedulers.inside.run import python_words
     from torchx.specs.api import is_terminal
