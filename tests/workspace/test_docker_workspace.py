@@ -297,7 +297,7 @@ def test_engine_errors_are_ours(source: str) -> None:
 
     said = docker.errors.APIError("x", explanation=b"dockerfile parse error\n line 1")
     assert str(fail(said)).endswith("could not be built: dockerfile parse error line 1")
-    assert str(fail(ConnectionResetError("reset"))).endswith("the engine does not answer: reset")
+    assert str(fail(ConnectionResetError("reset"))).endswith("the Docker engine no longer answers: reset")
     assert isinstance(fail(KeyError("bug")), KeyError)
 
 

@@ -23,7 +23,6 @@ from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResp
 from torchx.schedulers.docker.answers import describe, listed
 from torchx.schedulers.docker.client import changes, make_network, wait_for_end
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, LABEL_VERSION, Job
-from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.docker.jobs import EngineJobs
 from torchx.schedulers.docker.logs import JobView, ReplicaLog
 from torchx.schedulers.docker.options import Opts
@@ -34,6 +33,7 @@ from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.version import __version__
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
+from torchx.workspace.images.engine_errors import engine_errors
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -166,9 +166,7 @@ class DockerScheduler(DockerWorkspaceMixin, _Base):
         if app.metadata:
             from torchx.schedulers.docker import attempts
 
-            told["policy"] = attempts.policy(app, self.capabilities, place)
-            told["timeout"] = attempts.timeout(app, place)
-            told["watchdog"] = attempts.watchdog(app, place)
+            told.update(attempts.wishes(app, self.capabilities, place))
         request = render_job(app, app_id, opts, session=self.session_name, environ=os.environ, **told)
         request.images_to_push = pushed  # as well: what runs is the image that is here
         return AppDryRunInfo(request, str)

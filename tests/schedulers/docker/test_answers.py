@@ -13,10 +13,10 @@ from torchx.schedulers.docker.answers import facts_of
 from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.containers import jobs_of, parse_container
 from torchx.schedulers.docker.logs import pieces_of
-from torchx.schedulers.docker.reasons import meaning_of
 from torchx.schedulers.kit.follow import Piece, whole_lines
 from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppState
+from torchx.workspace.images.engine_errors import meaning_of
 
 LABELS = {
     "torchx.pytorch.org/app-id": "a-1",

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from torchx.errors import BackendError
 from torchx.schedulers.aws.client import Clients, call
 from torchx.schedulers.aws.errors import AwsError
+from torchx.workspace.images.engine_errors import engine_errors
 from torchx.workspace.images.registry_auth import Credentials
 
 _HOST = r"(?P<account>\d{12})\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.aws)"
@@ -76,25 +76,15 @@ class EcrLogins:
             if create:
                 self._create(registry, name)
             if engine is not None:
-                _log_in(engine, registry, login)
+                with engine_errors(f"the Docker engine could not log in to `{registry}`"):
+                    # For this client alone: unlike `docker login`, it writes no file.
+                    engine.login(username=login.username, password=login.password, registry=registry, reauth=True)
 
     def _create(self, registry: str, name: str) -> None:
         doing = f"repository `{name}` could not be created"
         try:
-            call(
-                self._clients.client("ecr", region=region_of(registry)), "create_repository", doing, repositoryName=name
-            )
+            client = self._clients.client("ecr", region=region_of(registry))
+            call(client, "create_repository", doing, repositoryName=name)
         except AwsError as e:
             if e.code != "RepositoryAlreadyExistsException":
                 raise
-
-
-def _log_in(engine: Any, registry: str, login: Credentials) -> None:
-    """For this client alone: unlike ``docker login``, it writes no file."""
-    try:
-        engine.login(username=login.username, password=login.password, registry=registry, reauth=True)
-    except Exception as e:
-        if type(e).__module__.partition(".")[0] not in ("docker", "requests"):
-            raise
-        said = " ".join(str(getattr(e, "explanation", None) or e).split())
-        raise BackendError(f"the Docker engine could not log in to `{registry}`: {said}") from None

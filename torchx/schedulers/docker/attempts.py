@@ -14,7 +14,6 @@ from torchx.schedulers.docker import evidence, gangs
 from torchx.schedulers.docker.answers import facts_of
 from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
-from torchx.schedulers.docker.errors import explanation
 from torchx.schedulers.docker.jobs import EngineJobs
 from torchx.schedulers.docker.logs import seconds
 from torchx.schedulers.kit.attempts import PROGRESS_FILE, policy_of, put_down, refuse_parts
@@ -27,9 +26,15 @@ from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.specs.watchdog import WATCHDOG, watchdog_of
 from torchx.util.any import Any
 from torchx.util.records import replace
+from torchx.workspace.images.engine_errors import explanation
 
 PROGRESS = "/tmp/torchx_progress"  # noqa: S108  # in the container, which nobody shares
 _CHECKPOINT = "/tmp/torchx_checkpoint"  # noqa: S108
+_NEED_A_WATCHER = {
+    "policy": ("retry", "keep the retry policy"),
+    "timeout": ("timeout", "keep the time limit"),
+    "watchdog": ("watchdog", "see whether the job is silent"),
+}
 
 
 def marks(policy: str) -> dict[str, str]:
@@ -37,8 +42,8 @@ def marks(policy: str) -> dict[str, str]:
     return {**({ENV_CHECKPOINT: _CHECKPOINT} if policy else {}), ENV_PROGRESS: PROGRESS}
 
 
-def policy(app: AppDef, caps: Capabilities, place: str) -> str:
-    """The job's policy, as far as it is kept here; empty when it has none.
+def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
+    """What the job wants of its watcher, as far as it is kept here, by the names that :class:`gangs.Rules` has for it.
 
     Args:
         place: where its watcher is to run.
@@ -47,35 +52,20 @@ def policy(app: AppDef, caps: Capabilities, place: str) -> str:
         SpecError, NotSupportedError: it cannot be kept.
     """
     rules = policy_of(app, "local_docker", caps)
-    if rules is None:
-        return ""
-    refuse_parts(app, "its watcher")
-    _need(place, "keep the retry policy", "retry")
-    return str(rules)
-
-
-def timeout(app: AppDef, place: str) -> str:
-    """How long an attempt may run; empty: for ever. Arguments and errors as of :func:`policy`."""
-    if not timeout_s(app):
-        return ""
-    _need(place, "keep the time limit", "timeout")
-    return app.metadata[TIMEOUT]
-
-
-def watchdog(app: AppDef, place: str) -> str:
-    """After which silence it is looked into; empty: it is not. Arguments and errors as of :func:`policy`."""
-    if not watchdog_of(app):
-        return ""
-    _need(place, "see whether the job is silent", "watchdog")
-    return app.metadata[WATCHDOG]
-
-
-def _need(place: str, do: str, option: str) -> None:
-    if not place:
-        raise NotSupportedError(
-            f"nobody could {do}: only this program knows the way to its engine",
-            hint=f"name the engine by `DOCKER_HOST`, or omit `--{option}`",
-        )
+    if rules is not None:
+        refuse_parts(app, "its watcher")
+    found = {
+        "policy": "" if rules is None else str(rules),
+        "timeout": app.metadata[TIMEOUT] if timeout_s(app) else "",
+        "watchdog": app.metadata[WATCHDOG] if watchdog_of(app) else "",
+    }
+    for name, (option, do) in _NEED_A_WATCHER.items():
+        if found[name] and not place:
+            raise NotSupportedError(
+                f"nobody could {do}: only this program knows the way to its engine",
+                hint=f"name the engine by `DOCKER_HOST`, or omit `--{option}`",
+            )
+    return found
 
 
 def main() -> None:

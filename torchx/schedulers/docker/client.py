@@ -15,12 +15,11 @@ from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.docker import secrets
 from torchx.schedulers.docker.container_names import join
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
-from torchx.schedulers.docker.errors import explanation, is_conflict, is_missing, translate
-from torchx.schedulers.docker.reasons import meaning_of
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.util.records import replace
+from torchx.workspace.images.engine_errors import explanation, is_conflict, is_missing, meaning_of, translate
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -83,29 +82,21 @@ def create(client: Any, container: DockerContainer, secret: dict[str, str] | Non
     Args:
         secret: variables with their values.
     """
-    words = container.command
-    if not secret:
-        return _create(client, container, words)
-    made = _create(client, container, secrets.command(words, may_restart=container.may_restart))
-    secrets.put(made, secret)
-    return made
-
-
-def _create(client: Any, container: DockerContainer, words: list[str]) -> Any:
     import docker.errors
 
     name = container.kwargs.get("name")
+    words = secrets.command(container.command, may_restart=container.may_restart) if secret else container.command
     try:
         made = client.containers.create(container.image, words, **container.kwargs)
     except docker.errors.APIError as e:
-        if name and is_conflict(e):
-            found = client.containers.get(name)
-            labels: Any = container.kwargs.get("labels") or {}
-            if (found.labels or {}).get(LABEL_APP_ID) == labels.get(LABEL_APP_ID):
-                return found
-        raise translate(e, f"container `{name}` could not be made") or e from e
+        made = client.containers.get(name) if name and is_conflict(e) else None
+        labels: Any = container.kwargs.get("labels") or {}
+        if made is None or (made.labels or {}).get(LABEL_APP_ID) != labels.get(LABEL_APP_ID):
+            raise translate(e, f"container `{name}` could not be made") or e from e
     if container.kwargs.get("device_requests") and not (made.attrs.get("HostConfig") or {}).get("DeviceRequests"):
         logger("torchx").warning("`%s` asks for GPUs, but the engine does not report any for it", name)
+    if secret:
+        secrets.put(made, secret)
     return made
 
 
@@ -221,44 +212,20 @@ def _digest(image: dict[str, Any]) -> str:
 # -- streams ------------------------------------------------------------------------------------------
 
 
-class Stream:
+def stream(client: Any, path: str, params: dict[str, object], *, read_s: float | None) -> Any:
     """An answer of the engine that goes on; close it. The next byte is waited for ``read_s`` seconds at most."""
-
-    def __init__(self, client: Any, path: str, params: dict[str, object], *, read_s: float | None) -> None:
-        api = client.api
-        url = f"{api.base_url}/v{api.api_version}{path}"
-        self._response = api.get(url, params=params, stream=True, timeout=(_CONNECT_S, read_s))
-        if self._response.status_code >= 400:
-            said = _message(self._response)
-            missing = self._response.status_code == 404
-            self._response.close()
-            if "does not support reading" in said:
-                raise NotSupportedError(
-                    f"logs cannot be read: {said}", hint="use the engine's logging driver `json-file` or `local`"
-                )
-            raise (NotFoundError if missing else BackendError)(f"the engine refused: {said}")
-        self._raw = self._response.raw
-
-    def read(self, n: int) -> bytes:
-        """The next ``n`` bytes; fewer at the end."""
-        parts = []
-        while n > 0 and (part := self._raw.read(n)):
-            parts.append(part)
-            n -= len(part)
-        return b"".join(parts)
-
-    def readline(self) -> bytes:
-        """The next line; empty at the end."""
-        parts = []
-        while byte := self._raw.read(1):
-            parts.append(byte)
-            if byte == b"\n":
-                break
-        return b"".join(parts)
-
-    def close(self) -> None:
-        """Lets go of the connection."""
-        self._response.close()
+    api = client.api
+    url = f"{api.base_url}/v{api.api_version}{path}"
+    response = api.get(url, params=params, stream=True, timeout=(_CONNECT_S, read_s))
+    if response.status_code < 400:
+        return response.raw
+    said = _message(response)
+    response.close()
+    if "does not support reading" in said:
+        raise NotSupportedError(
+            f"logs cannot be read: {said}", hint="use the engine's logging driver `json-file` or `local`"
+        )
+    raise (NotFoundError if response.status_code == 404 else BackendError)(f"the engine refused: {said}")
 
 
 def events(
@@ -279,8 +246,8 @@ def events(
     if until is not None:
         params["until"] = f"{until:.9f}"
     try:
-        with closing(Stream(client, "/events", params, read_s=read_s)) as stream:
-            while line := stream.readline():
+        with closing(stream(client, "/events", params, read_s=read_s)) as found:
+            while line := found.readline():
                 if line.strip():
                     yield json.loads(line)
     except Exception as e:

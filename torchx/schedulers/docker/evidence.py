@@ -11,13 +11,13 @@ from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.gangs import REPLICA, rules_of
 from torchx.schedulers.docker.logs import seconds, tail
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-from torchx.schedulers.docker.reasons import NO_PROGRAM, meaning_of
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.specs.api import AppState
 from torchx.specs.retries import Attempt
 from torchx.util.any import Any
 from torchx.util.records import dataclass, field
+from torchx.workspace.images.engine_errors import NO_PROGRAM, meaning_of
 
 ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which nobody shares
 """Where torchelastic writes the error of a replica; read out of the container after its end."""
@@ -79,15 +79,9 @@ def hang_of(client: Any, job: Job) -> str:
 
 def tar_of(texts: dict[str, str]) -> bytes:
     """An archive of files with these names, as an engine takes it."""
-    import tarfile
+    from torchx.workspace.images import archive
 
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
-        for name, text in texts.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(text.encode())
-            tar.addfile(member, io.BytesIO(text.encode()))
-    return made.getvalue()
+    return b"".join(archive.small_file(name, 0o644, text.encode()) for name, text in texts.items()) + archive.END
 
 
 def put_files(engine: EngineHttp, container_id: str, texts: dict[str, str]) -> None:

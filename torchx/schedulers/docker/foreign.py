@@ -8,12 +8,9 @@ from collections.abc import Iterable
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, parse_container, read_container
-from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.foreign import ForeignJobs, Named
 from torchx.util.any import Any
-
-TYPE_CHECKING = False
-
+from torchx.workspace.images.engine_errors import engine_errors
 
 _ID_CHARS = 12
 """Length of the ids that ``docker ps`` shows; a name may be used again by another container."""
@@ -25,8 +22,7 @@ _NUMBER = re.compile(r"\d{1,11}")
 class ForeignContainers(ForeignJobs):
     """What :class:`torchx.schedulers.docker_scheduler.DockerScheduler` answers of containers of others."""
 
-    if TYPE_CHECKING:  # what the scheduler has
-        _client: Any
+    _client: Any  # what the scheduler has
 
     def find(self, reference: str) -> Named | None:
         if not _NAME.fullmatch(reference) or _NUMBER.fullmatch(reference):  # a number is a job of another system

@@ -13,14 +13,14 @@ from contextlib import closing
 
 from torchx.errors import NotFoundError, TransientError
 from torchx.schedulers.docker import gangs
-from torchx.schedulers.docker.client import Stream, events, pause
+from torchx.schedulers.docker.client import events, pause, stream
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, Container, Job
-from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.kit.follow import Lines, Piece, Seen, split_stamp, whole_lines, within
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kit.logs import Stream as LogStream
 from torchx.util.any import Any
 from torchx.util.notices import logger
+from torchx.workspace.images.engine_errors import engine_errors
 
 _RECONNECT = 60  # attempts, a second apart at most
 _TAIL_BYTES = 1 << 16
@@ -115,15 +115,16 @@ class ReplicaLog(Lines):
             yield line.stream, line.text, line.time
 
 
-def tail(client: Any, container_id: str, stream: str, *, lines: int = 200, since: float = 0.0) -> str:
+def tail(client: Any, container_id: str, name: str, *, lines: int = 200, since: float = 0.0) -> str:
     """The end of what a container has written to one stream.
 
     Args:
+        name: ``stdout`` or ``stderr``.
         since: Unix time: what it wrote before is left out.
     """
-    params: dict[str, object] = {"stdout": 0, "stderr": 0, "timestamps": 1, "follow": 0, "tail": lines, stream: 1}
-    number = 2 if stream == "stderr" else 1
-    with closing(Stream(client, f"/containers/{container_id}/logs", params, read_s=30)) as answer:
+    params: dict[str, object] = {"stdout": 0, "stderr": 0, "timestamps": 1, "follow": 0, "tail": lines, name: 1}
+    number = 2 if name == "stderr" else 1
+    with closing(stream(client, f"/containers/{container_id}/logs", params, read_s=30)) as answer:
         pieces = [piece for piece in pieces_of(answer.read) if piece.stream == number]
     # Podman stamps by whole seconds.
     begin = int(since) * 10**9 if all(piece.time % 10**9 == 0 for piece in pieces) else since * 1e9
@@ -144,8 +145,8 @@ def _all_pieces(
                 may_come = may_come and goes_on(since)  # before reading: what was written by then is still read
                 # Podman follows the log of a container that has ended for a quarter of a second, read or not.
                 asked = {**params, "follow": int(may_come)}
-                with closing(Stream(client, f"/containers/{container_id}/logs", asked, read_s=None)) as stream:
-                    for piece in seen.news(pieces_of(stream.read)):
+                with closing(stream(client, f"/containers/{container_id}/logs", asked, read_s=None)) as answer:
+                    for piece in seen.news(pieces_of(answer.read)):
                         attempt = 0
                         yield piece
         except NotFoundError:

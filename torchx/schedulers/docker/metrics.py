@@ -6,17 +6,18 @@ So they are where the job is, whoever asks from wherever, outlive the watcher, a
 
 from __future__ import annotations
 
+import json
 import time
 
+from torchx.schedulers.docker.client import side_by_side
+from torchx.schedulers.docker.containers import Container, Job
+from torchx.schedulers.docker.evidence import file_in, put_files, text_in
+from torchx.schedulers.docker.logs import seconds
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.metrics import ReplicaMetrics, parse
 from torchx.specs.api import AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.schedulers.docker.containers import Container, Job
+from torchx.supervisor.metrics import MOST_SAMPLES, thinned_out
+from torchx.util.any import Any
 
 METRICS_FILE = ".torchx-metrics"
 _SHARE = 20  # of the time at most one part in so many is spent asking: it is the engine that counts
@@ -24,8 +25,6 @@ _SHARE = 20  # of the time at most one part in so many is spent asking: it is th
 
 def read(client: Any, job: Job) -> list[ReplicaMetrics]:
     """What has been seen of each replica."""
-    from torchx.schedulers.docker.client import side_by_side
-    from torchx.schedulers.docker.evidence import file_in
 
     def of(container: Container) -> ReplicaMetrics:
         text = file_in(client, container.id, f"/{METRICS_FILE}") or ""
@@ -55,17 +54,12 @@ class ContainersSampler:
         return _SHARE * (time.monotonic() - began)
 
     def _sample(self, container: Container) -> None:
-        import json
-
-        from torchx.schedulers.docker.evidence import put_files, text_in
-        from torchx.supervisor.metrics import MOST_SAMPLES, thinned_out
-
         path = f"/containers/{container.id}"
         try:
             details = self._engine.get(f"{path}/json")
             stats = self._engine.get(f"{path}/stats", {"stream": 0, "one-shot": 1})
             lines = self._files.get(container.id) or text_in(self._engine, container.id, METRICS_FILE).splitlines(True)
-            started = _seconds(details["State"]["StartedAt"])
+            started = seconds(details["State"]["StartedAt"])
             found = usage(details, stats, self._before.get(container.id, (started, 0.0)), started)
         except (RefusedError, KeyError, TypeError):  # it was removed, or has just ended
             return
@@ -102,15 +96,9 @@ def usage(
     kept = memory.get("stats") or {}
     # Files that were read are kept in memory while there is room, and counted: `docker stats` leaves them out, too.
     resident = int(memory["usage"]) - int(kept.get("total_inactive_file", kept.get("inactive_file", 0)))
-    at, used = _seconds(stats["read"]), cpu["cpu_usage"]["total_usage"] / 1e9
+    at, used = seconds(stats["read"]), cpu["cpu_usage"]["total_usage"] / 1e9
     since, earlier = before if before[0] >= started else (started, 0.0)
     share = max(used - earlier, 0.0) / max(at - since, 0.001)
     cpus = int((details.get("HostConfig") or {}).get("NanoCpus") or 0) / 1e9 or cpu.get("online_cpus")
     head = {"memory_limit": memory.get("limit"), "cpus": cpus}
     return head, {"t": round(at, 1), "a": 0, "cpu": round(share, 2), "mem": max(resident, 0), "gpu": []}, (at, used)
-
-
-def _seconds(stamp: str) -> float:
-    from torchx.schedulers.kit.follow import split_stamp
-
-    return split_stamp(stamp.encode())[0] / 1e9

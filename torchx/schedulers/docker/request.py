@@ -153,43 +153,42 @@ def render_job(
         LABEL_RULES: rules.to_json(),
     }
     env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
-    gpus = _GpuShares(app)
-    may_restart = bool(rules.policy) or any(role.max_retries for role in app.roles)
     if rules.policy or rules.watchdog:
         from torchx.schedulers.docker.attempts import marks
 
         env = {**marks(rules.policy), **env}
-    made = []
+    gpus = _GpuShares(app)
+    job = DockerJob(app_id, [], rules=rules)
     for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
-        role, k = replica.role, replica.k
-        host = f"{hosts[role.name]}-{k}"
-        labels = {**common, LABEL_ROLE_NAME: role.name, LABEL_REPLICA_ID: str(k)}
-        if k == 0:
+        role, host = replica.role, hosts[replica.role.name]
+        labels = {**common, LABEL_ROLE_NAME: role.name, LABEL_REPLICA_ID: str(replica.k)}
+        if replica.k == 0:
             labels[LABEL_ROLE] = _definition(next(r for r in app.roles if r.name == role.name))
-        plain, secret = split({**env, **role.env})
-        name = f"{app_id}-{host}"  # an alias as well: the container may be renamed
-        kwargs: dict[str, object] = {
-            "name": name,
-            "hostname": host,
-            "environment": {
-                ENV_IMAGE: role.image,
-                ENV_RANK0_HOST: f"{hosts[role.name]}-0",
-                ENV_ERROR_FILE: ERROR_FILE,
-                **plain,
-            },
-            "labels": labels,
-            "network": app_id,
-            "networking_config": {app_id: {"Aliases": [host, name]}},
-            "entrypoint": [""],  # the image's own is not run: on every backend a role's entrypoint is the program
+        plain, secret = split({ENV_RANK0_HOST: f"{host}-0", ENV_ERROR_FILE: ERROR_FILE, **env, **role.env})
+        kwargs = {
+            **_render_place(app_id, f"{host}-{replica.k}"),
             **_render_mounts(role),
             **_render_resource(role.resource),
+            "environment": {ENV_IMAGE: role.image, **plain},
+            "labels": labels,
+            "entrypoint": [""],  # the image's own is not run: on every backend a role's entrypoint is the program
             "device_requests": gpus.take(role.resource.gpu),
-            "ports": _render_ports(role),
+            # Published at a port that the engine chooses, which `torchx status` shows: all jobs of `dist.ddp` listen at
+            # 29500. And on the loopback address only: who wants others to reach it needs a tunnel or a proxy.
+            "ports": {f"{port}/tcp": ("127.0.0.1",) for port in role.port_map.values()},
             "restart_policy": _render_retries(*rules.retries[role.name]),
             "privileged": opts.privileged,
         }
-        made.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
-    return DockerJob(app_id, made, rules=rules)
+        may_restart = bool(rules.policy) or any(r.max_retries for r in app.roles)
+        job.containers.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
+    return job
+
+
+def _render_place(app_id: str, host: str) -> dict[str, object]:
+    """Its name, and where others of the job find it: the name is an alias as well, for it may be renamed."""
+    name = f"{app_id}-{host}"
+    aliases = {app_id: {"Aliases": [host, name]}}
+    return {"name": name, "hostname": host, "network": app_id, "networking_config": aliases}
 
 
 def _host_names(app: AppDef) -> dict[str, str]:
@@ -299,15 +298,6 @@ class _GpuShares:
         ids = [str(i) for i in range(self._next, self._next + count)]
         self._next += count
         return [{"device_ids": ids, "capabilities": capabilities}]
-
-
-def _render_ports(role: Role) -> dict[str, object]:
-    """Each of the role's ports, published at one that the engine chooses: `torchx status` shows it.
-
-    Not at the same number: all jobs of ``dist.ddp`` listen at 29500. And on the loopback address only: who wants others
-    to reach it has to say so, by a tunnel or a proxy.
-    """
-    return {f"{port}/tcp": ("127.0.0.1",) for port in role.port_map.values()}
 
 
 def _render_retries(most: int, policy: str) -> dict[str, object] | None:

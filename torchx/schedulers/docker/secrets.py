@@ -7,13 +7,10 @@ never started again, the file is emptied before the program begins.
 
 from __future__ import annotations
 
-import io
-import tarfile
-
 from torchx.errors import BackendError
-from torchx.schedulers.docker.errors import is_missing
 from torchx.schedulers.kit.shell import exports
 from torchx.util.any import Any
+from torchx.workspace.images.engine_errors import is_missing
 
 FILE = ".torchx-secrets"
 """In the root of the container's file system, where no volume hides it."""
@@ -39,12 +36,8 @@ def put(container: Any, env: dict[str, str]) -> None:
     """
     import docker.errors
 
-    text = "\n".join([*exports(env), ""]).encode("utf-8", "surrogateescape")
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as tar:
-        member = tarfile.TarInfo(FILE)
-        member.size, member.mode = len(text), 0o666  # whoever the program runs as has to read and to empty it
-        tar.addfile(member, io.BytesIO(text))
+    from torchx.workspace.images import archive
+
     try:
         stream, _ = container.get_archive(_SHELL)
         stream.close()
@@ -55,4 +48,6 @@ def put(container: Any, env: dict[str, str]) -> None:
             f"`{container.name}` cannot be handed its secrets: its image has no `{_SHELL}`",
             hint=f"use an image with a shell, or other names for: {', '.join(env)}",
         ) from e
-    container.put_archive("/", made.getvalue())
+    text = "\n".join([*exports(env), ""]).encode("utf-8", "surrogateescape")
+    # Whoever the program runs as has to read and to empty it.
+    container.put_archive("/", archive.small_file(FILE, 0o666, text) + archive.END)

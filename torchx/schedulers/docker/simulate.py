@@ -9,11 +9,11 @@ from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.container_names import join
 from torchx.schedulers.docker.containers import Container, Job
-from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.any import Any
 from torchx.util.records import replace
+from torchx.workspace.images.engine_errors import engine_errors
 
 _WHY_NOT = {
     "preempt": ("an engine takes nobody's place away", "timeout"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_VERSION
-from torchx.schedulers.docker.errors import engine_errors
 from torchx.schedulers.docker.jobs import EngineJobs
 from torchx.schedulers.docker.request import DockerJob
 from torchx.schedulers.kit.secrets import revealed
@@ -12,6 +11,7 @@ from torchx.settings import SAMPLE_S
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.version import __version__
+from torchx.workspace.images.engine_errors import engine_errors
 
 
 def find_images(jobs: EngineJobs, job: DockerJob) -> dict[str, str]:

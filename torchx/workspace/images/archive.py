@@ -41,6 +41,11 @@ def header_of(entry: Entry, path: str, mtime: int) -> bytes:
     return header(path, entry.mode, mtime=mtime, size=entry.size)
 
 
+def small_file(path: str, mode: int, data: bytes) -> bytes:
+    """A whole file: its header and its content."""
+    return header(path, mode, size=len(data)) + data + padding(len(data))
+
+
 def padding(size: int) -> bytes:
     """What follows a content of so many bytes."""
     return b"\0" * (-size % _BLOCK)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from types import TracebackType
 from typing import Any, TextIO
 
-from torchx.errors import BackendError, TorchXError
+from torchx.errors import BackendError
 from torchx.specs.api import Workspace
 from torchx.util.records import dataclass
 from torchx.version import __version__
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, context_chunks
+from torchx.workspace.images.engine_errors import engine_errors
 from torchx.workspace.images.progress import Display, Transfer
 
 LABEL_VERSION = "torchx.pytorch.org/version"
@@ -47,7 +47,7 @@ def build(client: Any, workspace: Workspace, image: str, options: Options, strea
     """
     display = Display(stream or sys.stderr, quiet=options.quiet)
     console = _Console(display, workspace, image)
-    with _engine_errors(f"the image of workspace `{workspace}` could not be built"):
+    with engine_errors(f"the image of workspace `{workspace}` could not be built"):
         try:
             events = client.api.build(
                 fileobj=context_chunks(workspace),
@@ -84,7 +84,7 @@ def push(client: Any, image: str, repository: str, tag: str, *, quiet: bool = Fa
         BackendError: the registry refused, or the engine failed.
     """
     display = Display(sys.stderr, quiet=quiet)
-    with _engine_errors(f"image `{repository}:{tag}` could not be pushed"):
+    with engine_errors(f"image `{repository}:{tag}` could not be pushed"):
         try:
             client.images.get(image).tag(repository, tag=tag)
             digest = show_push(
@@ -204,30 +204,6 @@ class _Console:
             self._display.line(line)
         else:
             self._unseen.append(line)
-
-
-class _engine_errors:  # noqa: N801  # it reads as what it is
-    """Within it, errors of docker-py and of the way to the engine are ours."""
-
-    def __init__(self, doing: str) -> None:
-        self._doing = doing
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        if not isinstance(error, Exception) or isinstance(error, TorchXError):
-            return
-        package = type(error).__module__.partition(".")[0]
-        if package == "docker":
-            said = getattr(error, "explanation", None) or error
-            said = said.decode(errors="replace") if isinstance(said, bytes) else said
-            raise BackendError(f"{self._doing}: {_one_line(said)}") from error
-        if package in ("requests", "urllib3", "http") or isinstance(error, OSError):
-            raise BackendError(
-                f"{self._doing}: the engine does not answer: {_one_line(error) or type(error).__name__}",
-                hint="does `docker version` answer?",
-            ) from error
 
 
 def _one_line(text: object) -> str:

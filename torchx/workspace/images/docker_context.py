@@ -49,7 +49,7 @@ def own_dockerfile(workspace: Workspace | str) -> bytes:
 def _blocks(workspace: Workspace | str) -> Iterator[bytes]:
     dockerfile = own_dockerfile(workspace)
     text, prefix = (dockerfile, "") if dockerfile else (DEFAULT_DOCKERFILE, f"{_FOLDER}/")
-    yield archive.header(TORCHX_DOCKERFILE, 0o644, size=len(text)) + text + archive.padding(len(text))
+    yield archive.small_file(TORCHX_DOCKERFILE, 0o644, text)
     if prefix:
         yield archive.header(_FOLDER, 0o755, folder=True)
     for entry in content.entries(workspace):

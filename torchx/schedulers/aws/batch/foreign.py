@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from torchx.schedulers.aws.batch import client as calls
 from torchx.schedulers.aws.batch.answers import groups
 from torchx.schedulers.foreign import ForeignJobs, Named
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    _Object = dict[str, Any]
+_Object = dict[str, Any]
 
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::\d+|#\d+)?")
 
@@ -20,8 +17,7 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::\d+|#\d+)?")
 class ForeignBatchJobs(ForeignJobs):
     """What :class:`torchx.schedulers.aws_batch_scheduler.AWSBatchScheduler` answers of jobs of others."""
 
-    if TYPE_CHECKING:  # what the scheduler has
-        _client: Any
+    _client: Any  # what the scheduler has
 
     def find(self, reference: str) -> Named | None:
         job = self._find([reference]).get(reference) if _ID.fullmatch(reference) else None

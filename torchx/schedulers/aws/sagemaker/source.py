@@ -214,8 +214,7 @@ def _archive(source: Source, file: IO[bytes]) -> None:
                 for chunk in entry.chunks():
                     packed.write(chunk)
                 packed.write(archive.padding(entry.size))
-        data = os.fsencode(source.launcher)
-        packed.write(archive.header(LAUNCHER, 0o755, size=len(data)) + data + archive.padding(len(data)) + archive.END)
+        packed.write(archive.small_file(LAUNCHER, 0o755, os.fsencode(source.launcher)) + archive.END)
 
 
 def _make_bucket(client: Any, bucket: str, region: str) -> None:

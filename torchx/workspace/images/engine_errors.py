@@ -1,0 +1,153 @@
+"""Errors of a Docker engine, of its client and of the way to it, as ours."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torchx.errors import BackendError, TorchXError, TransientError
+from torchx.util.any import Any
+
+NO_PROGRAM = "its entrypoint is not a program of its image"
+
+# What the engine says (Docker 20.10 to 28, Podman 4 and 5) -> what it means, and what to do about it.
+_MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
+    (re.compile(pattern, re.IGNORECASE), meaning, hint)
+    for pattern, meaning, hint in (
+        (
+            r"could not select device driver|nvidia-container|unresolvable CDI devices|"
+            r"setting up CDI devices|failed to inject CDI|no CDI devices|unknown device",
+            "the engine cannot give it the GPUs that it asks for",
+            "install the NVIDIA container toolkit on the engine's machine, ask for fewer GPUs, or run with `gpu=0`",
+        ),
+        (
+            r"Range of CPUs is from",
+            "it asks for more CPUs than the engine's machine has",
+            "ask for fewer: `--cpu`, or another `-h <named resource>`",
+        ),
+        (
+            r"Minimum memory limit",
+            "it asks for less memory than the engine can limit",
+            "ask for more: `--memMB`, or another `-h <named resource>`",
+        ),
+        (
+            r"port is already allocated|address already in use",
+            "a port that it publishes is in use on the engine's machine",
+            "end what uses it (`docker ps`), or choose another port in the role's `port_map`",
+        ),
+        (
+            r"bind source path does not exist|statfs .*: no such file",
+            "what it mounts does not exist on the engine's machine",
+            "check the `src` of its mounts",
+        ),
+        (
+            r"error gathering device information|not a device node|stat /dev/",
+            "a device that it mounts does not exist on the engine's machine",
+            "check the `src` of its mounts",
+        ),
+        (
+            r"executable file not found|stat .*: no such file or directory|exec: .*(no such file|permission denied)",
+            NO_PROGRAM,
+            "check the entrypoint and the image: a program of this machine is not in it",
+        ),
+        (
+            r"no such image|pull access denied|manifest unknown|manifest for .* not found|repository .* not found",
+            "there is no such image",
+            "check its name; for one of a private registry, `docker login` first",
+        ),
+        (
+            r"non-overlapping IPv4 address pool|pools have been fully subnetted|could not find free subnet",
+            "the engine has no address range left for the job's network",
+            "delete old jobs (`torchx delete`), or `docker network prune`",
+        ),
+        (
+            r"no such host|dial tcp|TLS handshake|i/o timeout|connection refused|server misbehaving",
+            "its registry does not answer",
+            "is its registry reachable from the engine's machine? `docker images` shows what is there already",
+        ),
+        (r"no space left on device", "the engine's disk is full", "`docker system df` shows what fills it"),
+    )
+)
+
+
+@contextmanager
+def engine_errors(doing: str) -> Iterator[None]:
+    """Within it, errors of the engine, of its client and of the way to it are ours.
+
+    Args:
+        doing: what fails then, as the beginning of a sentence.
+    """
+    try:
+        yield
+    except TorchXError:
+        raise
+    except Exception as e:
+        translated = translate(e, doing)
+        if translated is None:
+            raise
+        raise translated from e
+
+
+def translate(error: Exception, doing: str) -> TorchXError | None:
+    """Our error for one of the client's; None for one that is not the client's.
+
+    Args:
+        doing: what failed, as the beginning of a sentence.
+    """
+    import docker.errors
+    import requests.exceptions
+    import urllib3.exceptions  # of what is read as a stream
+
+    if isinstance(error, docker.errors.APIError):
+        said = explanation(error)
+        meaning, hint = meaning_of(said)
+        text = f"{doing}: {meaning}: {said}" if meaning else f"{doing}: {said}"
+        return BackendError(text, hint=hint)
+    if isinstance(error, docker.errors.DockerException):
+        return BackendError(f"{doing}: {error}")
+    if isinstance(error, (requests.exceptions.ReadTimeout, urllib3.exceptions.ReadTimeoutError)):
+        return TransientError(f"{doing}: the engine did not answer in time", hint="is it overloaded? try again")
+    if isinstance(error, (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, OSError)):
+        return TransientError(
+            f"{doing}: the Docker engine no longer answers: {_innermost(error)}",
+            hint="is it running? `docker version` shows it; `DOCKER_HOST` names its address",
+        )
+    return None
+
+
+def explanation(error: Any) -> str:
+    """What the engine itself says, in one line."""
+    said = getattr(error, "explanation", None) or str(error)
+    text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    return " ".join(text.split())
+
+
+def is_missing(error: BaseException) -> bool:
+    """Whether the engine says that what was asked for does not exist."""
+    return getattr(getattr(error, "response", None), "status_code", None) == 404
+
+
+def is_conflict(error: Exception) -> bool:
+    """Whether the engine says that there is one of that name already."""
+    said = explanation(error).lower()
+    code = getattr(getattr(error, "response", None), "status_code", None)
+    return code == 409 or "is already in use" in said or "already exists" in said
+
+
+def _innermost(error: BaseException) -> str:
+    """The words of the system in an error that the layers of HTTP have wrapped."""
+    text = str(error)
+    found = re.search(r"\w*Error\(\d+, '([^']+)'\)", text)
+    return found[1] if found else text
+
+
+def meaning_of(said: str) -> tuple[str, str]:
+    """What an answer of the engine means, and what to do; empty texts when it speaks for itself.
+
+    >>> meaning_of("Bind for 0.0.0.0:80 failed: port is already allocated")[0]
+    "a port that it publishes is in use on the engine's machine"
+    >>> meaning_of("something else")
+    ('', '')
+    """
+    return next(((meaning, hint) for pattern, meaning, hint in _MEANINGS if pattern.search(said)), ("", ""))
