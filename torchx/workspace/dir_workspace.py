@@ -22,13 +22,45 @@ else:
 
     __getattr__ = reexports(__name__)
 
-_JOB_DIRS = "dir_workspace.job_dirs"
+_FOLDERS = "dir_workspace.folders"
 
 
 class _FolderMixin(WorkspaceMixin[None]):
     """Makes folders of workspaces, and remembers which."""
 
     _made: set[str] | None = None
+
+    def _place(self, cfg: Mapping[str, CfgVal]) -> str | None:
+        """The folder to make; empty: a temporary one; None: no folder, the job runs where it is submitted."""
+        return ""
+
+    def caching_build_workspace_and_update_role(
+        self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
+    ) -> None:
+        """Fills a folder, or takes the one that a role with the same workspace has, and makes it the image.
+
+        Raises:
+            SpecError: the workspace cannot be read.
+            ConfigError: the folder holds something already, or cannot be written.
+        """
+        place = self._place(cfg)
+        if not role.workspace or place is None:
+            return
+        made = build_cache.setdefault(_FOLDERS, {})
+        assert isinstance(made, dict)
+        key = role.workspace.to_text()
+        if key not in made:
+            folder = f"{place}.{role.name}" if place and made else place
+            made[key] = self._fill(role.workspace, folder, share=bool(cfg.get("share_code")))
+        role.image, content = made[key]
+        set_workspace_hash(role, content)
+
+    def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
+        """As above, for one source directory. Deprecated."""
+        place = self._place(cfg)
+        if place is not None:
+            role.image, content = self._fill(Workspace({workspace: ""}), place, share=bool(cfg.get("share_code")))
+            set_workspace_hash(role, content)
 
     def discard_workspaces(self, roles: list[Role]) -> None:
         """Removes the folders that this object has made for roles which are not submitted after all."""
@@ -39,7 +71,7 @@ class _FolderMixin(WorkspaceMixin[None]):
             made.remove(image)
             remove_tree(image)
 
-    def _fill(self, workspace: Workspace, folder: str, *, share: bool = False) -> tuple[str, str]:
+    def _fill(self, workspace: Workspace, folder: str, *, share: bool) -> tuple[str, str]:
         """Makes a folder of a workspace, a temporary one when it has no name; returns its path and the content hash."""
         from torchx.workspace.content import entries
         from torchx.workspace.copies import remove_tree
@@ -56,7 +88,7 @@ class _FolderMixin(WorkspaceMixin[None]):
             folder = tempfile.mkdtemp(prefix="torchx-workspace-")
         try:
             # Beside a temporary folder are those of everybody else: no place for a store.
-            content = _copy(files, folder, str(workspace), stored=named, share=share)
+            content = _copy(files, folder, str(workspace), stored=named, share=named and share)
         except BaseException:  # Ctrl-C, too: half a folder would be in the way next time
             remove_tree(folder, keep=named and not is_new)
             raise
@@ -105,33 +137,8 @@ class DirWorkspaceMixin(_FolderMixin):
         )
         return opts
 
-    def caching_build_workspace_and_update_role(
-        self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
-    ) -> None:
-        """Fills a job folder, or takes the one that a role with the same workspace has, and makes it the image.
-
-        Raises:
-            SpecError: the workspace cannot be read.
-            ConfigError: the folder holds something already, or cannot be written.
-        """
-        if not role.workspace or not cfg.get("job_dir"):
-            return
-        made = build_cache.setdefault(_JOB_DIRS, {})
-        assert isinstance(made, dict)
-        key = role.workspace.to_text()
-        if key not in made:
-            job_dir = str(cfg["job_dir"])
-            folder = f"{job_dir}.{role.name}" if made else job_dir
-            made[key] = self._fill(role.workspace, folder, share=bool(cfg.get("share_code")))
-        role.image, content = made[key]
-        set_workspace_hash(role, content)
-
-    def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
-        """As above, for one source directory. Deprecated."""
-        if cfg.get("job_dir"):
-            share = bool(cfg.get("share_code"))
-            role.image, content = self._fill(Workspace({workspace: ""}), str(cfg["job_dir"]), share=share)
-            set_workspace_hash(role, content)
+    def _place(self, cfg: Mapping[str, CfgVal]) -> str | None:
+        return str(cfg["job_dir"]) if cfg.get("job_dir") else None
 
 
 class TmpDirWorkspaceMixin(_FolderMixin):
@@ -140,23 +147,6 @@ class TmpDirWorkspaceMixin(_FolderMixin):
     The job may outlive this process, so the folder is left to whoever cleans the system's temporary directory;
     :meth:`discard_workspaces` removes it when nothing is submitted.
     """
-
-    def caching_build_workspace_and_update_role(
-        self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
-    ) -> None:
-        """Fills a new folder, or takes the one that a role with the same workspace has, and makes it the image."""
-        if not role.workspace:
-            return
-        key = role.workspace.to_text()
-        if key not in build_cache:
-            build_cache[key] = self._fill(role.workspace, "")
-        role.image, content = build_cache[key]  # type: ignore[misc]  # the pair that was put there above
-        set_workspace_hash(role, content)  # type: ignore[has-type]  # as above
-
-    def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
-        """As above, for one source directory. Deprecated."""
-        role.image, content = self._fill(Workspace({workspace: ""}), "")
-        set_workspace_hash(role, content)
 
 
 def _copy(files: list[Entry], folder: str, workspace: str, *, stored: bool, share: bool) -> str:

@@ -61,7 +61,7 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
         super().__init__(*args, **kwargs)
         self.__docker_client = docker_client
         self.__image_builder: ImageBuilder | None = None
-        self.__plans: dict[str, tuple[Plan, bool]] = {}
+        self.__plans: dict[str, Plan] = {}
         self.__pushed: dict[str, str] = {}
         self.__quiet: set[str] = set()
 
@@ -162,8 +162,11 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
         finally:
             display.close()
             self._image_builder.close()
-        self.__plans[str(plan.name)] = (plan, bool(cfg.get("quiet")))
-        return _Built(str(plan.name), plan.reference, plan.workspace_hash)
+        image = str(plan.name)
+        self.__plans[image] = plan
+        if cfg.get("quiet"):
+            self.__quiet.add(image)
+        return _Built(image, plan.reference, plan.workspace_hash)
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[str, tuple[str, str]]:
         """Gives each image that was built here its name in ``image_repo``: a content hash is its tag.
@@ -203,9 +206,9 @@ class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
 
         for image, (repository, tag) in images_to_push.items():
             if image in self.__plans:
-                plan, quiet = self.__plans[image]
+                plan = self.__plans[image]
                 try:
-                    push_visibly(self._image_builder, plan, quiet=quiet)
+                    push_visibly(self._image_builder, plan, quiet=image in self.__quiet)
                 finally:
                     self._image_builder.close()
                 self.__pushed[image] = plan.reference

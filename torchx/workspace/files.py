@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Iterator, Mapping
 
 from torchx.errors import MissingDependencyError, SpecError
+from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE, IgnoreRules
 from torchx.workspace.private import is_torchx_home
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import IO, Any
-
-    _Infos = dict[str, dict[str, Any]]
+_Infos = dict[str, dict[str, Any]]
 
 MARKER = ".torchx-workspace"
 """In each job folder: the hash of the workspace that it was made of. A job folder within a workspace is not part of it,
@@ -47,9 +44,7 @@ def walk_workspace(
     return ((folder, folders, files) for _, folder, folders, files in walk_tree(fs, path, ignore_name))
 
 
-def walk_tree(
-    fs: Any, path: str, ignore_name: str = TORCHX_IGNORE
-) -> Iterator[tuple[str, str, dict[str, dict[str, Any]], dict[str, dict[str, Any]]]]:
+def walk_tree(fs: Any, path: str, ignore_name: str = TORCHX_IGNORE) -> Iterator[tuple[str, str, _Infos, _Infos]]:
     """Like :func:`walk_workspace`, but with each directory's path below the workspace and infos of subdirectories."""
     root = path.rstrip("/") or path[:1]
     if not fs.isdir(root):
@@ -103,7 +98,7 @@ class LocalFiles:
         with open(path, "rb") as f:
             return f.read()
 
-    def open(self, path: str, mode: str = "rb") -> IO[bytes]:
+    def open(self, path: str, mode: str = "rb") -> Any:
         """Opens a regular file, and nothing that has taken its place."""
         # A link or a FIFO that was put there since the walk must not be followed, nor block us.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from torchx.errors import SpecError
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, torchx_home
+from torchx.util.any import Any
 from torchx.util.notices import logger
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
 
 _FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker"})
 _FILES = frozenset({".netrc", "_netrc", ".pypirc", ".pgpass", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"})

@@ -17,17 +17,13 @@ import functools
 import os
 import stat
 import time
+from collections.abc import Callable
 
 from torchx.errors import ConfigError
 from torchx.workspace.content import FILE, Entry, content_hash
 from torchx.workspace.copies import clone, copy_file, remove_tree, unwritable, write_marker, write_tree
 from torchx.workspace.files import MARKER, STORE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torchx.workspace.hashes import FileHashes
+from torchx.workspace.hashes import FileHashes
 
 UNUSED_FOR_S = 86_400.0
 

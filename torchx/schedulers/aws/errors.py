@@ -10,56 +10,23 @@ from typing import Any
 
 from torchx.errors import BackendError, ConfigError, NotFoundError, TorchXError, TransientError
 
-THROTTLED = frozenset(
-    [
-        "Throttling",
-        "ThrottlingException",
-        "ThrottledException",
-        "TooManyRequestsException",
-        "RequestLimitExceeded",
-        "RequestThrottled",
-        "RequestThrottledException",
-        "SlowDown",
-        "PriorRequestNotComplete",
-        "BandwidthLimitExceeded",
-    ]
+# AWS's names of errors, of which services have their own variants.
+_THROTTLED = re.compile(
+    r"(Request)?Throttl(ing|ed)(Exception)?|TooManyRequestsException|SlowDown|PriorRequestNotComplete"
+    r"|(RequestLimit|BandwidthLimit)Exceeded"
 )
+_BAD_KEYS = re.compile(
+    r"UnrecognizedClientException|InvalidClientTokenId|InvalidSignatureException|SignatureDoesNotMatch|AuthFailure"
+    r"|IncompleteSignature|MissingAuthenticationToken|InvalidAccessKeyId"
+)
+_EXPIRED = re.compile(r"ExpiredToken(Exception)?|RequestExpired|TokenRefreshRequired")
+_QUOTA = re.compile(r"(Resource)?LimitExceeded(Exception)?|ServiceQuotaExceededException|RepositoryAlreadyFull")
 DENIED = frozenset(["AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError"])
-EXPIRED = frozenset(["ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"])
-BAD_KEYS = frozenset(
-    [
-        "UnrecognizedClientException",
-        "InvalidClientTokenId",
-        "InvalidSignatureException",
-        "SignatureDoesNotMatch",
-        "AuthFailure",
-        "IncompleteSignature",
-        "MissingAuthenticationToken",
-        "InvalidAccessKeyId",
-    ]
-)
-QUOTA = frozenset(
-    [
-        "LimitExceededException",
-        "ResourceLimitExceeded",
-        "ServiceQuotaExceededException",
-        "LimitExceeded",
-        "RepositoryAlreadyFull",
-    ]
-)
 _LOG_IN = "check with `aws sts get-caller-identity`; log in again (`aws sso login`), or correct AWS_PROFILE"
 # Names of botocore's exceptions, for those that there are in some versions only.
-_NOT_LOGGED_IN = frozenset(
-    [
-        "SSOError",
-        "SSOTokenLoadError",
-        "UnauthorizedSSOTokenError",
-        "TokenRetrievalError",
-        "CredentialRetrievalError",
-        "LoginRefreshRequired",
-        "LoginTokenLoadError",
-        "RefreshWithMFAUnsupportedError",
-    ]
+_NOT_LOGGED_IN = re.compile(
+    r"(Unauthorized)?SSO(Token)?(Load)?Error|(Token|Credential)RetrievalError|LoginRefreshRequired|LoginTokenLoadError"
+    r"|RefreshWithMFAUnsupportedError"
 )
 # The request cannot have arrived.
 _NEVER_SENT = frozenset(["EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError"])
@@ -101,7 +68,7 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
             f"{doing}: there are no AWS credentials",
             hint="`aws configure`, or `aws sso login`, or set AWS_PROFILE or AWS_ACCESS_KEY_ID",
         )
-    if name in _NOT_LOGGED_IN:
+    if _NOT_LOGGED_IN.fullmatch(name):
         return BackendError(f"{doing}: the AWS login is not valid: {_line(error)}", hint=_LOG_IN)
     if isinstance(error, known.NoRegionError):
         return ConfigError(f"{doing}: no AWS region is set", hint="set AWS_REGION, or `region` of your AWS profile")
@@ -139,15 +106,16 @@ def _refused(error: Any, doing: str) -> TorchXError:
     if said.startswith("<"):
         said = ""  # a page for people, of something between AWS and us
     status = int((error.response.get("ResponseMetadata") or {}).get("HTTPStatusCode") or 0)
-    if code in THROTTLED:
+    if _THROTTLED.fullmatch(code):
         return ThrottledError(f"{doing}: AWS is receiving too many requests ({code})", hint="try again in a minute")
-    if code in DENIED or (status == 403 and code not in EXPIRED | BAD_KEYS):
+    expired, bad_keys = _EXPIRED.fullmatch(code), _BAD_KEYS.fullmatch(code)
+    if code in DENIED or (status == 403 and not expired and not bad_keys):
         return _denied(error, code, said, doing)
-    if code in EXPIRED:
+    if expired:
         return AwsError(f"{doing}: the AWS credentials have expired", code=code, hint=_LOG_IN)
-    if code in BAD_KEYS:
+    if bad_keys:
         return AwsError(f"{doing}: AWS does not accept the credentials ({code})", code=code, hint=_LOG_IN)
-    if code in QUOTA:
+    if _QUOTA.fullmatch(code):
         return AwsError(
             f"{doing}: a quota of the AWS account is used up: {said}",
             code=code,

@@ -97,27 +97,15 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
     Args:
         client: of the engine, which is asked about a job that has ended or is being ended; None: it is not asked.
     """
-    hang = _hang(job, client)
-    if client is None or not gangs.ends(job):
-        return verdict.describe(facts_of(job, definition=job.roles(), attempts=_attempts(job, client), hang=hang))
-    past, attempts = history_of(client, job), _attempts(job, client)
+    attempts, hang = (attempts_of(client, job), hang_of(client, job)) if client else ([], "")
+    past = history_of(client, job) if client and gangs.ends(job) else None
     facts = facts_of(job, past, definition=job.roles(), attempts=attempts, hang=hang)
+    if past is None:
+        return verdict.describe(facts)
     if any(c.mark.final for c in job.containers) and len(attempts) <= gangs.waves(job):
         facts = replace(facts, notes=[*facts.notes, _UNASKED])
     # A look takes four calls: more than one replica is looked into only where the first is a victim.
     return verdict.describe(facts, Look(client, job, past, attempts), at_once=1)
-
-
-def _attempts(job: Job, client: Any | None) -> Sequence[Attempt]:
-    if client is None or not gangs.rules_of(job).policy:
-        return ()
-    return attempts_of(client, job)
-
-
-def _hang(job: Job, client: Any | None) -> str:
-    if client is None or not gangs.rules_of(job).watchdog:
-        return ""
-    return hang_of(client, job)
 
 
 def listed(job: Job) -> ListAppResponse:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from torchx.specs.api import Workspace
 from torchx.workspace import content
 from torchx.workspace.files import open_workspace
 from torchx.workspace.images import archive
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torchx.specs.api import Workspace
 
 TORCHX_DOCKERFILE = "Dockerfile.torchx"
 # The files are in a folder of their own, so that `COPY` leaves out the Dockerfile that was not the user's.
