@@ -22,15 +22,6 @@ if TYPE_CHECKING:
     T = TypeVar("T")
     PackageType = TypeVar("PackageType")
     WorkspaceConfigType = TypeVar("WorkspaceConfigType")
-
-    class _OfPushes(Generic[T]):
-        pass
-
-    class _OfPackage(Generic[PackageType]):
-        pass
-
-    class _OfBuilder(Generic[PackageType, WorkspaceConfigType]):
-        pass
 else:
     from torchx.util.reexports import reexports
 
@@ -38,12 +29,10 @@ else:
 
     T = PackageType = WorkspaceConfigType = object
 
-    class _OfPushes:
+    class Generic:
         """`WorkspaceMixin[X]` as a base class, without paying for an import of `typing`."""
 
         __class_getitem__ = classmethod(types.GenericAlias)
-
-    _OfPackage = _OfBuilder = _OfPushes
 
 
 __all__ = [
@@ -58,7 +47,7 @@ __all__ = [
 
 
 @dataclass
-class PkgInfo(_OfPackage[PackageType]):
+class PkgInfo(Generic[PackageType]):
     """What a build made: the image, changes to the role that are due later, and the builder's own record."""
 
     img: str
@@ -67,7 +56,7 @@ class PkgInfo(_OfPackage[PackageType]):
 
 
 @dataclass
-class WorkspaceBuilder(_OfBuilder[PackageType, WorkspaceConfigType], ABC):
+class WorkspaceBuilder(Generic[PackageType, WorkspaceConfigType], ABC):
     """Builds a workspace by its configuration."""
 
     cfg: WorkspaceConfigType
@@ -77,7 +66,7 @@ class WorkspaceBuilder(_OfBuilder[PackageType, WorkspaceConfigType], ABC):
         """Builds; with ``sync=False`` it may return before the package is ready."""
 
 
-class WorkspaceMixin(_OfPushes[T]):
+class WorkspaceMixin(Generic[T]):
     """Gives a scheduler the ability to bring code along. ``T`` is what :meth:`push_images` takes.
 
     Mix it in before ``Scheduler``; override :meth:`caching_build_workspace_and_update_role` and, when there is

@@ -5,16 +5,16 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from torchx.errors import ConfigError
 from torchx.workspace.content import DIRECTORY, LINK, Entry, content_hash, entries
+from torchx.workspace.hashes import FileHashes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
     from torchx.specs.workspaces import Workspace
-    from torchx.workspace.hashes import FileHashes
 
 # The new file shares the blocks of the old one until either is written to (btrfs, XFS, ZFS, NFS 4.2, ...).
 # https://man7.org/linux/man-pages/man2/ioctl_ficlone.2.html
@@ -76,29 +76,34 @@ def copy_file(entry: Entry, path: str, hashes: FileHashes | None = None) -> str:
         SpecError: the file cannot be read.
         OSError: ``path`` exists already, or cannot be written.
     """
-    # A link in the place of the new file is never followed: O_EXCL.
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-    try:
+    with new_file(path, entry.mode, entry.mtime) as fd:
         digest = hashes.known(entry) if hashes is not None else ""
         if not (digest and _copy_by_kernel(entry, fd)):
             digest = _copy_by_reading(entry, fd, hashes)
-        os.fchmod(fd, entry.mode)
-        if entry.mtime:
-            os.utime(fd, (entry.mtime, entry.mtime))
-    finally:
-        os.close(fd)
     return digest
 
 
-def write_marker(path: str, content: str) -> None:
-    """Writes the hash of a workspace into a new, read-only file.
+@contextmanager
+def new_file(path: str, mode: int, mtime: float = 0.0) -> Iterator[int]:
+    """A file that is written, and has its mode and its time (0: any) then; a link in its place is never followed.
 
     Raises:
-        OSError: it is there already, or cannot be written.
+        OSError: there is one already, or it cannot be written.
     """
-    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o444)
-    with os.fdopen(fd, "w") as f:
-        f.write(f"{content}\n")
+    fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        yield fd
+        os.fchmod(fd, mode)
+        if mtime:
+            os.utime(fd, (mtime, mtime))
+    finally:
+        os.close(fd)
+
+
+def write_marker(path: str, content: str) -> None:
+    """Writes the hash of a workspace into a new, read-only file; raises as :func:`new_file` does."""
+    with new_file(path, 0o444) as fd:
+        os.write(fd, f"{content}\n".encode())
 
 
 def clone(source: int, target: int) -> bool:
@@ -129,10 +134,8 @@ def remove_tree(path: str, *, keep: bool = False) -> None:
                         os.unlink(entry.path)
         except OSError:
             continue
-    import contextlib
-
     for folder in reversed(folders[keep:]):
-        with contextlib.suppress(OSError):
+        with suppress(OSError):
             os.rmdir(folder)
 
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import time
-from types import TracebackType
 
 from torchx.workspace.content import Entry, sha256_of
 from torchx.workspace.images.cache import Cache
@@ -88,9 +87,7 @@ class FileHashes:
     def __enter__(self) -> FileHashes:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
             self.save()
 

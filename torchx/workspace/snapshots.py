@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from torchx.errors import ConfigError
 from torchx.workspace.content import FILE, Entry, content_hash
-from torchx.workspace.copies import clone, copy_file, remove_tree, unwritable, write_marker, write_tree
+from torchx.workspace.copies import clone, copy_file, new_file, remove_tree, unwritable, write_marker, write_tree
 from torchx.workspace.files import MARKER, STORE
 from torchx.workspace.hashes import FileHashes
 
@@ -231,17 +231,7 @@ def _cloner(snapshot: str) -> Callable[[Entry, str], None]:
 
 
 def _copy(stored: str, path: str, *, mode: int, mtime: float) -> None:
-    source = os.open(stored, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        target = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
-        try:
-            if not clone(source, target):
-                while os.sendfile(target, source, None, 1 << 30):
-                    pass
-            os.fchmod(target, mode)
-            if mtime:
-                os.utime(target, (mtime, mtime))
-        finally:
-            os.close(target)
-    finally:
-        os.close(source)
+    with open(stored, "rb") as source, new_file(path, mode, mtime) as target:
+        if not clone(source.fileno(), target):
+            while os.sendfile(target, source.fileno(), None, 1 << 30):
+                pass

@@ -8,7 +8,7 @@ from __future__ import annotations
 import getpass
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.errors import NotFoundError, TorchXError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
@@ -17,20 +17,16 @@ from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.doctor import checks
 from torchx.schedulers.aws.ecr import EcrLogins
 from torchx.schedulers.aws.logs import Streams
+from torchx.schedulers.failures.reader import Evidence
+from torchx.schedulers.findings import Check
 from torchx.schedulers.findings.images import image_checks
 from torchx.schedulers.kit import verdict
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal
 from torchx.specs.images import report_image_digest
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 from torchx.workspace.images import registry_auth
-
-if TYPE_CHECKING:
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.findings import Check
-    from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
-    from torchx.schedulers.kit.logs import LogQuery
-else:
-    _Base = Scheduler
 
 _Object = dict[str, Any]
 _Jobs = list[ListAppResponse]
@@ -153,8 +149,6 @@ class AwsScheduler(DockerWorkspaceMixin, _Base):
 
     def _left_behind(self, job: _Object, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:
         """The ends of the replicas' logs; stdout and stderr are one."""
-        from torchx.schedulers.failures.reader import Evidence
-
         try:
             streams = self._streams(job, [(r.role, r.replica) for r in replicas])
             client = self._clients.client("logs")

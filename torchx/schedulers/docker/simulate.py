@@ -52,7 +52,7 @@ def simulation(client: Any, job: Job, fault: str, replica: tuple[str, int]) -> S
                 f"container {container.name} has no limit of its memory, and nobody fills that of the machine",
                 hint="submit the job with `--memMB`",
             )
-        says, make = f"has its {limit >> 20} MB filled up, from inside", partial(_fill, client, container)
+        says, make = f"has its {limit >> 20} MB filled up, from inside", partial(_inside, client, container, _FILL)
     return Simulation(f"container {container.name} {says}", make)
 
 
@@ -75,10 +75,6 @@ def _signal(client: Any, container: Container, name: str) -> None:
 def _hang(client: Any, container: Container) -> None:
     _inside(client, container, _STOP)
     _signal(client, container, "SIGSTOP")
-
-
-def _fill(client: Any, container: Container) -> None:
-    _inside(client, container, _FILL)
 
 
 def _inside(client: Any, container: Container, script: str) -> None:

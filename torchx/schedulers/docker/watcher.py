@@ -32,6 +32,7 @@ if __name__ == "__main__":
 
 import signal
 import time
+from collections.abc import Callable, Iterable
 from contextlib import closing
 
 from torchx.schedulers.docker import gangs
@@ -45,9 +46,6 @@ from torchx.util.records import replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
-    from torchx.schedulers.docker.gangs import Step
     from torchx.schedulers.docker.hangs import ContainersWatchdog
     from torchx.schedulers.docker.metrics import ContainersSampler
 
@@ -268,7 +266,7 @@ class Watcher:
 
     # -- doing -----------------------------------------------------------------------------------
 
-    def _do(self, job: Job, step: Step) -> None:
+    def _do(self, job: Job, step: gangs.Step) -> None:
         if step.stop:
             self._stop(job, step.stop)
         elif step.end:
@@ -292,7 +290,7 @@ class Watcher:
         self._rename((c, replace(c.mark, cancelled=True)) for c in which)
         return self._end(job, which)
 
-    def _again(self, job: Job, step: Step) -> bool:
+    def _again(self, job: Job, step: gangs.Step) -> bool:
         """Starts containers again once all have ended. False: it is to be tried again."""
         by_failure = sorted(step.again, key=lambda c: c.state is not AppState.FAILED)
         # From the first of these on the decision stands, and counts, whoever carries it out.
@@ -317,7 +315,7 @@ class Watcher:
                 return False
         return True
 
-    def _settle(self, step: Step, started: set[str]) -> None:
+    def _settle(self, step: gangs.Step, started: set[str]) -> None:
         fresh = self._job()
         found = fresh.containers if fresh else []
         if not any(c.mark.cancelled for c in found):

@@ -194,8 +194,8 @@ def _directories(blob: bytes) -> Iterator[tuple[str, str, int, int, int, str]]:
 def _parse(content: bytes, what: str) -> dict[str, Any]:
     try:
         found = json.loads(content)
-    except ValueError as e:
-        raise ParseError(f"the registry's answer for `{what}` cannot be read", text=repr(content[:2000])) from e
+    except ValueError:
+        found = None
     if not isinstance(found, dict):
         raise ParseError(f"the registry's answer for `{what}` cannot be read", text=repr(content[:2000]))
     return found

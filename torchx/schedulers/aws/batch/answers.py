@@ -13,6 +13,7 @@ from torchx.schedulers.aws.batch.container import resource_from_resource_require
 from torchx.schedulers.aws.batch.node_command import unwrap
 from torchx.schedulers.aws.batch.reasons import CANCELLED_BY_US, JOB_STATE, WAITS_IN, why_ended, why_waits
 from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_NAME, OURS, console_url
+from torchx.schedulers.failures.reader import signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
@@ -169,18 +170,19 @@ def role_of(group: Group, retries: int) -> Role:
 
 def exit_code(job: _Object) -> int | None:
     """Of a job or a node, its last attempt; None when it has none."""
-    code = (job.get("container") or {}).get("exitCode")
-    if code is None:
-        codes = [(a.get("container") or {}).get("exitCode") for a in job.get("attempts") or ()]
-        code = next((c for c in reversed(codes) if c is not None), None)
-    return code
+    codes = [container.get("exitCode") for container in _containers(job)]
+    return next((code for code in reversed(codes) if code is not None), None)
 
 
 def log_streams(job: _Object) -> list[str]:
     """Names of the log streams of a job or a node, one for each attempt, oldest first."""
-    names = [(a.get("container") or {}).get("logStreamName") for a in job.get("attempts") or ()]
-    names.append((job.get("container") or {}).get("logStreamName"))
+    names = [container.get("logStreamName") for container in _containers(job)]
     return list(dict.fromkeys(str(name) for name in names if name))
+
+
+def _containers(job: _Object) -> list[_Object]:
+    """Those of its attempts, oldest first, and its own."""
+    return [one.get("container") or {} for one in (*(job.get("attempts") or ()), job)]
 
 
 def _replica(group: Group, index: int, node: _Object | None, state: AppState) -> ReplicaFacts:
@@ -200,8 +202,6 @@ def _replica(group: Group, index: int, node: _Object | None, state: AppState) ->
     reason, kind = why_ended(_said_of_container(node), node.get("statusReason")) if failed else ("", "")
     code, signal = exit_code(node) if is_terminal(own) else None, ""
     if failed and code is not None:
-        from torchx.schedulers.failures.reader import signal_name
-
         signal = signal_name(code) if code > 128 else ""
     interfaces = (node.get("container") or {}).get("networkInterfaces") or ()
     address = next((i.get("privateIpv4Address") for i in interfaces if i.get("privateIpv4Address")), None)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.schedulers.aws.client import pages
 from torchx.schedulers.aws.errors import AwsError, is_missing
+from torchx.schedulers.aws.logs import Streams
 from torchx.schedulers.aws.sagemaker.answers import role_of
-
-if TYPE_CHECKING:
-    from torchx.schedulers.aws.logs import Streams
 
 LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 
