@@ -6,17 +6,15 @@ without one, pieces of the two outputs, each behind eight bytes: the stream, thr
 
 from __future__ import annotations
 
-import signal
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
 from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.docker.containers import Container
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, InsideProcess, Tty, not_running
-from torchx.schedulers.inside.marks import Mark, kill_words
+from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, Tty, not_running
+from torchx.schedulers.inside.marks import MarkedProcess
 from torchx.specs.api import AppState
 
 _HEAD = 8
@@ -44,17 +42,15 @@ def way_to(environ: Mapping[str, str] | None, container: Container) -> tuple[Eng
     return EngineHttp(environ), container.id
 
 
-class ContainerProcess(InsideProcess):
+class ContainerProcess(MarkedProcess):
     """One exec of the engine: ``argv`` in a container, as its user, with its environment and in its folder."""
 
     def __init__(self, engine: EngineHttp, container: str, argv: Sequence[str], tty: Tty | None) -> None:
+        super().__init__(tty)
         self._engine = engine
         self._container = container
-        self._mark = Mark(tty)
-        self._tty = tty is not None
         self._id, self._connection, self._begun = self._start(self._mark.words(argv), stdin=True, tty=self._tty)
         self._stream, self._left = (STDOUT, -1) if self._tty else (0, 0)
-        self._over = False
 
     def _start(self, words: list[str], *, stdin: bool, tty: bool) -> tuple[str, socket.socket, bytes]:
         """Its name, its streams, and what came of them already."""
@@ -71,15 +67,8 @@ class ContainerProcess(InsideProcess):
         except ConnectionError as e:
             raise BrokenPipeError("its stdin is closed") from e
 
-    def close_stdin(self) -> None:
-        if not self._tty:
-            try:
-                socket.socket.shutdown(self._connection, socket.SHUT_WR)  # of TLS, too: its own would end both ways
-            except OSError:
-                return  # it has ended
-
-    def read(self) -> tuple[int, bytes] | None:
-        return self._mark.read(self._piece)
+    def _end_stdin(self) -> None:
+        socket.socket.shutdown(self._connection, socket.SHUT_WR)  # of TLS, too: its own would end both ways
 
     def _piece(self) -> tuple[int, bytes] | None:
         while self._left == 0:
@@ -98,11 +87,8 @@ class ContainerProcess(InsideProcess):
         size = {"h": rows, "w": columns}
         self._mark.once_known(lambda _: self._engine.call("POST", f"/exec/{self._id}/resize", size))
 
-    def send_signal(self, number: int) -> None:
-        self._mark.once_known(lambda who: self._kill(who, number))
-
-    def _kill(self, who: str, number: int) -> None:
-        _, connection, _ = self._start(kill_words(who, number), stdin=False, tty=False)
+    def _run(self, words: list[str]) -> None:
+        _, connection, _ = self._start(words, stdin=False, tty=False)
         with connection:
             while connection.recv(CHUNK):  # until it has ended
                 pass
@@ -120,16 +106,11 @@ class ContainerProcess(InsideProcess):
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
 
-    def close(self) -> None:
-        if not self._over:
-            self._connection.settimeout(_END_S)
-            with suppress(OSError):
-                self._mark.seek(self._piece)
+    def _limit(self, seconds: float) -> None:
+        self._connection.settimeout(seconds)
+
+    def _let_go(self) -> None:
         self._connection.close()
-        if not self._over:
-            self._over = True
-            self.send_signal(signal.SIGHUP)
-            self.send_signal(signal.SIGTERM)
 
     def _exactly(self, count: int) -> bytes | None:
         parts = b""

@@ -1,11 +1,13 @@
-"""The shell script that starts a process inside a container, and says there who it is, so that it can be signalled."""
+"""A process inside a container whose script says there who it is, so that it can be signalled."""
 
 from __future__ import annotations
 
 import os
+from abc import abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 
-from torchx.schedulers.inside import STDERR, STDOUT
+from torchx.schedulers.inside import STDERR, STDOUT, InsideProcess
 from torchx.schedulers.kit.shell import quote
 
 TYPE_CHECKING = False
@@ -14,17 +16,7 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.inside import Tty
 
-_FRAMES = """\
-exec 3<&0 </dev/null
-frames() {
-  exec <&3 3<&- 2>/dev/null
-  trap '' INT TERM HUP QUIT USR1 USR2
-  while read -r size && [ "$size" -gt 0 ]; do dd bs="$size" count=1 iflag=fullblock 2>/dev/null || exit; done
-}
-trap : INT TERM HUP QUIT USR1 USR2
-{ frames & exec 3<&-; } | { exec 3<&-; exec "$@"; }
-"""
-"""A stdin whose end the connection cannot announce: each piece after its length and a line end, and 0 at the end."""
+_END_S = 10.0
 
 
 class Mark:
@@ -88,18 +80,13 @@ class Mark:
             if found[0] == self._stream:
                 self.take(found[1])
 
-    def words(self, argv: Sequence[str], *, framed: bool = False) -> list[str]:
-        """The command that starts ``argv``.
-
-        Args:
-            framed: its stdin comes by :func:`frame`.
-        """
+    def words(self, argv: Sequence[str], start: str = 'exec "$@"') -> list[str]:
+        """The command that starts ``argv``, by a line of shell."""
         lines = [f"echo {self.text}$$ >&2"]
         if (tty := self._tty) is not None:
             lines = [f"stty cols {tty.columns} rows {tty.rows} 2>/dev/null", *lines]
             lines += [f"TERM={quote(tty.term)}; export TERM"]
-        lines += [_FRAMES if framed else 'exec "$@"']
-        return ["sh", "-c", "\n".join(lines), "sh", *argv]
+        return ["sh", "-c", "\n".join([*lines, start]), "sh", *argv]
 
     def take(self, data: bytes) -> bytes:
         """The output of the program alone, of the stream with the marks in it; what may be one is held back."""
@@ -129,18 +116,65 @@ class Mark:
         return out + before[: len(before) - kept]
 
 
-def frame(data: bytes) -> bytes:
-    """A piece of stdin for a program that was started with frames; an empty one is the end.
+class MarkedProcess(InsideProcess):
+    """A process that the script of a :class:`Mark` starts, over a connection of the backend."""
 
-    >>> frame(b"abc"), frame(b"")
-    (b'3\\nabc', b'0\\n')
-    """
-    return b"%d\n%s" % (len(data), data)
+    def __init__(self, tty: Tty | None) -> None:
+        self._mark = Mark(tty)
+        self._tty = tty is not None
+        self._over = False
+        """Whether it has ended, where that is known without its exit code."""
+
+    @abstractmethod
+    def _piece(self) -> tuple[int, bytes] | None:
+        """The next output of the script, with its stream; None at the end."""
+
+    @abstractmethod
+    def _end_stdin(self) -> None:
+        """Ends its stdin; an OSError when it has ended."""
+
+    @abstractmethod
+    def _run(self, words: list[str]) -> None:
+        """Runs a command beside it, to its end."""
+
+    @abstractmethod
+    def _limit(self, seconds: float) -> None:
+        """From now on, reading ends, or fails with an OSError, where nothing comes for so long."""
+
+    @abstractmethod
+    def _let_go(self) -> None:
+        """Closes the connection."""
+
+    def close_stdin(self) -> None:
+        if not self._tty:
+            with suppress(OSError):  # it has ended
+                self._end_stdin()
+
+    def read(self) -> tuple[int, bytes] | None:
+        return self._mark.read(self._piece)
+
+    def send_signal(self, number: int) -> None:
+        self._mark.once_known(lambda who: self._run(kill_words(who, number)))
+
+    def close(self) -> None:
+        import signal
+
+        with suppress(OSError):
+            if self._goes_on():
+                self._limit(_END_S)
+                self._mark.seek(self._piece)
+        if self._goes_on() and self._mark.who:
+            self._mark.code = 128 + signal.SIGHUP
+            self._run(kill_words(self._mark.who, signal.SIGHUP, signal.SIGTERM))
+        self._let_go()
+
+    def _goes_on(self) -> bool:
+        return self._mark.code is None and not self._over
 
 
-def kill_words(who: str, number: int) -> list[str]:
-    """The command that sends a signal to the group of a process, or to it alone where it has none of its own."""
+def kill_words(who: str, *numbers: int) -> list[str]:
+    """The command that sends signals to the group of a process, or to it alone where it has none of its own."""
     import signal
 
-    kill = f"kill -s {signal.Signals(number).name.removeprefix('SIG')}"
-    return ["sh", "-c", f"{kill} -- -{int(who)} 2>/dev/null || {kill} {int(who)}"]
+    kills = (f"kill -s {signal.Signals(number).name.removeprefix('SIG')}" for number in numbers)
+    return ["sh", "-c", "; ".join(f"{kill} -- -{int(who)} 2>/dev/null || {kill} {int(who)}" for kill in kills)]

@@ -11,14 +11,14 @@ import json
 import re
 import time
 from _thread import allocate_lock
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from torchx.errors import BackendError, NotFoundError, TransientError
-from torchx.schedulers.kubernetes.credentials import connect, without_models
+from torchx.schedulers.kubernetes.credentials import connect
 from torchx.schedulers.kubernetes.names import Object
-from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, Refusal, refusal, unless_forbidden
+from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, refusal, unless_forbidden
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
@@ -56,7 +56,6 @@ _ATTEMPTS = 5
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
 _JSON = "application/json"
-_CHANNELS = "v4.channel.k8s.io"
 _CHUNK = 1 << 16
 
 
@@ -292,33 +291,9 @@ class KubeApi:
         """
         return self._open(_Request("GET", path, query or {}, timeout_s=timeout_s))
 
-    def upgraded(self, path: str, headers: Mapping[str, str]) -> Any:
+    def upgraded(self, path: str, query: Mapping[str, object], headers: Mapping[str, str]) -> Any:
         """The answer to a request for another protocol than HTTP; the caller closes it."""
-        return self._open(_Request("POST", path, {}, headers={"Connection": "Upgrade", **headers}))
-
-    def websocket(self, path: str, query: Sequence[tuple[str, str]]) -> Any:
-        """A connection both ways, as an open ``websocket.WebSocket`` that the caller closes.
-
-        Raises:
-            NotFoundError: there is no such object.
-            BackendError: the cluster does not answer, or refuses.
-        """
-        import websocket
-
-        configuration = self.client.configuration
-        with without_models():
-            from kubernetes.stream import ws_client
-        headers = {"sec-websocket-protocol": _CHANNELS}
-        for auth in configuration.auth_settings().values():
-            if auth.get("in") == "header" and auth.get("value"):
-                headers[auth["key"].lower()] = auth["value"]
-        url = f"ws{configuration.host.rstrip('/').removeprefix('http')}{path}?{urlencode(query)}"
-        try:
-            return ws_client.create_websocket(configuration, url, headers)
-        except websocket.WebSocketBadStatusException as e:
-            raise refusal("GET", path, Refusal(e.status_code, e.resp_body or b""), known=False) from None
-        except (OSError, websocket.WebSocketException) as e:
-            raise TransientError(f"the Kubernetes API at `{configuration.host}` opens no stream: {_cause(e)}") from None
+        return self._open(_Request("POST", path, query, headers=headers))
 
     def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[Object]:
         """Events of a watch, until the server or the connection ends it, or it is silent for ``timeout_s`` seconds."""
@@ -418,7 +393,7 @@ class KubeApi:
 
         configuration = self.client.configuration
         query = {name: value for name, value in request.query.items() if value not in (None, "")}
-        url = f"{configuration.host.rstrip('/')}{request.path}{'?' + urlencode(query) if query else ''}"
+        url = f"{configuration.host.rstrip('/')}{request.path}{'?' + urlencode(query, doseq=True) if query else ''}"
         about = {"Accept": "application/json, */*", "Content-Type": request.content_type, "User-Agent": "torchx"}
         headers = {**about, **(request.headers or {})}
         for auth in configuration.auth_settings().values():

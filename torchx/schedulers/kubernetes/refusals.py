@@ -29,20 +29,6 @@ class BusyError(ApiError, TransientError):
     """The API server refused for a reason that may pass."""
 
 
-class Refusal:
-    """The answer to an upgrade that was refused, as :func:`refusal` reads one."""
-
-    def __init__(self, status: int, body: bytes) -> None:
-        self.status = status
-        self._body = body
-
-    def read(self) -> bytes:
-        return self._body
-
-    def release_conn(self) -> None:
-        """There is no connection to be used again."""
-
-
 def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
     """What ``ask`` returns, or ``otherwise`` where the rights for it are missing."""
     try:

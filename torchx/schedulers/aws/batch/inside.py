@@ -16,8 +16,8 @@ from torchx.schedulers.aws.batch import client as calls
 from torchx.schedulers.aws.batch.channel import DataChannel
 from torchx.schedulers.aws.client import call_once
 from torchx.schedulers.aws.errors import AwsError
-from torchx.schedulers.inside import STDERR, STDOUT, InsideProcess, described, not_running
-from torchx.schedulers.inside.marks import Mark, frame, kill_words
+from torchx.schedulers.inside import STDERR, STDOUT, described, not_running
+from torchx.schedulers.inside.marks import MarkedProcess
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.specs.api import AppState
 
@@ -37,6 +37,17 @@ _BOOT = (
     """sh -c 'stty raw -echo && echo %s@ && read -r n && eval "$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null)"'"""
 )
 """What is sent as the command, for that is a line of a length that nobody documents: it reads the script."""
+_FRAMES = """\
+exec 3<&0 </dev/null
+frames() {
+  exec <&3 3<&- 2>/dev/null
+  trap '' INT TERM HUP QUIT USR1 USR2
+  while read -r size && [ "$size" -gt 0 ]; do dd bs="$size" count=1 iflag=fullblock 2>/dev/null || exit; done
+}
+trap : INT TERM HUP QUIT USR1 USR2
+{ frames & exec 3<&-; } | { exec 3<&-; exec "$@"; }
+"""
+"""A stdin whose end the connection cannot announce: each piece after its length and a line end, and 0 at the end."""
 _FRAME = 1 << 16
 _START_S, _END_S = 60.0, 10.0
 _NOT_OPEN = frozenset(["TargetNotConnectedException", "InvalidParameterException"])
@@ -79,18 +90,17 @@ def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]
     return found[1], found[2]
 
 
-class TaskProcess(InsideProcess):
+class TaskProcess(MarkedProcess):
     """A command in a task. ECS Exec gives it a terminal and no exit code: ``inside.sh`` makes three streams of that."""
 
     def __init__(self, clients: Clients, task: _Task, argv: Sequence[str], tty: Tty | None) -> None:
+        super().__init__(tty)
         self._clients, (self._cluster, self._task) = clients, task
-        self._mark = Mark(tty)
-        self._tty = tty is not None
         self._rest = b""
         self._decoded: list[tuple[int, bytes]] = []
         self._said = b""
         self._patience_s: float | None = None
-        words = self._mark.words(argv, framed=not self._tty)
+        words = self._mark.words(argv) if self._tty else self._mark.words(argv, _FRAMES)
         first = " ".join(map(quote, [self._mark.text, "yes" if tty else "no", *words[4:]]))
         start = f"torchx_start() {{\n{words[2]}\n}}"
         script = f"set -- {first}\n{start}\n{read_script(__file__, 'inside.sh')}".encode()
@@ -150,22 +160,16 @@ class TaskProcess(InsideProcess):
             self._channel.write(data)
             return
         for begin in range(0, len(data), _FRAME):
-            self._channel.write(frame(data[begin : begin + _FRAME]))
+            self._channel.write(_frame(data[begin : begin + _FRAME]))
 
-    def close_stdin(self) -> None:
-        if not self._tty:
-            try:
-                self._channel.write(frame(b""))
-            except BrokenPipeError:
-                return  # it has ended
-
-    def read(self) -> tuple[int, bytes] | None:
-        return self._mark.read(self._piece)
+    def _end_stdin(self) -> None:
+        self._channel.write(_frame(b""))
 
     def _piece(self) -> tuple[int, bytes] | None:
         while not self._decoded:
             data = b"" if self._mark.code is not None else self._channel.read(self._patience_s)
             if not data:
+                self._over = self._channel.ended
                 return None
             self._decode(data)
         return self._decoded.pop(0)
@@ -190,12 +194,8 @@ class TaskProcess(InsideProcess):
     def resize(self, columns: int, rows: int) -> None:
         self._mark.once_known(lambda _: self._channel.resize(columns, rows))
 
-    def send_signal(self, number: int) -> None:
-        self._mark.once_known(lambda who: self._kill(who, number))
-
-    def _kill(self, who: str, *numbers: int) -> None:
-        script = "; ".join(kill_words(who, number)[2] for number in numbers)
-        other = self._open(f"sh -c {quote(script)}")
+    def _run(self, words: list[str]) -> None:
+        other = self._open(" ".join(map(quote, words)))
         deadline = time.monotonic() + _END_S
         while other.read(max(deadline - time.monotonic(), 0)):  # until it has ended
             pass
@@ -212,11 +212,17 @@ class TaskProcess(InsideProcess):
             raise self._failed()
         return 128 + signal.SIGKILL  # it was ended from outside
 
-    def close(self) -> None:
-        if self._mark.code is None and not self._channel.ended:
-            self._patience_s = _END_S
-            self._mark.seek(self._piece)
-            if self._mark.who and self._mark.code is None:
-                self._mark.code = 128 + signal.SIGHUP
-                self._kill(self._mark.who, signal.SIGHUP, signal.SIGTERM)
+    def _limit(self, seconds: float) -> None:
+        self._patience_s = seconds
+
+    def _let_go(self) -> None:
         self._channel.close()
+
+
+def _frame(data: bytes) -> bytes:
+    """A piece of stdin for a program that was started with frames; an empty one is the end.
+
+    >>> _frame(b"abc"), _frame(b"")
+    (b'3\\nabc', b'0\\n')
+    """
+    return b"%d\n%s" % (len(data), data)
