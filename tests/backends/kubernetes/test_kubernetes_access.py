@@ -8,6 +8,9 @@ import os
 import stat
 import subprocess
 import sys
+import threading
+import urllib.parse
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 import yaml
@@ -84,6 +87,57 @@ def test_an_exec_plugin_gives_the_token(asks, tmp_path):
     script.write_text("#!/bin/sh\necho 'session expired: log in' >&2\nexit 1\n")
     with pytest.raises(BackendError, match=r"kubeconfig gives no credentials: .*session expired: log in"):
         asks(path)
+
+
+def test_a_provider_of_identities_gives_a_new_token(torchx, tmp_path, monkeypatch):
+    """OIDC: the one of kubeconfig has expired, its refresh token is handed in; why that is refused is said."""
+    asked: list[object] = []
+
+    class Provider(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append(self.path)
+            self.answer(200, {"token_endpoint": f"http://127.0.0.1:{server.server_port}/token"})
+
+        def do_POST(self):
+            sent = urllib.parse.parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+            asked.append(sent["refresh_token"])
+            good = {"token_type": "bearer", "access_token": "x", "id_token": cluster.TOKEN, "refresh_token": "next"}
+            self.answer(*((200, good) if sent["refresh_token"] == ["good"] else (400, {"error": "invalid_client"})))
+
+        def answer(self, status, body):
+            text = json.dumps(body).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(text)))
+            self.end_headers()
+            self.wfile.write(text)
+
+        def log_message(self, format, *args):
+            pass
+
+    monkeypatch.setenv("OAUTHLIB_INSECURE_TRANSPORT", "1")
+    old = ".".join(base64.b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in ({}, {"exp": 1}, {}))
+    with ThreadingHTTPServer(("127.0.0.1", 0), Provider) as server:
+        facts = {"idp-issuer-url": f"http://127.0.0.1:{server.server_port}", "client-id": "me", "client-secret": "s"}
+        path = tmp_path / "config"
+
+        def program(refresh):  # one of its own: in this process other threads run
+            user = {"auth-provider": {"name": "oidc", "config": {**facts, "id-token": old, "refresh-token": refresh}}}
+            words = [sys.executable, "-m", "torchx", "list", "-s", "kubernetes"]
+            env = {**os.environ, "KUBECONFIG": kubeconfig_of(path, user)}
+            return subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            done, refused = program("good"), program("bad")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "no Kubernetes cluster is configured: (invalid_client)" in refused.stderr
+    page = "/.well-known/openid-configuration"
+    assert asked == [page, ["good"], page, ["bad"]]
 
 
 def test_a_client_certificate(torchx, tmp_path):

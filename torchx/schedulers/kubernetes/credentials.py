@@ -26,10 +26,35 @@ class Cluster:
     """What is used of a ``kubernetes.client.ApiClient``: how the cluster is reached, and the connections."""
 
     def __init__(self, configuration: Any) -> None:
-        from kubernetes.client import rest
+        import urllib3
 
         self.configuration = configuration
-        self.rest_client = rest.RESTClientObject(configuration)
+        self.rest_client = self
+        given = {
+            "maxsize": configuration.connection_pool_maxsize,
+            "cert_reqs": "CERT_REQUIRED" if configuration.verify_ssl else "CERT_NONE",
+            "ca_certs": configuration.ssl_ca_cert,
+            "cert_file": configuration.cert_file,
+            "key_file": configuration.key_file,
+            "server_hostname": getattr(configuration, "tls_server_name", None),  # since 26
+            "socket_options": configuration.socket_options,
+        }
+        options = {name: value for name, value in given.items() if value is not None}
+        if configuration.proxy and not _goes_around(configuration):
+            headers = configuration.proxy_headers
+            self.pool_manager = urllib3.ProxyManager(configuration.proxy, proxy_headers=headers, **options)
+        else:
+            self.pool_manager = urllib3.PoolManager(**options)
+
+    def request(self, method: str, url: str) -> Any:
+        """The answer of a provider of identities, which is asked for a new token."""
+        return self.pool_manager.request(method, url)
+
+
+def _goes_around(configuration: Any) -> bool:
+    from requests.utils import should_bypass_proxies
+
+    return bool(should_bypass_proxies(configuration.host, no_proxy=configuration.no_proxy or ""))
 
 
 def official() -> Any:
@@ -73,6 +98,7 @@ def without_models() -> Iterator[None]:
             import kubernetes.client.configuration
 
             kubernetes.client.Configuration = kubernetes.client.configuration.Configuration
+            _import_reader()
         yield
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "kubernetes"]:
@@ -87,7 +113,7 @@ def _packages() -> dict[str, ModuleType]:
     if spec is None or spec.submodule_search_locations is None:
         raise _missing()
     found: dict[str, ModuleType] = {}
-    for name in ("kubernetes", "kubernetes.client", "kubernetes.stream"):
+    for name in ("kubernetes", "kubernetes.client"):
         found[name] = ModuleType(name)
         found[name].__path__ = [
             os.path.join(folder, *name.split(".")[1:]) for folder in spec.submodule_search_locations
@@ -95,6 +121,26 @@ def _packages() -> dict[str, ModuleType]:
     found["kubernetes"].client = found["kubernetes.client"]  # type: ignore[attr-defined]
     found["kubernetes.client"].ApiClient = Cluster  # type: ignore[attr-defined]  # named by the reader of kubeconfig
     return found
+
+
+def _import_reader() -> None:
+    """Imports the reader of kubeconfig; what it needs of OAuth takes half of the time, and is imported when it asks."""
+    later = {name: ModuleType(name) for name in ("oauthlib", "oauthlib.oauth2", "requests_oauthlib")}
+
+    def session(*args: Any, **kwargs: Any) -> Any:
+        from importlib import import_module
+
+        later["oauthlib"].oauth2 = import_module("oauthlib.oauth2")  # type: ignore[attr-defined]  # it names an error
+        return import_module("requests_oauthlib").OAuth2Session(*args, **kwargs)
+
+    later["requests_oauthlib"].OAuth2Session = session  # type: ignore[attr-defined]
+    later = {} if later.keys() & sys.modules.keys() else later
+    sys.modules.update(later)
+    try:
+        import kubernetes.config  # noqa: F401
+    finally:
+        for name in later:
+            del sys.modules[name]
 
 
 def connect(context: str | None) -> tuple[Cluster, str]:
