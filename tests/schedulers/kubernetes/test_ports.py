@@ -1,8 +1,9 @@
-"""Connections to ports of a pod, by a played kubelet that knows frames of SPDY."""
+"""Connections to ports of a pod, and processes in it, by a played kubelet that knows frames of SPDY."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import struct
 import threading
@@ -19,12 +20,13 @@ import urllib3
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.runner.forward import Forwarding, OwnForwarding, forwarding
-from torchx.schedulers.inside import STDERR, STDOUT
+from torchx.schedulers.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.schedulers.kubernetes.client import KubeApi
+from torchx.schedulers.kubernetes.inside import PodProcess, enter
 from torchx.schedulers.kubernetes.ports import PodPort, way_to
 
-POD = {"metadata": {"namespace": "team", "name": "web-0"}}
+POD = {"metadata": {"namespace": "team", "name": "web-0"}, "spec": {"containers": [{"name": "main"}]}}
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
 SYN_REPLY, RESET, PING = 0x80030002, 0x80030003, 0x80030006
 FIN = 1
@@ -43,8 +45,8 @@ class Kubelet:
         opened: of each stream, its number, flags and headers.
     """
 
-    def __init__(self, script: Script, answer: bytes = UPGRADED) -> None:
-        self.script, self.answer = script, answer
+    def __init__(self, script: Script, answer: bytes = UPGRADED, streams: int = 2) -> None:
+        self.script, self.answer, self.streams = script, answer, streams
         self.asked: list[bytes] = []
         self.opened: list[tuple[int, int, dict[bytes, bytes]]] = []
         self.server = socket.create_server(("127.0.0.1", 0))
@@ -66,7 +68,7 @@ class Kubelet:
             self.asked.append(asked)
             connection.sendall(self.answer)
             unpacker = zlib.decompressobj()
-            for _ in range(2 if self.answer == UPGRADED else 0):
+            for _ in range(self.streams if self.answer == UPGRADED else 0):
                 head, flags, data = self.frame(file)
                 if not head:
                     return
@@ -120,8 +122,8 @@ class Kubelet:
 def kubelet() -> Iterator[Callable[..., Kubelet]]:
     made: list[Kubelet] = []
 
-    def make(script: Script = lambda file: None, answer: bytes = UPGRADED) -> Kubelet:
-        made.append(Kubelet(script, answer))
+    def make(script: Script = lambda file: None, answer: bytes = UPGRADED, streams: int = 2) -> Kubelet:
+        made.append(Kubelet(script, answer, streams))
         return made[-1]
 
     yield make
@@ -240,3 +242,86 @@ def test_forwarding_ends(kubelet: Callable[..., Kubelet]) -> None:
         assert "does not answer" in heard[1]
     with pytest.raises(BackendError, match="has ended"):
         made.run()
+
+
+def entered(node: Kubelet, tty: Tty | None = None) -> PodProcess:
+    process = enter(node.api(), [POD], ["cat", "", "a b"], tty)
+    assert isinstance(process, PodProcess)
+    return process
+
+
+def failure(*causes: dict[str, str], message: str = "it failed") -> bytes:
+    return json.dumps({"status": "Failure", "message": message, "details": {"causes": [*causes]}}).encode()
+
+
+def test_streams_of_a_process(kubelet: Callable[..., Kubelet]) -> None:
+    """Each is opened by its name, stdin ends by itself, the status is put together from its pieces."""
+    said = []
+
+    def script(file: Any) -> None:
+        while not (frame_ := Kubelet.frame(file))[1] & FIN:
+            said.append(frame_)
+        said.append(frame_)
+        status = failure({"reason": "ExitCode", "message": "7"})
+        file.write(frame(5, b"out") + frame(7, b"err") + frame(1, status[:9]) + frame(1, status[9:]))
+
+    node = kubelet(script, streams=4)
+    with entered(node) as process:
+        process.write(b"x" * 70_000)
+        process.close_stdin()
+        assert [*iter(process.read, None)] == [(STDOUT, b"out"), (STDERR, b"err")]
+        assert process.wait() == 7
+        process.close_stdin()  # nothing happens
+    assert [(head, len(data), flags) for head, flags, data in said] == [(3, 65536, 0), (3, 4464, 0), (3, 0, FIN)]
+    assert [texts[b"streamtype"] for _, _, texts in node.opened] == [b"error", b"stdin", b"stdout", b"stderr"]
+    line, *headers = node.asked[0].split(b"\r\n")
+    assert line.startswith(b"POST /api/v1/namespaces/team/pods/web-0/exec?container=main&stdin=true&stdout=true&")
+    assert line.endswith(b"&stderr=true&tty=false&" + line[line.index(b"command=") :])
+    assert line.endswith(b"&command=sh&command=cat&command=&command=a+b HTTP/1.1")
+    assert b"X-Stream-Protocol-Version: v4.channel.k8s.io" in headers
+
+
+def test_a_terminal_has_a_size_and_no_stderr(kubelet: Callable[..., Kubelet]) -> None:
+    """Which is a stream of its own; the end of stdin is a character there."""
+    said = []
+
+    def script(file: Any) -> None:
+        said.append(Kubelet.frame(file))
+        file.write(frame(1, b'{"status":"Success"}', FIN))
+
+    node = kubelet(script, streams=4)
+    with entered(node, Tty()) as process:
+        process.close_stdin()
+        process.resize(100, 30)
+        assert process.read() is None
+        assert process.wait() == 0
+    assert said == [(7, 0, b'{"Width": 100, "Height": 30}')]
+    assert [texts[b"streamtype"] for _, _, texts in node.opened] == [b"error", b"stdin", b"stdout", b"resize"]
+    assert b"stderr=false&tty=true&" in node.asked[0]
+
+
+@pytest.mark.parametrize(
+    ("sent", "why"),
+    [
+        (b"", "the connection to the cluster was lost"),
+        (frame(1, b"{not JSON"), "the connection to the cluster was lost"),
+        (frame(1, failure(message="no such shell"), FIN), "no such shell"),
+        (frame(RESET, b"\0\0\0\1\0\0\0\1"), "the connection to the cluster was lost"),
+    ],
+    ids=["cut", "no status", "no exit code", "reset"],
+)
+def test_an_end_that_is_not_known(kubelet: Callable[..., Kubelet], sent: bytes, why: str) -> None:
+    """Is no exit code; and there is nobody whom a signal could reach."""
+    node = kubelet(lambda file: file.write(sent), streams=4)
+    with entered(node) as process:
+        assert process.read() is None
+        with pytest.raises(BackendError, match=f"not known how the command ended: {why}"):
+            process.wait()
+    assert len(node.asked) == 1
+
+
+def test_who_passes_no_streams_is_named(kubelet: Callable[..., Kubelet]) -> None:
+    """A proxy that takes the upgrade for an ordinary call."""
+    node = kubelet(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
+    with pytest.raises(BackendError, match="passes no streams"):
+        entered(node)

@@ -24,7 +24,7 @@ _OWNER = "create get list watch patch delete"
 _PARTS = {
     "Pod": "list",
     "Pod/log": "get",
-    "Pod/exec": "get create",
+    "Pod/exec": "create",
     "Pod/portforward": "create",
     "Event": "list",
     "Secret": "create",
