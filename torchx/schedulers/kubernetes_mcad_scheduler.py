@@ -15,12 +15,10 @@ from torchx.schedulers.kubernetes import appwrapper, doctor, request, verbs
 from torchx.schedulers.kubernetes.appwrapper import KubernetesMCADJob
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.names import APPWRAPPER, OLD_APPWRAPPER, V1BETA2
-from torchx.schedulers.kubernetes.options import KubernetesMCADOpts
-from torchx.schedulers.kubernetes.pods import PodRules
+from torchx.schedulers.kubernetes.options import KubernetesMCADOpts, KubernetesOpts
 from torchx.schedulers.kubernetes.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
-from torchx.specs.timeouts import timeout_s
 
 if TYPE_CHECKING:
     from torchx.schedulers.findings import Check
@@ -38,7 +36,7 @@ else:
             "torchx.schedulers.kubernetes.names": """
                 ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
                 LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
-            "torchx.schedulers.kubernetes.pods": "RESERVED_MEMMB RESERVED_MILLICPU",
+            "torchx.schedulers.kubernetes.options": "RESERVED_MEMMB RESERVED_MILLICPU",
         },
     )
 
@@ -67,22 +65,17 @@ class KubernetesMCADScheduler(KubeScheduler):
         form = opts.form()
         images = self.dryrun_push_images(app, cfg)
         app_id = request.unique_id(app)
-        rules = request.JobRules(
-            pods=PodRules(
-                service_account=opts.service_account,
-                image_secrets=[opts.image_secret] if opts.image_secret else [],
-                priority_class=opts.priority_class_name,
-                scheduler_name=opts.coscheduler_name,
-            ),
+        own = KubernetesOpts(
             namespace=opts.namespace,
-            session=self.session_name,
-            submission=app_id,
-            timeout_s=timeout_s(app),
-            metadata=request.definition_of(app),
+            service_account=opts.service_account,
+            image_secret=opts.image_secret,
+            priority_class=opts.priority_class_name,
         )
+        session = self.session_name
+        rules = request.rules_of(app, app_id, own, session=session, scheduler_name=opts.coscheduler_name)
         wrapper = appwrapper.render(app, app_id, rules, form=form, priority=opts.priority, network=opts.network)
         job = KubernetesMCADJob(images, wrapper, app_id, opts.namespace, opts.context)
-        job.secret = request.secret_of(app, app_id, namespace=opts.namespace, session=self.session_name)
+        job.secret = request.secret_of(app, app_id, namespace=opts.namespace, session=session)
         return AppDryRunInfo(job, str)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:

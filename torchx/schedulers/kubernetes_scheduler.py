@@ -40,6 +40,7 @@ from torchx.schedulers.kubernetes.names import (
 )
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.pod_answers import read_pods
+from torchx.schedulers.kubernetes.pods import NEWEST
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.secrets import with_secret
@@ -67,8 +68,9 @@ else:
             "torchx.schedulers.kubernetes.names": """
                 ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
                 LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
-            "torchx.schedulers.kubernetes.pods": "PLACEHOLDER_FIELD_PATH RESERVED_MEMMB RESERVED_MILLICPU",
-            "torchx.schedulers.kubernetes.volcanojob": "RETRY_POLICIES",
+            "torchx.schedulers.kubernetes.kinds": "RETRY_POLICIES",
+            "torchx.schedulers.kubernetes.options": "RESERVED_MEMMB RESERVED_MILLICPU",
+            "torchx.schedulers.kubernetes.pods": "PLACEHOLDER_FIELD_PATH",
         },
     )
 
@@ -107,7 +109,7 @@ class KubernetesScheduler(KubeScheduler):
         return AppDryRunInfo(job, str)
 
     def _render(
-        self, kind: str, app: AppDef, app_id: str, opts: KubernetesOpts, version: tuple[int, int] = request.NEWEST
+        self, kind: str, app: AppDef, app_id: str, opts: KubernetesOpts, version: tuple[int, int] = NEWEST
     ) -> dict[str, Any]:
         retries = None
         if app.metadata:
@@ -117,10 +119,11 @@ class KubernetesScheduler(KubeScheduler):
                     "`ttl_s` would have the cluster remove a job that is to start again by its retry policy",
                     hint="omit `ttl_s`, or the rules of `--retry` that the cluster cannot keep by itself",
                 )
-        rules = request.rules_of(opts, kind, app, app_id, session=self.session_name, version=version, retries=retries)
         packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
         codes = {} if opts.is_image() else {i: code for i, code in packed.items() if code is not None}
-        return request.as_resource(kinds.render(kind, app, app_id, rules, codes))
+        session = self.session_name
+        rules = request.rules_of(app, app_id, opts, session=session, version=version, retries=retries, codes=codes)
+        return request.as_resource(kinds.render(kind, app, app_id, rules))
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]

@@ -11,8 +11,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.kubernetes.kinds import render
 from torchx.schedulers.kubernetes.names import JOB, JOBSET
 from torchx.schedulers.kubernetes.pod_answers import read_pod
-from torchx.schedulers.kubernetes.pods import PodRules
-from torchx.schedulers.kubernetes.request import JobRules
+from torchx.schedulers.kubernetes.pods import JobRules
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from torchx.specs.overlays import set_overlay
@@ -56,7 +55,7 @@ def test_pods_that_start_their_containers_again_have_no_failure_policy(kind, pol
     """1.26 refuses `podFailurePolicy`, and 1.28 `backoffLimitPerIndex`, with `restartPolicy: OnFailure`."""
     trainer = role(**policy)
     set_overlay(trainer, "kubernetes", "pod", {"spec": {"restartPolicy": "OnFailure"}})
-    made = render(kind, AppDef("train", [trainer]), "train-x1", JobRules(pods=PodRules()))[-1]["spec"]
+    made = render(kind, AppDef("train", [trainer]), "train-x1", JobRules())[-1]["spec"]
     spec = made["replicatedJobs"][0]["template"]["spec"] if kind == JOBSET else made
     assert spec["template"]["spec"]["restartPolicy"] == "OnFailure"
     assert not {"podFailurePolicy", "backoffLimitPerIndex", "maxFailedIndexes"} & spec.keys()

@@ -7,7 +7,8 @@ import pytest
 from torchx.errors import SpecError
 from torchx.schedulers.kubernetes import pods
 from torchx.schedulers.kubernetes.names import label_value
-from torchx.schedulers.kubernetes.pods import PodRules, lay_over, literal, render_pod, render_resources
+from torchx.schedulers.kubernetes.options import KubernetesOpts
+from torchx.schedulers.kubernetes.pods import JobRules, lay_over, literal, render_pod, render_resources
 from torchx.specs import BindMount, DeviceMount, Resource, Role, VolumeMount, resource
 from torchx.specs.overlays import DEL, PUT, set_overlay
 
@@ -18,7 +19,7 @@ def role(**fields):
 
 
 def pod(rules=None, **fields):
-    return render_pod(role(**fields), rules or PodRules(), labels={"a": "b"}, env={})
+    return render_pod(role(**fields), rules or JobRules(), labels={"a": "b"}, env={})
 
 
 def main(rendered):
@@ -78,7 +79,7 @@ def test_the_container_runs_entrypoint_and_args_on_the_image():
 def test_variables_may_point_at_the_pod_a_secret_or_a_config_map():
     """The three markers become references; a value is escaped."""
     env = {"IP": "[FIELD_PATH]status.podIP", "T": "[SECRET]hf/token", "C": "[CONFIG_MAP]conf/lr", "V": "$(A)"}
-    rendered = main(render_pod(role(env=env), PodRules(), labels={}, env={}))["env"]
+    rendered = main(render_pod(role(env=env), JobRules(), labels={}, env={}))["env"]
     assert rendered == [
         {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
         {"name": "T", "valueFrom": {"secretKeyRef": {"name": "hf", "key": "token"}}},
@@ -89,7 +90,7 @@ def test_variables_may_point_at_the_pod_a_secret_or_a_config_map():
 
 def test_a_roles_own_value_goes_before_ours():
     """A role that sets a variable of ours keeps its own; no variable stands there twice."""
-    rendered = render_pod(role(env={"X": "own"}), PodRules(), labels={}, env={"X": "ours", "Y": "2"})
+    rendered = render_pod(role(env={"X": "own"}), JobRules(), labels={}, env={"X": "ours", "Y": "2"})
     assert main(rendered)["env"] == [{"name": "Y", "value": "2"}, {"name": "X", "value": "own"}]
 
 
@@ -97,7 +98,7 @@ def test_a_roles_own_value_goes_before_ours():
 def test_a_reference_without_name_or_key_is_refused(value):
     """The error names variable, role and value."""
     with pytest.raises(SpecError, match="`T` of role `trainer`") as error:
-        render_pod(role(env={"T": value}), PodRules(), labels={}, env={})
+        render_pod(role(env={"T": value}), JobRules(), labels={}, env={})
     assert "name/key" in error.value.hint
 
 
@@ -106,7 +107,7 @@ def test_a_reference_without_name_or_key_is_refused(value):
 
 def test_what_is_reserved_comes_off_the_requests_alone():
     """The limit is what the role asks for; the request leaves room for the node's own."""
-    found = render_resources(Resource(2, 0, 4096), PodRules(reserved_millicpu=200, reserved_memmb=96))
+    found = render_resources(Resource(2, 0, 4096), KubernetesOpts(reserved_millicpu=200, reserved_memmb=96))
     assert found == {
         "limits": {"cpu": "2000m", "memory": "4096M"},
         "requests": {"cpu": "1800m", "memory": "4000M"},
@@ -115,19 +116,19 @@ def test_what_is_reserved_comes_off_the_requests_alone():
 
 def test_requests_are_never_negative():
     """A replica smaller than what is reserved asks for nothing, and keeps its limit."""
-    assert render_resources(Resource(0.05, 0, 10), PodRules())["requests"] == {"cpu": "0m", "memory": "0M"}  # type: ignore[arg-type]  # a part of a CPU: more than the annotation promises
+    assert render_resources(Resource(0.05, 0, 10), KubernetesOpts())["requests"] == {"cpu": "0m", "memory": "0M"}  # type: ignore[arg-type]  # a part of a CPU: more than the annotation promises
 
 
 def test_what_is_not_said_is_not_asked_for():
     """-1 stands for `not said`."""
-    assert render_resources(Resource(-1, -1, -1), PodRules()) == {"limits": {}, "requests": {}}
+    assert render_resources(Resource(-1, -1, -1), KubernetesOpts()) == {"limits": {}, "requests": {}}
 
 
 @pytest.mark.parametrize(("count", "efa"), [(None, "4"), (2, "2"), (0, None)])
 def test_efa_devices_come_from_the_resource_or_the_option(count, efa):
     """The option wins over the resource; 0 takes them away."""
     asked = Resource(1, 8, 100, devices={"vpc.amazonaws.com/efa": 4})
-    limits = render_resources(asked, PodRules(efa_device_count=count))["limits"]
+    limits = render_resources(asked, KubernetesOpts(efa_device_count=count))["limits"]
     assert limits.get("vpc.amazonaws.com/efa") == efa
     assert limits["nvidia.com/gpu"] == "8"
 
@@ -145,7 +146,7 @@ def test_a_named_resource_chooses_its_nodes():
 def test_mounts_secrets_and_shared_memory():
     """Each kind of mount is the volume that it stands for; shared memory is as large as the role's memory."""
     mounts = [BindMount("/h", "/b", True), VolumeMount("claim", "/v"), DeviceMount("/dev/fuse", "/dev/fuse", "r")]
-    spec = pod(PodRules(secret_files={"/creds": "aws"}), mounts=mounts)["spec"]
+    spec = pod(JobRules(KubernetesOpts(secret_files={"/creds": "aws"})), mounts=mounts)["spec"]
     volumes = {v["name"]: v for v in spec["volumes"]}
     where = {m["name"]: m for m in spec["containers"][0]["volumeMounts"]}
     assert volumes["dshm"]["emptyDir"] == {"medium": "Memory", "sizeLimit": "4096M"}
@@ -203,7 +204,7 @@ def test_an_overlay_is_merged_as_kubectl_would():
         },
     }
     set_overlay(trainer, "kubernetes", "pod", overlay)
-    rendered = render_pod(trainer, PodRules(), labels={}, env={})
+    rendered = render_pod(trainer, JobRules(), labels={}, env={})
     assert main(rendered)["env"] == [{"name": "A", "value": "2"}, {"name": "B", "value": "3"}]
     assert [c["name"] for c in rendered["spec"]["containers"]] == ["main", "sidecar"]
     assert rendered["spec"]["tolerations"] == [{"key": "gpu", "operator": "Exists"}]
@@ -215,7 +216,7 @@ def test_the_overlay_of_the_role_lies_over_that_of_the_options():
     """The option is for every pod, the role knows better."""
     trainer = role()
     set_overlay(trainer, "kubernetes", "pod", {"spec": {"priority": 2}})
-    rendered = render_pod(trainer, PodRules(overlay={"spec": {"priority": 1, "hostIPC": True}}), labels={}, env={})
+    rendered = render_pod(trainer, JobRules(overlay={"spec": {"priority": 1, "hostIPC": True}}), labels={}, env={})
     assert rendered["spec"]["priority"] == 2 and rendered["spec"]["hostIPC"] is True
 
 

@@ -4,25 +4,32 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 
 import pytest
 
 from torchx.errors import SpecError
-from torchx.schedulers.kubernetes import names, request, volcanojob
+from torchx.schedulers.kubernetes import kinds, names, pods, request
 from torchx.schedulers.kubernetes.kinds import render
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, VOLCANO
-from torchx.schedulers.kubernetes.pods import PodRules
-from torchx.schedulers.kubernetes.request import JobRules, role_names
+from torchx.schedulers.kubernetes.options import KubernetesOpts
+from torchx.schedulers.kubernetes.pods import JobRules
+from torchx.schedulers.kubernetes.request import role_names
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, Resource, RetryPolicy, Role, VolumeMount, macros
 
 RULES = JobRules(
-    pods=PodRules(service_account="sa", image_secrets=["pull"], priority_class="high", secret_files={"/s": "creds"}),
-    namespace="team",
+    KubernetesOpts(
+        service_account="sa",
+        image_secret="pull",
+        priority_class="high",
+        secret_files={"/s": "creds"},
+        namespace="team",
+        local_queue="lq",
+        ttl_s=60,
+    ),
     session="me",
     submission="train-x1",
-    local_queue="lq",
-    ttl_s=60,
     metadata={"torchx.pytorch.org/appdef": "{}"},
 )
 
@@ -57,7 +64,7 @@ POLICIES = [
 def test_every_object_is_valid_for_its_cluster(version, policy):
     """Checked strictly (no unknown field) against the schemas that each version of Kubernetes publishes."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
-    rules = JobRules(**{**vars(RULES), "version": version})
+    rules = replace(RULES, version=version)
     schema = f"{version[0]}.{version[1]}"
     for item in (
         *render(JOB, app(**policy), "train-x1", rules),
@@ -86,8 +93,8 @@ def _pods_of_volcano(job):
     ]
 
 
-def jobs(version=request.NEWEST, **fields):
-    rules = JobRules(**{**vars(RULES), "version": version, "local_queue": None})
+def jobs(version=pods.NEWEST, **fields):
+    rules = replace(RULES, version=version, opts=replace(RULES.opts, local_queue=None))
     return render(JOB, app(**fields), "train-x1", rules)
 
 
@@ -226,13 +233,13 @@ def test_jobset():
 
 def test_volcano():
     """A task per replica, a gang of the least number, the queue; a failure restarts or aborts the job."""
-    rules = JobRules(**{**vars(RULES), "queue": "gpu", "priority_class": "high"})
+    rules = replace(RULES, opts=replace(RULES.opts, queue="gpu"))
     job = render(VOLCANO, app(max_retries=2, min_replicas=2), "train-x1", rules)[0]
     spec = job["spec"]
     assert [t["name"] for t in spec["tasks"]] == ["trainer-1-0", "trainer-1-1", "trainer-1-2", "reader-0", "reader-1"]
     assert (spec["queue"], spec["priorityClassName"], spec["minAvailable"], spec["maxRetry"]) == ("gpu", "high", 4, 2)
     assert spec["tasks"][2]["minAvailable"] == 0
-    assert spec["tasks"][0]["policies"] == volcanojob.RETRY_POLICIES[RetryPolicy.APPLICATION]
+    assert spec["tasks"][0]["policies"] == kinds.RETRY_POLICIES[RetryPolicy.APPLICATION]
     assert render(VOLCANO, app(), "x", rules)[0]["spec"]["policies"] == [{"event": "PodFailed", "action": "AbortJob"}]
 
 

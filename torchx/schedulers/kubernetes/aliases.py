@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from torchx.schedulers.kubernetes import pods, request, volcanojob
+from torchx.schedulers.kubernetes import kinds, pods, request
 from torchx.schedulers.kubernetes.credentials import official
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, Object
+from torchx.schedulers.kubernetes.options import RESERVED_MEMMB, RESERVED_MILLICPU, KubernetesOpts
 from torchx.schedulers.kubernetes.reasons import VOLCANO_PHASES
 from torchx.specs.api import AppDef, AppState, ReplicaState, Role
 
@@ -38,25 +39,28 @@ def app_to_resource(  # noqa: PLR0917  # public signature
     queue: str,
     service_account: str | None,
     priority_class: str | None = None,
-    reserved_millicpu: int = pods.RESERVED_MILLICPU,
-    reserved_memmb: int = pods.RESERVED_MEMMB,
+    reserved_millicpu: int = RESERVED_MILLICPU,
+    reserved_memmb: int = RESERVED_MEMMB,
     efa_device_count: int | None = None,
 ) -> Object:
     """The Volcano job of an app."""
-    rules = request.JobRules(
-        pods=_rules(service_account, reserved_millicpu, reserved_memmb, efa_device_count),
+    opts = KubernetesOpts(
         queue=queue,
+        service_account=service_account,
         priority_class=priority_class,
+        reserved_millicpu=reserved_millicpu,
+        reserved_memmb=reserved_memmb,
+        efa_device_count=efa_device_count,
     )
-    return volcanojob.render(app, request.unique_id(app), rules)
+    return kinds.volcano_job(app, request.unique_id(app), pods.JobRules(opts))[0]
 
 
 def role_to_pod(  # noqa: PLR0917  # public signature
     name: str,
     role: Role,
     service_account: str | None,
-    reserved_millicpu: int = pods.RESERVED_MILLICPU,
-    reserved_memmb: int = pods.RESERVED_MEMMB,
+    reserved_millicpu: int = RESERVED_MILLICPU,
+    reserved_memmb: int = RESERVED_MEMMB,
     efa_device_count: int | None = None,
 ) -> Any:
     """The pod of a replica as a ``kubernetes.client.V1Pod``, whose container has the pod's name.
@@ -64,8 +68,13 @@ def role_to_pod(  # noqa: PLR0917  # public signature
     Raises:
         MissingDependencyError: the Kubernetes client is not installed.
     """
-    rules = _rules(service_account, reserved_millicpu, reserved_memmb, efa_device_count)
-    pod = pods.render_pod(role, rules, labels={}, env={})
+    opts = KubernetesOpts(
+        service_account=service_account,
+        reserved_millicpu=reserved_millicpu,
+        reserved_memmb=reserved_memmb,
+        efa_device_count=efa_device_count,
+    )
+    pod = pods.render_pod(role, pods.JobRules(opts), labels={}, env={})
     pod["metadata"]["name"] = pod["spec"]["containers"][0]["name"] = name
     return to_model(pod, "V1Pod")
 
@@ -96,14 +105,3 @@ def to_model(item: Object, kind: str) -> Any:
         data = json.dumps(item)
 
     return client.ApiClient().deserialize(Answer, kind)
-
-
-def _rules(
-    service_account: str | None, reserved_millicpu: int, reserved_memmb: int, efa_device_count: int | None
-) -> pods.PodRules:
-    return pods.PodRules(
-        service_account=service_account,
-        reserved_millicpu=reserved_millicpu,
-        reserved_memmb=reserved_memmb,
-        efa_device_count=efa_device_count,
-    )

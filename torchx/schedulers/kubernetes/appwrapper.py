@@ -9,7 +9,7 @@ from __future__ import annotations
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2, Object
-from torchx.schedulers.kubernetes.request import JobRules
+from torchx.schedulers.kubernetes.pods import JobRules
 from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.specs.api import AppDef, RetryPolicy, Role
 from torchx.util.records import dataclass, field
@@ -52,13 +52,19 @@ def render(
         priority: of v1beta1; higher ones are dispatched first.
         network: attached to every pod, by Multus.
     """
-    parts = [_service(app, app_id, rules)]
-    for i, (role, name) in enumerate(zip(app.roles, request.role_names(app))):  # noqa: B905  # one name per role
-        if rules.pods.scheduler_name:
-            parts.append(pod_group(role, f"{app_id}-{name}", rules.namespace, pods.role_labels(app, i, app_id)))
-        parts += _pods(app, i, app_id, rules, network)
-    labels = pods.object_labels(app, app_id, session=rules.session)
-    metadata = request.metadata_of(app_id, rules, labels, rules.metadata)
+    service = request.headless_service(app, app_id, rules)
+    service["metadata"].pop("annotations")  # what lies in a wrapper is the wrapper's to mark
+    parts = [service]
+    for i, (role, name, labels) in enumerate(request.each_role(app, app_id, rules)):
+        if rules.scheduler_name:
+            group = f"{app_id}-{name}"
+            parts.append(pod_group(role, group, rules.opts.namespace, pods.role_labels(app, i, app_id)))
+            labels[POD_GROUP_LABEL] = group
+        parts += _pods(role, f"{app_id}-{name}", app_id, rules, labels)
+    for pod in parts if network else ():
+        if pod["kind"] == "Pod":
+            pod["metadata"]["annotations"][NETWORKS] = network
+    metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)
     wrapper: Object = {"apiVersion": form, "kind": "AppWrapper", "metadata": metadata}
     retries = max(role.max_retries for role in app.roles)
     if form == V1BETA2:
@@ -91,27 +97,13 @@ def pod_group(role: Role, name: str, namespace: str, labels: dict[str, str]) -> 
     }
 
 
-def _service(app: AppDef, app_id: str, rules: JobRules) -> Object:
-    # The metadata of what lies in a wrapper is the wrapper's to mark.
-    service = request.headless_service(app, app_id, rules)
-    service["metadata"].pop("annotations", None)
-    return service
-
-
-def _pods(app: AppDef, index: int, app_id: str, rules: JobRules, network: str | None) -> list[Object]:
+def _pods(role: Role, name: str, app_id: str, rules: JobRules, labels: dict[str, str]) -> list[Object]:
     found = []
-    role, name = app.roles[index], request.role_names(app)[index]
-    labels = pods.role_labels(app, index, app_id, session=rules.session)
-    if rules.pods.scheduler_name:
-        labels[POD_GROUP_LABEL] = f"{app_id}-{name}"
     for k in range(role.num_replicas):
         own = {**labels, LABEL_REPLICA_ID: str(k)}
-        host = f"{app_id}-{name}-{k}"
-        rank0 = f"{app_id}-{name}-0.{app_id}"
-        template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
-        template["metadata"].update(name=host, namespace=rules.namespace)
-        if network:
-            template["metadata"]["annotations"][NETWORKS] = network
+        host = f"{name}-{k}"
+        template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=f"{name}-0.{app_id}")
+        template["metadata"].update(name=host, namespace=rules.opts.namespace)
         template["spec"].update(hostname=host, subdomain=app_id)
         if role.retry_policy is RetryPolicy.REPLICA and role.max_retries:
             template["spec"]["restartPolicy"] = "OnFailure"

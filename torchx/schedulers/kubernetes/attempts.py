@@ -24,6 +24,8 @@ _KILLED = 137
 """The exit code of a container that ran out of memory."""
 _TAKEN = ("preempted", "node")
 """Classes of a pod that the cluster took away: rules cannot tell them apart, and the controller counts none of them."""
+DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
+"""The condition of a pod that the cluster took away."""
 SYSTEM = NativeSystem(name="kubernetes", groups=[_TAKEN, ("oom",), ("error",)], uncounted=_TAKEN, most=20)
 
 
@@ -80,45 +82,37 @@ def each_by_itself(role: Role) -> bool:
     return role.min_replicas is not None or role.retry_policy is RetryPolicy.REPLICA
 
 
-def _refuse_restarts(role: Role, template: Object) -> None:
+def spare_of(role: Role) -> int:
+    """How many replicas a role can do without."""
+    return 0 if role.min_replicas is None else max(role.num_replicas - role.min_replicas, 0)
+
+
+def render(role: Role, retries: NativeRetries, template: Object) -> Object:
+    """The fields of a Job that keep the policy; of one that the cluster does not retry, those by which it ends when
+    more pods have failed than it can do without.
+
+    Raises:
+        SpecError: an overlay makes the nodes start containers again, which such a Job must not have.
+    """
     if template["spec"].get("restartPolicy") != "Never":
         raise SpecError(
             f"role `{role.name}`: its overlay sets `restartPolicy`, so that nodes start its containers again whatever"
             " the cause",
             hint="omit it, or omit `--retry`",
         )
-
-
-def render(role: Role, retries: NativeRetries, template: Object) -> Object:
-    """The fields of a Job that keep the policy.
-
-    Raises:
-        SpecError: an overlay makes the nodes start containers again, which such a Job must not have.
-    """
-    _refuse_restarts(role, template)
+    if retries is OURS:
+        return {"backoffLimit": spare_of(role)}
     own = each_by_itself(role)
-    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
     end = "FailIndex" if own else "FailJob"
-    rules: list[Object] = [{"action": "Ignore" if _TAKEN[0] in retries.retried else end, "onPodConditions": disrupted}]
+    rules: list[Object] = [{"action": "Ignore" if _TAKEN[0] in retries.retried else end, "onPodConditions": DISRUPTED}]
     if retries.times:
         for kind, operator in (("oom", "In"), ("error", "NotIn")):
             action = "Count" if kind in retries.retried else end
             rules.append({"action": action, "onExitCodes": {"operator": operator, "values": [_KILLED]}})
     made: Object = {"backoffLimit": retries.times}
     if own:
-        spare = 0 if role.min_replicas is None else max(role.num_replicas - role.min_replicas, 0)
-        made = {"backoffLimitPerIndex": retries.times, "maxFailedIndexes": spare}
+        made = {"backoffLimitPerIndex": retries.times, "maxFailedIndexes": spare_of(role)}
     return {**made, "podFailurePolicy": {"rules": rules}}
-
-
-def render_ours(role: Role, template: Object) -> Object:
-    """The fields of a Job that ends when a pod fails, or more than an elastic role can do without.
-
-    Raises:
-        SpecError: as of :func:`render`.
-    """
-    _refuse_restarts(role, template)
-    return {"backoffLimit": 0 if role.min_replicas is None else max(role.num_replicas - role.min_replicas, 0)}
 
 
 def recorded(owners: Iterable[Object]) -> list[Attempt]:

@@ -14,7 +14,6 @@ from torchx.errors import ConfigError
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_SUBMISSION,
     LABEL_QUEUE,
-    LABEL_ROLE_INDEX,
     MAIN_CONTAINER,
     Object,
 )
@@ -136,21 +135,21 @@ def _blocks(entries: Iterable[Entry]) -> Iterator[bytes]:
     yield archive.END
 
 
-def attach(objects: list[Object], codes: Mapping[int, Code | BucketCode]) -> list[Object]:
-    """The objects, whose pods now have their code, and ConfigMaps or Secrets that lead to it, one for each code.
+def names_of(app_id: str, codes: Mapping[int, Code | BucketCode]) -> dict[str, str]:
+    """Hash of a code to the name of the object that leads to it: one for each code, whatever roles it is of."""
+    return {code: f"{app_id}-code-{i}" for i, code in enumerate(dict.fromkeys(c.hash for c in codes.values()))}
+
+
+def objects_of(codes: Mapping[int, Code | BucketCode], owner: Object) -> list[Object]:
+    """The ConfigMaps or Secrets that lead to the code of an app.
 
     Args:
-        objects: of an app, the one that owns the others first; they are changed.
         codes: index of a role -> its code.
+        owner: the metadata of the app's first object.
     """
-    different = list({code.hash: code for code in codes.values()}.values())
-    names = {code.hash: f"{objects[0]['metadata']['name']}-code-{i}" for i, code in enumerate(different)}
-    for template in _templates(objects):
-        code = codes.get(int(template["metadata"]["labels"][LABEL_ROLE_INDEX]))
-        if code is not None:
-            _mount(template["spec"], code, names[code.hash])
-    owner = objects[0]["metadata"]
-    return [objects[0], *(c.as_object(metadata_of_part(names[c.hash], owner)) for c in different), *objects[1:]]
+    different = {code.hash: code for code in codes.values()}
+    named = names_of(owner["name"], codes).items()
+    return [different[code].as_object(metadata_of_part(name, owner)) for code, name in named]
 
 
 def metadata_of_part(name: str, owner: Object) -> Object:
@@ -160,17 +159,8 @@ def metadata_of_part(name: str, owner: Object) -> Object:
     return {"name": name, "namespace": owner["namespace"], "labels": labels, "annotations": marks}
 
 
-def _templates(objects: Iterable[Object]) -> Iterator[Object]:
-    """Of the pods of all roles."""
-    for item in objects:
-        spec = item["spec"]
-        yield from [job["template"]["spec"]["template"] for job in spec.get("replicatedJobs") or ()]
-        yield from [task["template"] for task in spec.get("tasks") or ()]
-        if "template" in spec:
-            yield spec["template"]
-
-
-def _mount(pod: Object, code: Code | BucketCode, name: str) -> None:
+def mount(pod: Object, code: Code | BucketCode, name: str) -> None:
+    """Has a pod fetch its code by the object of that name before its program starts."""
     main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
     main["command"] = [*code.command, *main["command"]]
     pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, **code.volume(name)}]

@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from torchx.schedulers.kit.names import DNS_LABEL
-from torchx.schedulers.kubernetes import appwrapper, pods, request, volcanojob
+from torchx.schedulers.kubernetes import appwrapper, kinds, pods, request
 from torchx.schedulers.kubernetes.aliases import to_model
 from torchx.schedulers.kubernetes.answers import appwrapper_state
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, LABEL_ROLE_NAME, Object
+from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.reasons import APPWRAPPER_STATES
 from torchx.specs.api import AppDef, AppState, ReplicaState, RetryPolicy, Role
 
@@ -23,7 +24,7 @@ TASK_STATE: dict[str, ReplicaState] = {
     "Unknown": AppState.UNKNOWN,
 }
 RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
-    name: volcanojob.RETRY_POLICIES[name] for name in (RetryPolicy.REPLICA, RetryPolicy.APPLICATION)
+    name: kinds.RETRY_POLICIES[name] for name in (RetryPolicy.REPLICA, RetryPolicy.APPLICATION)
 }
 _DEFAULT_PORT = "29500"
 
@@ -39,9 +40,7 @@ def app_to_resource(  # noqa: PLR0917  # public signature
     priority: int | None = None,
 ) -> Object:
     """The AppWrapper of an app."""
-    rules = request.JobRules(
-        pods=_rules(service_account, image_secret, coscheduler_name, priority_class_name), namespace=namespace
-    )
+    rules = _rules(namespace, service_account, image_secret, coscheduler_name, priority_class_name)
     return appwrapper.render(app, get_unique_truncated_appid(app), rules, priority=priority, network=network)
 
 
@@ -106,7 +105,7 @@ def get_tasks_status_description(status: Object) -> dict[str, int]:
 
 def mcad_svc(app: AppDef, svc_name: str, namespace: str, service_port: str) -> Any:
     """The headless Service as a ``kubernetes.client.V1Service``."""
-    service = request.headless_service(app, svc_name, request.JobRules(pods=pods.PodRules(), namespace=namespace))
+    service = request.headless_service(app, svc_name, pods.JobRules(KubernetesOpts(namespace=namespace)))
     service["spec"]["ports"] = [{"name": "port", "port": int(service_port)}]
     return to_model(service, "V1Service")
 
@@ -143,7 +142,7 @@ def role_to_pod(  # noqa: PLR0917  # public signature
     network: str | None,
 ) -> Any:
     """The pod of a replica as a ``kubernetes.client.V1Pod``."""
-    rules = _rules(service_account, image_secret, coscheduler_name, priority_class_name)
+    rules = _rules(namespace, service_account, image_secret, coscheduler_name, priority_class_name)
     pod = pods.render_pod(role, rules, labels={}, env={})
     pod["metadata"].update(name=name, namespace=namespace)
     pod["spec"].update(hostname=name, subdomain=unique_app_id)
@@ -154,11 +153,16 @@ def role_to_pod(  # noqa: PLR0917  # public signature
 
 
 def _rules(
-    service_account: str | None, image_secret: str | None, scheduler_name: str | None, priority_class: str | None
-) -> pods.PodRules:
-    return pods.PodRules(
+    namespace: str,
+    service_account: str | None,
+    image_secret: str | None,
+    scheduler_name: str | None,
+    priority_class: str | None,
+) -> pods.JobRules:
+    opts = KubernetesOpts(
+        namespace=namespace,
         service_account=service_account,
-        image_secrets=[image_secret] if image_secret else [],
-        scheduler_name=scheduler_name,
+        image_secret=image_secret,
         priority_class=priority_class,
     )
+    return pods.JobRules(opts, scheduler_name=scheduler_name)

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.api import StructuredOpts
+from torchx.schedulers.kubernetes import placement
 from torchx.schedulers.kubernetes.bucket_code import check_bucket
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, REGISTRY, WAYS
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO, Object
-from torchx.schedulers.kubernetes.placement import Placement
-from torchx.schedulers.kubernetes.pods import RESERVED_MEMMB, RESERVED_MILLICPU
 from torchx.specs.overlays import read_file
 from torchx.util.records import dataclass
+
+RESERVED_MILLICPU = 100
+"""Of the CPUs that a role asks for, so many thousandths are left to what runs on every node."""
+RESERVED_MEMMB = 1024
 
 KINDS = (AUTO, JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
 FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
@@ -99,17 +102,6 @@ class KubernetesOpts(StructuredOpts):
     bucket: str | None = None
     """place in an object store for the workspace, such as `s3://my-bucket/code`"""
 
-    def placement(self) -> Placement:
-        """What the options say of places."""
-        return Placement(
-            node_selector=self.node_selector or {},
-            tolerations=self.tolerations or (),
-            spread=self.spread or (),
-            pack=self.pack or "",
-            claims=self.claims or {},
-            topology=self.topology or "",
-        )
-
     def check(self) -> None:
         """Refuses options that nobody knows, or that contradict one another.
 
@@ -128,7 +120,7 @@ class KubernetesOpts(StructuredOpts):
             raise ConfigError("`topology` is a request to Kueue, and needs `local_queue`", hint="`pack` needs no Kueue")
         if self.deadline_s is not None and self.deadline_s <= 0:
             raise ConfigError(f"deadline_s `{self.deadline_s}` is not a positive number of seconds")
-        self.placement().check()
+        placement.check(self)
         if self.code not in WAYS:
             raise ConfigError(f"code `{self.code}` is not one of {', '.join(WAYS)}")
         if self.code == BUCKET and not self.bucket:

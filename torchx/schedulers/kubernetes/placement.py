@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_INDEX, LABEL_UNIQUE_NAME, MAIN_CONTAINER, Object
-from torchx.util.records import dataclass, field
+
+if TYPE_CHECKING:
+    from torchx.schedulers.kubernetes.options import KubernetesOpts
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -16,67 +19,58 @@ _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-@dataclass(frozen=True)
-class Placement:
-    """What the run options of the same names say. What must be, and is not only preferred, ends with ``!``."""
+def check(opts: KubernetesOpts) -> None:
+    """Refuses what no API server takes.
 
-    node_selector: Mapping[str, str] = field(default_factory=dict)
-    tolerations: Sequence[str] = ()
-    spread: Sequence[str] = ()
-    pack: str = ""
-    claims: Mapping[str, str] = field(default_factory=dict)
-    topology: str = ""
+    Raises:
+        ConfigError: which option, and what it should look like.
+    """
+    selector = opts.node_selector or {}
+    for option, keys in (
+        ("node_selector", selector),
+        ("spread", opts.spread or ()),
+        ("pack", [opts.pack] if opts.pack else ()),
+        ("topology", [opts.topology] if opts.topology else ()),
+    ):
+        for key in keys:
+            if not _KEY.fullmatch(key.removesuffix("!")):
+                raise ConfigError(f"{option} `{key}` is not the key of a label", hint="such as `example.com/rack`")
+    for key, value in selector.items():
+        if not _VALUE.fullmatch(value):
+            raise ConfigError(f"node_selector `{key}={value}` has no valid value of a label")
+    for pair in (opts.claims or {}).items():
+        if not all(map(_NAME.fullmatch, pair)):
+            raise ConfigError(f"claims `{'='.join(pair)}` is not NAME=TEMPLATE", hint="such as `gpu=two-gpus`")
+    for text in opts.tolerations or ():
+        _toleration(text)
 
-    def check(self) -> None:
-        """Refuses what no API server takes.
 
-        Raises:
-            ConfigError: which option, and what it should look like.
-        """
-        for option, keys in (
-            ("node_selector", list(self.node_selector)),
-            ("spread", self.spread),
-            ("pack", [self.pack] if self.pack else []),
-            ("topology", [self.topology] if self.topology else []),
-        ):
-            for key in keys:
-                if not _KEY.fullmatch(key.removesuffix("!")):
-                    raise ConfigError(f"{option} `{key}` is not the key of a label", hint="such as `example.com/rack`")
-        for key, value in self.node_selector.items():
-            if not _VALUE.fullmatch(value):
-                raise ConfigError(f"node_selector `{key}={value}` has no valid value of a label")
-        for pair in self.claims.items():
-            if not all(map(_NAME.fullmatch, pair)):
-                raise ConfigError(f"claims `{'='.join(pair)}` is not NAME=TEMPLATE", hint="such as `gpu=two-gpus`")
-        for text in self.tolerations:
-            _toleration(text)
+def overlay(opts: KubernetesOpts, labels: Mapping[str, str]) -> Object:
+    """What the options add to a pod. What must be, and is not only preferred, ends with ``!``.
 
-    def overlay(self, labels: Mapping[str, str]) -> Object:
-        """What the options add to a pod.
-
-        Args:
-            labels: of the pods of the role.
-        """
-        mine = {key: labels[key] for key in (LABEL_UNIQUE_NAME, LABEL_ROLE_INDEX) if key in labels}
-        spec: Object = {}
-        if self.node_selector:
-            spec["nodeSelector"] = dict(self.node_selector)
-        if self.tolerations:
-            spec["tolerations"] = [_toleration(text) for text in self.tolerations]
-        if self.spread:
-            spec["topologySpreadConstraints"] = [_spread(key, mine) for key in self.spread]
-        if self.pack:
-            spec["affinity"] = {"podAffinity": _pack(self.pack, {LABEL_UNIQUE_NAME: labels[LABEL_UNIQUE_NAME]})}
-        if self.claims:
-            spec["resourceClaims"] = [{"name": n, "resourceClaimTemplateName": t} for n, t in self.claims.items()]
-            claims = {"claims": [{"name": name} for name in self.claims]}
-            spec["containers"] = [{"name": MAIN_CONTAINER, "resources": claims}]
-        overlay: Object = {"spec": spec} if spec else {}
-        if self.topology:
-            how = "required" if self.topology.endswith("!") else "preferred"
-            name = f"kueue.x-k8s.io/podset-{how}-topology"
-            overlay["metadata"] = {"annotations": {name: self.topology.removesuffix("!")}}
-        return overlay
+    Args:
+        labels: of the pods of the role.
+    """
+    mine = {key: labels[key] for key in (LABEL_UNIQUE_NAME, LABEL_ROLE_INDEX) if key in labels}
+    spec: Object = {}
+    if opts.node_selector:
+        spec["nodeSelector"] = dict(opts.node_selector)
+    if opts.tolerations:
+        spec["tolerations"] = [_toleration(text) for text in opts.tolerations]
+    if opts.spread:
+        spec["topologySpreadConstraints"] = [_spread(key, mine) for key in opts.spread]
+    if opts.pack:
+        spec["affinity"] = {"podAffinity": _pack(opts.pack, {LABEL_UNIQUE_NAME: labels[LABEL_UNIQUE_NAME]})}
+    if opts.claims:
+        spec["resourceClaims"] = [{"name": n, "resourceClaimTemplateName": t} for n, t in opts.claims.items()]
+        claims = {"claims": [{"name": name} for name in opts.claims]}
+        spec["containers"] = [{"name": MAIN_CONTAINER, "resources": claims}]
+    found: Object = {"spec": spec} if spec else {}
+    if opts.topology:
+        how = "required" if opts.topology.endswith("!") else "preferred"
+        name = f"kueue.x-k8s.io/podset-{how}-topology"
+        found["metadata"] = {"annotations": {name: opts.topology.removesuffix("!")}}
+    return found
 
 
 def _toleration(text: str) -> Object:

@@ -19,31 +19,19 @@ from typing import Any
 from torchx.errors import SpecError
 from torchx.schedulers.devices import EFA_DEVICE
 from torchx.schedulers.kit.names import DNS_LABEL
-from torchx.schedulers.kubernetes.names import (
-    ANNOTATION_ISTIO_SIDECAR,
-    LABEL_APP_NAME,
-    LABEL_KUBE_APP_NAME,
-    LABEL_ORGANIZATION,
-    LABEL_ROLE_INDEX,
-    LABEL_ROLE_NAME,
-    LABEL_SESSION,
-    LABEL_UNIQUE_NAME,
-    LABEL_VERSION,
-    MAIN_CONTAINER,
-    ORGANIZATION,
-    Object,
-    label_value,
-)
-from torchx.schedulers.kubernetes.placement import Placement
+from torchx.schedulers.kit.native_retries import NativeRetries
+from torchx.schedulers.kubernetes import names, placement
+from torchx.schedulers.kubernetes.bucket_code import BucketCode
+from torchx.schedulers.kubernetes.inline_code import Code
+from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, Object, label_value
+from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount
 from torchx.specs.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
 from torchx.util.records import dataclass, field
 from torchx.version import __version__
 
-RESERVED_MILLICPU = 100
-"""Of the CPUs that a role asks for, so many thousandths are left to what runs on every node."""
-RESERVED_MEMMB = 1024
-
+NEWEST = (1, 37)
+"""The newest version of Kubernetes that this is made for."""
 GPU_RESOURCE = "nvidia.com/gpu"
 ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
@@ -78,39 +66,41 @@ _FIXED_FIELDS = ["apiVersion", "kind", "metadata.name", "metadata.namespace", "m
 
 
 @dataclass(frozen=True)
-class PodRules:
-    """What the run options say of every pod.
+class JobRules:
+    """What all that is made of an app has in common.
 
     Attributes:
-        reserved_millicpu: taken off the CPU request, in thousandths of a core.
-        reserved_memmb: taken off the memory request, in MB.
-        efa_device_count: EFA devices per replica, instead of what the resource says.
-        secret_files: path in the container -> name of the Secret whose keys are the files below it.
-        placement: where the pods may run.
-        overlay: laid over every pod, above that, and below the overlay of its role.
+        opts: the run options.
+        overlay: laid over every pod, above the placement, and below the overlay of its role.
+        scheduler_name: of what places the pods; None: the cluster's own.
+        timeout_s: seconds after its start on a node at which a pod is ended; 0: never.
+        metadata: annotations of the first object that owns pods.
+        version: of the cluster, major and minor; an older one has fewer fields.
+        retries: what a policy by cause asks for; None: there is none.
+        codes: index of a role -> its code, where that is not in the image.
     """
 
-    service_account: str | None = None
-    image_secrets: list[str] = field(default_factory=list)
-    priority_class: str | None = None
-    scheduler_name: str | None = None
-    reserved_millicpu: int = RESERVED_MILLICPU
-    reserved_memmb: int = RESERVED_MEMMB
-    efa_device_count: int | None = None
-    secret_files: Mapping[str, str] = field(default_factory=dict)
-    placement: Placement = field(default_factory=Placement)
+    opts: KubernetesOpts = field(default_factory=KubernetesOpts)
     overlay: Object = field(default_factory=dict)
+    scheduler_name: str | None = None
+    session: str = ""
+    submission: str = ""
+    timeout_s: int = 0
+    metadata: Mapping[str, str] = field(default_factory=dict)
+    version: tuple[int, int] = NEWEST
+    retries: NativeRetries | None = None
+    codes: Mapping[int, Code | BucketCode] = field(default_factory=dict)
 
 
 def object_labels(app: AppDef, app_id: str, *, session: str = "") -> dict[str, str]:
-    """Labels of everything that belongs to an app. :data:`LABEL_UNIQUE_NAME` is the app id: it selects the app."""
+    """Labels of everything that belongs to an app. ``LABEL_UNIQUE_NAME`` is the app id: it selects the app."""
     labels = {
-        LABEL_VERSION: label_value(__version__),
-        LABEL_APP_NAME: label_value(app.name),
-        LABEL_ORGANIZATION: ORGANIZATION,
-        LABEL_UNIQUE_NAME: app_id,
+        names.LABEL_VERSION: label_value(__version__),
+        names.LABEL_APP_NAME: label_value(app.name),
+        names.LABEL_ORGANIZATION: names.ORGANIZATION,
+        names.LABEL_UNIQUE_NAME: app_id,
     }
-    return {**labels, LABEL_SESSION: label_value(session)} if session else labels
+    return {**labels, names.LABEL_SESSION: label_value(session)} if session else labels
 
 
 def role_labels(app: AppDef, role_index: int, app_id: str, *, session: str = "") -> dict[str, str]:
@@ -118,15 +108,15 @@ def role_labels(app: AppDef, role_index: int, app_id: str, *, session: str = "")
     role = app.roles[role_index]
     return {
         **object_labels(app, app_id, session=session),
-        LABEL_KUBE_APP_NAME: label_value(app.name),
-        LABEL_ROLE_INDEX: str(role_index),
-        LABEL_ROLE_NAME: label_value(role.name),
+        names.LABEL_KUBE_APP_NAME: label_value(app.name),
+        names.LABEL_ROLE_INDEX: str(role_index),
+        names.LABEL_ROLE_NAME: label_value(role.name),
     }
 
 
 def render_pod(
     role: Role,
-    rules: PodRules,
+    rules: JobRules,
     *,
     labels: Mapping[str, str],
     env: Mapping[str, Any],
@@ -143,13 +133,14 @@ def render_pod(
     Raises:
         SpecError: a mount, an environment variable or an overlay cannot be had in a pod.
     """
-    volumes, mounts = _volumes(role, rules.secret_files)
+    opts = rules.opts
+    volumes, mounts = _volumes(role, opts.secret_files or {})
     main: Object = {
         "name": MAIN_CONTAINER,
         "image": role.image,
         "command": [literal(word) for word in (role.entrypoint, *role.args)],
         "env": _environment(env, role, secret or {}),
-        "resources": render_resources(role.resource, rules),
+        "resources": render_resources(role.resource, opts),
         "volumeMounts": mounts,
         # The end of a failed container's log then stands in the pod's status, where nobody has to fetch it.
         "terminationMessagePolicy": "FallbackToLogsOnError",
@@ -157,21 +148,21 @@ def render_pod(
     if role.port_map:
         main["ports"] = _ports(role.port_map)
     spec: Object = {"restartPolicy": "Never", "containers": [main], "volumes": volumes}
-    if rules.service_account:
-        spec["serviceAccountName"] = rules.service_account
-    if rules.image_secrets:
-        spec["imagePullSecrets"] = [{"name": name} for name in rules.image_secrets]
-    if rules.priority_class:
-        spec["priorityClassName"] = rules.priority_class
+    if opts.service_account:
+        spec["serviceAccountName"] = opts.service_account
+    if opts.image_secret:
+        spec["imagePullSecrets"] = [{"name": opts.image_secret}]
+    if opts.priority_class:
+        spec["priorityClassName"] = opts.priority_class
     if rules.scheduler_name:
         spec["schedulerName"] = rules.scheduler_name
     selector = node_selector(role.resource)
     if selector:
         spec["nodeSelector"] = selector
-    pod = {"metadata": {"labels": dict(labels), "annotations": {ANNOTATION_ISTIO_SIDECAR: "false"}}, "spec": spec}
-    lay_over(pod, rules.placement.overlay(labels), name="placement")
-    for name, overlay in (("pod overlay", rules.overlay), (f"pod overlay of role `{role.name}`", _own_overlay(role))):
-        lay_over(pod, overlay, name=name)
+    pod = {"metadata": {"labels": dict(labels), "annotations": {names.ANNOTATION_ISTIO_SIDECAR: "false"}}, "spec": spec}
+    lay_over(pod, placement.overlay(opts, labels), name="placement")
+    lay_over(pod, rules.overlay, name="pod overlay")
+    lay_over(pod, get_overlay(role, "kubernetes", "pod"), name=f"pod overlay of role `{role.name}`")
     return pod
 
 
@@ -209,11 +200,11 @@ def _ports(port_map: Mapping[str, int]) -> list[Object]:
     return [{"name": name, "containerPort": port} for name, port in ports.items()]
 
 
-def render_resources(resource: Resource, rules: PodRules) -> Object:
+def render_resources(resource: Resource, opts: KubernetesOpts) -> Object:
     """Limits and requests. What is reserved for the node itself is taken off the requests alone.
 
     >>> from torchx.specs.api import Resource
-    >>> render_resources(Resource(cpu=2, gpu=1, memMB=4096), PodRules())["requests"]
+    >>> render_resources(Resource(cpu=2, gpu=1, memMB=4096), KubernetesOpts())["requests"]
     {'cpu': '1900m', 'memory': '3072M', 'nvidia.com/gpu': '1'}
     """
     limits: dict[str, str] = {}
@@ -221,14 +212,14 @@ def render_resources(resource: Resource, rules: PodRules) -> Object:
     if resource.cpu > 0:
         millicpu = int(resource.cpu * 1000)
         limits["cpu"] = f"{millicpu}m"
-        requests["cpu"] = f"{max(millicpu - rules.reserved_millicpu, 0)}m"
+        requests["cpu"] = f"{max(millicpu - opts.reserved_millicpu, 0)}m"
     if resource.memMB > 0:
         limits["memory"] = f"{int(resource.memMB)}M"
-        requests["memory"] = f"{max(int(resource.memMB) - rules.reserved_memmb, 0)}M"
+        requests["memory"] = f"{max(int(resource.memMB) - opts.reserved_memmb, 0)}M"
     # These are given to one container whole: request and limit are the same.
     devices = {GPU_RESOURCE: resource.gpu, **resource.devices}
-    if rules.efa_device_count is not None:
-        devices[EFA_DEVICE] = rules.efa_device_count
+    if opts.efa_device_count is not None:
+        devices[EFA_DEVICE] = opts.efa_device_count
     for name, count in devices.items():
         if count > 0:
             limits[name] = requests[name] = str(count)
@@ -274,10 +265,6 @@ def _with_merge_keys(value: Any) -> Any:
         on = MERGE_KEYS.get(key) if isinstance(inner, list) else None
         merged[JOIN(key, on=on) if on else key] = _with_merge_keys(inner)
     return merged
-
-
-def _own_overlay(role: Role) -> Object:
-    return get_overlay(role, "kubernetes", "pod")
 
 
 def _environment(launcher: Mapping[str, Any], role: Role, secret: Mapping[str, Object]) -> list[Object]:

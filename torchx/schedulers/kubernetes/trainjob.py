@@ -8,10 +8,10 @@ https://www.kubeflow.org/docs/components/trainer/
 from __future__ import annotations
 
 from torchx.errors import BackendError, SpecError
-from torchx.schedulers.kubernetes import pods, request
+from torchx.schedulers.kubernetes import request
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.names import LABEL_QUEUE, MAIN_CONTAINER, Object
-from torchx.schedulers.kubernetes.request import JobRules
+from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, Object
+from torchx.schedulers.kubernetes.pods import JobRules
 from torchx.specs.api import AppDef, Role
 
 RUNTIME = "torch-distributed"
@@ -35,29 +35,39 @@ _CONTAINER = {"securityContext", "volumeMounts"}
 _CONTAINER_IMPLIED = {"name", "command", "resources", "ports", "terminationMessagePolicy", *_TRAINER}
 
 
-def render(app: AppDef, app_id: str, rules: JobRules) -> Object:
-    """A TrainJob, whose pods are a template still; :func:`folded` makes of it what a cluster takes.
+def render(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
+    """A TrainJob, with each field of its pods where Trainer 2.2 wants it.
 
     Raises:
-        SpecError: a TrainJob cannot be what the app asks for.
+        SpecError: a TrainJob cannot be what the app asks for, or its pods have what one cannot set.
     """
     if len(app.roles) != 1:
         raise SpecError(f"a TrainJob has one role, and `{app.name}` has {len(app.roles)}", hint=_HINT)
-    (role,) = app.roles
+    ((role, _, labels),) = request.each_role(app, app_id, rules)
     _check(role, rules)
-    labels = pods.role_labels(app, 0, app_id, session=rules.session)
     template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-{_NODE}-0-0.{app_id}")
-    own = pods.object_labels(app, app_id, session=rules.session)
-    metadata = request.metadata_of(app_id, rules, own, rules.metadata)
-    spec: Object = {"runtimeRef": _runtime(rules.runtime or RUNTIME), "template": template}
-    limits = [limit for limit in (rules.deadline_s, template["spec"].pop("activeDeadlineSeconds", None)) if limit]
+    pod = template["spec"]
+    metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)
+    spec: Object = {"runtimeRef": _runtime(rules.opts.runtime or RUNTIME)}
+    limits = [limit for limit in (rules.opts.deadline_s, pod.pop("activeDeadlineSeconds", None)) if limit]
     if limits:
         spec["activeDeadlineSeconds"] = min(limits)
-    if rules.local_queue:
-        metadata["labels"][LABEL_QUEUE] = rules.local_queue
-        spec["suspend"] = True
-    spec["trainer"] = {"numNodes": role.num_replicas}
-    return {"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}
+    request.hold(metadata, spec, rules)
+    main = _only_container(pod)
+    first, *rest = main["command"]
+    spec["trainer"] = {
+        "numNodes": role.num_replicas,
+        **{name: main[name] for name in _TRAINER},
+        "command": [first],
+        **({"args": rest} if rest else {}),
+        "resourcesPerNode": main["resources"],
+    }
+    own = {key: value for key, value in main.items() if key in _CONTAINER}
+    of_pod = {**{key: value for key, value in pod.items() if key in _POD}, "containers": [{"name": _NODE, **own}]}
+    job_patch = {"name": _NODE, "template": {"spec": {"template": {"metadata": template["metadata"], "spec": of_pod}}}}
+    runtime = {"template": {"spec": {"replicatedJobs": [job_patch]}}}
+    spec[_PATCHES] = [{"manager": _MANAGER, "trainingRuntimeSpec": runtime}]
+    return [{"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}]
 
 
 _HINT = "`-cfg kind=jobset` can have it: Trainer needs JobSet, so that the cluster has it"
@@ -67,7 +77,7 @@ def _check(role: Role, rules: JobRules) -> None:
     cannot = {
         "retries: its runtime says how often pods are started again": role.max_retries,
         "fewer replicas than it asks for (`min_replicas`)": role.min_replicas is not None,
-        "`ttl_s`": rules.ttl_s is not None,
+        "`ttl_s`": rules.opts.ttl_s is not None,
     }
     what = next((what for what, wanted in cannot.items() if wanted), None)
     if what is not None:
@@ -77,33 +87,6 @@ def _check(role: Role, rules: JobRules) -> None:
 def _runtime(name: str) -> Object:
     kind = "TrainingRuntime" if name.startswith(_NAMESPACED) else "ClusterTrainingRuntime"
     return {"apiGroup": "trainer.kubeflow.org", "kind": kind, "name": name.removeprefix(_NAMESPACED)}
-
-
-def folded(objects: list[Object]) -> list[Object]:
-    """The objects, with each field of the TrainJob's pods where Trainer 2.2 wants it.
-
-    Raises:
-        SpecError: the pods have what a TrainJob cannot set.
-    """
-    job, *others = objects
-    spec = dict(job["spec"])
-    template = spec.pop("template")
-    main = _only_container(template["spec"])
-    first, *rest = main["command"]
-    spec["trainer"] = {
-        **spec["trainer"],
-        **{name: main[name] for name in _TRAINER},
-        "command": [first],
-        **({"args": rest} if rest else {}),
-        "resourcesPerNode": main["resources"],
-    }
-    pod = {key: value for key, value in template["spec"].items() if key in _POD}
-    own = {key: value for key, value in main.items() if key in _CONTAINER}
-    patch = {"metadata": template["metadata"], "spec": {**pod, "containers": [{"name": _NODE, **own}]}}
-    job_patch = {"name": _NODE, "template": {"spec": {"template": patch}}}
-    runtime = {"template": {"spec": {"replicatedJobs": [job_patch]}}}
-    spec[_PATCHES] = [{"manager": _MANAGER, "trainingRuntimeSpec": runtime}]
-    return [{**job, "spec": spec}, *others]
 
 
 def _only_container(pod: Object) -> Object:
