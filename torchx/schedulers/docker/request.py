@@ -144,14 +144,7 @@ def render_job(
     """
     hosts = _host_names(app)
     rules = rules_for(app, opts.cancel_grace_s, place, **wishes)
-    common = {
-        LABEL_VERSION: __version__,
-        LABEL_APP_ID: app_id,
-        LABEL_APP_NAME: app.name,
-        LABEL_SESSION: session,
-        LABEL_SIZES: _as_json([[role.name, role.num_replicas, role.min_replicas] for role in app.roles]),
-        LABEL_RULES: rules.to_json(),
-    }
+    common = {**_labels_of(app), LABEL_APP_ID: app_id, LABEL_SESSION: session, LABEL_RULES: rules.to_json()}
     env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
     if rules.policy or rules.watchdog:
         from torchx.schedulers.docker.attempts import marks
@@ -182,6 +175,11 @@ def render_job(
         may_restart = bool(rules.policy) or any(r.max_retries for r in app.roles)
         job.containers.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
     return job
+
+
+def _labels_of(app: AppDef) -> dict[str, str]:
+    sizes = [[role.name, role.num_replicas, role.min_replicas] for role in app.roles]
+    return {LABEL_VERSION: __version__, LABEL_APP_NAME: app.name, LABEL_SIZES: _as_json(sizes)}
 
 
 def _render_place(app_id: str, host: str) -> dict[str, object]:

@@ -27,7 +27,6 @@ class Queue:
     """
 
     name: str
-    arn: str
     state: str
     status: str
     reason: str
@@ -75,7 +74,6 @@ def look_at(client: Any, name: str) -> Queue | None:
     queue = found[0]
     return Queue(
         queue["jobQueueName"],
-        queue["jobQueueArn"],
         str(queue.get("state") or ""),
         str(queue.get("status") or ""),
         str(queue.get("statusReason") or ""),
