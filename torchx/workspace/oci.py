@@ -125,12 +125,14 @@ class ImageBuilder:
         name = ImageName(target.registry, target.repository, _tag(base_image, found))
         registry = self._registry(target.registry)
         pushed = Pushed([str(target), str(workspace), base_image.place, repr(base_image.above)])
-        there = registry.manifest_digest(name, action=PUSH)
-        if there:
-            return Plan(name, there, found.hash, base_image, None, [], [], pushed)
+        digest = registry.manifest_digest(name, action=PUSH)
+        if digest:
+            return Plan(name, digest, found.hash, base_image, None, [], [], pushed)
         most = min(MOST_LAYERS, _OVERLAYFS_LAYERS - len(base_image.layers))
-        known = [layer for layer, has in self._still_there(registry, name, pushed.load()) if has]
-        arrangement = arrange(found.items, known, most)
+        before = pushed.load()  # registries are cleaned up, and replaced by empty ones
+        asked = [functools.partial(registry.has_blob, name.repository, layer.digest) for layer in before]
+        there = zip(before, self._in_parallel(asked), strict=True)
+        arrangement = arrange(found.items, [layer for layer, has in there if has], most)
         made = in_parallel(
             [functools.partial(pack, group, base_image.place, base_image.above) for group in arrangement.new],
             at_once=_AT_ONCE,
@@ -164,11 +166,6 @@ class ImageBuilder:
         if host not in self._registries:
             self._registries[host] = self._connect(host)
         return self._registries[host]
-
-    def _still_there(self, registry: Registry, name: ImageName, layers: list[Layer]) -> list[tuple[Layer, bool]]:
-        """Registries are cleaned up, and replaced by empty ones."""
-        tasks = [functools.partial(registry.has_blob, name.repository, layer.digest) for layer in layers]
-        return list(zip(layers, self._in_parallel(tasks), strict=True))
 
     def _in_parallel(self, tasks: Sequence[Callable[[], T]]) -> list[T]:
         try:

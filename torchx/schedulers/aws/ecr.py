@@ -50,15 +50,12 @@ class EcrLogins:
         if not region:
             return None
         if registry not in self._known:
-            self._known[registry] = self._ask(registry, region)
+            client = self._clients.client("ecr", region=region)
+            answer = call(client, "get_authorization_token", f"there is no login for `{registry}`")
+            token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"])
+            user, _, password = token.decode().partition(":")
+            self._known[registry] = Credentials(user, password)
         return self._known[registry]
-
-    def _ask(self, registry: str, region: str) -> Credentials:
-        client = self._clients.client("ecr", region=region)
-        answer = call(client, "get_authorization_token", f"there is no login for `{registry}`")
-        found = answer["authorizationData"][0]
-        user, _, password = base64.b64decode(found["authorizationToken"]).decode().partition(":")
-        return Credentials(user, password)
 
     def prepare(self, pushes: Iterable[tuple[str, str]], engine: Any | None, *, create: bool) -> None:
         """Before images are pushed.

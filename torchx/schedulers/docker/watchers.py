@@ -36,9 +36,8 @@ class Starting:
         Args:
             at_end: the program that is run when it has ended, as :func:`torchx.supervisor.at_end.parts` reads it.
         """
-        self._process.communicate(
-            b"go" + at_end
-        )  # what it has started stays; or it has ended, for there is a watcher already
+        # What it has started stays; or it has ended, for there is a watcher already.
+        self._process.communicate(b"go" + at_end)
 
     def drop(self) -> None:
         """Let go of it, and of what there is of the job: that is ended."""
