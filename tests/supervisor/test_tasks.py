@@ -14,7 +14,8 @@ from torchx.supervisor import proctree, task_guard
 from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, task_log
 from torchx.supervisor.reader import JobReader, ask_to_cancel, has_supervisor, tell
 from torchx.supervisor.statefile import PENDING, RUNNING, TASKS, JobState, StateWriter, read_state
-from torchx.supervisor.task_client import TasksError, resume, start
+from torchx.supervisor.task_client import TAKEN, TasksError, resume, start
+from torchx.supervisor.tasks import TaskSupervisor
 
 
 class Sweep:
@@ -239,6 +240,26 @@ def test_a_task_that_runs_is_found_by_its_environment(sweep: Sweep, claimed: Cal
     finally:
         kill(pid)
         os.waitpid(pid, 0)
+
+
+def test_a_claimed_task_is_named_once_it_is_found(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the state file, before another one is claimed: after the next kill there is still but one in doubt."""
+    monkeypatch.setattr("torchx.supervisor.task_client._run_guard", lambda *_: TAKEN)
+    sweep.start(2)
+    control = task_guard._prepare(sweep.folder)
+    job = sweep.state()
+    job.replicas[0].state = RUNNING
+    writer = StateWriter(os.path.join(sweep.folder, STATE_FILE), job)
+    writer.flush()
+    writer.close()
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "1000"], os.environ, setsid=True)
+    try:
+        made = TaskSupervisor(sweep.folder, {}, control=control, ends={}, started={0: pid})
+        assert (sweep.state().replicas[0].pid, made._running) == (pid, {pid: 0})
+    finally:
+        kill(pid)
+        os.waitpid(pid, 0)
+        os.close(control)
 
 
 def test_a_folder_that_cannot_be_used(sweep: Sweep) -> None:

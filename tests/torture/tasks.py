@@ -53,7 +53,11 @@ def _kill(home: Path, victims: tuple[str, ...]) -> bool:
             supervisor = proctree.read_process(read_state(f"{folder}/state").supervisor)
         except (OSError, StateFileError):
             continue
-        if supervisor is None or supervisor.ppid <= 1:
+        if supervisor is None:
+            return True
+        if supervisor.ppid <= 1:  # one of the two is gone already
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(supervisor.pid, signal.SIGKILL)
             return True
         for victim in victims:
             with contextlib.suppress(ProcessLookupError):

@@ -1,9 +1,8 @@
-"""The program that keeps a sweep going: starts its supervisor, and another one when that is killed.
+"""The program that keeps a sweep going: starts its supervisor, and goes on in its place when that is killed.
 
 Run as ``python -I -S task_guard.py FOLDER``, with the environment of the tasks as stdin; see :mod:`task_client` for the
-other end. It is a child subreaper: the tasks of a supervisor that was killed become its children, run on, and how they
-end is reported to the next supervisor. Should guard and supervisor be killed at once, whoever looks at the sweep next
-starts another guard.
+other end. It is a child subreaper: the tasks of a supervisor that was killed become its children, and run on. Should it
+be killed, too, whoever looks at the sweep next starts another guard.
 """
 
 from __future__ import annotations
@@ -27,53 +26,34 @@ from torchx.supervisor.task_client import HELD, TAKEN
 from torchx.supervisor.tasks import TaskSupervisor, read_tasks
 
 _CRASHED = 70
-_MOST_CRASHES = 3
 _PATIENCE_S = 1.0  # of a process that was just forked, until it is the task's program and shows its environment
 
 
 def guard(folder: str, env: dict[str, str], control: int) -> None:
     """Have a sweep supervised until it ends."""
     ends: dict[int, int] = {}
-    crashes = 0
     started = _claimed(folder, ends, fresh=True)
-    while True:
-        reader, writer = os.pipe()
-        children = set(_children())
-        supervisor = os.fork()
-        if not supervisor:
-            code = _CRASHED
-            try:
-                os.close(writer)
-                TaskSupervisor(
-                    folder, env, control=control, guard=reader, ends=ends, started=started, children=children
-                ).run()
-                code = 0
-            except BaseException as e:
-                orphans.leave_note(folder, e)
-            finally:
-                os._exit(code)
-        os.close(reader)
-        code = _watch(supervisor, writer, ends)
-        os.close(writer)
-        crashes += code > 0
-        if not code:
-            return
-        if crashes > _MOST_CRASHES:
-            orphans.end_job(folder, f"the supervisor of the sweep crashed; see `{CRASH_FILE}` in `{folder}`", ends)
-            return
-        started = _claimed(folder, ends, fresh=False)
-
-
-def _watch(supervisor: int, writer: int, ends: dict[int, int]) -> int:
-    """Report the ends of tasks that became ours until the supervisor ends; how it did."""
-    while True:
+    supervisor = os.fork()
+    if not supervisor:
+        code = _CRASHED
+        try:
+            TaskSupervisor(folder, env, control=control, ends=ends, started=started).run()
+            code = 0
+        except BaseException as e:
+            orphans.leave_note(folder, e)
+        finally:
+            os._exit(code)
+    while supervisor not in ends:
         pid, status = os.waitpid(-1, 0)
-        code = os.waitstatus_to_exitcode(status)
-        if pid == supervisor:
-            return code
-        ends[pid] = code
-        with suppress(OSError):  # it was killed just now: the next one is told
-            os.write(writer, b"%d %d\n" % (pid, code))
+        ends[pid] = os.waitstatus_to_exitcode(status)
+    if not ends.pop(supervisor):
+        return
+    try:
+        started = _claimed(folder, ends, fresh=False)
+        TaskSupervisor(folder, env, control=control, ends=ends, started=started).run()
+    except Exception as e:
+        orphans.leave_note(folder, e)
+        orphans.end_job(folder, f"the supervisor of the sweep crashed; see `{CRASH_FILE}` in `{folder}`", ends)
 
 
 def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int]:

@@ -48,22 +48,12 @@ class TaskSupervisor:
         folder: of the job. Its state file is there already.
         env: of every task; each one's own comes on top.
         control: the job's FIFO, open for reading.
-        guard: where the guard reports the ends of tasks that an earlier supervisor started, as ``pid code`` lines.
-        ends: those that it has seen already.
+        ends: exit codes of children that have ended already, by their pids.
         started: index of a task that was claimed to the pid of its process, 0 where nobody knows whether there was one.
-        children: pids of the guard's children.
     """
 
     def __init__(
-        self,
-        folder: str,
-        env: dict[str, str],
-        *,
-        control: int,
-        guard: int,
-        ends: dict[int, int],
-        started: dict[int, int],
-        children: set[int],
+        self, folder: str, env: dict[str, str], *, control: int, ends: dict[int, int], started: dict[int, int]
     ) -> None:
         self.folder = folder
         head, self._lines = read_tasks(folder)
@@ -84,14 +74,13 @@ class TaskSupervisor:
         )
         if not os.fstat(self._used).st_size:
             _add(self._used, b"%d %d\n" % limits(self._env))
-        self._control, self._guard = control, guard
-        self._heard = self._asked_of = b""
+        self._control = control
+        self._asked_of = b""
         self._next = 0
         self._running: dict[int, int] = {}  # our own children: pid to index
-        self._adopted: dict[int, int] = {}  # the guard's
         self._others: dict[int, int] = {}  # nobody's: how they end cannot be seen
         self._stopping: dict[int, float] = {}  # index to when it is killed
-        self._take_over(ends, started, children)
+        self._take_over(ends, started)
         self.writer.flush()
 
     def run(self) -> None:
@@ -104,16 +93,15 @@ class TaskSupervisor:
         os.chdir(self._cwd)
         make_folder(self._logs, private=True)
         poll = select.poll()
-        for fd in (self._control, self._guard, wake):
+        for fd in (self._control, wake):
             poll.register(fd, select.POLLIN)
+        self._reap()  # nobody was woken by what ended before
         while self._fill() or self._busy():
             for fd, _ in poll.poll(self._patience_ms()):
                 if fd == wake:
                     os.read(fd, 512)
-                elif fd == self._control:
+                else:
                     self._obey(os.read(fd, 1 << 16))
-                elif not self._hear(os.read(fd, 1 << 16)):
-                    poll.unregister(fd)
             self._reap()
             self._look_after()
             self._sample(time.monotonic())
@@ -122,7 +110,7 @@ class TaskSupervisor:
     # -- starting --------------------------------------------------------------------------------
 
     def _busy(self) -> int:
-        return len(self._running) + len(self._adopted) + len(self._others)
+        return len(self._running) + len(self._others)
 
     def _fill(self) -> bool:
         """Starts what there is room for; whether there is more to start."""
@@ -162,7 +150,7 @@ class TaskSupervisor:
         self._changed(k)
         self._running[pid] = k
 
-    def _take_over(self, ends: dict[int, int], started: dict[int, int], children: set[int]) -> None:
+    def _take_over(self, ends: dict[int, int], started: dict[int, int]) -> None:
         """What an earlier supervisor has left: tasks that run, or that ended when it did not live."""
         same_boot = self.job.facts["boot"] == proctree.boot_id()
         for k, line in enumerate(self.job.replicas):
@@ -170,17 +158,18 @@ class TaskSupervisor:
                 continue
             if not line.pid and k in started:
                 line.pid, line.ticks = started[k], proctree.start_ticks(started[k])
+                self._changed(k)  # before another one is claimed
             if line.pid in ends:
                 self._ended(k, ends[line.pid])
-            elif line.pid in children:
-                self._adopted[line.pid] = k
             elif not line.pid and k not in started:
                 line.state, line.started = PENDING, 0.0
                 self._changed(k)
-            elif same_boot and line.ticks and proctree.start_ticks(line.pid) == line.ticks:
-                self._others[line.pid] = k
             else:
-                self._lost(k)
+                process = proctree.read_process(line.pid) if same_boot and line.ticks else None
+                if process is None or process.ticks != line.ticks:
+                    self._lost(k)
+                else:
+                    (self._running if process.ppid == os.getpid() else self._others)[line.pid] = k
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -189,9 +178,9 @@ class TaskSupervisor:
             found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             if found is None:
                 return
-            proctree.signal_group(found.si_pid, signal.SIGKILL)  # what it left behind; its pid is still taken
             k = self._running.pop(found.si_pid, None)
             if k is not None:  # written down before it is reaped: else nobody could know, were we killed in between
+                proctree.signal_group(found.si_pid, signal.SIGKILL)  # what it left behind; its pid is still taken
                 self._ended(k, found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
             used = os.wait4(found.si_pid, 0)[2]
             if k is not None:
@@ -206,7 +195,7 @@ class TaskSupervisor:
             return
         wall = time.time()
         roots = []
-        for pid, k in {**self._running, **self._adopted, **self._others}.items():
+        for pid, k in {**self._running, **self._others}.items():
             if wall - self.job.replicas[k].started >= self._sample_s:
                 devices = {**self._env, **json.loads(self._lines[k])[2]}.get("CUDA_VISIBLE_DEVICES")
                 path = task_metrics(self.job.facts["logs"], self._role, k)
@@ -215,20 +204,6 @@ class TaskSupervisor:
             self._sampler.look(roots, now)
         else:
             self._sampler.due = now + self._sample_s
-
-    def _hear(self, data: bytes) -> bool:
-        """What the guard reports; False when it is gone, and the ends of its children cannot be seen any more."""
-        *lines, self._heard = (self._heard + data).split(b"\n")
-        for line in lines:
-            pid, code = map(int, line.split())
-            k = self._adopted.pop(pid, None)
-            if k is not None:
-                proctree.signal_group(pid, signal.SIGKILL)
-                self._ended(k, code)
-        if not data:
-            self._others.update(self._adopted)
-            self._adopted.clear()
-        return bool(data)
 
     def _look_after(self) -> None:
         """Tasks that are nobody's children, and those that were asked to end and have not."""
