@@ -18,7 +18,7 @@ from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecErro
 from torchx.runner.backends import Backends
 from torchx.runner.capsule.masks import fill as fill_masks
 from torchx.runner.paced.sweeps import LOG_FILE
-from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, Tasks
+from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, WAITING, Tasks
 from torchx.runner.secrets import look_up
 from torchx.schedulers.api import ResolvedCfg
 from torchx.schedulers.kit.abilities import BuildsWorkspaces
@@ -97,14 +97,14 @@ class Pacer:
             try:
                 self._submit_one(task, self._app)
             except _FAILED as e:
-                self._tasks.end(task.k, AppState.FAILED, msg=f"it was refused: {e}")
+                self._tasks.end(task.k, AppState.FAILED, f"it was refused: {e}")
             except BackendError as e:
                 self._delay()
                 if isinstance(e, TransientError):
                     return True  # there may be a job all the same
                 self._tasks.withdraw(task.k)
                 if self._refused >= _REFUSALS and not busy:
-                    self._tasks.end(task.k, AppState.FAILED, msg=f"it could not be submitted: {e}")
+                    self._tasks.end(task.k, AppState.FAILED, f"it could not be submitted: {e}")
                     # The next one is tried once: what is refused like this one ends as quickly.
                     self._refused, self._not_before = _REFUSALS - 1, 0.0
                     continue
@@ -121,9 +121,9 @@ class Pacer:
         info = self._backend.submit_dryrun(app, ResolvedCfg(self._cfg))
         look_up(info, self._backend)
         info._record = appdef_to_dict(masked(app), fallback=repr)
-        token = self._backend.submission_token(info)
-        if self._tasks.claim(k, self._backend.expected_id(info), token):
-            self._tasks.submitted(k, self._backend.schedule(info))
+        token, app_id = self._backend.submission_token(info), self._backend.expected_id(info)
+        if self._tasks.change(k, WAITING, phase=IN_DOUBT, app_id=app_id, token=token, since=time.time()):
+            self._tasks.change(k, IN_DOUBT, phase=SUBMITTED, app_id=self._backend.schedule(info))
 
     def _settle(self) -> None:
         """Asks what became of submissions of which the answer was not heard."""
@@ -131,7 +131,7 @@ class Pacer:
             age_s = time.time() - task.since
             found = self._backend.find_submission(task.token or task.app_id, self._cfg, age_s=age_s)
             if found:
-                self._tasks.submitted(task.k, found)
+                self._tasks.change(task.k, IN_DOUBT, phase=SUBMITTED, app_id=found)
             elif found == "":
                 self._tasks.withdraw(task.k)
 
@@ -154,25 +154,18 @@ class Pacer:
         began = time.monotonic()
         answers = self._backend.describe_many(list(active)) if active else {}
         self._took_s = time.monotonic() - began
-        seen = []
         for app_id, task in active.items():
             answer = answers.get(app_id)
             if answer is None:
                 if time.time() - task.since > _GONE_S:
-                    self._tasks.end(task.k, AppState.UNKNOWN, msg="its scheduler no longer knows it")
+                    self._tasks.end(task.k, AppState.UNKNOWN, "its scheduler no longer knows it")
             elif is_terminal(answer.state):
-                self._ended(task, answer)
+                state = AppState.CANCELLED if task.stop and answer.state is AppState.FAILED else answer.state
+                code = exit_code(answer, state)
+                self._tasks.end(task.k, state, answer.msg, code=code, ended=answer.ended_at or 0.0)
             elif (answer.state, answer.msg) != (task.state, task.msg):
-                seen.append((task.k, answer.state, answer.msg))
-        if seen:
-            self._tasks.saw(seen)
+                self._tasks.change(task.k, SUBMITTED, state=answer.state.name, msg=answer.msg)
         return len(self._tasks.all(IN_DOUBT, SUBMITTED))
-
-    def _ended(self, task: Task, answer: DescribeAppResponse) -> None:
-        state = AppState.CANCELLED if task.stop and answer.state is AppState.FAILED else answer.state
-        self._tasks.end(
-            task.k, state, code=exit_code(answer, state), msg=answer.msg, ended=answer.ended_at or time.time()
-        )
 
     def _sleep(self, version: int, active: int) -> None:
         """Until the next look is due, or somebody has asked for something."""

@@ -6,15 +6,14 @@ import os
 import sys
 import time
 
-from torchx.errors import NotFoundError
 from torchx.runner.backends import is_near
-from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of
+from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of, opened
 from torchx.runner.views import View
 from torchx.schedulers.api import NONE, DescribeAppResponse, open_logs
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.inside import not_running
 from torchx.schedulers.kit.names import FILE_NAME
-from torchx.schedulers.kit.tasks import describe_sweep, waiting
+from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, waiting
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.copies import copy_data
@@ -89,17 +88,15 @@ class PacedSweeps(View):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         """What its pacer has noted; no scheduler is asked. One whose pacer was killed gets another."""
-        folder = folder_of(app_id)
-        if not folder:
+        if (tasks := opened(app_id)) is None:
             return None
-        with Tasks(folder) as tasks:
+        with tasks:
             head = tasks.head()
-            table = tasks.table(head["width"])
-            problem = tasks.problem()
-        answer = describe_sweep(app_id, table)
+            answer = describe_sweep(app_id, tasks.table(head["width"]))
+        problem = head["problem"]
         if not is_terminal(answer.state):
             if head["host"] == os.uname().nodename:
-                _start_pacer(folder, cwd=head["cwd"])
+                _start_pacer(tasks.folder, cwd=head["cwd"])
             else:
                 problem = problem or f"its tasks are submitted by `{head['host']}`"
         answer.msg += f"; {problem}" if problem else ""
@@ -107,11 +104,10 @@ class PacedSweeps(View):
         return answer
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
-        folder = folder_of(app_id)
-        if not folder:
+        if (tasks := opened(app_id)) is None:
             return None
-        with Tasks(folder) as tasks:
-            found = tasks.some(numbers)
+        with tasks:
+            found = tasks.some(*numbers)
         return [self._describe(f"{app_id}/{task.k}", task) for task in found]
 
     def _describe(self, app_id: str, task: Task) -> DescribeAppResponse:
@@ -127,23 +123,20 @@ class PacedSweeps(View):
         return answer
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
-        folder = folder_of(app_id)
-        if not folder:
+        if (tasks := opened(app_id)) is None:
             return None
-        with Tasks(folder) as tasks:
-            head = tasks.head()
-            return replica_names(_roles(head), len(tasks.table(head["width"]).states))
+        with tasks:
+            return replica_names(_roles(tasks.head()), len(tasks))
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        folder = folder_of(app_id)
-        with Tasks(folder) as tasks:
+        with Tasks(folder_of(app_id)) as tasks:
             roles = _roles(tasks.head())
-        return [self._lines(folder, *replica_of(roles, replica), query) for replica in replicas]
+        return [self._lines(tasks.folder, *replica_of(roles, replica), query) for replica in replicas]
 
     def job_of(self, app_id: str, replica: tuple[str, int]) -> tuple[Scheduler[Any], str, tuple[str, int]]:
         with Tasks(folder_of(app_id)) as tasks:
             number, there = replica_of(_roles(tasks.head()), replica)
-            (task,) = tasks.some([number])
+            (task,) = tasks.some(number)
         if task.phase != SUBMITTED:
             raise not_running(f"{app_id}/{number}", *there, str(self._describe(app_id, task).state))
         return self._scheduler, task.app_id, there
@@ -151,7 +144,7 @@ class PacedSweeps(View):
     def _lines(self, folder: str, k: int, replica: tuple[str, int], query: LogQuery) -> Iterator[str]:
         while True:
             with Tasks(folder) as tasks:
-                (task,) = tasks.some([k])
+                (task,) = tasks.some(k)
             if task.phase >= SUBMITTED and task.app_id:
                 break
             if task.phase == ENDED or not query.follow:
@@ -165,12 +158,13 @@ class PacedSweeps(View):
         self._stop(app_id, None)
 
     def cancel_task(self, app_id: str, number: int) -> None:
-        self._stop(app_id, [number])
+        self._stop(app_id, number)
 
-    def _stop(self, app_id: str, numbers: Sequence[int] | None) -> None:
+    def _stop(self, app_id: str, number: int | None) -> None:
         with Tasks(folder_of(app_id)) as tasks:
-            tasks.some(numbers or ())
-            tasks.stop(numbers)
+            if number is not None:
+                check_numbers(app_id, [number], len(tasks))
+            tasks.stop(number)
         self.describe(app_id)  # sees to it that there is a pacer
 
     def _delete_existing(self, app_id: str) -> None:
@@ -189,11 +183,8 @@ class PacedSweeps(View):
 
 def of_task(backend: Scheduler[Any], sweep: str, number: int) -> tuple[Scheduler[Any], str] | None:
     """Scheduler and app id of the job of a task; None while it has none of its own."""
-    folder = folder_of(sweep)
-    if not folder:
-        raise NotFoundError(f"there is no sweep `{sweep}`", hint="`torchx list` shows the runs on record")
-    with Tasks(folder) as tasks:
-        (task,) = tasks.some([number])
+    with Tasks(folder_of(sweep)) as tasks:
+        (task,) = tasks.some(number)
     return (backend, task.app_id) if task.phase == SUBMITTED else None
 
 
@@ -203,31 +194,30 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
     Args:
         job: the app and its run options, whose secrets are nowhere written down; None: those on record.
     """
+    import fcntl
     import json
     import subprocess
 
-    held = _lock(folder)
-    if held is None:
-        return
-    if job is None and time.time() - os.fstat(held).st_mtime < _AGAIN_S:  # the last one ended at once
-        os.close(held)
-        return
-    os.utime(held)
+    held = os.open(os.path.join(folder, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
-    argv = [sys.executable, "-c", _START.format(root=root), folder, str(held)]
-    fd = os.open(os.path.join(folder, LOG_FILE), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
     try:
-        process = subprocess.Popen(
-            argv,
-            stdin=subprocess.PIPE,
-            stdout=fd,
-            stderr=fd,
-            cwd=cwd if cwd and os.path.isdir(cwd) else None,
-            start_new_session=True,
-            pass_fds=[held],
-        )
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever has this file open is the pacer
+        if job is None and time.time() - os.fstat(held).st_mtime < _AGAIN_S:  # the last one ended at once
+            return
+        os.utime(held)
+        with open(os.path.join(folder, LOG_FILE), "ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _START.format(root=root), folder, str(held)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                cwd=cwd if cwd and os.path.isdir(cwd) else None,
+                start_new_session=True,
+                pass_fds=[held],
+            )
+    except BlockingIOError:  # there is one
+        return
     finally:
-        os.close(fd)
         os.close(held)
     assert process.stdin is not None
     with process.stdin as pipe:
@@ -256,16 +246,3 @@ def unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
 
 def _roles(head: dict[str, Any]) -> list[Any]:
     return appdef_from_dict(head["app"]).roles
-
-
-def _lock(folder: str) -> int | None:
-    """The lock of the sweep's pacer: whoever has this file open is it. None where there is one."""
-    import fcntl
-
-    fd = os.open(os.path.join(folder, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd

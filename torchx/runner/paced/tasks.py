@@ -17,7 +17,7 @@ from torchx.util.records import dataclass
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
     from typing import Any
 
 PREFIX = "sweep-"
@@ -109,6 +109,12 @@ def _connect(folder: str) -> sqlite3.Connection:
     return db
 
 
+def opened(app_id: str) -> Tasks | None:
+    """The tasks of a sweep; None where it is none that is paced."""
+    folder = folder_of(app_id)
+    return Tasks(folder) if folder else None
+
+
 class Tasks:
     """The tasks of one sweep. Each method is a transaction of its own.
 
@@ -129,11 +135,11 @@ class Tasks:
     # -- what there is ---------------------------------------------------------------------------
 
     def head(self) -> dict[str, Any]:
-        """What all tasks have in common, as it was given to :func:`create`."""
+        """What all tasks have in common, as it was given to :func:`create`; ``problem``: why none is submitted now."""
         import json
 
-        found: dict[str, Any] = json.loads(self._db.execute("SELECT head FROM sweep").fetchone()[0])
-        return found
+        head, problem = self._db.execute("SELECT head, problem FROM sweep").fetchone()
+        return {**json.loads(head), "problem": problem}
 
     def version(self) -> int:
         """A number that is another one when somebody else has written."""
@@ -154,23 +160,21 @@ class Tasks:
         """Those in some phases, in order."""
         return self._tasks(f"phase IN ({', '.join(map(str, phases))}) ORDER BY k")
 
-    def some(self, numbers: Iterable[int]) -> list[Task]:
+    def __len__(self) -> int:
+        return int(self._db.execute("SELECT count(*) FROM tasks").fetchone()[0])
+
+    def some(self, *numbers: int) -> list[Task]:
         """Those of these numbers, in this order.
 
         Raises:
             NotFoundError: there is none of such a number.
         """
-        count = int(self._db.execute("SELECT count(*) FROM tasks").fetchone()[0])
-        check_numbers(os.path.basename(self.folder), [*numbers], count)
+        check_numbers(os.path.basename(self.folder), numbers, len(self))
         return [task for k in numbers for task in self._tasks("k = ?", k)]
 
     def next(self) -> Task | None:
         """The first that waits."""
         return next(iter(self._tasks("phase = 0 ORDER BY k LIMIT 1")), None)
-
-    def problem(self) -> str:
-        """Why nothing is submitted just now."""
-        return str(self._db.execute("SELECT problem FROM sweep").fetchone()[0])
 
     def _tasks(self, where: str, *values: object) -> list[Task]:
         import json
@@ -184,45 +188,30 @@ class Tasks:
 
     # -- what becomes of it ----------------------------------------------------------------------
 
-    def claim(self, k: int, app_id: str, token: str) -> bool:
-        """Notes that a task is about to be submitted; False where it was cancelled meanwhile."""
-        sql = "UPDATE tasks SET phase = 1, app_id = ?, token = ?, since = ? WHERE k = ? AND phase = 0"
-        return self._write((sql, [(app_id, token, time.time(), k)])) > 0
-
-    def submitted(self, k: int, app_id: str) -> None:
-        """Its job is there."""
-        self._write(("UPDATE tasks SET phase = 2, app_id = ? WHERE k = ? AND phase = 1", [(app_id, k)]))
+    def change(self, k: int, phase: int, /, **columns: object) -> bool:
+        """Sets columns of a task; False where it is beyond this phase, for it was cancelled meanwhile."""
+        names = ", ".join(f"{name} = ?" for name in columns)
+        sql = f"UPDATE tasks SET {names} WHERE k = ? AND phase <= ?"  # noqa: S608  # ours
+        return self._db.execute(sql, (*columns.values(), k, phase)).rowcount > 0
 
     def withdraw(self, k: int) -> None:
         """It was not submitted after all: it waits, or is over where it is to be ended."""
-        sql = "UPDATE tasks SET phase = 0, state = 'PENDING', app_id = '', token = '' WHERE k = ?"
-        self._write((sql, [(k,)]), _end_stopped())
+        sql = """UPDATE tasks SET phase = 3 * stop, app_id = '', token = '', ended = ? * stop,
+            state = CASE stop WHEN 0 THEN 'PENDING' ELSE 'CANCELLED' END WHERE k = ? AND phase < 2"""
+        self._db.execute(sql, (time.time(), k))
 
-    def saw(self, seen: Iterable[tuple[int, AppState, str]]) -> None:
-        """How some are that go on, and why."""
-        sql = "UPDATE tasks SET state = ?, msg = ? WHERE k = ? AND phase = 2"
-        self._write((sql, [(state.name, msg, k) for k, state, msg in seen]))
-
-    def end(self, k: int, state: AppState, *, code: int | None = None, msg: str = "", ended: float = 0.0) -> None:
+    def end(self, k: int, state: AppState, msg: str, *, code: int | None = None, ended: float = 0.0) -> None:
         """How one has ended."""
-        sql = "UPDATE tasks SET phase = 3, state = ?, code = ?, msg = ?, ended = ? WHERE k = ?"
-        self._write((sql, [(state.name, code, msg, ended or time.time(), k)]))
+        values = {"state": state.name, "msg": msg, "code": code, "ended": ended or time.time()}
+        self.change(k, SUBMITTED, phase=ENDED, **values)
 
-    def stop(self, numbers: Sequence[int] | None = None) -> None:
-        """Notes that some tasks, or all, are to be ended; one that waits has ended by that."""
-        which, values = ("1", [()]) if numbers is None else ("k = ?", [(k,) for k in numbers])
-        self._write((f"UPDATE tasks SET stop = 1 WHERE phase < 3 AND {which}", values), _end_stopped())  # noqa: S608  # ours
+    def stop(self, number: int | None) -> None:
+        """Notes that a task, or each of them, is to be ended; one that waits has ended by that."""
+        sql = """UPDATE tasks SET stop = 1, phase = CASE phase WHEN 0 THEN 3 ELSE phase END,
+            state = CASE phase WHEN 0 THEN 'CANCELLED' ELSE state END,
+            ended = CASE phase WHEN 0 THEN ? ELSE ended END WHERE phase < 3 AND coalesce(?, k) = k"""
+        self._db.execute(sql, (time.time(), number))
 
     def say(self, problem: str) -> None:
         """Notes why nothing is submitted just now; empty: it is again."""
-        self._write(("UPDATE sweep SET problem = ?", [(problem,)]))
-
-    def _write(self, *statements: tuple[str, Sequence[tuple[object, ...]]]) -> int:
-        """One transaction; the number of rows that the last statement has changed."""
-        with self._db:
-            self._db.execute("BEGIN IMMEDIATE")
-            return [self._db.executemany(*statement).rowcount for statement in statements][-1]
-
-
-def _end_stopped() -> tuple[str, list[tuple[object, ...]]]:
-    return "UPDATE tasks SET phase = 3, state = 'CANCELLED', ended = ? WHERE phase = 0 AND stop = 1", [(time.time(),)]
+        self._db.execute("UPDATE sweep SET problem = ?", [problem])
