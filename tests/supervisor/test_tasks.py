@@ -242,7 +242,8 @@ def test_a_task_that_runs_is_found_by_its_environment(sweep: Sweep, claimed: Cal
         os.waitpid(pid, 0)
 
 
-def test_a_claimed_task_is_named_once_it_is_found(sweep: Sweep, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("over", [False, True], ids=["it runs", "it has ended"])
+def test_a_claimed_task_is_named_once_it_is_found(sweep: Sweep, over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the state file, before another one is claimed: after the next kill there is still but one in doubt."""
     monkeypatch.setattr("torchx.supervisor.task_client._run_guard", lambda *_: TAKEN)
     sweep.start(2)
@@ -252,7 +253,9 @@ def test_a_claimed_task_is_named_once_it_is_found(sweep: Sweep, monkeypatch: pyt
     writer = StateWriter(os.path.join(sweep.folder, STATE_FILE), job)
     writer.flush()
     writer.close()
-    pid = os.posix_spawn("/bin/sleep", ["sleep", "1000"], os.environ, setsid=True)
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "0" if over else "1000"], os.environ, setsid=True)
+    if over:
+        os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     try:
         made = TaskSupervisor(sweep.folder, {}, control=control, ends={}, started={0: pid})
         assert (sweep.state().replicas[0].pid, made._running) == (pid, {pid: 0})

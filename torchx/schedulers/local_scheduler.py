@@ -247,6 +247,9 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- what became of it -----------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
+        sweep, _, task = app_id.partition("/")
+        if task.isdigit():
+            return next(iter(self.describe_tasks(sweep, [int(task)]) or ()), None)
         job = self._known(app_id)
         described = job.describe() if job else None
         if described is None:
@@ -280,12 +283,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         from torchx.supervisor.reader import wait_for_end
 
-        job = self._known(app_id)
-        if job is None or wait_for_end(job.folder, timeout_s):
+        job = self._known(app_id.partition("/")[0])
+        if job is None or ("/" not in app_id and wait_for_end(job.folder, timeout_s)):
             return
         state = job.read()
         if state is not None and not state.ended:
-            super().wait_for_end(app_id, timeout_s)  # it runs on another machine
+            super().wait_for_end(app_id, timeout_s)  # it runs on another machine, or is a task of a sweep
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._find(app_id)
@@ -293,17 +296,17 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return None if state is None else [(role, k) for role, count in state.roles for k in range(count)]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        from torchx.schedulers.local.logs import JobEnd, open_log
+        from torchx.schedulers.local.logs import JobEnd, LogIterator, open_log
 
         job = self._need(app_id)
         end = JobEnd()
         state = job.read()
         if state is not None and TASKS in state.facts:
-            from torchx.schedulers.local.sweeps import open_task_log
+            from torchx.schedulers.batch.logs import check_query
 
-            found = [functools.partial(self._describe_task, app_id, k) for _, k in replicas]
-            paths = [job.task_log(k) for _, k in replicas]
-            return [open_task_log(path, query, find) for path, find in zip(paths, found, strict=True)]
+            check_query(query)
+            logs = [(f"{app_id}/{k}", job.task_log(k)) for _, k in replicas]
+            return [LogIterator(task, path, self, query.follow, query=query) for task, path in logs]
         return [open_log(self, app_id, job.replica_folder(role, k), query, end) for role, k in replicas]
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
@@ -347,10 +350,6 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         job = self._find(app_id)
         state = job.read() if job else None
         return None if state is None or TASKS not in state.facts else describe_some(state, app_id, numbers)
-
-    def _describe_task(self, app_id: str, number: int) -> DescribeAppResponse | None:
-        found = self.describe_tasks(app_id, [number])
-        return found[0] if found else None
 
     def cancel_task(self, app_id: str, number: int) -> None:
         from torchx.supervisor.reader import tell

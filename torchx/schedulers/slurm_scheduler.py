@@ -16,7 +16,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from torchx.errors import BackendError, CommandError, NotSupportedError, SpecError
+from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, Known, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder, LogPaths
@@ -376,7 +376,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         app_id = f"{sweeps.PREFIX}{job_id}"
         folder = self.folders(site).of(job_id)
         if folder is None:
-            raise sweeps.no_folder(app_id)
+            raise NotFoundError(f"there is no sweep `{app_id}`", hint="`torchx list` shows the runs on record")
         self.folders(site).remember(app_id, folder.path)
         if site is not self._here:
             self._sites[f"job {app_id}"] = site

@@ -6,7 +6,7 @@ import re
 
 from torchx.errors import SpecError
 from torchx.specs.states import AppState, is_terminal
-from torchx.util.records import dataclass, field
+from torchx.util.records import dataclass
 from torchx.util.strings import nearest
 
 TYPE_CHECKING = False
@@ -71,13 +71,10 @@ class TaskTable:
     exit_codes: list[int | None]
     ended: list[float]
     max_parallel: int = 0
-    _counts: dict[AppState, int] = field(default_factory=dict, repr=False, compare=False)
 
     def counts(self) -> dict[AppState, int]:
         """How many tasks are in each state; states of none are missing."""
-        if not self._counts:
-            self._counts = {state: self.states.count(state) for state in dict.fromkeys(self.states)}
-        return self._counts
+        return {state: self.states.count(state) for state in dict.fromkeys(self.states)}
 
     def failed(self) -> list[int]:
         """The tasks that failed, or of which nobody knows how they ended."""

@@ -159,17 +159,18 @@ class TaskSupervisor:
             if not line.pid and k in started:
                 line.pid, line.ticks = started[k], proctree.start_ticks(started[k])
                 self._changed(k)  # before another one is claimed
+            process = proctree.read_process(line.pid) if line.pid else None
             if line.pid in ends:
                 self._ended(k, ends[line.pid])
+            elif process is not None and process.ppid == os.getpid():
+                self._running[line.pid] = k
             elif not line.pid and k not in started:
                 line.state, line.started = PENDING, 0.0
                 self._changed(k)
+            elif same_boot and line.ticks and proctree.start_ticks(line.pid) == line.ticks:
+                self._others[line.pid] = k
             else:
-                process = proctree.read_process(line.pid) if same_boot and line.ticks else None
-                if process is None or process.ticks != line.ticks:
-                    self._lost(k)
-                else:
-                    (self._running if process.ppid == os.getpid() else self._others)[line.pid] = k
+                self._lost(k)
 
     # -- ending ----------------------------------------------------------------------------------
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from torchx.errors import BackendError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
-from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
 from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.schedulers.local.jobs import LocalJobs
-    from torchx.schedulers.local.logs import LogIterator
     from torchx.schedulers.metrics import ReplicaMetrics
 
 
@@ -163,29 +160,3 @@ def metrics(job: JobState, folder: str, number: int | None) -> list[ReplicaMetri
     for one in found.values():
         one.memory_limit, one.cpus = map(int, head.split())
     return [found[k] for k in sorted(found)]
-
-
-class _Task:
-    """What a reader of a log asks its scheduler, of one task of a sweep."""
-
-    def __init__(self, find: Callable[[], DescribeAppResponse | None]) -> None:
-        self._find = find
-
-    def describe(self, app_id: str) -> DescribeAppResponse | None:  # noqa: ARG002  # the contract's signature
-        return self._find()
-
-    def wait_for_end(self, app_id: str, timeout_s: float) -> None:  # noqa: ARG002  # as above
-        time.sleep(timeout_s)
-
-
-def open_task_log(path: str, query: LogQuery, find: Callable[[], DescribeAppResponse | None]) -> LogIterator:
-    """The lines of one task that the query wants; both streams are in one file, without times.
-
-    Args:
-        find: describes the task.
-    """
-    from torchx.schedulers.batch.logs import check_query
-    from torchx.schedulers.local.logs import LogIterator
-
-    check_query(query)
-    return LogIterator("", path, _Task(find), query.follow, query=query)  # type: ignore[arg-type]  # all that it asks

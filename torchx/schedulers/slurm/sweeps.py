@@ -5,9 +5,9 @@ from __future__ import annotations
 import copy
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
-from torchx.errors import CommandError, NotFoundError, NotSupportedError
+from torchx.errors import CommandError, NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.folders import JobFolder, LogPaths, ends_of, folder_name
 from torchx.schedulers.batch.logs import BatchLog, check_query
@@ -204,26 +204,26 @@ class Sweep:
         ends, active = self._ends(), {}
         if len(ends) < count:
             active, ends = self._active(), self._ends()  # in this order: what ends after the question is in the notes
+        stopped = self._stopped()
+        submitted = sum(n for _, n, _ in self.chunks)
+        silent = not all(k in ends or k in active or k in stopped for k in range(submitted))
+        known = self._accounted() if silent else {}  # killed, or their notes are not visible here yet
         states = [AppState.PENDING] * count
         table = TaskTable(states=states, exit_codes=[None] * count, ended=[0.0] * count, max_parallel=self._width)
-        cancelled, skipped = self._cancelled()
-        submitted = sum(n for _, n, _ in self.chunks)
-        unseen = []
         for k in range(count):
             if k in ends:
                 code, table.ended[k] = ends[k]
                 table.exit_codes[k] = code if code <= 128 else 128 - code
-                states[k] = AppState.SUCCEEDED if code == 0 else AppState.FAILED
-                if code > 128 and (cancelled or k in skipped):
-                    states[k] = AppState.CANCELLED
+                failed = AppState.CANCELLED if code > 128 and k in stopped else AppState.FAILED
+                states[k] = AppState.SUCCEEDED if code == 0 else failed
             elif k in active:
                 states[k] = active[k]
-            elif k >= submitted:
-                states[k] = AppState.CANCELLED if cancelled or k in skipped else AppState.PENDING
-            else:
-                unseen.append(k)
-        if unseen:
-            self._settle(table, unseen, cancelled=cancelled, skipped=skipped)
+            elif k in stopped:
+                states[k] = AppState.CANCELLED
+            elif k < submitted:
+                seen = known.get(k, AppState.UNKNOWN)
+                states[k] = seen if is_terminal(seen) else AppState.UNKNOWN
+                table.exit_codes[k] = 0 if seen is AppState.SUCCEEDED else None
         return table
 
     def is_over(self) -> bool:
@@ -235,7 +235,7 @@ class Sweep:
     def more(self, table: TaskTable) -> None:
         """Has the arrays submitted that are still to come, where the last task of those before did not do so."""
         submitted = sum(n for _, n, _ in self.chunks)
-        is_due = submitted < len(table.states) and not self._cancelled()[0]
+        is_due = submitted < len(table.states) and not self._is_cancelled()
         if is_due and (submitted == 0 or is_terminal(table.states[submitted - 1])):
             self.submit_more()
 
@@ -315,9 +315,13 @@ class Sweep:
         found = [(int(w[0]), int(w[1]), w[2]) for w in lines if len(w) == 3 and all(map(str.isdigit, w))]
         return found or [(0, min(self.count, self._size), self.app_id.removeprefix(PREFIX))]
 
-    def _cancelled(self) -> tuple[bool, set[int]]:
-        sizes = self._files.sizes([posixpath.join(self.folder.path, _CANCELLED)])
-        return None not in sizes.values(), {int(word) for word in self._read(_SKIPPED).split() if word.isdigit()}
+    def _is_cancelled(self) -> bool:
+        return None not in self._files.sizes([posixpath.join(self.folder.path, _CANCELLED)]).values()
+
+    def _stopped(self) -> Container[int]:
+        """The tasks that somebody wants ended."""
+        words = self._read(_SKIPPED).split()
+        return range(self.count) if self._is_cancelled() else {int(word) for word in words if word.isdigit()}
 
     def _ends(self) -> dict[int, tuple[int, float]]:
         """Exit code and time of each task that has noted its end."""
@@ -350,16 +354,6 @@ class Sweep:
             for low, high in _ranges(match[2] or match[3]):
                 found.update(dict.fromkeys(range(begins[match[1]] + low, begins[match[1]] + high + 1), state_of))
         return found
-
-    def _settle(self, table: TaskTable, unseen: Sequence[int], *, cancelled: bool, skipped: set[int]) -> None:
-        """Tasks that have ended without a word: killed, cancelled, or their notes are not visible here yet."""
-        known = self._accounted() if not cancelled else {}
-        for k in unseen:
-            state = known.get(k, AppState.UNKNOWN)
-            if cancelled or k in skipped:
-                state = AppState.CANCELLED
-            table.states[k] = state if is_terminal(state) else AppState.UNKNOWN
-            table.exit_codes[k] = 0 if state is AppState.SUCCEEDED else None
 
     def _accounted(self) -> dict[int, AppState]:
         ids = ",".join(job_id for _, _, job_id in self.chunks)
@@ -417,12 +411,7 @@ def _ranges(text: str) -> list[tuple[int, int]]:
     >>> _ranges("4-9,12")
     [(4, 9), (12, 12)]
     """
-    found = []
-    for part in text.split(","):
-        low, dash, high = part.partition("-")
-        if low.isdigit() and (high.isdigit() or not dash):
-            found.append((int(low), int(high) if dash else int(low)))
-    return found
+    return [(int(low), int(high or low)) for low, high in re.findall(r"(\d+)(?:-(\d+))?(?:,|$)", text)]
 
 
 def id_of(job_id: str, folder: JobFolder, run: Run) -> str:
@@ -434,8 +423,3 @@ def id_of(job_id: str, folder: JobFolder, run: Run) -> str:
     if chunks is None:
         Sweep(f"{PREFIX}{job_id}", folder, run).begin()
     return f"{PREFIX}{job_id}"
-
-
-def no_folder(app_id: str) -> NotFoundError:
-    """The error for a sweep whose folder is not known."""
-    return NotFoundError(f"there is no sweep `{app_id}`", hint="`torchx list` shows the runs on record")
