@@ -242,6 +242,25 @@ def test_a_task_that_runs_is_found_by_its_environment(sweep: Sweep, claimed: Cal
         os.waitpid(pid, 0)
 
 
+def test_a_task_that_was_seen_before_it_had_its_group(
+    sweep: Sweep, claimed: Callable[..., dict[int, int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the time its environment is read it is the task's program: it is looked at again, not taken for lost."""
+    path = task_log(sweep.folder, "r", 1)
+    os.makedirs(os.path.dirname(path))
+    Path(path).touch()
+    env = {**os.environ, proctree.ENV_JOB: sweep.folder, proctree.ENV_REPLICA: "1"}
+    pid = os.posix_spawn("/bin/sleep", ["sleep", "1000"], env, setsid=True)
+    try:
+        eventually(lambda: proctree.environment(pid, proctree.ENV_REPLICA) == "1")
+        seen = [proctree.Process(pid, "R", os.getpid(), os.getpid(), 1, group=group) for group in (pid, os.getpid())]
+        monkeypatch.setattr(task_guard, "_children", lambda: {pid: seen.pop()})
+        assert claimed(fresh=False) == {1: pid}
+    finally:
+        kill(pid)
+        os.waitpid(pid, 0)
+
+
 @pytest.mark.parametrize("over", [False, True], ids=["it runs", "it has ended"])
 def test_a_claimed_task_is_named_once_it_is_found(sweep: Sweep, over: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In the state file, before another one is claimed: after the next kill there is still but one in doubt."""

@@ -80,7 +80,8 @@ def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int
             whose = proctree.environment(pid, proctree.ENV_REPLICA)
             if process.group == pid and (whose == str(k) or (process.state in "ZX" and not fresh)):
                 return {k: pid}
-            in_doubt |= whose is None and process.state not in "ZX"
+            # Seen before it had its group, or before it is the task's program: it is looked at again.
+            in_doubt |= whose in (None, str(k)) and process.state not in "ZX"
         if not in_doubt or time.monotonic() > deadline:
             break
         time.sleep(0.001)
