@@ -61,8 +61,6 @@ def check(tasks: TaskList) -> None:
 
 
 def _is_word(value: str) -> bool:
-    if value.isascii():
-        return "\0" not in value
     try:
         return b"\0" not in os.fsencode(value)
     except UnicodeEncodeError:
