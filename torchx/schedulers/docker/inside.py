@@ -14,7 +14,7 @@ from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.docker.containers import Container
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, Tty, not_running
-from torchx.schedulers.inside.marks import MarkedProcess
+from torchx.schedulers.inside.marks import MarkedProcess, kill_words
 from torchx.specs.api import AppState
 
 _HEAD = 8
@@ -49,7 +49,8 @@ class ContainerProcess(MarkedProcess):
         super().__init__(tty)
         self._engine = engine
         self._container = container
-        self._id, self._connection, self._begun = self._start(self._mark.words(argv), stdin=True, tty=self._tty)
+        self._link: socket.socket
+        self._id, self._link, self._begun = self._start(self._mark.words(argv), stdin=True, tty=self._tty)
         self._stream, self._left = (STDOUT, -1) if self._tty else (0, 0)
 
     def _start(self, words: list[str], *, stdin: bool, tty: bool) -> tuple[str, socket.socket, bytes]:
@@ -63,12 +64,12 @@ class ContainerProcess(MarkedProcess):
 
     def write(self, data: bytes) -> None:
         try:
-            self._connection.sendall(data)
+            self._link.sendall(data)
         except ConnectionError as e:
             raise BrokenPipeError("its stdin is closed") from e
 
     def _end_stdin(self) -> None:
-        socket.socket.shutdown(self._connection, socket.SHUT_WR)  # of TLS, too: its own would end both ways
+        socket.socket.shutdown(self._link, socket.SHUT_WR)  # of TLS, too: its own would end both ways
 
     def _piece(self) -> tuple[int, bytes] | None:
         while self._left == 0:
@@ -87,8 +88,8 @@ class ContainerProcess(MarkedProcess):
         size = {"h": rows, "w": columns}
         self._mark.once_known(lambda _: self._engine.call("POST", f"/exec/{self._id}/resize", size))
 
-    def _run(self, words: list[str]) -> None:
-        _, connection, _ = self._start(words, stdin=False, tty=False)
+    def _signal(self, who: str, number: int | None) -> None:
+        _, connection, _ = self._start(kill_words(who, number), stdin=False, tty=False)
         with connection:
             while connection.recv(CHUNK):  # until it has ended
                 pass
@@ -106,12 +107,6 @@ class ContainerProcess(MarkedProcess):
             time.sleep(pause)
             pause = min(2 * pause, 0.1)
 
-    def _limit(self, seconds: float) -> None:
-        self._connection.settimeout(seconds)
-
-    def _let_go(self) -> None:
-        self._connection.close()
-
     def _exactly(self, count: int) -> bytes | None:
         parts = b""
         while len(parts) < count:
@@ -126,6 +121,6 @@ class ContainerProcess(MarkedProcess):
             data, self._begun = self._begun[:most], self._begun[most:]
             return data
         try:
-            return self._connection.recv(most)
+            return self._link.recv(most)
         except ConnectionError:
             return b""

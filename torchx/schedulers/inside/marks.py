@@ -13,6 +13,7 @@ from torchx.schedulers.kit.shell import quote
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from typing import Any
 
     from torchx.schedulers.inside import Tty
 
@@ -119,11 +120,14 @@ class Mark:
 class MarkedProcess(InsideProcess):
     """A process that the script of a :class:`Mark` starts, over a connection of the backend."""
 
+    _link: Any
+    """The connection: it has ``settimeout``, for all that is read from now on, and ``close``."""
+    _over = False
+    """Whether it has ended, where that is known without its exit code."""
+
     def __init__(self, tty: Tty | None) -> None:
         self._mark = Mark(tty)
         self._tty = tty is not None
-        self._over = False
-        """Whether it has ended, where that is known without its exit code."""
 
     @abstractmethod
     def _piece(self) -> tuple[int, bytes] | None:
@@ -134,16 +138,8 @@ class MarkedProcess(InsideProcess):
         """Ends its stdin; an OSError when it has ended."""
 
     @abstractmethod
-    def _run(self, words: list[str]) -> None:
-        """Runs a command beside it, to its end."""
-
-    @abstractmethod
-    def _limit(self, seconds: float) -> None:
-        """From now on, reading ends, or fails with an OSError, where nothing comes for so long."""
-
-    @abstractmethod
-    def _let_go(self) -> None:
-        """Closes the connection."""
+    def _signal(self, who: str, number: int | None) -> None:
+        """Sends a signal to what the script has started; None: ends it."""
 
     def close_stdin(self) -> None:
         if not self._tty:
@@ -154,27 +150,30 @@ class MarkedProcess(InsideProcess):
         return self._mark.read(self._piece)
 
     def send_signal(self, number: int) -> None:
-        self._mark.once_known(lambda who: self._run(kill_words(who, number)))
+        self._mark.once_known(lambda who: self._signal(who, number))
 
     def close(self) -> None:
         import signal
 
         with suppress(OSError):
             if self._goes_on():
-                self._limit(_END_S)
+                self._link.settimeout(_END_S)
                 self._mark.seek(self._piece)
         if self._goes_on() and self._mark.who:
             self._mark.code = 128 + signal.SIGHUP
-            self._run(kill_words(self._mark.who, signal.SIGHUP, signal.SIGTERM))
-        self._let_go()
+            self._signal(self._mark.who, None)
+        self._link.close()
 
     def _goes_on(self) -> bool:
         return self._mark.code is None and not self._over
 
 
-def kill_words(who: str, *numbers: int) -> list[str]:
-    """The command that sends signals to the group of a process, or to it alone where it has none of its own."""
+def kill_words(who: str, number: int | None) -> list[str]:
+    """The command that sends a signal to the group of a process, or to it alone where it has none of its own; None: two
+    that end it.
+    """
     import signal
 
+    numbers = [signal.SIGHUP, signal.SIGTERM] if number is None else [number]
     kills = (f"kill -s {signal.Signals(number).name.removeprefix('SIG')}" for number in numbers)
     return ["sh", "-c", "; ".join(f"{kill} -- -{int(who)} 2>/dev/null || {kill} {int(who)}" for kill in kills)]

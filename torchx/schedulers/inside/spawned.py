@@ -31,9 +31,6 @@ class SpawnedProcess(InsideProcess):
         argv: the program, with what it needs to be found.
         env: its environment; that of this process when None.
         beside: pid of a process whose resource limits it gets, and with which it ends; 0: none.
-
-    Attributes:
-        patience_s: what is read has ended when nothing comes for so long; None: only when it ends.
     """
 
     def __init__(
@@ -90,7 +87,7 @@ class SpawnedProcess(InsideProcess):
         self._wake, self._waker = os.pipe()
         self._select.register(self._wake, selectors.EVENT_READ, _WAKE)
         self._ended = -1
-        self.patience_s: float | None = None
+        self._patience_s: float | None = None
         self._other = -1
         if beside and sys.platform == "linux":
             with suppress(ProcessLookupError):
@@ -122,7 +119,7 @@ class SpawnedProcess(InsideProcess):
             self._child.stdin.close()
 
     def read(self) -> tuple[int, bytes] | None:
-        if not self._reading.acquire(timeout=-1 if self.patience_s is None else self.patience_s):
+        if not self._reading.acquire(timeout=-1 if self._patience_s is None else self._patience_s):
             return None  # another thread reads, and waits
         try:
             return self._read()
@@ -131,7 +128,7 @@ class SpawnedProcess(InsideProcess):
 
     def _read(self) -> tuple[int, bytes] | None:
         while not self._closed and self._select.get_map().keys() - {self._other, self._wake}:
-            ready = {key.data: key.fd for key, _ in self._select.select(self.patience_s)}
+            ready = {key.data: key.fd for key, _ in self._select.select(self._patience_s)}
             if (
                 not ready or self._closed
             ):  # it has ended, and others have its terminal open; or another thread closes it
@@ -143,7 +140,7 @@ class SpawnedProcess(InsideProcess):
                 continue
             if stream == _ENDED:  # what it has written last may come a moment later
                 self._select.unregister(ready[stream])
-                self.patience_s = _LAST_WORDS_S
+                self._patience_s = _LAST_WORDS_S
                 continue
             try:
                 data = os.read(ready[stream], CHUNK)
@@ -152,7 +149,7 @@ class SpawnedProcess(InsideProcess):
             if data:
                 return stream, data
             self._select.unregister(ready[stream])
-            if self._ended >= 0 and self.patience_s is None:
+            if self._ended >= 0 and self._patience_s is None:
                 self._select.unregister(self._ended)
         return None
 
@@ -163,6 +160,10 @@ class SpawnedProcess(InsideProcess):
 
         if self._master >= 0:
             fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+    def settimeout(self, seconds: float) -> None:
+        """What is read has ended when nothing comes for so long."""
+        self._patience_s = seconds
 
     def send_signal(self, number: int) -> None:
         if self._child.poll() is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import BackendError
 from torchx.schedulers.inside import STDERR, STDOUT, InsideProcess
-from torchx.schedulers.inside.marks import MarkedProcess
+from torchx.schedulers.inside.marks import MarkedProcess, kill_words
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.pod_answers import main_container, read_pod
 from torchx.schedulers.kubernetes.spdy import Spdy
@@ -48,7 +48,7 @@ class PodProcess(MarkedProcess):
         self._path, self._container, self._api = path, container, api
         self._status = b""
         self._why = "the connection to the cluster was lost"
-        self._spdy = self._exec(self._mark.words(argv), tty=self._tty)
+        self._link: Spdy = self._exec(self._mark.words(argv), tty=self._tty)
 
     def _exec(self, words: list[str], *, tty: bool) -> Spdy:
         on = {"stdin": "true", "stdout": "true", "stderr": str(not tty).lower(), "tty": str(tty).lower()}
@@ -61,16 +61,16 @@ class PodProcess(MarkedProcess):
 
     def _send(self, stream: int, data: bytes) -> None:
         try:
-            self._spdy.write(stream, data)
+            self._link.write(stream, data)
         except OSError as e:
             raise BrokenPipeError("its stdin is closed") from e
 
     def _end_stdin(self) -> None:
-        self._spdy.end(_STDIN)
+        self._link.end(_STDIN)
 
     def _piece(self) -> tuple[int, bytes] | None:
         while self._mark.code is None:
-            stream, data, ended = self._spdy.read()
+            stream, data, ended = self._link.read()
             if stream in (_OUT, _ERR_OR_SIZE) and data:
                 return STDOUT if stream == _OUT else STDERR, data
             if stream == _STATUS:
@@ -100,8 +100,8 @@ class PodProcess(MarkedProcess):
 
         self._send(_ERR_OR_SIZE, json.dumps({"Width": columns, "Height": rows}).encode())
 
-    def _run(self, words: list[str]) -> None:
-        other = self._exec(words, tty=False)
+    def _signal(self, who: str, number: int | None) -> None:
+        other = self._exec(kill_words(who, number), tty=False)
         while other.read()[0]:  # until it has ended
             pass
         other.close()
@@ -112,9 +112,3 @@ class PodProcess(MarkedProcess):
                 f"it is not known how the command ended: {self._why}", hint="it may go on inside the replica"
             )
         return self._mark.code
-
-    def _limit(self, seconds: float) -> None:
-        self._spdy.limit(seconds)
-
-    def _let_go(self) -> None:
-        self._spdy.close()

@@ -103,7 +103,7 @@ class Spdy:
                     return head, data, bool(rest >> 24 & _FIN)
         return 0, b"", True
 
-    def limit(self, seconds: float) -> None:
+    def settimeout(self, seconds: float) -> None:
         """From now on, the connection counts as lost where nothing passes for so long."""
         self._socket.settimeout(seconds)
 

@@ -85,6 +85,7 @@ class DataChannel:
         self._early: dict[int, tuple[int, bytes]] = {}
         self._sent = self._taken = 0
         self._problem: TorchXError | None = None
+        self._patience_s: float | None = None
         self.ended = self._over = False
         self.said = ""
         try:
@@ -144,10 +145,16 @@ class DataChannel:
             self._unacknowledged[number] = (message, now + pause, min(2 * pause, _AGAIN_MOST_S))
         self._put(message)
 
+    def settimeout(self, seconds: float) -> None:
+        """So long it is read for at most, from now on, where no time is given."""
+        self._patience_s = seconds
+
     def read(self, timeout_s: float | None = None) -> bytes:
         """The next output; nothing at the end, or when none comes for so long."""
         with self._changed:
-            self._changed.wait_for(lambda: self._pieces or self._over, timeout_s)
+            self._changed.wait_for(
+                lambda: self._pieces or self._over, self._patience_s if timeout_s is None else timeout_s
+            )
             if self._problem is not None:
                 raise self._problem
             found, self._pieces = b"".join(self._pieces), []

@@ -17,7 +17,7 @@ from torchx.schedulers.aws.batch.channel import DataChannel
 from torchx.schedulers.aws.client import call_once
 from torchx.schedulers.aws.errors import AwsError
 from torchx.schedulers.inside import STDERR, STDOUT, described, not_running
-from torchx.schedulers.inside.marks import MarkedProcess
+from torchx.schedulers.inside.marks import MarkedProcess, kill_words
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.specs.api import AppState
 
@@ -99,17 +99,16 @@ class TaskProcess(MarkedProcess):
         self._rest = b""
         self._decoded: list[tuple[int, bytes]] = []
         self._said = b""
-        self._patience_s: float | None = None
         words = self._mark.words(argv) if self._tty else self._mark.words(argv, _FRAMES)
         first = " ".join(map(quote, [self._mark.text, "yes" if tty else "no", *words[4:]]))
         start = f"torchx_start() {{\n{words[2]}\n}}"
         script = f"set -- {first}\n{start}\n{read_script(__file__, 'inside.sh')}".encode()
-        self._channel = self._open(_BOOT % self._mark.text)
+        self._link: DataChannel = self._open(_BOOT % self._mark.text)
         try:
             self._await(f"{self._mark.text}@\n".encode())
-            self._channel.write(b"%d\n%s" % (len(script), script))
+            self._link.write(b"%d\n%s" % (len(script), script))
         except BaseException:
-            self._channel.close()
+            self._link.close()
             raise
 
     def _open(self, command: str) -> DataChannel:
@@ -141,7 +140,7 @@ class TaskProcess(MarkedProcess):
         """What comes up to the sign is of the shell before it reads the script."""
         deadline = time.monotonic() + _START_S
         while sign not in self._rest:  # nothing comes behind it before the script is there
-            data = self._channel.read(max(deadline - time.monotonic(), 0))
+            data = self._link.read(max(deadline - time.monotonic(), 0))
             if not data:
                 raise self._failed()
             self._rest += data
@@ -149,7 +148,7 @@ class TaskProcess(MarkedProcess):
 
     def _failed(self) -> BackendError:
         """The error for a script that did not begin."""
-        said = (self._said + self._rest).decode("utf-8", "replace").strip() or self._channel.said
+        said = (self._said + self._rest).decode("utf-8", "replace").strip() or self._link.said
         return BackendError(
             f"nothing could be started in task `{self._task}`{f': {said}' if said else ''}",
             hint="the image needs sh, stty, dd, base64, sed and tr",
@@ -157,19 +156,19 @@ class TaskProcess(MarkedProcess):
 
     def write(self, data: bytes) -> None:
         if self._tty:
-            self._channel.write(data)
+            self._link.write(data)
             return
         for begin in range(0, len(data), _FRAME):
-            self._channel.write(_frame(data[begin : begin + _FRAME]))
+            self._link.write(_frame(data[begin : begin + _FRAME]))
 
     def _end_stdin(self) -> None:
-        self._channel.write(_frame(b""))
+        self._link.write(_frame(b""))
 
     def _piece(self) -> tuple[int, bytes] | None:
         while not self._decoded:
-            data = b"" if self._mark.code is not None else self._channel.read(self._patience_s)
+            data = b"" if self._mark.code is not None else self._link.read()
             if not data:
-                self._over = self._channel.ended
+                self._over = self._link.ended
                 return None
             self._decode(data)
         return self._decoded.pop(0)
@@ -192,10 +191,10 @@ class TaskProcess(MarkedProcess):
                 self._decoded.append((stream, binascii.a2b_base64(text)))
 
     def resize(self, columns: int, rows: int) -> None:
-        self._mark.once_known(lambda _: self._channel.resize(columns, rows))
+        self._mark.once_known(lambda _: self._link.resize(columns, rows))
 
-    def _run(self, words: list[str]) -> None:
-        other = self._open(" ".join(map(quote, words)))
+    def _signal(self, who: str, number: int | None) -> None:
+        other = self._open(" ".join(map(quote, kill_words(who, number))))
         deadline = time.monotonic() + _END_S
         while other.read(max(deadline - time.monotonic(), 0)):  # until it has ended
             pass
@@ -204,19 +203,13 @@ class TaskProcess(MarkedProcess):
     def wait(self) -> int:
         if self._mark.code is not None:
             return self._mark.code
-        if not self._channel.ended:
+        if not self._link.ended:
             raise BackendError(
                 f"the connection to task `{self._task}` was lost", hint="the command may go on inside the replica"
             )
         if not self._mark.who:
             raise self._failed()
         return 128 + signal.SIGKILL  # it was ended from outside
-
-    def _limit(self, seconds: float) -> None:
-        self._patience_s = seconds
-
-    def _let_go(self) -> None:
-        self._channel.close()
 
 
 def _frame(data: bytes) -> bytes:
