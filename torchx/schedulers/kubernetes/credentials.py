@@ -44,21 +44,17 @@ class Cluster:
         options = {name: value for name, value in given.items() if value is not None}
         if not configuration.verify_ssl:  # urllib3's own would read all authorities of the machine, which takes 20 ms
             options["ssl_context"] = urllib3.util.create_urllib3_context(cert_reqs=ssl.CERT_NONE)
-        if configuration.proxy and not _goes_around(configuration):
-            headers = configuration.proxy_headers
-            self.pool_manager = urllib3.ProxyManager(configuration.proxy, proxy_headers=headers, **options)
-        else:
-            self.pool_manager = urllib3.PoolManager(**options)
+        self.pool_manager = urllib3.PoolManager(**options)
+        if configuration.proxy:
+            from requests.utils import should_bypass_proxies
+
+            if not should_bypass_proxies(configuration.host, no_proxy=configuration.no_proxy or ""):
+                headers = configuration.proxy_headers
+                self.pool_manager = urllib3.ProxyManager(configuration.proxy, proxy_headers=headers, **options)
 
     def request(self, method: str, url: str) -> Any:
         """The answer of a provider of identities, which is asked for a new token."""
         return self.pool_manager.request(method, url)
-
-
-def _goes_around(configuration: Any) -> bool:
-    from requests.utils import should_bypass_proxies
-
-    return bool(should_bypass_proxies(configuration.host, no_proxy=configuration.no_proxy or ""))
 
 
 def official() -> Any:
