@@ -5,6 +5,8 @@ https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeco
 
 from __future__ import annotations
 
+import functools
+import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -18,8 +20,6 @@ _POD_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _CONNECTIONS = 300
 """More than the logs that are followed at a time: each holds a connection, and all are kept for the next call."""
 _IN_POD = "KUBERNETES_SERVICE_HOST"
-
-_aside: dict[str, ModuleType] = {}
 
 
 class Cluster:
@@ -76,12 +76,13 @@ def _missing() -> MissingDependencyError:
     )
 
 
-@contextmanager
-def without_models() -> Iterator[None]:
-    """Within, the package ``kubernetes`` is imported without its models and calls, which take 0.2 of its 0.3 seconds.
+@functools.cache
+def _reader() -> tuple[Any, Any]:
+    """What a configuration is made of, and the module that reads kubeconfig, as the package ``kubernetes`` has them.
 
-    They are not used here. What has been imported is put aside afterwards, and whoever imports the package elsewhere
-    gets all of it. A program that has it already, or in which another thread might import it now, has the whole one.
+    They are imported without its models and calls, which are not used here, and without OAuth, which is imported where
+    a token is renewed by it: 0.25 of 0.3 seconds. Whoever imports the package elsewhere gets all of it; a program that
+    has it already, or in which another thread might import it now, has the whole one.
 
     Raises:
         MissingDependencyError: it is not installed.
@@ -89,57 +90,33 @@ def without_models() -> Iterator[None]:
     import threading
 
     if "kubernetes" in sys.modules or threading.active_count() > 1:
-        official()
-        yield
-        return
-    sys.modules.update(_aside or _packages())
-    try:
-        if not _aside:
-            import kubernetes.client.configuration
+        client = official()
+        from kubernetes import config
 
-            kubernetes.client.Configuration = kubernetes.client.configuration.Configuration
-            _import_reader()
-        yield
-    finally:
-        for name in [name for name in sys.modules if name.partition(".")[0] == "kubernetes"]:
-            _aside[name] = sys.modules.pop(name)
-
-
-def _packages() -> dict[str, ModuleType]:
-    """The packages whose ``__init__`` would import everything; the modules in them are imported as ever."""
-    import importlib.util
-
+        return client.Configuration, config
     spec = importlib.util.find_spec("kubernetes")
     if spec is None or spec.submodule_search_locations is None:
         raise _missing()
-    found: dict[str, ModuleType] = {}
-    for name in ("kubernetes", "kubernetes.client"):
-        found[name] = ModuleType(name)
-        found[name].__path__ = [
-            os.path.join(folder, *name.split(".")[1:]) for folder in spec.submodule_search_locations
-        ]
-    found["kubernetes"].client = found["kubernetes.client"]  # type: ignore[attr-defined]
-    found["kubernetes.client"].ApiClient = Cluster  # type: ignore[attr-defined]  # named by the reader of kubeconfig
-    return found
-
-
-def _import_reader() -> None:
-    """Imports the reader of kubeconfig; what it needs of OAuth takes half of the time, and is imported when it asks."""
-    later = {name: ModuleType(name) for name in ("oauthlib", "oauthlib.oauth2", "requests_oauthlib")}
+    oauth = {"oauthlib", "oauthlib.oauth2", "requests_oauthlib"}
+    oauth = set() if oauth & sys.modules.keys() else oauth
+    ours = {name: ModuleType(name) for name in ("kubernetes", "kubernetes.client", *oauth)}
+    ours["kubernetes"].__path__ = [*spec.submodule_search_locations]
+    ours["kubernetes.client"].__path__ = [os.path.join(folder, "client") for folder in spec.submodule_search_locations]
+    ours["kubernetes.client"].ApiClient = Cluster  # type: ignore[attr-defined]  # named by the reader of kubeconfig
 
     def session(*args: Any, **kwargs: Any) -> Any:
-        from importlib import import_module
+        ours["oauthlib"].oauth2 = importlib.import_module("oauthlib.oauth2")  # type: ignore[attr-defined]  # its errors
+        return importlib.import_module("requests_oauthlib").OAuth2Session(*args, **kwargs)
 
-        later["oauthlib"].oauth2 = import_module("oauthlib.oauth2")  # type: ignore[attr-defined]  # it names an error
-        return import_module("requests_oauthlib").OAuth2Session(*args, **kwargs)
-
-    later["requests_oauthlib"].OAuth2Session = session  # type: ignore[attr-defined]
-    later = {} if later.keys() & sys.modules.keys() else later
-    sys.modules.update(later)
+    if oauth:
+        ours["requests_oauthlib"].OAuth2Session = session  # type: ignore[attr-defined]
+    sys.modules.update(ours)
     try:
-        import kubernetes.config  # noqa: F401
+        made = importlib.import_module("kubernetes.client.configuration").Configuration
+        ours["kubernetes.client"].Configuration = made  # type: ignore[attr-defined]
+        return made, importlib.import_module("kubernetes.config")
     finally:
-        for name in later:
+        for name in [name for name in sys.modules if name in ours or name.startswith("kubernetes.")]:
             del sys.modules[name]
 
 
@@ -150,14 +127,7 @@ def connect(context: str | None) -> tuple[Cluster, str]:
         MissingDependencyError: the client is not installed.
         BackendError: there is no cluster to talk to, or nobody to be there.
     """
-    with without_models():
-        return _connected(context)
-
-
-def _connected(context: str | None) -> tuple[Cluster, str]:
-    from kubernetes import client
-
-    configuration = client.Configuration()
+    configuration = _reader()[0]()
     try:
         namespace = _kubeconfig(configuration, context)
     except BackendError:
@@ -186,8 +156,7 @@ def keep_alive() -> list[tuple[int, int, int]]:
 
 
 def _kubeconfig(configuration: Any, context: str | None) -> str:
-    from kubernetes import config
-
+    _, config = _reader()
     # The client looks at the variable once, when it is imported; kubectl, and we, each time.
     files = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
     if not any(os.path.exists(file) for file in files.split(os.pathsep)):
@@ -228,8 +197,7 @@ def _errors() -> Iterator[list[str]]:
 
 def _service_account(configuration: Any) -> str:
     """Sets up the pod's service account. Returns the pod's namespace."""
-    from kubernetes import config
-
+    _, config = _reader()
     try:
         config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException as e:
