@@ -146,7 +146,7 @@ class DataChannel:
         self._put(message)
 
     def settimeout(self, seconds: float) -> None:
-        """So long it is read for at most, from now on, where no time is given."""
+        """From now on, reading takes so long at most where no time is given."""
         self._patience_s = seconds
 
     def read(self, timeout_s: float | None = None) -> bytes:
