@@ -308,7 +308,8 @@ def test_options_that_config_files_say_otherwise(torchx: Call, repo: Path) -> No
     (repo / ".torchxconfig").write_text("[local_cwd]\ncancel_grace_s = 77\nlog_dir = /tmp/x\n")
     page = torchx("rerun", "@last", "--dryrun", "--json")
     assert json.loads(page.out)["cfg"]["cancel_grace_s"]["value"] == 10
-    assert "the run had no `log_dir`" in page.err
+    notes = [line for line in page.err.splitlines() if "the run had no" in line]
+    assert notes == ["the run had no `log_dir`, and .torchxconfig:3 says `/tmp/x`"]
 
 
 def test_not_launched_by_the_command_line(torchx: Call, repo: Path) -> None:
@@ -334,6 +335,18 @@ def test_torchrun_is_told_of_the_number_of_nodes(torchx: Call, repo: Path, befor
     assert role.args[1] == f"torchrun --nnodes {'1:4' if before == '1:4' else '8'} x"
     listed = AppDef("a", [Role("r", image="", args=["--nnodes", "2", "x"], num_replicas=2)])
     assert changed(listed, ["roles.r.num_replicas=8"]).roles[0].args == ["--nnodes", "8", "x"]
+
+
+@pytest.mark.parametrize("path", ["num_replicas.x", "roles.r.image.x", "roles.r.resource.cpu.x.y", "resource.x.y"])
+def test_what_has_nothing_below_it(path: str) -> None:
+    """A number and a text have no fields: the line names what was given."""
+    from torchx.errors import SpecError
+    from torchx.runner.capsule.changes import changed
+    from torchx.specs import AppDef, Role
+
+    with pytest.raises(SpecError) as e:
+        changed(AppDef("a", [Role("r", image="i")]), [f"{path}=1"])
+    assert str(e.value).startswith(f"`--set {path}`: there is no `x`")
 
 
 def test_asks_a_person(repo: Path, torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -211,6 +211,18 @@ def test_a_request_is_read_whole(tmp_path) -> None:
     os.close(read)
 
 
+@pytest.mark.parametrize(
+    "sent", [MAGIC[:-1] + b"?" + (1).to_bytes(8, "big") + b"N", MAGIC + b"\0"], ids=["other", "cut"]
+)
+def test_what_is_no_request(sent) -> None:
+    """Bytes of somebody else's, as long as ours or not, are not taken for a request."""
+    read, write = os.pipe()
+    os.write(write, sent)
+    os.close(write)
+    assert read_request(read) is None
+    os.close(read)
+
+
 def test_a_supervisor_that_is_killed(caller, tmp_path, gate) -> None:
     """Its job FAILED, with the signal's name; nothing of the job is alive, and other jobs are not touched."""
     job, other = tmp_path / "job", tmp_path / "other"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,21 @@ def test_the_record(home: Path) -> None:
     assert record(other) == [BAD]
     Path(f"{other}.damaged-20261123T000000-1").write_text("")
     assert record(other) == [UNKNOWN, BAD]
+
+
+def test_how_a_record_is_mended(home: Path) -> None:
+    """A damaged file is set aside by the next command; what another program holds for now is not: no such thing is said."""
+    path = home / "other.db"
+    path.write_bytes(b"no database" * 500)
+    (damaged,) = here._record(str(path))
+    assert (damaged.verdict, damaged.fix) == (BAD, "`torchx list` sets it aside, and begins a new one")
+    path.unlink()
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("CREATE TABLE runs (a)")
+        db.execute("BEGIN EXCLUSIVE")
+        (locked,) = here._record(str(path))
+    assert (locked.verdict, locked.fix) == (UNKNOWN, "")
+    assert "cannot be read: database is locked" in locked.said
 
 
 def test_completion(home: Path) -> None:

@@ -45,11 +45,17 @@ def test_a_file_at_home() -> None:
 def test_there_is_none(reference: str, said: str, tmp_path: Path) -> None:
     """One line says why; what a command printed is not in it."""
     os.mkfifo(tmp_path / "fifo")
-    (tmp_path / "big").write_text("x" * (200 << 10))
+    (tmp_path / "big").write_text("x" * ((128 << 10) + 1))
     with pytest.raises(ConfigError) as e:
         look_up("X", Secret(reference.format(tmp=tmp_path)))
     assert said.format(tmp=tmp_path) in str(e.value)
     assert "\n" not in str(e.value)
+
+
+def test_as_long_as_linux_passes_on(tmp_path: Path) -> None:
+    """128 KiB, to the last character."""
+    (tmp_path / "long").write_text("y" * (128 << 10))
+    assert look_up("X", Secret(f"file:{tmp_path}/long")) == "y" * (128 << 10)
 
 
 def test_a_command_runs_once(tmp_path: Path) -> None:

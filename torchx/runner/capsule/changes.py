@@ -65,9 +65,7 @@ def _put(target: dict[str, Any], keys: list[str], text: str, path: str) -> None:
     node: Any = target
     for key in above:
         node = node[_key(node, key, path)]
-        if not isinstance(node, (dict, list)):
-            raise _no_such(path, last, [])
-    open_ended = bool(above) and above[-1] in _OPEN
+    open_ended = isinstance(node, dict) and bool(above) and above[-1] in _OPEN
     key = last if open_ended else _key(node, last, path)
     before = node.get(key) if isinstance(node, dict) else node[key]
     value = text if isinstance(before, str) or (above and above[-1] in _STRINGS) else _parsed(text)
@@ -81,8 +79,8 @@ def _key(node: dict[str, Any] | list[Any], key: str, path: str) -> Any:
         if key.isdecimal() and int(key) < len(node):
             return int(key)
         raise _no_such(path, key, [str(i) for i in range(len(node))])
-    if key not in node:
-        raise _no_such(path, key, node)
+    if not isinstance(node, dict) or key not in node:
+        raise _no_such(path, key, node if isinstance(node, dict) else [])
     return key
 
 
