@@ -6,6 +6,7 @@ exit code: https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Conta
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping
 
@@ -146,8 +147,6 @@ class Job:
 
     def sizes(self) -> list[tuple[str, int, int | None]]:
         """Name, replicas and least replicas of each role; as the containers have it where no label says it."""
-        import json
-
         try:
             return [(str(n), int(count), least) for n, count, least in json.loads(self.labelled(LABEL_SIZES))]
         except (ValueError, TypeError, RecursionError):
@@ -156,8 +155,6 @@ class Job:
 
     def roles(self) -> list[Role]:
         """The roles as they were submitted, secrets masked; as much as is known where replica 0 was removed."""
-        import json
-
         from torchx.specs.serialize import role_from_dict
 
         roles = []

@@ -6,6 +6,7 @@ the watcher acts on it, and ``status`` shows it, whether or not a watcher has co
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from torchx.schedulers.docker.container_names import Mark
@@ -47,8 +48,6 @@ class Rules:
 
     def to_json(self) -> str:
         """The label's value."""
-        import json
-
         said = {"retries": self.retries, "grace_s": self.grace_s, "place": self.place}
         more = {key: value for key in _MORE if (value := getattr(self, key))}
         return json.dumps({**said, **more}, separators=(",", ":"))
@@ -74,8 +73,6 @@ def rules_for(app: AppDef, grace_s: int, place: str, **wishes: str) -> Rules:
 
 def rules_of(job: Job) -> Rules:
     """The rules on the job's containers; none where it was submitted without."""
-    import json
-
     try:
         said = json.loads(job.labelled(LABEL_RULES))
         retries = {str(role): (int(most), str(policy)) for role, (most, policy) in said["retries"].items()}

@@ -8,6 +8,7 @@ engine's own is meant; what is used here is in all of them. https://docs.docker.
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -21,6 +22,7 @@ ENVIRONMENT = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 """What says where the engine is; for ssh also ``HOME``, ``USER`` and ``SSH_AUTH_SOCK``."""
 
 _CONNECT_S = 60.0
+_ANSWER_S = 60.0
 _UPLOAD_S = 600.0  # an engine on a busy disk takes nothing for a while
 _AT_ONCE = 200
 _AT_ONCE_SSH = 8
@@ -55,27 +57,20 @@ class EngineHttp:
         self.scheme, _, self.where = self.host.partition("://")
         if self.scheme not in ("unix", "http+unix", "tcp", "http", "https", "ssh"):
             raise ValueError(self.host)
+        self._socket = f"/{self.where.lstrip('/')}" if self.scheme in ("unix", "http+unix") else ""
         self._verify = environ.get("DOCKER_TLS_VERIFY", "") != ""
         self._certificates = environ.get("DOCKER_CERT_PATH", "")
         self._tls = self.scheme != "http" and (self.scheme == "https" or self._verify or bool(self._certificates))
 
     def is_gone(self) -> bool:
         """Whether it is certain that no engine will ever answer here again: the folder of its socket was removed."""
-        return self.scheme in ("unix", "http+unix") and not os.path.isdir(os.path.dirname(f"/{self.where.lstrip('/')}"))
+        return bool(self._socket) and not os.path.isdir(os.path.dirname(self._socket))
 
-    def get(self, path: str, params: Mapping[str, Any] | None = None, *, timeout_s: float = 60.0) -> Any:
+    def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
         """What the engine answers; raises as :meth:`call` does."""
-        return self.call("GET", path, params, timeout_s=timeout_s)
+        return self.call("GET", path, params)
 
-    def call(
-        self,
-        method: str,
-        path: str,
-        params: Mapping[str, Any] | None = None,
-        body: Any = None,
-        *,
-        timeout_s: float = 60.0,
-    ) -> Any:
+    def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         """What the engine answers to a call; None where that is nothing.
 
         Args:
@@ -85,22 +80,14 @@ class EngineHttp:
             OSError: it does not answer.
             RefusedError: it answers with an error.
         """
-        import json
-
-        found = self.read(path, params, method=method, body=body, timeout_s=timeout_s)
+        found = self.read(path, params, method=method, body=body)
         return json.loads(found) if found.strip() else None
 
     def read(
-        self,
-        path: str,
-        params: Mapping[str, Any] | None = None,
-        *,
-        method: str = "GET",
-        body: Any = None,
-        timeout_s: float = 60.0,
+        self, path: str, params: Mapping[str, Any] | None = None, *, method: str = "GET", body: Any = None
     ) -> bytes:
         """What the engine answers, as it is; arguments and errors as of :meth:`call`."""
-        with self._asked(method, target(path, params), timeout_s, body) as answer:
+        with self._asked(method, target(path, params), _ANSWER_S, body) as answer:
             status, found = _head(answer)
             while data := answer.recv(1 << 16):
                 found += data
@@ -108,7 +95,7 @@ class EngineHttp:
             raise RefusedError(status, found[:500].decode("utf-8", "replace"))
         return found
 
-    def post(self, targets: Iterable[str], *, timeout_s: float = 60.0) -> list[int]:
+    def post(self, targets: Iterable[str], *, timeout_s: float = _ANSWER_S) -> list[int]:
         """Ask for all of these at the same time; returns the status of each answer, 0 where none came.
 
         Args:
@@ -133,8 +120,6 @@ class EngineHttp:
             OSError: the engine does not answer.
             RefusedError: it answers with an error.
         """
-        import json
-
         params = {"since": f"{since:.9f}", "filters": json.dumps(filters)}
         return Events(*self._stream(self._asked("GET", target("/events", params), _CONNECT_S)))
 
@@ -168,8 +153,6 @@ class EngineHttp:
     def _asked(
         self, method: str, one: str, timeout_s: float, body: Any = None, more: Sequence[str] = ()
     ) -> socket.socket:
-        import json
-
         text = "" if body is None else json.dumps(body)
         head = [f"{method} {one} HTTP/{'1.1' if more else '1.0'}", "Host: docker", *more]
         head += ["Content-Type: application/json"] if text else []
@@ -188,10 +171,10 @@ class EngineHttp:
     def _connect(self) -> socket.socket:
         if self.scheme == "ssh":
             return _through_ssh(self.host)
-        if self.scheme in ("unix", "http+unix"):
+        if self._socket:
             with _closed_by_errors(socket.socket(socket.AF_UNIX)) as connection:
                 connection.settimeout(_CONNECT_S)
-                connection.connect(f"/{self.where.lstrip('/')}")
+                connection.connect(self._socket)
             return connection
         host, _, port = self.where.partition("/")[0].rpartition(":")
         name = host.strip("[]") or "127.0.0.1"
@@ -250,8 +233,6 @@ class Events:
         Raises:
             OSError: the engine has ended the stream.
         """
-        import json
-
         if b"\n" not in self._partial:
             self._answer.settimeout(max(timeout_s, 0.001))
             try:

@@ -30,6 +30,7 @@ if __name__ == "__main__":
         _root = os.path.dirname(_root)
     sys.path.append(_root)
 
+import json
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -147,8 +148,6 @@ class Watcher:
         return self.engine.events({"type": ["container"], "event": [*_ENDS, "start"], "label": self._labels}, since)
 
     def _job(self) -> Job | None:
-        import json
-
         filters = json.dumps({"label": self._labels})
         return jobs_of(self.engine.get("/containers/json", {"all": 1, "filters": filters})).get(self.app_id)
 
