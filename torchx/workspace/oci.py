@@ -24,6 +24,7 @@ from torchx.workspace import content
 from torchx.workspace.content import Entry
 from torchx.workspace.hashes import FileHashes
 from torchx.workspace.images.docker_build import short_name
+from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, own_dockerfile
 from torchx.workspace.images.layering import MOST_LAYERS, Pushed, arrange
 from torchx.workspace.images.layers import Item, Layer, item, pack
 from torchx.workspace.images.names import ImageName
@@ -232,8 +233,6 @@ def refuse_dockerfile(workspace: Workspace) -> None:
     Raises:
         NotSupportedError: there is a ``Dockerfile.torchx``.
     """
-    from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, own_dockerfile
-
     for source, place in workspace.projects.items():
         if not place and own_dockerfile(source):
             raise NotSupportedError(

@@ -14,7 +14,8 @@ from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.specs.api import AppState
-from torchx.specs.retries import Attempt
+from torchx.specs.failures import parse_failure
+from torchx.specs.retries import Attempt, read_attempts
 from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 from torchx.workspace.images.engine_errors import NO_PROGRAM, meaning_of
@@ -65,8 +66,6 @@ def attempts_of(client: Any, job: Job) -> list[Attempt]:
     """The attempts that have ended; none for a job without a retry policy."""
     if not rules_of(job).policy:
         return []
-    from torchx.specs.retries import read_attempts
-
     return read_attempts((file_in(client, job.first().id, f"/{ATTEMPTS_FILE}") or "").splitlines())
 
 
@@ -222,8 +221,6 @@ def _started(details: dict[str, Any]) -> float:
 
 def _error_file(client: Any, container_id: str, details: dict[str, Any]) -> str | None:
     """What the replica wrote to its ``TORCHELASTIC_ERROR_FILE`` since its last start; None when there is nothing."""
-    from torchx.specs.failures import parse_failure
-
     env = (details.get("Config") or {}).get("Env") or []
     path = next((v.partition("=")[2] for v in env if v.startswith("TORCHELASTIC_ERROR_FILE=")), ERROR_FILE)
     text = file_in(client, container_id, path)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
+from collections.abc import Mapping
 
-from torchx.schedulers.docker.plain_http import ENVIRONMENT
+from torchx.schedulers.docker.plain_http import ENVIRONMENT, EngineHttp
 from torchx.settings import SAMPLE_S
+from torchx.util.any import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import socket
     import subprocess
-    from collections.abc import Mapping
-    from typing import Any
 
 # All that its own start, or the way to the engine, may need. Not the rest: it would keep the caller's secrets.
 _KEPT_ENVIRONMENT = (
@@ -70,8 +70,6 @@ def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[st
     Args:
         given: the client that a program has made by itself; None: it is made from the environment.
     """
-    from torchx.schedulers.docker.plain_http import EngineHttp
-
     found = dict(environ)
     if given is not None:
         for name in ENVIRONMENT:
@@ -97,8 +95,6 @@ def place() -> str:
 
 def lives(app_id: str) -> bool:
     """Whether the job has a watcher, here."""
-    import socket
-
     if not _HAS_NAMES:
         lock = _held_file(app_id)
         if lock is not None:
@@ -114,8 +110,6 @@ def lives(app_id: str) -> bool:
 
 def hold(app_id: str) -> socket.socket | _File | None:
     """The right to be the job's watcher, until it is closed or this process ends; None while another one has it."""
-    import socket
-
     if not _HAS_NAMES:
         return _held_file(app_id)
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)

@@ -9,6 +9,7 @@ import ipaddress
 import json
 import os
 import random
+import socket
 import ssl
 import threading
 import time
@@ -174,9 +175,6 @@ class Http:
 
     def speaks_tls(self, netloc: str) -> bool:
         """Whether the host answers TLS; for this machine's registries, which may speak plain HTTP."""
-        import socket
-        import ssl
-
         parts = urlsplit(f"https://{netloc}")
         try:
             with socket.create_connection((parts.hostname, parts.port or 443), _CONNECT_PATIENCE_S) as connection:
@@ -190,8 +188,6 @@ class Http:
         return True
 
     def _exchange(self, method: str, url: str, headers: dict[str, str], body: bytes | Body | None) -> BaseHTTPResponse:
-        import ssl
-
         scheme, netloc, path = _split(url)
         self._check()
         pool = self._pool(scheme, netloc)
@@ -285,8 +281,6 @@ def _patient(pool: Any) -> Any:
 
 def _context(netloc: str) -> ssl.SSLContext:
     """Trusts what the system does (``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` included) and the files for this host."""
-    import ssl
-
     context = ssl.create_default_context()
     for bundle in (os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE")):
         if bundle and os.path.isfile(bundle):
@@ -360,8 +354,6 @@ def _split(url: str) -> tuple[str, str, str]:
 
 def _trouble(error: BaseException) -> Again:
     """What went wrong with a connection: urllib3 has the system's own error, or says it as a cause."""
-    import socket
-
     from urllib3.exceptions import TimeoutError as Timeout
 
     root = error
