@@ -20,7 +20,18 @@ from typing import TYPE_CHECKING, Any
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kit.export import Export, bases_of
 from torchx.schedulers.kit.tasks import as_replicas
-from torchx.schedulers.kubernetes import attempts, bucket_code, doctor, kinds, queries, request, sweeps, trainjob, verbs
+from torchx.schedulers.kubernetes import (
+    attempts,
+    bucket_code,
+    doctor,
+    kinds,
+    names,
+    queries,
+    request,
+    sweeps,
+    trainjob,
+    verbs,
+)
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler, split_id
 from torchx.schedulers.kubernetes.bucket_code import BucketCode
 from torchx.schedulers.kubernetes.client import KubeApi
@@ -28,16 +39,7 @@ from torchx.schedulers.kubernetes.export import export as as_manifests
 from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, Code, TooLargeError, pack
 from torchx.schedulers.kubernetes.logs import LastWords
-from torchx.schedulers.kubernetes.names import (
-    JOB,
-    JOBSET,
-    KUBEFLOW,
-    LABEL_ATTEMPT,
-    OWNERS,
-    PER_INDEX_SINCE,
-    PYTORCH,
-    VOLCANO,
-)
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.pod_answers import read_pods
 from torchx.schedulers.kubernetes.pods import NEWEST
@@ -185,10 +187,10 @@ class KubernetesScheduler(KubeScheduler):
                 )
             if job.opts.claims and version < request.CLAIMS_SINCE:
                 raise BackendError(f"Kubernetes {version[0]}.{version[1]} has no `claims`; they need 1.34")
-            if kind != job.kind or version < PER_INDEX_SINCE:
+            if kind != job.kind or version < names.PER_INDEX_SINCE:
                 resource = self._render(kind, app, job.app_id, job.opts, version)
         objects = resource["items"] if resource["kind"] == "List" else [resource]
-        if LABEL_ATTEMPT in objects[-1]["metadata"]["labels"]:
+        if names.LABEL_ATTEMPT in objects[-1]["metadata"]["labels"]:
             logger("torchx.schedulers").info(
                 "after a failure, the next torchx command that looks at the job starts it again (status, wait, ...)"
             )
@@ -283,9 +285,11 @@ class KubernetesScheduler(KubeScheduler):
             # Kueue knows nothing of Volcano's jobs.
             order = [(JOBSET, "jobset.x-k8s.io"), *([] if opts.local_queue else [(VOLCANO, "batch.volcano.sh")])]
             there = [k for k, group in order if any(g.startswith(f"{group}/") for g in groups)]
-            kind = next((k for k in there if api.may("create", OWNERS[k], opts.namespace)), JOB)
+            kind = next((k for k in there if api.may("create", names.OWNERS[k], opts.namespace)), JOB)
             if there and kind != there[0]:
-                logger("torchx.schedulers").info("you may not create a %s in `%s`", OWNERS[there[0]], opts.namespace)
+                logger("torchx.schedulers").info(
+                    "you may not create a %s in `%s`", names.OWNERS[there[0]], opts.namespace
+                )
         if kind not in (JOB, opts.kind):
             what = "a JobSet" if kind == JOBSET else "a job of Volcano"
             logger("torchx.schedulers").info(

@@ -13,16 +13,7 @@ from torchx.errors import SpecError
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kubernetes import names, reasons
 from torchx.schedulers.kubernetes.attempts import attempts_of, recorded
-from torchx.schedulers.kubernetes.names import (
-    APPWRAPPER,
-    JOB,
-    JOBSET,
-    KUBEFLOW,
-    OLD_APPWRAPPER,
-    PYTORCH,
-    VOLCANO,
-    Object,
-)
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
 from torchx.schedulers.kubernetes.request import role_names
 from torchx.specs.api import AppDef, AppState, is_terminal
@@ -56,10 +47,18 @@ class Found:
         owners, pods = ([i for i in items if number_of(i) == last - back] for items in (self.owners, self.pods))
         return Found(self.kind, owners, pods, self.version, self.failed)
 
+    def read(self) -> list[Owner]:
+        """What its owners say."""
+        return [read_owner(self.kind, item) for item in self.owners]
+
+    def going(self) -> list[Object]:
+        """The owners that have not ended."""
+        return [item for item in self.owners if not read_owner(self.kind, item).over]
+
 
 def number_of(item: Object) -> int:
     """Which attempt an object belongs to, from 1; 0 where the cluster alone starts a job again."""
-    return int(((item.get("metadata") or {}).get("labels") or {}).get(names.LABEL_ATTEMPT) or 0)
+    return int(names.labels_of(item).get(names.LABEL_ATTEMPT) or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,24 +95,28 @@ class Owner:
     wants: int = 0
     ended: Mapping[int, AppState] = field(default_factory=dict)
 
+    @property
+    def over(self) -> bool:
+        """Whether it says that it has ended."""
+        return self.state is not None and is_terminal(self.state)
+
 
 # -- owners -------------------------------------------------------------------------------------------------
 
 
 def read_owner(kind: str, item: Object) -> Owner:
     """A Job, a JobSet, a Volcano job or an AppWrapper, read."""
-    metadata, labels = item.get("metadata") or {}, (item.get("metadata") or {}).get("labels") or {}
-    annotations = metadata.get("annotations") or {}
+    annotations = names.annotations_of(item)
     cancelled = names.ANNOTATION_CANCELLED in annotations
     if kind == VOLCANO:
         return _read_volcano(item, cancelled=cancelled)
-    if kind in (APPWRAPPER, OLD_APPWRAPPER):
+    if kind in (names.APPWRAPPER, names.OLD_APPWRAPPER):
         return _read_appwrapper(item, cancelled=cancelled)
     owner = _READERS[kind](item)
     conditions = {
         c.get("type"): c for c in (item.get("status") or {}).get("conditions") or () if c.get("status") == "True"
     }
-    for name, state in _CONDITIONS[kind].items():
+    for name, state in reasons.CONDITIONS.items():
         if name in conditions:
             kind_of_cause, why = _why_failed(conditions[name]) if state is AppState.FAILED else ("", "")
             return replace(owner, state=state, reason=why, kind=kind_of_cause, native=name, wants=0)
@@ -123,7 +126,7 @@ def read_owner(kind: str, item: Object) -> Owner:
         held = is_suspended(spec) or spec.get("parallelism") == 0
         return replace(owner, state=AppState.CANCELLED if held else None, cancelled=cancelled, wants=0)
     if is_suspended(spec):
-        queue = labels.get(names.LABEL_QUEUE)
+        queue = names.labels_of(item).get(names.LABEL_QUEUE)
         waits = f"it waits in the queue `{queue}`" if queue else "it is suspended"
         return replace(owner, state=AppState.PENDING, reason=waits, wants=0)
     return replace(owner, failing=reasons.FAILURE_TARGET in conditions)
@@ -140,7 +143,7 @@ def _why_failed(condition: Object) -> tuple[str, str]:
 
 def _read_job(item: Object) -> Owner:
     spec, status = item.get("spec") or {}, item.get("status") or {}
-    labels = (item.get("metadata") or {}).get("labels") or {}
+    labels = names.labels_of(item)
     limit = spec.get("backoffLimitPerIndex")
     ended = _ended_indexes(status)
     done = int(status.get("succeeded") or 0) + sum(state is AppState.FAILED for state in ended.values())
@@ -181,12 +184,6 @@ def _read_pytorchjob(item: Object) -> Owner:
 
 
 _READERS = {JOB: _read_job, JOBSET: _read_jobset, KUBEFLOW: _read_trainjob, PYTORCH: _read_pytorchjob}
-_CONDITIONS = {
-    JOB: reasons.JOB_CONDITIONS,
-    JOBSET: reasons.JOBSET_CONDITIONS,
-    KUBEFLOW: reasons.TRAINJOB_CONDITIONS,
-    PYTORCH: reasons.PYTORCHJOB_CONDITIONS,
-}
 
 
 def _ended_indexes(status: Object) -> dict[int, AppState]:
@@ -253,7 +250,7 @@ def _appwrapper_retries(wrapper: Object) -> int:
     if wrapper.get("apiVersion") == names.V1BETA1:
         scheduling = (wrapper.get("spec") or {}).get("schedulingSpec") or {}
         return int((scheduling.get("requeuing") or {}).get("maxNumRequeuings") or 0)
-    return int(((wrapper.get("metadata") or {}).get("annotations") or {}).get(names.RETRY_LIMIT) or 0)
+    return int(names.annotations_of(wrapper).get(names.RETRY_LIMIT) or 0)
 
 
 # -- facts --------------------------------------------------------------------------------------------------
@@ -280,7 +277,7 @@ def facts_of(
     found = found.newest()
     app = definition(found.owners)
     pods = read_pods(found.pods) if pods is None else pods
-    owners = [read_owner(found.kind, item) for item in found.owners]
+    owners = found.read()
     if found.kind == JOB and app is not None and owners:
         owners += _removed(app, found.owners, owners, ended)
     of_replicas = missing if pods else ""
@@ -293,9 +290,7 @@ def facts_of(
     again = max(map(number_of, found.owners), default=0)
     if app is not None and app.metadata:
         attempts = (
-            recorded(found.owners)
-            if again
-            else attempts_of(app, found.pods, over=all(o.state is not None and is_terminal(o.state) for o in owners))
+            recorded(found.owners) if again else attempts_of(app, found.pods, over=all(owner.over for owner in owners))
         )
     whole = next((owner for owner in owners if owner.role_index is None), None)
     created = [unix_time((item.get("metadata") or {}).get("creationTimestamp")) for item in found.owners]
@@ -322,7 +317,7 @@ def _removed(
     app: AppDef, items: Sequence[Object], there: Sequence[Owner], ended: Callable[[str], AppState | None]
 ) -> Iterator[Owner]:
     """For the Jobs that are gone while those of other roles are there: a TTL takes each by itself, after its end."""
-    app_id = ((items[0].get("metadata") or {}).get("labels") or {}).get(names.LABEL_UNIQUE_NAME)
+    app_id = names.labels_of(items[0]).get(names.LABEL_UNIQUE_NAME)
     known = {(owner.role_index, owner.replica) for owner in there}
     single = any(replica is not None for _, replica in known)  # before 1.22 each replica has its own
     for i, (role, name) in enumerate(zip(app.roles, role_names(app), strict=True)):
@@ -335,7 +330,7 @@ def _removed(
 def definition(owners: Iterable[Object]) -> AppDef | None:
     """The AppDef that the submission left on an owner; None when there is none that can be read."""
     for item in owners:
-        text = ((item.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_APP)
+        text = names.annotations_of(item).get(names.ANNOTATION_APP)
         if text:
             try:
                 return appdef_from_dict(json.loads(text))
@@ -346,19 +341,18 @@ def definition(owners: Iterable[Object]) -> AppDef | None:
 
 def is_elastic(owners: Iterable[Object]) -> bool:
     """Whether a role can do without some of its replicas, without reading all of the definition."""
-    texts = (((item.get("metadata") or {}).get("annotations") or {}).get(names.ANNOTATION_APP) for item in owners)
-    return any(re.search(r'"min_replicas": \d', text) for text in texts if text)
+    texts = (str(names.annotations_of(item).get(names.ANNOTATION_APP)) for item in owners)
+    return any(re.search(r'"min_replicas": \d', text) for text in texts)
 
 
 def lacks_pods(found: Found) -> bool:
     """Whether fewer pods are there than their owners want: events say why."""
-    owners = [read_owner(found.kind, item) for item in found.owners]
+    owners = found.read()
     wanted = sum(owner.wants for owner in owners)
     # A Job's own count knows those that have succeeded; a JobSet wants them all.
     ended = ("Failed",) if found.kind in (JOBSET, KUBEFLOW) else ("Failed", "Succeeded")
     alive = sum((pod.get("status") or {}).get("phase") not in ended for pod in found.pods)
-    over = all(owner.state is not None and is_terminal(owner.state) for owner in owners)
-    return not over and (wanted > alive or not found.pods)
+    return not all(owner.over for owner in owners) and (wanted > alive or not found.pods)
 
 
 def _roles(app: AppDef | None, pods: Sequence[Pod]) -> list[tuple[str, int, int | None]]:
@@ -385,7 +379,7 @@ def _role(role: tuple[str, int, int | None], owners: Sequence[Owner], pods: Sequ
     there = {pod.facts.replica: replace(pod.facts, role=name) for pod in pods}
     replicas = [there.get(k) or _without_pod(name, k, owners, missing) for k in range(count)]
     state = _said([owner for owner in owners if owner.role_index is not None])
-    going = [owner for owner in owners if owner.replaces and (owner.state is None or not is_terminal(owner.state))]
+    going = [owner for owner in owners if owner.replaces and not owner.over]
     given_up = any(owner.state is AppState.FAILED for owner in owners) or any(_gives_up(o, pods) for o in going)
     restarts = bool(going) and not given_up
     return RoleFacts(
@@ -434,7 +428,7 @@ def _reason(owners: Sequence[Owner], roles: Sequence[RoleFacts], pods: Sequence[
         word = owner.reason.rpartition("(")[2].rstrip(")")
         if owner.reason and not (failed and word in reasons.ONLY_PODS_FAILED):
             said.append(owner.reason)
-    if pods or any(owner.state is not None and is_terminal(owner.state) for owner in owners):
+    if pods or any(owner.over for owner in owners):
         return "; ".join(dict.fromkeys(said))
     if missing:
         return missing

@@ -14,7 +14,8 @@ from torchx.errors import BackendError, NotSupportedError, SpecError
 from torchx.schedulers.kit.attempts import policy_of, refuse_parts
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
-from torchx.schedulers.kubernetes.names import ANNOTATION_ATTEMPTS, FAILURE_POLICY_SINCE, JOB, PER_INDEX_SINCE, Object
+from torchx.schedulers.kubernetes import names
+from torchx.schedulers.kubernetes.names import FAILURE_POLICY_SINCE, JOB, PER_INDEX_SINCE, Object
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pod
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
@@ -117,7 +118,7 @@ def render(role: Role, retries: NativeRetries, template: Object) -> Object:
 
 def recorded(owners: Iterable[Object]) -> list[Attempt]:
     """The attempts that were written on the Jobs of the one that followed."""
-    notes = (((item.get("metadata") or {}).get("annotations") or {}).get(ANNOTATION_ATTEMPTS) for item in owners)
+    notes = (names.annotations_of(item).get(names.ANNOTATION_ATTEMPTS) for item in owners)
     return next((read_attempts(text.splitlines()) for text in notes if text), [])
 
 

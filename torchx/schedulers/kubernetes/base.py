@@ -24,7 +24,7 @@ from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
 from torchx.schedulers.kubernetes.logs import Glance, LastWords, ReplicaLog, Seen, refuse_streams
 from torchx.schedulers.kubernetes.metrics import read as read_metrics
-from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME
+from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, labels_of
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.schedulers.kubernetes.simulate import simulation
@@ -170,8 +170,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     def _heard(self, app_id: str) -> Found | None:
         """What a watch has heard of a job that has ended, and was removed before anybody asked."""
         found = self._found.pop(app_id, None)
-        over = found is not None and found.owners and all(queries.is_over(found.kind, i) for i in found.owners)
-        return found if over else None
+        return found if found is not None and found.owners and not found.going() else None
 
     def exists(self, app_id: str) -> bool:
         namespace, name = split_id(app_id)
@@ -243,7 +242,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
             ListAppResponse(
                 app_id,
                 self._state(api, app_id, job),
-                name=(job.owners[0]["metadata"].get("labels") or {}).get(LABEL_APP_NAME, ""),
+                name=labels_of(job.owners[0]).get(LABEL_APP_NAME, ""),
             )
             for app_id, job in found.items()
         ]

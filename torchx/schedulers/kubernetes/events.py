@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchx.errors import NotFoundError
 from torchx.schedulers.kubernetes.answers import Found
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO, Object
+from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO, Object, labels_of
 from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.specs.api import AppState
@@ -127,4 +127,4 @@ def workloads(api: KubeApi, namespace: str, item: Object) -> list[Object]:
 
 def queue_of(item: Object) -> str:
     """The queue of Kueue that a job was given to; empty: none."""
-    return str((item["metadata"].get("labels") or {}).get(LABEL_QUEUE) or "")
+    return str(labels_of(item).get(LABEL_QUEUE) or "")

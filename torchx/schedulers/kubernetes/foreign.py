@@ -64,7 +64,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
         if item is None:
             return None
         kind, item = _top(api, space, kind, item)
-        if (item["metadata"].get("labels") or {}).get(names.LABEL_ORGANIZATION) == names.ORGANIZATION:
+        if names.labels_of(item).get(names.LABEL_ORGANIZATION) == names.ORGANIZATION:
             return Named(f"{space}:{name_of(item)}", ours=True)
         return Named(f"{space}:{kind.lower()}:{item['metadata']['name']}")
 
@@ -145,10 +145,9 @@ def labelled(pods: Iterable[Object]) -> list[Object]:
             k = indexes.index(_index_of(pod)) if indexes and _index_of(pod) else alive
             replaced = (pod.get("status") or {}).get("phase") == "Failed" and not indexes and pod is not of_role[-1]
             alive += not replaced
-            metadata = pod["metadata"]
             named = {names.LABEL_ROLE_NAME: role, names.LABEL_FOREIGN_ROLE: role}
             ours = {**named, names.LABEL_ROLE_INDEX: str(i), names.LABEL_REPLICA_ID: str(k)}
-            found.append({**pod, "metadata": {**metadata, "labels": {**(metadata.get("labels") or {}), **ours}}})
+            found.append({**pod, "metadata": {**pod["metadata"], "labels": {**names.labels_of(pod), **ours}}})
     return found
 
 
@@ -162,14 +161,13 @@ def as_job(item: Object) -> Object:
 
 
 def _role_of(pod: Object) -> str:
-    labels = pod["metadata"].get("labels") or {}
+    labels = names.labels_of(pod)
     name = next((str(labels[label]) for label in _ROLES if labels.get(label)), "")
     return names.label_value(name or str(pod["metadata"]["name"])).lower()
 
 
 def _index_of(pod: Object) -> tuple[int, ...]:
-    metadata = pod["metadata"]
-    known = {**(metadata.get("annotations") or {}), **(metadata.get("labels") or {})}
+    known = {**names.annotations_of(pod), **names.labels_of(pod)}
     return tuple(int(known[name]) for name in dict.fromkeys(_INDEXES) if str(known.get(name, "")).isdigit())
 
 

@@ -7,27 +7,22 @@ needs the right to ``nodes/proxy``.
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from urllib.parse import quote
 
 from torchx.errors import NotFoundError, NotSupportedError, ParseError
+from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.doctor import amount
+from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.pod_answers import main_container, unix_time
 from torchx.schedulers.kubernetes.refusals import ApiError, BusyError
 from torchx.schedulers.metrics import ReplicaMetrics, Sample
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
-    from torchx.schedulers.kubernetes.client import KubeApi
-
-    _Object = dict[str, Any]
 
 _CLOSED = (403, 404, 503)  # no right to it, or nobody there who answers it
 
 
 def read(
-    api: KubeApi, namespace: str, newest: Mapping[tuple[str, int], _Object], query: Mapping[str, object]
+    api: KubeApi, namespace: str, newest: Mapping[tuple[str, int], Object], query: Mapping[str, object]
 ) -> list[ReplicaMetrics]:
     """Of each replica what its pod uses.
 
@@ -38,8 +33,6 @@ def read(
     Raises:
         NotSupportedError: the cluster has no metrics API, and its kubelets may not be asked.
     """
-    from urllib.parse import quote
-
     try:
         path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{quote(namespace, safe='')}/pods"
         used = {str(item["metadata"]["name"]): _of_api(item) for item in api.items(path, query)}
@@ -53,23 +46,22 @@ def read(
     for (role, k), pod in newest.items():
         container = main_container(pod["spec"]["containers"])
         limits = (container.get("resources") or {}).get("limits") or {}
-        one = ReplicaMetrics(role, k, _amount(limits.get("cpu")), _whole(_amount(limits.get("memory"))))
+        memory = _amount(limits.get("memory"))
+        one = ReplicaMetrics(role, k, _amount(limits.get("cpu")), None if memory is None else int(memory))
         sample = used.get(str(pod["metadata"]["name"]))
         one.samples = [sample] if sample is not None else []
         found.append(one)
     return found
 
 
-def _of_api(item: _Object) -> Sample:
+def _of_api(item: Object) -> Sample:
     usage = [container.get("usage") or {} for container in item.get("containers") or ()]
     cpu = sum(_amount(one.get("cpu")) or 0.0 for one in usage)
     memory = sum(_amount(one.get("memory")) or 0.0 for one in usage)
     return Sample(unix_time(item.get("timestamp")) or time.time(), round(cpu, 3), int(memory))
 
 
-def _of_kubelets(api: KubeApi, namespace: str, pods: Sequence[_Object]) -> dict[str, Sample]:
-    from urllib.parse import quote
-
+def _of_kubelets(api: KubeApi, namespace: str, pods: Sequence[Object]) -> dict[str, Sample]:
     nodes = {str(pod["spec"].get("nodeName") or "") for pod in pods} - {""}
     used: dict[str, Sample] = {}
     for node in sorted(nodes):
@@ -101,7 +93,3 @@ def _amount(text: object) -> float | None:
         return None if text is None else amount(text)
     except (ValueError, ParseError):
         return None
-
-
-def _whole(number: float | None) -> int | None:
-    return None if number is None else int(number)

@@ -84,3 +84,13 @@ def label_value(text: str) -> str:
     'a-b-c'
     """
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-._")[:63].rstrip("-._")
+
+
+def labels_of(item: Object) -> dict[str, Any]:
+    """The labels of an object."""
+    return (item.get("metadata") or {}).get("labels") or {}
+
+
+def annotations_of(item: Object) -> dict[str, Any]:
+    """The annotations of an object."""
+    return (item.get("metadata") or {}).get("annotations") or {}

@@ -17,22 +17,11 @@ from typing import TYPE_CHECKING
 from torchx.errors import TorchXError
 from torchx.schedulers.kit.attempts import judged
 from torchx.schedulers.kit.verdict import judge, role_state
-from torchx.schedulers.kubernetes import verbs
+from torchx.schedulers.kubernetes import names, verbs
 from torchx.schedulers.kubernetes.answers import Found, number_of
 from torchx.schedulers.kubernetes.attempts import recorded
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-from torchx.schedulers.kubernetes.names import (
-    ANNOTATION_ATTEMPTS,
-    ANNOTATION_CANCELLED,
-    ANNOTATION_STOPPED,
-    JOB,
-    LABEL_ATTEMPT,
-    LABEL_QUEUE,
-    LABEL_UNIQUE_NAME,
-    MAIN_CONTAINER,
-    OWNERS,
-    Object,
-)
+from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, Object
 from torchx.schedulers.kubernetes.pods import ENV_RANK0_HOST
 from torchx.schedulers.kubernetes.refusals import ApiError
 from torchx.specs.api import AppState
@@ -107,7 +96,7 @@ def cancel(api: KubeApi, found: Found) -> None:
     verbs.cancel(api, found)
     for item in found.newest().owners:
         if number_of(item) and not _is_cancelled(item):
-            api.patch(_path(item), verbs.mark(ANNOTATION_CANCELLED))
+            api.patch(_path(item), verbs.mark(names.ANNOTATION_CANCELLED))
 
 
 def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -> Object:
@@ -119,22 +108,22 @@ def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -
     """
     last, memory = attempts[-1], attempts[-2].memory if len(attempts) > 1 else 1.0
     metadata, number = item["metadata"], number_of(item) + 1
-    labels = {**_kept(metadata["labels"]), LABEL_ATTEMPT: str(number)}
-    names = _prefix(labels[LABEL_UNIQUE_NAME], number - 1), _prefix(labels[LABEL_UNIQUE_NAME], number)
-    annotations = _kept(metadata.get("annotations") or {})
-    for mark in (ANNOTATION_STOPPED, ANNOTATION_ATTEMPTS):
+    labels = {**_kept(metadata["labels"]), names.LABEL_ATTEMPT: str(number)}
+    prefixes = _prefix(labels[names.LABEL_UNIQUE_NAME], number - 1), _prefix(labels[names.LABEL_UNIQUE_NAME], number)
+    annotations = _kept(names.annotations_of(item))
+    for mark in (names.ANNOTATION_STOPPED, names.ANNOTATION_ATTEMPTS):
         annotations.pop(mark, None)
     if note:
-        annotations[ANNOTATION_ATTEMPTS] = "".join(map(to_line, attempts[-_MOST_KEPT:]))
+        annotations[names.ANNOTATION_ATTEMPTS] = "".join(map(to_line, attempts[-_MOST_KEPT:]))
     spec = {key: value for key, value in copy.deepcopy(item["spec"]).items() if key not in ("selector", "suspend")}
     spec["parallelism"] = spec["completions"]
-    if LABEL_QUEUE in labels:
+    if names.LABEL_QUEUE in labels:
         spec["suspend"] = True
     template = spec["template"]
-    template["metadata"]["labels"] = {**_kept(template["metadata"]["labels"]), LABEL_ATTEMPT: str(number)}
-    _change(template["spec"], names, last.memory / memory, last.avoid, {h for a in attempts for h in a.avoid})
+    template["metadata"]["labels"] = {**_kept(template["metadata"]["labels"]), names.LABEL_ATTEMPT: str(number)}
+    _change(template["spec"], prefixes, last.memory / memory, last.avoid, {h for a in attempts for h in a.avoid})
     made = {key: metadata[key] for key in ("namespace", "ownerReferences") if key in metadata}
-    name = names[1] + metadata["name"].removeprefix(names[0])
+    name = prefixes[1] + metadata["name"].removeprefix(prefixes[0])
     return {
         "apiVersion": "batch/v1",
         "kind": "Job",
@@ -143,14 +132,14 @@ def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -
     }
 
 
-def _change(spec: Object, names: tuple[str, str], factor: float, avoid: Sequence[str], before: set[str]) -> None:
+def _change(spec: Object, prefixes: tuple[str, str], factor: float, avoid: Sequence[str], before: set[str]) -> None:
     """Changes a pod: the name of replica 0, its memory, the nodes that it keeps off."""
     if "hostname" in spec:
-        spec["hostname"] = names[1] + spec["hostname"].removeprefix(names[0])
+        spec["hostname"] = prefixes[1] + spec["hostname"].removeprefix(prefixes[0])
     for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
         for variable in container.get("env") or ():
             if variable["name"] == ENV_RANK0_HOST:
-                variable["value"] = names[1] + variable["value"].removeprefix(names[0])
+                variable["value"] = prefixes[1] + variable["value"].removeprefix(prefixes[0])
         if container["name"] == MAIN_CONTAINER:
             _grow(container.get("resources") or {}, factor)
     if before:
@@ -197,7 +186,7 @@ def _create(api: KubeApi, item: Object) -> Object:
 
 
 def _path(item: Object) -> str:
-    return path_of(OWNERS[JOB], item["metadata"]["namespace"], item["metadata"]["name"])
+    return path_of(names.OWNERS[JOB], item["metadata"]["namespace"], item["metadata"]["name"])
 
 
 def _prefix(app_id: str, number: int) -> str:
@@ -210,4 +199,4 @@ def _kept(marks: dict[str, str]) -> dict[str, str]:
 
 
 def _is_cancelled(item: Object) -> bool:
-    return ANNOTATION_CANCELLED in (item["metadata"].get("annotations") or {})
+    return names.ANNOTATION_CANCELLED in names.annotations_of(item)

@@ -15,9 +15,11 @@ from torchx.schedulers.kubernetes.names import (
     ORGANIZATION,
     OWNERS,
     Object,
+    annotations_of,
+    labels_of,
 )
 from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
-from torchx.specs.api import AppState, is_terminal
+from torchx.specs.api import AppState
 
 AT_ONCE = 50
 """Jobs of one question: their names are part of its address."""
@@ -66,7 +68,7 @@ def look(
 
 def is_sweep(owner: Object) -> bool:
     """Whether a Job runs the tasks of a sweep."""
-    return ANNOTATION_SWEEP in (owner["metadata"].get("annotations") or {})
+    return ANNOTATION_SWEEP in annotations_of(owner)
 
 
 def _goes(pod: Object) -> bool:
@@ -123,8 +125,7 @@ def selector(names: Sequence[str]) -> dict[str, object]:
 
 def name_of(item: Object) -> str:
     """Which job an object belongs to."""
-    metadata = item.get("metadata") or {}
-    return str((metadata.get("labels") or {}).get(LABEL_UNIQUE_NAME) or metadata.get("name", ""))
+    return str(labels_of(item).get(LABEL_UNIQUE_NAME) or (item.get("metadata") or {}).get("name", ""))
 
 
 def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict[str, Found]:
@@ -164,8 +165,7 @@ def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> 
     going = [
         job_id.partition(":")[2]
         for job_id, job in jobs.items()
-        if space in (None, job_id.partition(":")[0])
-        and (is_elastic(job.owners) or not all(is_over(job.kind, item) for item in job.owners))
+        if space in (None, job_id.partition(":")[0]) and (is_elastic(job.owners) or job.going())
     ]
     chunks = [going[i : i + AT_ONCE] for i in range(0, len(going), AT_ONCE)]
 
@@ -190,7 +190,7 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, tim
     https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
     """
     deadline = time.monotonic() + timeout_s
-    going = {i["metadata"]["name"] for i in found.owners if not is_over(found.kind, i)}
+    going = {item["metadata"]["name"] for item in found.going()}
     if not going:  # it has ended as far as its owners know, or has none
         time.sleep(min(_PAUSE_S, timeout_s))
         return
@@ -212,11 +212,11 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, tim
             if item.get("status"):  # a TTL may take it before anybody asks again
                 same = item["metadata"]["name"]
                 found.owners = [item if i["metadata"]["name"] == same else i for i in found.owners]
-            state = read_owner(found.kind, item).state
-            if not removed and (state is None or not is_terminal(state)):
+            owner = read_owner(found.kind, item)
+            if not removed and not owner.over:
                 continue
             going.discard(item["metadata"]["name"])
-            if removed or state is not AppState.SUCCEEDED or not going:
+            if removed or owner.state is not AppState.SUCCEEDED or not going:
                 return
             if time.monotonic() > deadline:
                 return
@@ -248,12 +248,6 @@ def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -
         versions[kind] = str(item.get("metadata", {}).get("resourceVersion") or "")
         if event.get("type") != "BOOKMARK":
             yield _id_of(item)
-
-
-def is_over(kind: str, item: Object) -> bool:
-    """Whether an owner says that it has ended."""
-    state = read_owner(kind, item).state
-    return state is not None and is_terminal(state)
 
 
 def _in_jobset(item: Object) -> bool:

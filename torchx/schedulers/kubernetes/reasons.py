@@ -15,15 +15,15 @@ POD_PHASES = {
     "Unknown": AppState.UNKNOWN,
 }
 # https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/job-v1/#JobStatus
-JOB_CONDITIONS = {"Failed": AppState.FAILED, "Complete": AppState.SUCCEEDED}
+# https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/, https://www.kubeflow.org/docs/components/trainer/
+CONDITIONS = {
+    "Failed": AppState.FAILED,
+    "Complete": AppState.SUCCEEDED,  # a Job, a TrainJob
+    "Completed": AppState.SUCCEEDED,  # a JobSet
+    "Succeeded": AppState.SUCCEEDED,  # a PyTorchJob
+}
 FAILURE_TARGET = "FailureTarget"
 """Condition of a Job, since 1.31 before ``Failed``, which it has when its last pod has ended."""
-# https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/
-JOBSET_CONDITIONS = {"Failed": AppState.FAILED, "Completed": AppState.SUCCEEDED}
-# https://www.kubeflow.org/docs/components/trainer/
-TRAINJOB_CONDITIONS = {"Failed": AppState.FAILED, "Complete": AppState.SUCCEEDED}
-# https://www.kubeflow.org/docs/components/trainer/legacy-v1/
-PYTORCHJOB_CONDITIONS = {"Failed": AppState.FAILED, "Succeeded": AppState.SUCCEEDED}
 # https://volcano.sh/en/docs/vcjob/#status
 VOLCANO_PHASES = {
     "Pending": AppState.PENDING,

@@ -8,17 +8,8 @@ from __future__ import annotations
 from typing import Any
 
 from torchx.schedulers.kit.manifests import shown_yaml
+from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.client import PLURALS
-from torchx.schedulers.kubernetes.names import (
-    APPWRAPPER,
-    JOB,
-    JOBSET,
-    KUBEFLOW,
-    OLD_APPWRAPPER,
-    OWNERS,
-    PYTORCH,
-    VOLCANO,
-)
 
 _OWNER = "create get list watch patch delete"
 _PARTS = {
@@ -30,13 +21,13 @@ _PARTS = {
     "Secret": "create",
 }
 _OF_KIND = {
-    JOB: {"Job": _OWNER, "Service": "create get list patch delete"},
-    JOBSET: {"JobSet": _OWNER},
-    VOLCANO: {"VolcanoJob": _OWNER, "Command": "create get", "PodGroup": "get"},
-    KUBEFLOW: {"TrainJob": _OWNER},
-    PYTORCH: {"PyTorchJob": _OWNER},
-    APPWRAPPER: {"AppWrapper": _OWNER},
-    OLD_APPWRAPPER: {"AppWrapperV1Beta1": "create get list watch delete"},
+    names.JOB: {"Job": _OWNER, "Service": "create get list patch delete"},
+    names.JOBSET: {"JobSet": _OWNER},
+    names.VOLCANO: {"VolcanoJob": _OWNER, "Command": "create get", "PodGroup": "get"},
+    names.KUBEFLOW: {"TrainJob": _OWNER},
+    names.PYTORCH: {"PyTorchJob": _OWNER},
+    names.APPWRAPPER: {"AppWrapper": _OWNER},
+    names.OLD_APPWRAPPER: {"AppWrapperV1Beta1": "create get list watch delete"},
 }
 """Kind of job -> kinds of objects -> verbs, beside :data:`_PARTS`, which all need."""
 
@@ -66,10 +57,9 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
         "metadata": {"name": f"torchx-{kind}", "namespace": namespace},
         "rules": [_rule(name, verbs.split()) for name, verbs in needed(kind, queued=queued, inline=inline).items()],
     }
+    about = f"# the least rights for jobs of kind {names.OWNERS[kind]}; to give them to somebody:"
     bind = f"kubectl create rolebinding torchx-{kind} -n {namespace} --role torchx-{kind} --user NAME"
-    return (
-        f"# the least rights for jobs of kind {OWNERS[kind]}; to give them to somebody:\n#   {bind}\n{shown_yaml(role)}"
-    )
+    return f"{about}\n#   {bind}\n{shown_yaml(role)}"
 
 
 def _rule(name: str, verbs: list[str]) -> dict[str, Any]:

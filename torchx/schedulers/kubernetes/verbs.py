@@ -5,20 +5,11 @@ from __future__ import annotations
 import time
 
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
-from torchx.schedulers.kubernetes.answers import Found, is_suspended, read_owner
+from torchx.schedulers.kubernetes import names
+from torchx.schedulers.kubernetes.answers import Found, is_suspended
 from torchx.schedulers.kubernetes.client import KubeApi, kind_of, path_of
 from torchx.schedulers.kubernetes.events import queue_of, workloads
-from torchx.schedulers.kubernetes.names import (
-    ANNOTATION_CANCELLED,
-    ANNOTATION_STOPPED,
-    JOB,
-    OLD_APPWRAPPER,
-    OWNERS,
-    PYTORCH,
-    VOLCANO,
-    Object,
-)
-from torchx.specs.api import is_terminal
+from torchx.schedulers.kubernetes.names import JOB, OWNERS, PYTORCH, VOLCANO, Object
 
 _QUEUED_S = 4
 """Seconds within which Kueue has seen a new job."""
@@ -84,13 +75,11 @@ def cancel(api: KubeApi, found: Found) -> None:
         BackendError: a part of it was refused; the others are done all the same.
     """
     refused = None
-    for item in found.owners:
-        state = read_owner(found.kind, item).state
-        if state is None or not is_terminal(state):
-            try:
-                _cancel(api, found.kind, item)
-            except TorchXError as e:
-                refused = refused or e
+    for item in found.going():
+        try:
+            _cancel(api, found.kind, item)
+        except TorchXError as e:
+            refused = refused or e
     if refused is not None:
         raise refused
 
@@ -99,14 +88,14 @@ def _cancel(api: KubeApi, kind: str, item: Object) -> None:
     metadata = item["metadata"]
     path = path_of(OWNERS[kind], metadata["namespace"], metadata["name"])
     if kind == VOLCANO:
-        api.patch(path, mark(ANNOTATION_CANCELLED))  # its phase would be the same where a pod had failed
+        api.patch(path, mark(names.ANNOTATION_CANCELLED))  # its phase would be the same where a pod had failed
         api.create(_abort_command(item))
-    elif kind == OLD_APPWRAPPER:
+    elif kind == names.OLD_APPWRAPPER:
         api.delete(path)  # it cannot be held
     elif queue_of(item) and _leave_queue(api, item):
-        api.patch(path, mark(ANNOTATION_CANCELLED))
+        api.patch(path, mark(names.ANNOTATION_CANCELLED))
     else:
-        _suspend(api, kind, path, ANNOTATION_CANCELLED)
+        _suspend(api, kind, path, names.ANNOTATION_CANCELLED)
 
 
 def stop_the_others(api: KubeApi, found: Found) -> None:
@@ -116,15 +105,12 @@ def stop_the_others(api: KubeApi, found: Found) -> None:
     """
     if found.kind != JOB or not found.failed:
         return
-    for item in found.owners:
-        state = read_owner(JOB, item).state
-        if state is None or not is_terminal(state):
-            metadata = item["metadata"]
-            try:
-                path = path_of(OWNERS[JOB], metadata["namespace"], metadata["name"])
-                _suspend(api, JOB, path, ANNOTATION_STOPPED)
-            except TorchXError:
-                return
+    for item in found.going():
+        metadata = item["metadata"]
+        try:
+            _suspend(api, JOB, path_of(OWNERS[JOB], metadata["namespace"], metadata["name"]), names.ANNOTATION_STOPPED)
+        except TorchXError:
+            return
 
 
 def _suspend(api: KubeApi, kind: str, path: str, annotation: str) -> None:
@@ -153,9 +139,7 @@ def _leave_queue(api: KubeApi, item: Object) -> bool:
     """
     namespace = item["metadata"]["namespace"]
     found: list[Object] = []
-    for attempt in range(
-        _QUEUED_S
-    ):  # a job that was just submitted may be unknown to Kueue still, which would start it
+    for attempt in range(_QUEUED_S):  # a new job may be unknown to Kueue still, which would start it
         if attempt:
             api.sleep(1.0)
         try:
@@ -195,7 +179,7 @@ def _abort_command(item: Object) -> Object:
             "name": f"{metadata['name']}-abort",
             "namespace": metadata["namespace"],
             "ownerReferences": [reference],
-            "annotations": {ANNOTATION_CANCELLED: metadata["uid"]},
+            "annotations": {names.ANNOTATION_CANCELLED: metadata["uid"]},
         },
         "target": reference,
         "action": "AbortJob",
