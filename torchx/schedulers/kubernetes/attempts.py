@@ -16,7 +16,7 @@ from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
 from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.names import FAILURE_POLICY_SINCE, JOB, PER_INDEX_SINCE, Object
-from torchx.schedulers.kubernetes.pod_answers import Pod, read_pod
+from torchx.schedulers.kubernetes.pod_answers import Pod, by_replica
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
 from torchx.util.records import replace
@@ -136,11 +136,9 @@ def attempts_of(app: AppDef | None, items: Sequence[Object], *, over: bool) -> l
         retries = SYSTEM.keep(RetryRules.parse(text).within((), "kubernetes"))
     except SpecError:  # of another version
         return []
-    of: dict[tuple[int, int], list[Pod]] = {}
-    for pod in sorted(map(read_pod, items), key=lambda pod: pod.age):
-        of.setdefault((pod.role_index, pod.facts.replica), []).append(pod)
     found = []
-    for (index, _), pods in of.items():
+    for pods in by_replica(items):
+        index = pods[0].role_index
         role = app.roles[index].name if index < len(app.roles) else ""
         for pod in pods:
             if pod.facts.state is AppState.FAILED and not pod.facts.stopped:

@@ -27,8 +27,8 @@ def why_it_does_not_start(api: KubeApi, namespace: str, pod: Object) -> str:
 def how_it_ended(api: KubeApi, namespace: str, job: str) -> AppState | None:
     """How a Job that is gone had ended, by the last event that says so; None when none does."""
     found = None
-    of = {"fieldSelector": f"involvedObject.kind=Job,involvedObject.name={job}"}
-    for event in unless_forbidden(lambda: list(api.items(path_of("Event", namespace), of)), []):
+    of = f"involvedObject.kind=Job,involvedObject.name={job}"
+    for event, _ in unless_forbidden(lambda: list(_events(api, namespace, of)), []):
         reason = event.get("reason")
         found = AppState.FAILED if reason in WHY_FAILED else AppState.SUCCEEDED if reason == "Completed" else found
     return found
@@ -55,9 +55,7 @@ def _sayings(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
 def _taken_away(api: KubeApi, namespace: str, jobs: list[str], there: set[str]) -> str:
     """What happened to pods that are gone, and are to be replaced."""
     for reason, said in TAKEN_AWAY.items():
-        of = f"involvedObject.kind=Pod,reason={reason}"
-        for event in api.items(path_of("Event", namespace), {"fieldSelector": of}):
-            name = str((event.get("involvedObject") or {}).get("name") or "")
+        for _, name in _events(api, namespace, f"involvedObject.kind=Pod,reason={reason}"):
             if name not in there and name.startswith(tuple(f"{job}-" for job in jobs)):
                 return said
     return ""
@@ -70,11 +68,16 @@ def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *,
         of: a field selector for the objects.
         prefix: of the names of the objects.
     """
-    for event in api.items(path_of("Event", namespace), {"fieldSelector": f"{of},type=Warning"}):
-        name = str((event.get("involvedObject") or {}).get("name") or "")
+    for event, name in _events(api, namespace, f"{of},type=Warning"):
         if event.get("reason") in reasons and name.startswith(prefix):
             return str(event.get("message", "")).strip().partition("\n")[0]
     return ""
+
+
+def _events(api: KubeApi, namespace: str, of: str) -> Iterator[tuple[Object, str]]:
+    """Events that a field selector chooses, each with the name of the object that it is about."""
+    for event in api.items(path_of("Event", namespace), {"fieldSelector": of}):
+        yield event, str((event.get("involvedObject") or {}).get("name") or "")
 
 
 def _of_volcano(api: KubeApi, namespace: str, item: Object) -> str:

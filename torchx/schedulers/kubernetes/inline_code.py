@@ -11,12 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
-from torchx.schedulers.kubernetes.names import (
-    ANNOTATION_SUBMISSION,
-    LABEL_QUEUE,
-    MAIN_CONTAINER,
-    Object,
-)
+from torchx.schedulers.kubernetes.names import ANNOTATION_SUBMISSION, LABEL_QUEUE, MAIN_CONTAINER, Object
 from torchx.util.records import dataclass
 from torchx.workspace import content
 from torchx.workspace.content import FILE, Entry

@@ -17,19 +17,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from torchx.errors import SpecError
-from torchx.schedulers.kubernetes import attempts, names, trainjob
+from torchx.schedulers.kubernetes import attempts, names, request, trainjob
 from torchx.schedulers.kubernetes.inline_code import objects_of
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, MAIN_CONTAINER, PYTORCH, VOLCANO, Object
 from torchx.schedulers.kubernetes.pods import JobRules
-from torchx.schedulers.kubernetes.request import (
-    each_role,
-    headless_service,
-    hold,
-    metadata_of,
-    metadata_of_app,
-    shared_template,
-    template_of,
-)
 from torchx.specs.api import AppDef, RetryPolicy, Role
 from torchx.util.records import replace
 
@@ -55,13 +46,14 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[Object]
 
 def _jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     """A headless Service and the Jobs. See https://kubernetes.io/docs/concepts/workloads/controllers/job/"""
-    objects = [headless_service(app, app_id, rules)]
-    for role, name, labels in each_role(app, app_id, rules):
+    objects = [request.headless_service(app, app_id, rules)]
+    for role, name, labels in request.each_role(app, app_id, rules):
         job_name = f"{app_id}-{name}"
         if rules.retries is attempts.OURS:
             labels[names.LABEL_ATTEMPT] = "1"
         if rules.version >= INDEXED_SINCE:
-            template = shared_template(role, rules, app_id, labels, rank0=f"{job_name}-0.{app_id}", subdomain=app_id)
+            template = request.shared_template(role, rules, app_id, labels, rank0=f"{job_name}-0.{app_id}")
+            template["spec"]["subdomain"] = app_id
             objects.append(_job(job_name, role, rules, labels, template))
         else:
             objects += _separate_jobs(role, rules, app_id, job_name, labels)
@@ -73,8 +65,8 @@ def _jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
 
 
 def _job(name: str, role: Role, rules: JobRules, labels: Mapping[str, str], template: Object) -> Object:
-    metadata, spec = metadata_of(name, rules, labels), _job_spec(role, rules, template)
-    hold(metadata, spec, rules)
+    metadata, spec = request.metadata_of(name, rules, labels), _job_spec(role, rules, template)
+    request.hold(metadata, spec, rules)
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
@@ -121,7 +113,7 @@ def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labe
     jobs = []
     for k in range(role.num_replicas):
         own = {**labels, names.LABEL_REPLICA_ID: str(k)}
-        template = template_of(role, rules, app_id, own, replica_id=str(k), rank0=f"{job_name}-0.{app_id}")
+        template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=f"{job_name}-0.{app_id}")
         template["spec"].update(hostname=f"{job_name}-{k}", subdomain=app_id)
         job = _job(f"{job_name}-{k}", role, rules, own, template)
         job["spec"].update(parallelism=1, completions=1)
@@ -136,9 +128,9 @@ def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labe
 def _jobset(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     """A JobSet. See https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/"""
     replicated = []
-    for role, name, labels in each_role(app, app_id, rules):
+    for role, name, labels in request.each_role(app, app_id, rules):
         # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
-        template = shared_template(role, rules, app_id, labels, rank0=f"{app_id}-{name}-0-0.{app_id}")
+        template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-{name}-0-0.{app_id}")
         spec = _job_spec(role, rules, template)
         if _whole_app(role):
             spec["backoffLimit"] = 0
@@ -151,8 +143,8 @@ def _jobset(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     if rules.opts.deadline_s is not None:  # the only rule: what ends by it ran too long, and is not started again
         rule = {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
         spec["failurePolicy"]["rules"] = [rule]
-    metadata = metadata_of_app(app, app_id, rules, rules.metadata)
-    hold(metadata, spec, rules)
+    metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)
+    request.hold(metadata, spec, rules)
     if rules.opts.ttl_s is not None:
         spec["ttlSecondsAfterFinished"] = rules.opts.ttl_s
     return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": spec}]
@@ -175,11 +167,11 @@ def volcano_job(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     """One job of Volcano with a task for each replica, started as a gang. See https://volcano.sh/en/docs/vcjob/"""
     opts, tasks = rules.opts, []
     rules = replace(rules, opts=replace(opts, priority_class=None))  # that is the job's own
-    for role, name, labels in each_role(app, app_id, rules):
+    for role, name, labels in request.each_role(app, app_id, rules):
         for k in range(role.num_replicas):
             own = {**labels, names.LABEL_REPLICA_ID: str(k)}
             rank0 = f"{app_id}-{name}-0-0.{app_id}"  # <job>-<task>-<index in the task>.<job>, by the plugin `svc`
-            template = template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
+            template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
             if opts.deadline_s is not None:
                 template["spec"]["activeDeadlineSeconds"] = min(opts.deadline_s, rules.timeout_s or opts.deadline_s)
             task = {"name": f"{name}-{k}", "replicas": 1, "template": template}
@@ -205,7 +197,7 @@ def volcano_job(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     ):
         if value is not None:
             spec[key] = value
-    metadata = metadata_of_app(app, app_id, rules, rules.metadata)
+    metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)
     return [{"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": metadata, "spec": spec}]
 
 
@@ -227,13 +219,13 @@ def _pytorchjob(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     """
     if len(app.roles) != 1:
         raise SpecError(f"a PyTorchJob has one role, and `{app.name}` has {len(app.roles)}", hint=_PYTORCH_HINT)
-    ((role, _, labels),) = each_role(app, app_id, rules)
+    ((role, _, labels),) = request.each_role(app, app_id, rules)
     if role.max_retries:
         raise SpecError(
             f"role `{role.name}`: a PyTorchJob counts restarts of all its pods together", hint=_PYTORCH_HINT
         )
     number = f"metadata.labels['{names.INDEX_LABEL}']"
-    template = shared_template(role, rules, app_id, labels, rank0=f"{app_id}-worker-0", number=number)
+    template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-worker-0", number=number)
     pod = template["spec"]
     pod.pop("restartPolicy", None)
     main = next(container for container in pod["containers"] if container["name"] == MAIN_CONTAINER)
@@ -245,8 +237,8 @@ def _pytorchjob(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     policy: Object = {"cleanPodPolicy": "None"}
     if rules.opts.ttl_s is not None:
         policy["ttlSecondsAfterFinished"] = rules.opts.ttl_s
-    metadata = metadata_of_app(app, app_id, rules, rules.metadata)
-    hold(metadata, policy, rules)
+    metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)
+    request.hold(metadata, policy, rules)
     least = role.num_replicas if role.min_replicas is None else role.min_replicas
     workers = {"replicas": role.num_replicas, "restartPolicy": "Never", "template": template}
     spec = {

@@ -80,27 +80,22 @@ def read_pods(items: Iterable[Object]) -> list[Pod]:
 
     Its restarts are those of its containers, and the pods that it replaced.
     """
-    of: dict[tuple[int, int], list[Pod]] = {}
-    for pod in map(read_pod, items):
-        of.setdefault((pod.role_index, pod.facts.replica), []).append(pod)
     found = []
-    for key in sorted(of):
-        if len(of[key]) == 1:
-            found += of[key]
-            continue
-        *older, newest = sorted(of[key], key=lambda pod: pod.age)
-        before = newest.facts.before
-        if older[-1].facts.state is AppState.FAILED:
-            before = older[-1].why()
-        found.append(
-            replace(
-                newest,
-                facts=replace(newest.facts, before=before),
-                failures=sum(pod.failures for pod in of[key]),
-                restarts=sum(pod.restarts for pod in of[key]) + len(older),
-            )
-        )
+    for pods in by_replica(items):
+        *older, newest = pods
+        before = older[-1].why() if older and older[-1].facts.state is AppState.FAILED else newest.facts.before
+        facts = replace(newest.facts, before=before)
+        failures, restarts = sum(pod.failures for pod in pods), sum(pod.restarts for pod in pods)
+        found.append(replace(newest, facts=facts, failures=failures, restarts=restarts + len(older)))
     return found
+
+
+def by_replica(items: Iterable[Object]) -> list[list[Pod]]:
+    """The pods of each replica, oldest first, in the order of roles and replicas."""
+    of: dict[tuple[int, int], list[Pod]] = {}
+    for pod in sorted(map(read_pod, items), key=lambda pod: pod.age):
+        of.setdefault((pod.role_index, pod.facts.replica), []).append(pod)
+    return [of[key] for key in sorted(of)]
 
 
 def read_pod(item: Object) -> Pod:

@@ -206,7 +206,6 @@ def shared_template(
     labels: Mapping[str, str],
     *,
     rank0: str,
-    subdomain: str = "",
     number: str = BY_JOB,
 ) -> Object:
     """The template of all replicas of a role, which find their number in their environment."""
@@ -217,6 +216,4 @@ def shared_template(
             "and one template serves all of its replicas",
             hint="read it there from the variable TORCHX_REPLICA_ID, or run with `-cfg kind=volcano`",
         )
-    if subdomain:
-        template["spec"]["subdomain"] = subdomain
     return template

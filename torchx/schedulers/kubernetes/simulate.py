@@ -13,7 +13,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import Object
-from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
+from torchx.schedulers.kubernetes.pod_answers import read_pods
 from torchx.specs.api import AppState
 
 _POLICY_V1 = (1, 22)
@@ -40,28 +40,21 @@ def simulation(
     namespace = items[0]["metadata"]["namespace"] if items else ""
     if fault == "timeout":
         paths = [path_of("Pod", namespace, pod.name) for pod in running]
-        says = f"`activeDeadlineSeconds` of {_pods(running)} becomes 1 s"
+        which = f"pod {running[0].name}" if len(running) == 1 else f"{len(running)} pods"
+        says = f"`activeDeadlineSeconds` of {which} becomes 1 s"
         return Simulation(says, partial(_expire, api, paths))
     pod = next((p for p in running if (roles[p.role_index], p.facts.replica) == replica), None)
     if pod is None:
         raise BackendError(f"replica {replica[0]}/{replica[1]} does not run just now: no pod of it is ready")
     path = path_of("Pod", namespace, pod.name)
     if fault == "kill":
-        return Simulation(f"pod {pod.name} is removed at once, by SIGKILL", partial(_kill, api, path))
+        return Simulation(f"pod {pod.name} is removed at once, by SIGKILL", partial(api.delete, path, grace_s=0))
     return Simulation(f"pod {pod.name} is evicted", partial(_evict, api, path, namespace, pod.name))
-
-
-def _pods(pods: Sequence[Pod]) -> str:
-    return f"pod {pods[0].name}" if len(pods) == 1 else f"{len(pods)} pods"
 
 
 def _expire(api: KubeApi, paths: Sequence[str]) -> None:
     for path in paths:
         api.patch(path, {"spec": {"activeDeadlineSeconds": 1}})
-
-
-def _kill(api: KubeApi, path: str) -> None:
-    api.delete(path, grace_s=0)
 
 
 def _evict(api: KubeApi, path: str, namespace: str, name: str) -> None:

@@ -165,13 +165,7 @@ def delete(api: KubeApi, found: Found, namespace: str, name: str) -> None:
 def _abort_command(item: Object) -> Object:
     """The request to Volcano to abort a job: https://volcano.sh/en/docs/vcjob/"""
     metadata = item["metadata"]
-    reference = {
-        "apiVersion": item["apiVersion"],
-        "kind": "Job",
-        "name": metadata["name"],
-        "uid": metadata["uid"],
-        "controller": True,
-    }
+    reference = {**_reference(item, item), "controller": True}
     return {
         "apiVersion": "bus.volcano.sh/v1alpha1",
         "kind": "Command",
