@@ -1,6 +1,7 @@
 """Ranks that hang on purpose, in one round after another: run by test_hangs.py under torchrun.
 
 The seed says who hangs and how. `$OUT/round-N` says that a round has begun, `$OUT/go-N` ends it; the last round has no end.
+`$OUT/quiet` ends the lines of beats/sitecustomize.py.
 """
 
 from __future__ import annotations
@@ -76,6 +77,8 @@ def hang(kind: str, go: Path) -> None:
 
 def main(seed: int, rounds: int) -> None:
     distributed.init_pg("gloo")
+    dist.barrier()
+    (OUT / "quiet").touch()
     chance = random.Random(seed)
     for number in range(rounds):
         kind = chance.choice(KINDS) if number < rounds - 1 else "mismatch"

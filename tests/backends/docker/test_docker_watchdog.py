@@ -19,6 +19,7 @@ from tests.backends.docker.test_docker_training import python_mounts
 from tests.backends.shell import ROOT, Shell
 
 HANGS = ROOT / "tests" / "backends" / "distributed" / "hangs.py"
+BEATS = HANGS.parent / "beats"
 SLEEPS = "2"
 """The seed of a first round in which a rank sleeps."""
 
@@ -44,7 +45,7 @@ def clean(shell: Shell, eventually: Callable[..., object]) -> Any:
 
 def training(shell: Shell, image: str, out: Path, *more: str) -> str:
     mounts = [f"type=bind,src={out},dst=/out", f"type=bind,src={ROOT},dst={ROOT},readonly", *python_mounts()]
-    env = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "OUT": "/out"}
+    env = {"PATH": f"{os.path.dirname(sys.executable)}:/usr/bin:/bin", "PYTHONPATH": f"{BEATS}:{ROOT}", "OUT": "/out"}
     words = ["-s", "local_docker", "--workspace=", *more, "dist.ddp", "-j", "2x1", "--image", image, "--cpu", "1"]
     words += ["--memMB", "3000", "--mounts", ",".join(mounts), "--script", str(HANGS)]
     return shell.launch(*words, "--env", ",".join(f"{k}={v}" for k, v in env.items()), "--", SLEEPS, "2")
