@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Frames = list[list[Any]]
 
-MARKS = ("TORCHX_LOCAL_JOB", "TORCHX_LOCAL_REPLICA", "TORCHX_JOB_ID", "SLURM_JOB_ID", "SLURM_STEP_ID")
+MARKS = ("TORCHX_LOCAL_JOB", "TORCHX_LOCAL_REPLICA", "TORCHX_JOB_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "LSB_JOBID")
 """Processes of this replica have the same values of these as this one."""
 OFFER = re.compile(r"/memfd:torchx-(stacks|calls)-(\d+)")
 BROUGHT: tuple[str, ...] = ()
