@@ -116,8 +116,9 @@ def test_a_silent_job_is_ended_when_that_is_asked_for(torchx: Call, project: Pat
         (["--watchdog", "soon"], "`soon` of the watchdog is not a length of time"),
         (
             ["-s", "aws_batch", "-cfg", "queue=q", "--watchdog", "10m"],
-            "`aws_batch` cannot watch whether a job is silent\nhint: omit `--watchdog`, or use `local_cwd`, `local_docker` or `slurm`",
+            "`aws_batch` cannot watch whether a job is silent\nhint: omit `--watchdog`; `torchx stacks JOB` looks",
         ),
+        (["-s", "kubernetes", "--watchdog", "10m"], "`kubernetes` cannot watch whether a job is silent"),
     ],
 )
 def test_what_cannot_be_watched_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:

@@ -131,7 +131,7 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
     if WATCHDOG in app.metadata and watchdog_of(app) and not backend.capabilities.watchdog:
         raise NotSupportedError(
             f"`{scheduler}` cannot watch whether a job is silent",
-            hint="omit `--watchdog`, or use `local_cwd`, `local_docker` or `slurm`",
+            hint="omit `--watchdog`; `torchx stacks JOB` looks into a job that seems to hang, where it can be entered",
         )
     if AFTER in app.metadata:
         from torchx.runner.after import check_after

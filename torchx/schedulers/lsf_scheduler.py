@@ -63,6 +63,7 @@ from torchx.schedulers.lsf.request import (
 from torchx.schedulers.lsf.rows import Row, group_of, was_let_go
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
 from torchx.specs.retries import RETRY
+from torchx.specs.watchdog import WATCHDOG
 from torchx.util.records import replace
 
 TYPE_CHECKING = False
@@ -119,6 +120,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         CAPABILITIES,
         retry_actions=("retry", "avoid", "mem", "checkpoint"),
         timeout="time",
+        watchdog=True,
         after=("ok", "any", "fail"),
     )
     transient = re.compile(r"(?i)LSF is down|daemon not responding|cannot connect to LSF|communication time ?out")
@@ -181,6 +183,10 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
             from torchx.schedulers.lsf import attempts
 
             files.update(attempts.files(request.cfg))
+        if request.app.metadata.get(RETRY) or request.app.metadata.get(WATCHDOG):
+            from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
+
+            files[PROGRAM_FILE] = program("lsf")
         argv = [*request.cmd, posixpath.join(folder, SUBMIT_FILE)]
         time_s = COMMAND_TIMEOUT_S + _BSUB_S * script.count(_BSUB)
         without = dict.fromkeys(name for role in request.app.roles for name in sources(role.env))

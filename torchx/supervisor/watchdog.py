@@ -11,7 +11,7 @@ from torchx.supervisor.layout import HANG_FILE, STACKS_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from typing import Any
 
 _LOOKS = 20  # at the sizes, before a job counts as silent
@@ -43,7 +43,7 @@ class Watchdog:
     def __init__(self, asked: dict[str, Any], env: dict[str, str], signs: Callable[[], object] | None = None) -> None:
         self._asked = asked
         self._env = env
-        self._signs = signs or self._files
+        self._signs = signs or (lambda: marks(asked.get("files", ())))
         self._seconds: float = asked.get("seconds", 0)
         self.action: str = asked.get("action", "")
         self.due: float | None = None
@@ -124,9 +124,6 @@ class Watchdog:
         self.text = f"no output for {_span(now - self._since)}: {said or 'what the ranks are doing is not known'}"
         return self.text
 
-    def _files(self) -> list[tuple[int, int]]:
-        return [_mark(path) for path in self._asked.get("files", ())]
-
 
 def put_down(folder: str, dog: Watchdog) -> None:
     """Writes down what was seen of a job; without, when that cannot be written."""
@@ -152,6 +149,11 @@ def seen(folder: str) -> str:
             return f.read()
     except OSError:
         return ""
+
+
+def marks(paths: Iterable[str]) -> list[tuple[int, int]]:
+    """The sizes of files, and when they changed last: something else once one of them has been written to."""
+    return [_mark(path) for path in paths]
 
 
 def _mark(path: str) -> tuple[int, int]:

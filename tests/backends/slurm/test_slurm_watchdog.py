@@ -16,8 +16,19 @@ from tests.backends.shell import ROOT, Shell
 from tests.backends.slurm.conftest import becomes
 
 HANGS = ROOT / "tests" / "backends" / "distributed" / "hangs.py"
+BEATS = HANGS.parent / "beats"
 SLEEPS = "2"
 """The seed of a first round in which a rank sleeps."""
+
+TWO = """
+from torchx.specs import AppDef, Resource, Role
+
+def two() -> AppDef:
+    def role(name: str, n: int, cpu: int) -> Role:
+        return Role(name, "", entrypoint="sleep", args=["600"], num_replicas=n, resource=Resource(cpu, 0, 100 * cpu))
+
+    return AppDef("two", [role("a", 2, 1), role("b", 1, 2)])
+"""
 
 
 @pytest.fixture
@@ -46,7 +57,7 @@ def ends(shell: Shell, handle: str) -> Any:
 
 def training(shell: Shell, out: Path, *more: str) -> str:
     words = ["-s", "slurm", "--workspace=", *more, "dist.ddp", "-j", "2x1", "--cpu", "1", "--memMB", "1500"]
-    passed = f"OUT={out},PYTHONPATH={ROOT},OMP_NUM_THREADS=1"
+    passed = f"OUT={out},PYTHONPATH={BEATS}:{ROOT},OMP_NUM_THREADS=1"
     return shell.launch(*words, "--script", str(HANGS), "--env", passed, "--", SLEEPS, "2")
 
 
@@ -94,6 +105,20 @@ def test_a_silent_job_is_ended(own: Shell, clean: list[str]) -> None:
     sentence, *stacks = path.read_text().splitlines()
     assert sentence == found["hang"]
     assert {"sh/0", "sh/1"} <= {line.partition(" ")[0] for line in stacks}, stacks
+
+
+def test_a_heterogeneous_job(own: Shell, clean: list[str], tmp_path: Path) -> None:
+    """Roles that ask for different resources are two components: the steps beside their replicas find both."""
+    (tmp_path / "two.py").write_text(TWO)
+    clean.append(handle := own.launch("-s", "slurm", "--workspace=", "--watchdog", "3s:cancel", "two.py:two"))
+    found = ends(own, handle)
+    assert (found["state"], found["cause"]["class"]) == ("FAILED", "timeout"), found
+    assert re.fullmatch(
+        r"no output for \d+ s: all 3 ranks cannot be read: it runs `sleep`, not Python", found["hang"]
+    ), found
+    (path,) = Path(own.env["TORCHX_HOME"], "slurm").glob("*/stacks.txt")
+    stacks = path.read_text().splitlines()[1:]
+    assert {"a/0", "a/1", "b/0"} <= {line.partition(" ")[0] for line in stacks}, stacks
 
 
 @pytest.mark.parametrize("does", ["echo $i", 'touch "$TORCHX_PROGRESS"'], ids=["lines", "marks"])

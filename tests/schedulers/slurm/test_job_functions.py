@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from torchx.schedulers.batch.attempts import script
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.slurm import request
 
 PREAMBLE, PROGRAM = read_script(request.__file__, "job.sh").split("# @JOB@\n")
-FUNCTIONS = PROGRAM.partition("# -- the job ---")[0]
+FUNCTIONS = f"{script(request.__file__)}\n" + PROGRAM.partition("# -- the job ---")[0]
 """All that is defined, without the job itself."""
 
 

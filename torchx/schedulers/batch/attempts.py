@@ -68,14 +68,15 @@ def program(backend: str) -> str:
     return buffer.getvalue().decode("utf-8", "surrogateescape")
 
 
-def script(module: str, name: str) -> str:
-    """The part of a backend's script that carries a policy out, with the function ``decide`` before it, which asks.
+def script(module: str, *names: str) -> str:
+    """What batch scripts need to run the programs in the archive (``program.sh``), and parts of a backend's own script.
 
     Args:
-        module: ``__file__`` of a module beside it.
-        name: of the file.
+        module: ``__file__`` of a module beside those.
+        names: of their files.
     """
-    return f"{read_script(__file__, 'decide.sh').strip()}\n\n{read_script(module, name).strip()}"
+    texts = [read_script(__file__, "program.sh"), *(read_script(module, name) for name in names)]
+    return "\n\n".join(map(str.strip, texts))
 
 
 def attempts_in(folder: str) -> list[Attempt]:

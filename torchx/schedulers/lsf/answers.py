@@ -16,7 +16,7 @@ from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state,
 from torchx.schedulers.lsf.rows import Row, job_name, report_end, rows
 from torchx.specs.api import AppState, Role
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
-from torchx.util.records import dataclass
+from torchx.util.records import dataclass, replace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -91,6 +91,8 @@ def facts_of(
     restarts: int = -1,
     attempts: Sequence[Attempt] = (),
     times: tuple[float, float] = (0, 0),
+    hang: str = "",
+    silent: bool = False,
 ) -> JobFacts:
     """What is known of one job.
 
@@ -100,6 +102,8 @@ def facts_of(
         exits: how replicas ended, by the numbers of role and replica, as far as it was written down.
         attempts: those that have ended, of a job with a retry policy.
         times: when the first replica started, and when one ended last, Unix times, which LSF knows to the minute; or 0.
+        hang: what its watchdog saw.
+        silent: it was ended for that.
     """
     members = sorted(found, key=lambda row: (row.role, row.k))
     numbers = sorted({row.role for row in members} | set(range(len(roles))))
@@ -110,10 +114,12 @@ def facts_of(
         replica_facts(names[row.role], row, (exits or {}).get((row.role, row.k)), rank0_waits=rank0_waits)
         for row in members
     ]
+    if silent:
+        facts = [replace(one, stopped=True) for one in facts]
     started = [times[0]] if times[0] else [r.started for r in members if r.started is not None]
     ended = [r.ended for r in members if r.ended is not None] + ([times[1]] if times[1] else [])
     states = {r.state for r in facts}
-    cancelled = AppState.CANCELLED in states and AppState.FAILED not in states
+    cancelled = AppState.CANCELLED in states and AppState.FAILED not in states and not silent
     return JobFacts(
         app_id=app_id,
         roles=[
@@ -125,6 +131,10 @@ def facts_of(
             )
             for index, name in names.items()
         ],
+        state=AppState.FAILED if silent else None,
+        reason=hang if silent else "",
+        kind="timeout" if silent else "",
+        hang=hang,
         cancelled=cancelled,
         restarts=restarts,
         attempts=attempts,

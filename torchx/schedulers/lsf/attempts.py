@@ -15,7 +15,7 @@ import time
 
 from torchx.errors import TorchXError
 from torchx.schedulers.batch import attempts
-from torchx.schedulers.batch.attempts import PROGRAM_FILE, attempts_in, ends_of, program, said
+from torchx.schedulers.batch.attempts import attempts_in, ends_of, said
 from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, folder_name
 from torchx.schedulers.kit.attempts import BEGINS, begins_of, put_down
 from torchx.schedulers.kit.caps import Capabilities
@@ -27,12 +27,13 @@ from torchx.schedulers.lsf.answers import Exit, facts_of
 from torchx.schedulers.lsf.client import bjobs
 from torchx.schedulers.lsf.options import Opts
 from torchx.schedulers.lsf.reasons import ENDED
-from torchx.schedulers.lsf.replicas import EXIT_FILE, SUBMIT_FILE
+from torchx.schedulers.lsf.replicas import EXIT_FILE, SILENT_FILE, SUBMIT_FILE
 from torchx.schedulers.lsf.request import RANK0_HOST, get_submit_script
 from torchx.schedulers.lsf.rows import Row
 from torchx.specs.api import AppDef, AppState
 from torchx.specs.retries import RETRY, Attempt, RetryRules
 from torchx.specs.serialize import appdef_from_dict
+from torchx.supervisor.watchdog import seen
 from torchx.util.records import replace
 
 OPTIONS_FILE = "retry.json"
@@ -54,8 +55,8 @@ def policy(app: AppDef, opts: Opts, caps: Capabilities) -> RetryRules | None:
 
 
 def files(opts: Opts) -> dict[str, str]:
-    """What the hosts need to find out what follows, and to submit it."""
-    return {PROGRAM_FILE: program("lsf"), OPTIONS_FILE: json.dumps(dict(opts))}
+    """What the hosts need to submit what follows, beside the program."""
+    return {OPTIONS_FILE: json.dumps(dict(opts))}
 
 
 def main() -> None:
@@ -166,7 +167,8 @@ def _known(place: JobFolder, app_id: str, app: AppDef, who: tuple[int, int]) -> 
                 exits[index, k] = left
                 row = replace(row, stat="EXIT" if left.code else "DONE", exit_code=str(left.code))
             rows.append(row)
-    return facts_of(app_id, rows, roles=app.roles, exits=exits)
+    silent = os.path.exists(os.path.join(place.path, SILENT_FILE))
+    return facts_of(app_id, rows, roles=app.roles, exits=exits, hang=seen(place.path), silent=silent)
 
 
 def _with_ends(facts: JobFacts, who: tuple[int, int], kind: str, host: str) -> JobFacts:

@@ -9,11 +9,20 @@ from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, roles_of
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
-from torchx.schedulers.lsf.replicas import ENDED_FILE, EXIT_FILE, REPORTS, RESTARTS_FILE, STARTED_FILE, SUBMITTED_FILE
+from torchx.schedulers.lsf.replicas import (
+    ENDED_FILE,
+    EXIT_FILE,
+    REPORTS,
+    RESTARTS_FILE,
+    SILENT_FILE,
+    STARTED_FILE,
+    SUBMITTED_FILE,
+)
 from torchx.schedulers.lsf.rows import Row
 from torchx.schedulers.lsf.sweeps import SWEEP_FILE, describe, ends_of, report_name, size_of
 from torchx.specs.api import Role
 from torchx.specs.retries import read_attempts
+from torchx.supervisor.layout import HANG_FILE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +30,10 @@ if TYPE_CHECKING:
 
     Position = tuple[int, int]
 
-_SMALL = (JOB_FILE, ATTEMPTS_FILE, RESTARTS_FILE, SUBMITTED_FILE, STARTED_FILE, ENDED_FILE, SWEEP_FILE)
+_SMALL = (
+    *(JOB_FILE, ATTEMPTS_FILE, RESTARTS_FILE, SUBMITTED_FILE, STARTED_FILE, ENDED_FILE, SWEEP_FILE),
+    *(HANG_FILE, SILENT_FILE),
+)
 _KNOWN_AFTER_S = 120.0
 
 
@@ -67,6 +79,8 @@ def jobs_of(
                 exits=exits[app_id],
                 restarts=text(RESTARTS_FILE).count("\n"),
                 attempts=attempts,
+                hang=text(HANG_FILE).strip(),
+                silent=bool(text(SILENT_FILE)),
                 times=(_number(text(STARTED_FILE)), _number(text(ENDED_FILE))),
             )
             width, size = sweeps[app_id]

@@ -39,12 +39,17 @@ def host_of(folder: JobFolder, replicas: Sequence[ReplicaFacts], app_id: str, ro
     found = next((r for r in replicas if (r.role, r.replica) == (role, k)), None)
     if found is None or found.state is not AppState.RUNNING or not found.host:
         raise not_running(app_id, role, k, str(found.state if found else AppState.UNKNOWN))
+    refuse_container(folder, app_id, role, k, found.host)
+    return found.host
+
+
+def refuse_container(folder: JobFolder, app_id: str, role: str, k: int, host: str) -> None:
+    """Raises :class:`NotSupportedError` where replicas of a job run in containers."""
     if _IN_CONTAINER in (folder.files.read(posixpath.join(folder.path, REPLICAS_FILE)) or b""):
         raise NotSupportedError(
             f"replica {role}/{k} of `{app_id}` runs in a container, and on LSF those cannot be entered",
-            hint=f"`docker ps` and `docker exec` on host `{found.host}` can",
+            hint=f"`docker ps` and `docker exec` on host `{host}` can",
         )
-    return found.host
 
 
 class OnHost(Entered):
@@ -52,6 +57,7 @@ class OnHost(Entered):
 
     Args:
         spawn: starts a command where LSF's commands run.
+        host: its name; empty: that where commands run, to which no ``ssh`` is needed.
         run: runs one there to its end.
         ended: makes the error for a replica that is not there after all.
     """
@@ -70,6 +76,8 @@ class OnHost(Entered):
         self._host = host
 
         def start(words: list[str]) -> SpawnedProcess:
+            if not host:
+                return spawn(words, tty)
             line, first = command_line(f"exec {join(words)}")
             client = spawn([*_SSH, "-tt" if tty else "-T", "--", host, line], tty)
             if first:
@@ -85,8 +93,9 @@ class OnHost(Entered):
         return code
 
     def _signal(self, who: str, number: int | None) -> None:
-        line, _ = command_line(join(kill_words(who, number or signal.SIGKILL)))
-        self._run([*_SSH, "-n", "--", self._host, line])
+        words = kill_words(who, number or signal.SIGKILL)
+        line, _ = command_line(join(words))
+        self._run([*_SSH, "-n", "--", self._host, line] if self._host else words)
 
     def _failed(self, code: int) -> BackendError:
         return BackendError(

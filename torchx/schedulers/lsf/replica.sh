@@ -18,7 +18,9 @@ torchx_tick() {
 }
 torchx_clock() {
     [ -z "$python" ] || torchx_watch
-    while :; do torchx_tick; [ -z "$python" ] || torchx_due; torchx_pause 1; done
+    while :; do
+        torchx_tick; [ -z "$python" ] || torchx_due; [ -z "$wish" ] || torchx_look_out; torchx_pause 1
+    done
 }
 
 # Where replica 0 of the role is.
@@ -87,9 +89,11 @@ torchx_retried() { # whether this failure is made good by another attempt
 }
 
 torchx_failed() {
-    if [ -n "$python" ]; then ! torchx_judged || exit "$code"
-    elif [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; then torchx_go_on; exit 99; fi
-    if [ -z "$python" ] && [ "$killed" = 0 ] && torchx_retried; then exit 99; fi
+    local silent=; { read -r silent <"$job/silent"; } 2>/dev/null && spare=-1
+    if [ "$silent" = cancel ]; then : # nobody is asked whether it starts again
+    elif [ -n "$python" ]; then ! torchx_judged || exit "$code"
+    elif [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; then torchx_go_on; exit 99
+    elif [ "$killed" = 0 ] && torchx_retried; then exit 99; fi
     [ "$code" = 99 ] && [ "$retries" -gt 0 ] && code=1
     mkdir -p "$job/lost.$role.$attempt/$k"
     local lost=("$job/lost.$role.$attempt"/*) others
@@ -142,15 +146,17 @@ torchx_run() {
     export TORCHELASTIC_ERROR_FILE="${TORCHELASTIC_ERROR_FILE:-$dir/error.json}"
     rm -f "$dir/exit" "$dir/error.json"; rm -rf "$job/over/$role.$k"
     (set -C; printf '%(%s)T' -1 >"$job/started") 2>/dev/null
+    [ -z "$wish" ] || torchx_up
     sizes=; torchx_clock & clock=$!
     killed=0; ended=0; trap 'killed=1 ended=1' INT TERM; trap 'killed=1 timed=1' USR2
     # In a process of its own: variables of the program are not ours, and what bash says of its end is not its output.
     if { cd "$cwd" && torchx_rank0; } 2>>"$dir/stderr.log"; then
-        (exec >>"$dir/stdout.log" 2>>"$dir/stderr.log"; [ -z "$python" ] || echo "$BASHPID" >"$dir/pid"; torchx_program); code=$?
+        (exec >>"$dir/stdout.log" 2>>"$dir/stderr.log"; [ -z "$python$wish" ] || echo "$BASHPID" >"$dir/pid"; torchx_program); code=$?
     else code=1; fi
     trap '' INT TERM USR2
     [ "$code$ended" = 01 ] && code=143 # else LSF counts a job that ends well when killed as done
     kill "$clock" 2>/dev/null; wait "$clock" 2>/dev/null; sizes=; torchx_tick
+    [ -z "$wish" ] || torchx_looked
     if [ -n "$python" ]; then
         torchx_current || exit "$code" # another attempt was submitted
         [ "$code" != 0 ] || [ ! -e "$dir/due" ] || code=143

@@ -25,12 +25,15 @@ from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from torchx.specs.mounts import format_mount
 from torchx.specs.retries import RETRY
+from torchx.specs.watchdog import WATCHDOG
 
 REPLICAS_FILE = "replicas.sh"
 SUBMIT_FILE = "submit.sh"
 REPORTS = "reports"
 RESTARTS_FILE = "restarts"
 EXIT_FILE = "exit"
+UP_FILE = "up"
+SILENT_FILE = "silent"
 STARTED_FILE = "started"
 ENDED_FILE = "ended"
 SUBMITTED_FILE = "submitted"
@@ -62,17 +65,19 @@ def render_replicas(
         own_network: replicas are not on their host's network, and ports of the host say nothing to them.
         whole: False: without the part that is the same in every job.
     """
-    python, retries = _python(app), []
-    if python and whole:
+    python, more = _python(app, RETRY), []
+    parts = [name for name, wished in (("retries.sh", RETRY), ("watchdog.sh", WATCHDOG)) if _python(app, wished)]
+    if parts and whole:
         from torchx.schedulers.batch.attempts import script
 
-        retries = [script(__file__, "retries.sh")]
+        more = [script(__file__, *parts)]
     lines = [
         "#!/bin/bash",
         f"# The replicas of torchx job {app_id}; LSF runs this with the number of the role and of the replica.",
         f"app={quote(app_id)} group={quote(group_of(app_id))} own_network={'1' if own_network else ''}"
-        f" total={sum(role.num_replicas for role in app.roles)} python={quote(python)}",
-        *retries,
+        f" total={sum(role.num_replicas for role in app.roles)} python={quote(python)}"
+        f" watch={quote(_python(app, WATCHDOG))} wish={quote(app.metadata.get(WATCHDOG, '') if app.metadata else '')}",
+        *more,
         read_script(__file__, "replica.sh").strip() if whole else _LEFT_OUT,
         'case "$1.$2" in',
     ]
@@ -110,9 +115,9 @@ def _replica(
     ]
 
 
-def _python(app: AppDef) -> str:
-    """The Python that is tried first on the hosts, to ask what follows a failure; none without a policy for that."""
-    return (sys.executable or "python3") if app.metadata and app.metadata.get(RETRY) else ""
+def _python(app: AppDef, wish: str) -> str:
+    """The Python that is tried first on the hosts, for what a key of its metadata asks for; empty: it does not."""
+    return (sys.executable or "python3") if app.metadata and app.metadata.get(wish) else ""
 
 
 def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -> str:

@@ -38,13 +38,14 @@ torchx_judged() { # whether this failure is made good by another attempt; it was
     [ "$killed" = 0 ] || how=killed
     [ -z "$timed" ] && [ ! -e "$dir/due" ] || how=timeout
     [ -z "$back" ] || how=requeued
+    [ ! -e "$job/silent" ] || how=failed
     [ "$how" != failed ] || trap 'killed=1' INT TERM # somebody may cancel it meanwhile
     # shellcheck disable=SC2086  # a host, or nothing
     verdict=$(folder=$job decide "$how" "$role" "$k" $back)
     if [ "$verdict" = stopped ]; then rmdir "$job/restart.$attempt"; exit "$code"; fi # put back, it asks again
     [ "$verdict$killed" = "again$asked" ] && [ ! -e "$job/cancelled" ] || return 1
     mapfile -t others < <(torchx_others "" "$app.")
-    echo "$role $k" >>"$job/restarts"; rm -rf "$job/over" "$job/checkpoint"
+    echo "$role $k" >>"$job/restarts"; rm -rf "$job/over" "$job/checkpoint" "$job/silent"
     echo $((attempt + 1)) >"$job/attempt.new" && mv -f "$job/attempt.new" "$job/attempt"
     if ! (unset TORCHELASTIC_ERROR_FILE TORCHX_RANK0_HOST TORCHX_RANK0_PORT TORCHX_CHECKPOINT_NOW TORCHX_PROGRESS
         cd "$start" && exec /bin/bash "$job/submit.sh") >>"$job/retry.log" 2>&1; then

@@ -166,24 +166,8 @@ stamp() {  # [replica]
 }
 
 # -- silence -----------------------------------------------------------------------------------------
-python_of() {  # the one to try first: prints one that works
-  local candidate
-  for candidate in "$1" python3 python; do
-    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$candidate" && return
-  done
-}
-
-watch() {  # a program looks beside the replicas, and says `hang` when there is news, with what is to be done
-  local python
-  python=$(python_of "$watch")
-  if [[ -z $python ]]; then
-    echo "not watched: no Python 3.10 or newer on node $HOSTNAME" >"$folder/watchdog.txt"
-    note hang
-    return
-  fi
-  PYTHONPATH=$folder/retry.pyz "$python" -m torchx.schedulers.slurm.hangs "$wish" \
-    </dev/null 1>&"$bus" 2>>"$folder/watchdog.log" &
-  watcher=$!
+watch() {  # the program says `hang` when there is news, with what is to be done
+  start_watch slurm 1>&"$bus" || note hang
 }
 
 hang() {  # [cancel or retry]

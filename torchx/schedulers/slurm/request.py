@@ -271,6 +271,7 @@ def render(request: SlurmBatchRequest) -> str:
     preamble, program = read_script(__file__, SCRIPT_FILE).split("# @JOB@\n")
     replicas = list(request.replicas.values())
     groups = _groups(replicas)
+    parts = [RETRIES_FILE] if request.retry else []
     lines = ["#!/bin/bash", directive({"job-name": request.name, "open-mode": "append"})]
     for number, group in enumerate(groups):
         lines += ["#SBATCH hetjob"] if number else []
@@ -286,7 +287,8 @@ def render(request: SlurmBatchRequest) -> str:
         *([f"notify={quote(sys.executable or 'python3')}"] if request.notify else []),
         *([f"watch={quote(sys.executable or 'python3')} wish={quote(request.watchdog)}"] if request.watchdog else []),
         f"early={request.early} every={f'{request.sample_s:g}' if request.sample_s else ''}",
-        *(_retry_lines(replicas[0]) if request.retry else []),
+        *([f"exclude={quote(replicas[0].sbatch_opts.get('exclude') or '')}"] if request.retry else []),
+        *([script(__file__, *parts)] if parts or request.notify or request.watchdog else []),
         *_arrays(request, groups),
         *(
             line
@@ -296,10 +298,6 @@ def render(request: SlurmBatchRequest) -> str:
         program.strip(),
     ]
     return "\n".join(lines) + "\n"
-
-
-def _retry_lines(replica: SlurmReplicaRequest) -> list[str]:
-    return [f"exclude={quote(replica.sbatch_opts.get('exclude') or '')}", script(__file__, RETRIES_FILE)]
 
 
 def _is_requeued(request: SlurmBatchRequest) -> bool:

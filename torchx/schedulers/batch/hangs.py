@@ -1,0 +1,85 @@
+"""The watchdog of a batch job: on a node, beside the replicas, a program watches the job, and looks into it.
+
+The job's script starts ``python -m torchx.schedulers.BACKEND.hangs WISH ...`` in the job's folder, from the archive
+there; what was seen is left in that folder.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.specs.watchdog import parse_watchdog
+from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
+from torchx.supervisor.watchdog import Watchdog, marks, put_down
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.schedulers.inside import InsideProcess
+    from torchx.schedulers.stacks import Stacks
+
+    Enter = Callable[[Sequence[str], str, int], InsideProcess]
+
+_LOOK = "look"
+_MOST_S = 1.0  # until the end of the script is seen
+
+
+def main(
+    module: str,
+    folders: Callable[[], Sequence[str]],
+    news: Callable[[Watchdog, str], None],
+    stacks: Callable[[], Stacks],
+    up: Callable[[], bool] = lambda: True,
+) -> None:
+    """Watches the job whose folder is the current one, until the script has ended; or looks into it, once.
+
+    Args:
+        module: the backend's.
+        folders: of its replicas.
+        news: hears that there is some, with what is to be done: ``cancel``, ``retry`` or nothing.
+        stacks: looks into the job.
+        up: whether all replicas run that it needs: as long as it waits for some it is not silent.
+    """
+    if sys.argv[1] == _LOOK:
+        from torchx.schedulers.stacks.look import tell
+
+        tell(stacks)
+        return
+    wish, script, waited = parse_watchdog(sys.argv[1]), os.getppid(), 0
+    files = ["progress", *(f"{path}/{name}" for path in folders() for name in (STDOUT_LOG, STDERR_LOG))]
+
+    def signs() -> object:
+        nonlocal waited
+        waited += not up()
+        return waited, marks(files)
+
+    asked = {"seconds": wish.seconds, "program": [sys.executable, "-m", module, _LOOK]}
+    dog = Watchdog(asked, dict(os.environ), signs)
+    dog.begin(time.monotonic())
+    while os.getppid() == script:
+        now = time.monotonic()
+        text = dog.turn(now) if dog.due is not None and now >= dog.due else None
+        if text is not None:
+            put_down(".", dog)
+            act = dog.silent and wish.action != "stacks"
+            news(dog, wish.action if act else "")
+            if act:  # the attempt is being ended
+                return
+        time.sleep(min(max((dog.due or 0.0) - time.monotonic(), 0.01), _MOST_S))
+
+
+def stacks_of(folder: JobFolder, hosts: Mapping[tuple[str, int], str], enter: Enter) -> Stacks:
+    """What the ranks of a job are doing.
+
+    Args:
+        hosts: of the replicas that run.
+        enter: starts a command inside one of them.
+    """
+    from torchx.schedulers.inside.run import run
+    from torchx.schedulers.stacks.look import look
+
+    there = [(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
+    return look(lambda words, role, k: run(enter(words, role, k)), None, there, list(hosts) or None, hosts=hosts)

@@ -1,0 +1,34 @@
+#!/bin/bash
+# How a batch script runs the programs in retry.pyz, which lies in the job's folder; see torchx/schedulers/batch/attempts.py.
+#
+# shellcheck disable=SC2034,SC2154
+
+python_of() {  # the one to try first: prints one that works
+  local candidate
+  for candidate in "$1" python3 python; do
+    "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$candidate" && return
+  done
+}
+
+decide() {  # how the attempt ended, and what the backend adds. Prints `again`, and what the backend wants; or `end`
+  local found
+  found=$(python_of "$python")
+  if [ -n "$found" ]; then
+    "$found" "$folder/retry.pyz" "$@" 2>>"$folder/retry.log" && return
+  else
+    echo "torchx: no Python 3.10 or newer on node $(hostname): the job is not started again" >>"$folder/retry.log"
+  fi
+  echo end
+}
+
+start_watch() {  # backend, and what it adds: a program looks beside the replicas, and says on stdout that there is news
+  local found
+  found=$(python_of "$watch")
+  if [ -z "$found" ]; then
+    echo "not watched: no Python 3.10 or newer on node $HOSTNAME" >"$folder/watchdog.txt"
+    return 1
+  fi
+  PYTHONPATH=$folder/retry.pyz "$found" -m "torchx.schedulers.$1.hangs" "$wish" "${@:2}" \
+    </dev/null 2>>"$folder/watchdog.log" &
+  watcher=$!
+}
