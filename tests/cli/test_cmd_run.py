@@ -384,7 +384,7 @@ def test_ctrl_c_right_after_the_submission(torchx: Call, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patch:
         if during == "logs":
-            patch.setattr("torchx.runner.tee.tee_logs", interrupted)
+            patch.setattr(waiting, "tee_logs", interrupted)
         else:
             patch.setattr(waiting, "print", interrupted, raising=False)
         outcome = torchx("run", "--log", "utils.sh", "sleep", "600")

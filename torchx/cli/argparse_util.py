@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from torchx.cli.failures import UsageError
 from torchx.errors import TorchXError
+from torchx.util.any import Any
 from torchx.util.strings import did_you_mean
 from torchx.util.term import has_color, width
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any, NoReturn
+    from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):

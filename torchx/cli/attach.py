@@ -5,15 +5,11 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torchx.errors import EXIT_INTERRUPTED
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from torchx.schedulers.inside import InsideProcess, Tty
+from torchx.schedulers.inside import InsideProcess, Tty
 
 _CHUNK = 1 << 20  # of a file: a pipe, or a terminal, gives what it has
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
@@ -23,8 +19,6 @@ _END_OF_INPUT = b"\x04"
 
 def terminal() -> Tty:
     """The terminal of this process, as one inside a replica should get it."""
-    from torchx.schedulers.inside import Tty
-
     term = os.environ.get("TERM") or "xterm-256color"
     for fd in (0, 1, 2):
         try:

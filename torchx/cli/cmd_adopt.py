@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_why import add_job
 from torchx.cli.failures import UsageError, note
 from torchx.cli.run_args import NOTICES, declare, notices_wanted
+from torchx.runner import Runner
 from torchx.util.term import is_tty
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from torchx.runner import Runner
 
 _HELP = """\
 From then on `status`, `log`, `wait`, `watch` and `list` know the job, and it can be heard of:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+import argparse
 from abc import ABC, abstractmethod
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-
     from torchx.runner import Runner
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable, Sequence
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.cmd_list import parse_states
@@ -13,20 +14,11 @@ from torchx.cli.questions import agreed
 from torchx.cli.render import ago
 from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
+from torchx.runner import Runner, get_runner
+from torchx.runs import Run, RunQuery
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.handles import FOREIGN
 from torchx.util.term import is_tty
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torchx.runner import Runner
-    from torchx.runs import Run
-else:
-    from torchx.util.reexports import reexports
-
-    __getattr__ = reexports(__name__)
 
 
 class CmdCancel(SubCommand):
@@ -68,8 +60,6 @@ def for_each_job(references: list[str], act: Callable[[Runner, str], str]) -> No
     Raises:
         SystemExit: one failed; with its exit code.
     """
-    from torchx.runner import get_runner
-
     failed: list[int] = []
     with get_runner() as runner:
         for handle in resolve_all(runner, references, failed):
@@ -93,9 +83,6 @@ def _cancel(runner: Runner, handle: str, *, force: bool) -> str:
 
 def _chosen(args: argparse.Namespace) -> list[str]:
     """Handles of my runs that have not ended and match; empty when the user does not want that."""
-    from torchx.runner import get_runner
-    from torchx.runs import RunQuery
-
     states = [state for state in args.state or list(AppState) if not is_terminal(state)]
     with get_runner() as runner:
         runs = [run for run in runner.runs(RunQuery(states=states, name=args.name, mine=True)) if run.handle]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from torchx.cli.cmd_base import SubCommand
+import argparse
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
+from torchx.cli.cmd_base import SubCommand
 
 _BASH = r"""# torchx completion for bash. Put into ~/.bashrc:  eval "$(torchx completion bash)"
 _torchx_complete() {

@@ -11,12 +11,9 @@ from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
 from torchx.config import CONFIG_FILE, dump
 from torchx.errors import ConfigError
+from torchx.util.reexports import reexports
 
-TYPE_CHECKING = False
-if not TYPE_CHECKING:
-    from torchx.util.reexports import reexports
-
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 
 class CmdConfigure(SubCommand):

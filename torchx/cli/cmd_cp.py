@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from collections.abc import Callable
 
 from torchx.cli.cmd_base import RunnerCommand
-from torchx.cli.cmd_exec import find_replica
+from torchx.cli.cmd_exec import Replica, find_replica
 from torchx.cli.failures import UsageError, note, progress, warn
 from torchx.errors import HandleError, NotFoundError
+from torchx.runner import Runner
 from torchx.util.term import is_tty
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
-
-    from torchx.cli.cmd_exec import Replica
-    from torchx.runner import Runner
 
 _EVERY_S = 0.2
 _MB = 1_000_000

@@ -8,10 +8,7 @@ from torchx.cli.cmd_base import SubCommand
 from torchx.cli.cmd_cancel import for_each_job
 from torchx.cli.failures import UsageError
 from torchx.cli.log_targets import JOB_HELP, job_reference
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runner import Runner
+from torchx.runner import Runner
 
 
 class CmdDelete(SubCommand):

@@ -8,22 +8,18 @@ import sys
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.render import ago, document, fields, local_time
+from torchx.runner import Runner
 from torchx.runner.documents import handle_fields, run_fields
+from torchx.runs import Run
+from torchx.specs import AppDef
 from torchx.specs.api import UnknownAppException
 from torchx.specs.images import image_digests, workspace_hashes
 from torchx.specs.serialize import appdef_to_dict, masked
+from torchx.util.reexports import reexports
 from torchx.util.shlex import join
 from torchx.util.term import has_color, printable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runner import Runner
-    from torchx.runs import Run
-    from torchx.specs import AppDef
-else:
-    from torchx.util.reexports import reexports
-
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 
 class CmdDescribe(RunnerCommand):

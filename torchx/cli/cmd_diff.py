@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Iterable
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.render import BOLD, RESET, ago, bold, document, duration, fields, gray, value_text
+from torchx.runner import Runner
+from torchx.runner.capsule.differences import Comparison, Difference
+from torchx.runs import Run
+from torchx.util.any import Any
 from torchx.util.secrets import mask_text
 from torchx.util.term import has_color, printable, text_width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable
-    from typing import Any
-
-    from torchx.runner import Runner
-    from torchx.runner.capsule.differences import Comparison, Difference
-    from torchx.runs import Run
 
 _MOST_LINES = 40
 _HELP = """\

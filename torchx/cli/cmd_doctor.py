@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
 from torchx.cli.argparse_util import ArgOnceAction
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError
 from torchx.cli.render import bold, document, gray
+from torchx.runner import Runner
+from torchx.schedulers.findings import Finding
 from torchx.settings import default_image
 from torchx.specs.timeouts import parse_timeout
 from torchx.util.term import has_color, is_tty, printable, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Mapping, Sequence
-
-    from torchx.runner import Runner
-    from torchx.schedulers.findings import Finding
 
 __all__ = ["CmdDoctor", "show"]
 

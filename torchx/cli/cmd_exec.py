@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 
 from torchx.cli.attach import attach, terminal
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import parse_target, select
 from torchx.errors import NotFoundError, TorchXError
+from torchx.runner import Runner
+from torchx.runner.tee import replica_formats
+from torchx.util.log_streams import LineFormat
+from torchx.util.records import replace
 from torchx.util.term import has_color
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from threading import Lock
-
-    from torchx.runner import Runner
-    from torchx.util.log_streams import LineFormat
-
-    Replica = tuple[str, int]
+Replica = tuple[str, int]
 
 __all__ = ["CmdExec", "CmdShell"]
 
@@ -88,7 +86,7 @@ def find_replicas(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:
     replicas = runner.log_replicas(handle)
     if not replicas:
         raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
-    return handle, select(replicas, target._replace(reference=handle))
+    return handle, select(replicas, replace(target, reference=handle))
 
 
 def _command(args: argparse.Namespace) -> list[str]:
@@ -119,8 +117,6 @@ def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
     from concurrent.futures import ThreadPoolExecutor
     from threading import Lock
 
-    from torchx.runner.tee import replica_formats
-
     handle, replicas = find_replicas(runner, identifier)
     formats = replica_formats(replicas, color=has_color(sys.stdout))
     lock = Lock()
@@ -142,7 +138,13 @@ def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
 
 
 def _with_prefix(
-    runner: Runner, handle: str, replica: Replica, argv: Sequence[str], *, shown: LineFormat, lock: Lock
+    runner: Runner,
+    handle: str,
+    replica: Replica,
+    argv: Sequence[str],
+    *,
+    shown: LineFormat,
+    lock: AbstractContextManager[bool],
 ) -> int:
     """Runs the command in one replica; its lines are written whole, each after the name of the replica."""
     outputs = {1: sys.stdout, 2: sys.stderr}

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
+import os
+
 from torchx.cli.argparse_util import ArgOnceAction
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.questions import ask_a_person
 from torchx.cli.render import document
+from torchx.runner import Runner
 from torchx.runner.capsule.export import FORMATS
 from torchx.runner.capsule.rerun import Rerun
+from torchx.specs import AppDryRunInfo
 from torchx.specs.images import NamesOnly
+from torchx.util.any import Any
 from torchx.util.term import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-    from torchx.runner import Runner
-    from torchx.specs import AppDryRunInfo
 
 __all__ = ["CmdExport", "export_to"]
 
@@ -107,6 +105,4 @@ def export_to(runner: Runner, info: AppDryRunInfo[Any], folder: str, *, workspac
 
 
 def _absolute(folder: str) -> str:
-    import os
-
     return os.path.abspath(os.path.expanduser(folder))

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import WHERE, WHERE_HELP, find_replica
 from torchx.cli.failures import UsageError, error, note
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from torchx.runner import Runner
+from torchx.runner import Runner
 
 _MOST = 65535
 

@@ -4,28 +4,26 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 
+from torchx.cli import render
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.moments import parse_seconds
 from torchx.cli.render import document
+from torchx.runner import Runner
 from torchx.runner.documents import run_fields
+from torchx.runs import Run, RunQuery
 from torchx.specs.api import AppState
+from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.runner import Runner
-    from torchx.runs import Run, RunQuery
     from torchx.schedulers.api import ListAppResponse
-    from torchx.specs import AppState
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 HANDLE_HEADER = "APP HANDLE"
 NAME_HEADER = "APP NAME"
@@ -113,8 +111,6 @@ def _limit(text: str) -> int:
 
 
 def _list_runs(runner: Runner, args: argparse.Namespace) -> None:
-    from torchx.runs import RunQuery
-
     query = RunQuery(states=args.state, name=args.name, since=args.since, mine=args.mine)
     limit = args.limit if args.limit is not None else 0 if _says_which(query) else _DEFAULT_LIMIT
     # One more than is shown, to know whether there are more.
@@ -131,8 +127,6 @@ def _list_runs(runner: Runner, args: argparse.Namespace) -> None:
 
 
 def _print_runs(runs: Sequence[Run]) -> None:
-    from torchx.cli import render
-
     rows = []
     tty = is_tty(sys.stdout)
     for run in runs:
@@ -163,8 +157,6 @@ def _says_which(query: RunQuery) -> bool:
 
 
 def _list_jobs(runner: Runner, args: argparse.Namespace) -> None:
-    from torchx.cli import render
-
     cfg = runner.cfg_from_str(args.scheduler, *args.cfg) if args.cfg else None
     jobs = [job for job in runner.list(args.scheduler, cfg) if _matches(job, args.name, args.state)]
     jobs = jobs[: args.limit] if args.limit else jobs

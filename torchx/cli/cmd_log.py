@@ -11,13 +11,16 @@ from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
 from torchx.cli.moments import parse_seconds
 from torchx.errors import ConfigError, NotFoundError
+from torchx.runner import Runner, get_runner
 from torchx.runner.documents import exit_code_of
 from torchx.runner.tee import live_on, log_openers, replica_formats, wait_until_started
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import UnknownAppException, is_started
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
+from torchx.util.records import replace
 from torchx.util.redaction import redact
+from torchx.util.reexports import reexports
 from torchx.util.term import has_color, is_tty
 
 TYPE_CHECKING = False
@@ -25,12 +28,9 @@ if TYPE_CHECKING:
     from queue import Queue
     from typing import TextIO
 
-    from torchx.runner import Runner
     from torchx.schedulers.api import Stream
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = [
     "ENDC",
@@ -175,8 +175,6 @@ def get_logs(  # noqa: PLR0917  # public signature
     if runner is not None:
         show_logs(file, identifier, runner, query=query)
         return
-    from torchx.runner import get_runner
-
     with get_runner() as own:
         show_logs(file, identifier, own, query=query)
 
@@ -229,7 +227,7 @@ def show_logs(
     if not replicas:
         raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
     _learn_secrets(runner, handle)
-    chosen = select(replicas, target._replace(reference=handle))
+    chosen = select(replicas, replace(target, reference=handle))
     formats = replica_formats(replicas, color=has_color(file))
     if json:
         shows: list[LineFormat] = [JsonFormat(role, k, timed=query.timestamps) for role, k in chosen]

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
-from torchx.cli.log_targets import ID_FORMAT, JOB_HELP, parse_target, select
+from torchx.cli.log_targets import ID_FORMAT, JOB_HELP, LogTarget, parse_target, select
 from torchx.cli.render import document, gray, table_lines
 from torchx.errors import EXIT_INTERRUPTED
+from torchx.runner import Runner, get_runner
+from torchx.runner.documents import handle_fields, metrics_fields
 from torchx.runner.shown import replica_metrics, usage_rows, usage_table
+from torchx.schedulers.metrics import ReplicaMetrics
+from torchx.specs import AppStatus
+from torchx.util.records import replace
 from torchx.util.term import has_color, is_tty, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from torchx.cli.log_targets import LogTarget
-    from torchx.runner import Runner
-    from torchx.schedulers.metrics import ReplicaMetrics
-    from torchx.specs import AppStatus
 
 __all__ = ["CmdMetrics"]
 
@@ -39,8 +36,6 @@ class CmdMetrics(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints a line for each replica."""
-        from torchx.runner import get_runner
-
         with get_runner() as runner:
             handle = runner.resolve(args.target.reference)
             view = _View(runner, handle, args.target)
@@ -71,10 +66,10 @@ class _View:
     def look(self) -> list[ReplicaMetrics]:
         self._status = self._runner.status(self._handle)
         if self._status is not None and self._status.tasks is not None and (self._target.role or "").isdigit():
-            self._handle, self._target = f"{self._handle}/{self._target.role}", self._target._replace(role=None)
+            self._handle, self._target = f"{self._handle}/{self._target.role}", replace(self._target, role=None)
             self._status = self._runner.status(self._handle)
         found = self._runner.metrics(self._handle)
-        wanted = {*select([(one.role, one.replica) for one in found], self._target._replace(reference=self._handle))}
+        wanted = {*select([(one.role, one.replica) for one in found], replace(self._target, reference=self._handle))}
         chosen = [one for one in found if (one.role, one.replica) in wanted]
         self._seen.update(replica_metrics(chosen, self._seen))
         return chosen
@@ -83,8 +78,6 @@ class _View:
         """Once."""
         found = self.look()
         if as_json:
-            from torchx.runner.documents import handle_fields, metrics_fields
-
             state = None if self._status is None else str(self._status.state)
             print(document({**handle_fields(self._handle), "state": state, "replicas": metrics_fields(found)}))
             return

@@ -5,16 +5,14 @@ from __future__ import annotations
 import argparse
 import sys
 
+import torchx.schedulers
+from torchx.cli import commands
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
 from torchx.cli.render import document, table
+from torchx.plugins import PluginInfo, report
+from torchx.util.any import Any
 from torchx.util.term import has_color, is_tty, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.plugins import PluginInfo
 
 
 class CmdPlugins(SubCommand):
@@ -24,10 +22,6 @@ class CmdPlugins(SubCommand):
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def run(self, args: argparse.Namespace) -> None:
-        import torchx.schedulers
-        from torchx.cli import commands
-        from torchx.plugins import report
-
         # So that the report knows which built-ins there are to be replaced.
         torchx.schedulers.get_scheduler_factories()
         commands.registry()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+from argparse import REMAINDER
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_run import launch, show_dryrun, what_was_run
@@ -11,16 +13,11 @@ from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.questions import ask_a_person
 from torchx.cli.run_args import CFG, CFG_ROW, DETACH, FULL, JSON, LOG, WAIT, declare
 from torchx.component_reader.finder import get_component
+from torchx.runner import Runner
 from torchx.runner.capsule.rerun import NOW, THEN, Rerun, inside
 from torchx.runner.components import make_app
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from torchx.runner import Runner
-    from torchx.runs import Run
-    from torchx.specs import AppDef
+from torchx.runs import Run
+from torchx.specs import AppDef
 
 _HELP = """\
 The job is made of what is on record of the run: the same roles, options and images. `--code now`, the default,
@@ -41,8 +38,6 @@ class CmdRerun(RunnerCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options. None has a default here: those behind the job are read in a second go."""
-        from argparse import REMAINDER
-
         subparser.epilog = _HELP
         subparser.usage = "torchx rerun [options] JOB [options] [-- arguments]"
         change = "change the job: `num_replicas=8` of each role, `roles.NAME.env.LR=0.1`; may be given more than once"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Callable, Iterable, Mapping
 
 from torchx.cli.argparse_util import Parser
 from torchx.cli.cmd_base import SubCommand
@@ -16,6 +17,7 @@ from torchx.cli.run_args import (
     WHAT_GOES_ALONG,
     WHAT_TO_DO,
     WHERE,
+    Row,
     TorchXRunArgs,
     declare,
     default_scheduler,
@@ -26,26 +28,23 @@ from torchx.cli.run_args import (
     torchx_run_args_from_argparse,
     torchx_run_args_from_json,
 )
+from torchx.config import SourcedCfg, check_sections, use_profile
+from torchx.runner import Runner, get_runner
 from torchx.runner.documents import handle_fields
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
+from torchx.specs import AppDef, AppDryRunInfo
 from torchx.specs.api import Workspace
 from torchx.specs.timeouts import TIMEOUT
 from torchx.specs.watchdog import WATCHDOG
+from torchx.util.any import Any
+from torchx.util.reexports import reexports
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
-
     from torchx.cli.cmd_builtins import CmdBuiltins
-    from torchx.cli.run_args import Row
-    from torchx.runner import Runner
-    from torchx.specs import AppDef, AppDryRunInfo
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = [
     "LOCAL_SCHEDULER_WARNING_MSG",
@@ -97,8 +96,6 @@ class CmdRun(SubCommand):
         )
 
     def run(self, args: argparse.Namespace) -> None:
-        from torchx.config import use_profile
-
         profile = getattr(args, "profile", None)
         if profile:
             use_profile(profile)
@@ -137,8 +134,6 @@ class CmdRun(SubCommand):
                 raise UsageError(f"`--stdin` cannot be combined with `--{key}`", hint="put it into the JSON")
 
     def _run(self, args: argparse.Namespace) -> None:
-        from torchx.runner import get_runner
-
         if getattr(args, "allow_private_workspace", False):
             os.environ[ENV_ALLOW_PRIVATE_WORKSPACE] = "1"
         from_stdin = getattr(args, "stdin", False)
@@ -245,7 +240,6 @@ def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, l
         return words[0], words[1:]
     if configured:
         return configured, words
-    from torchx.config import check_sections
     from torchx.schedulers import get_scheduler_factories
 
     check_sections(get_scheduler_factories())  # a name with a typo may hold what is missing
@@ -258,8 +252,6 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
         run_args.scheduler_cfg = runner.cfg_from_str(run_args.scheduler, *literals)  # type: ignore[assignment]
         return
     import json
-
-    from torchx.config import SourcedCfg
 
     opts = runner.scheduler_run_opts(run_args.scheduler)
     typed = opts.cfg_from_json_repr(json.dumps(run_args.scheduler_args))

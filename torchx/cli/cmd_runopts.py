@@ -8,21 +8,17 @@ import sys
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import warn
 from torchx.cli.render import document
+from torchx.config import resolve
 from torchx.errors import NotSupportedError, TorchXError
+from torchx.runner import Runner, get_runner
+from torchx.specs import runopts
 from torchx.specs.api import get_type_name
+from torchx.util.any import Any
 from torchx.util.colors import ENDC, GREEN
+from torchx.util.reexports import reexports
 from torchx.util.term import has_color
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.runner import Runner
-    from torchx.specs import runopts
-else:
-    from torchx.util.reexports import reexports
-
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = ["ENDC", "GREEN", "CmdRunopts"]
 
@@ -69,8 +65,6 @@ class CmdRunopts(RunnerCommand):
 
 def _rights(name: str | None, literals: list[str]) -> str:
     """The manifest of a scheduler for jobs with these run options, and those of the config files."""
-    from torchx.config import resolve
-    from torchx.runner import get_runner
     from torchx.schedulers import get_scheduler_factories
     from torchx.schedulers.kit.abilities import NamesRights
 

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, parse_target, select
 from torchx.cli.questions import agreed
+from torchx.runner import Runner
 from torchx.runner.simulations import what_follows
 from torchx.schedulers.kit.simulations import FAULTS
 from torchx.util.term import is_tty
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from torchx.runner import Runner
 
 _HELP = """\
 Makes the real thing happen to a job of yours that runs, so that you see whether it survives:

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
+
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import WHERE, find_replicas
 from torchx.errors import BackendError
+from torchx.runner import Runner, ssh
 from torchx.specs.api import parse_app_handle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from torchx.runner import Runner
 
 
 class CmdSshConfig(RunnerCommand):
@@ -21,8 +18,6 @@ class CmdSshConfig(RunnerCommand):
         subparser.add_argument("identifier", metavar=WHERE, help="the job, or some of its replicas; all by default")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.runner import ssh
-
         keys = ssh.public_keys()
         handle, replicas = find_replicas(runner, args.identifier)
         done = runner.exec(handle, ["id", "-un"], *replicas[0])

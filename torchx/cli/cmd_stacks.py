@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
+from functools import partial
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.cmd_exec import find_replicas
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from torchx.schedulers.stacks import Stacks
+from torchx.cli.render import bold, document, gray
+from torchx.runner import get_runner
+from torchx.schedulers.stacks import Stacks
+from torchx.schedulers.stacks.page import page
+from torchx.schedulers.stacks.probe import NO_SPY
+from torchx.util.term import has_color
 
 __all__ = ["CmdStacks"]
 
@@ -44,8 +46,6 @@ class CmdStacks(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:
         """Looks, and prints the page."""
-        from torchx.runner import get_runner
-
         with get_runner() as runner:
             handle, replicas = find_replicas(runner, args.identifier)
             whole = len(replicas) == len(runner.log_replicas(handle))
@@ -57,8 +57,6 @@ class CmdStacks(SubCommand):
 
 
 def _print_json(handle: str, found: Stacks) -> None:
-    from torchx.cli.render import document
-
     suspects = {id(rank) for group in found.groups if group.suspect for rank in group.ranks}
     ranks = [
         {
@@ -81,13 +79,6 @@ def _print_json(handle: str, found: Stacks) -> None:
 
 
 def _print_page(found: Stacks) -> None:
-    from functools import partial
-
-    from torchx.cli.render import bold, gray
-    from torchx.schedulers.stacks.page import page
-    from torchx.schedulers.stacks.probe import NO_SPY
-    from torchx.util.term import has_color
-
     color = has_color(sys.stdout)
     first, *others = page(found, partial(gray, color=color))
     print(bold(first, color=color), *others, sep="\n")

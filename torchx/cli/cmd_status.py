@@ -12,24 +12,22 @@ from torchx.cli.failures import error
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import ago, document, duration, gray, local_time
 from torchx.errors import EXIT_BACKEND, NotFoundError, TorchXError
+from torchx.runner import Runner
 from torchx.runner.documents import exit_code_of, failures_fields, handle_fields, status_fields
 from torchx.settings import SAMPLE_S, torchx_home
+from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException, parse_app_handle
 from torchx.specs.handles import FOREIGN
+from torchx.util.any import Any
+from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 from torchx.util.term import has_color, is_tty, iso, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.runner import Runner
     from torchx.runs import Run
-    from torchx.specs import AppStatus
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 
 class CmdStatus(RunnerCommand):

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_run import CmdRun, asked
 from torchx.cli.failures import UsageError, note
 from torchx.cli.points import MOST_TASKS, read_points
 from torchx.cli.render import document
+from torchx.runner import Runner, get_runner
 from torchx.runner.documents import handle_fields
 from torchx.runner.sweeps import check_job, submit
+from torchx.specs import AppDryRunInfo
 from torchx.specs.images import NamesOnly
 from torchx.specs.tasks import TaskList
+from torchx.util.any import Any
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
     from torchx.cli.run_args import Row, TorchXRunArgs
-    from torchx.runner import Runner
-    from torchx.specs import AppDryRunInfo
     from torchx.specs.tasks import TaskList
 
 _HELP = """\
@@ -106,8 +105,6 @@ def _tasks(args: argparse.Namespace) -> TaskList:
 
 
 def _retry(args: argparse.Namespace) -> None:
-    from torchx.runner import get_runner
-
     for name in ("grid", "file", "component_name_and_args"):
         if getattr(args, name, None):
             raise UsageError("`--retry-failed` takes the component and its values from the sweep", hint="omit the rest")

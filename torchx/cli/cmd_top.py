@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError
+from torchx.errors import MissingDependencyError, install_extra
 from torchx.util.term import is_tty
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
 __all__ = ["CmdTop"]
 
@@ -24,8 +22,6 @@ class CmdTop(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:  # noqa: ARG002  # a verb's signature
         """Shows the screen until it is left; jobs go on."""
-        from torchx.errors import MissingDependencyError, install_extra
-
         if not (is_tty(sys.stdin) and is_tty(sys.stdout)) or os.environ.get("TERM", "") in ("", "dumb"):
             raise UsageError(
                 "`torchx top` needs a terminal", hint="in a pipe: `torchx list`, `torchx watch`, `torchx metrics JOB`"

@@ -4,31 +4,30 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Callable
 
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP
 from torchx.cli.render import document, table
 from torchx.errors import BackendError, NotFoundError, TorchXError
+from torchx.runner import get_runner
 from torchx.runner.documents import results_fields
 from torchx.runner.sweeps import read_results
 from torchx.runner.trackers import choose_tracker
-from torchx.tracker.api import Lineage
+from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase
+from torchx.util.any import Any
+from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase
+    from typing import TypeVar
 
     T = TypeVar("T")
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 
 class CmdTracker(SubCommand):
@@ -170,8 +169,6 @@ class CmdTracker(SubCommand):
 
 def _run_id(reference: str) -> str:
     """The run that a short reference means; what is not on record may be known to the tracker under its own id."""
-    from torchx.runner import get_runner
-
     if "://" in reference:
         return reference
     try:

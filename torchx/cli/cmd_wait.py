@@ -11,15 +11,12 @@ from torchx.cli.failures import progress
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import document, duration, gray, state_text
 from torchx.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT
+from torchx.runner import Runner
 from torchx.runner.documents import exit_code_of, handle_fields, status_fields
+from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
 from torchx.util.spans import parse_span
 from torchx.util.term import fit, has_color, is_tty, printable, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runner import Runner
-    from torchx.specs import AppStatus
 
 _MOST_PAUSE_S = 1.0
 _TICK_S = 1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 
@@ -10,16 +11,11 @@ from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import gray, iso, state_text
 from torchx.errors import EXIT_INTERRUPTED
+from torchx.runner import Runner
+from torchx.runner.changes import Watch
+from torchx.runs import Change
 from torchx.util.redaction import redact
 from torchx.util.term import fit, has_color, is_tty, printable, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from torchx.runner import Runner
-    from torchx.runner.changes import Watch
-    from torchx.runs import Change
 
 __all__ = ["CmdWatch", "change_document", "print_changes"]
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError
 from torchx.cli.log_targets import JOB_HELP
 from torchx.cli.render import ago, document, duration, fields, gray, local_time
+from torchx.runner import Runner
+from torchx.runner.foreign import Explained
 from torchx.specs.handles import FOREIGN
+from torchx.util.any import Any
 from torchx.util.secrets import mask_text
 from torchx.util.term import has_color, is_tty, iso, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from typing import Any
-
-    from torchx.runner import Runner
-    from torchx.runner.foreign import Explained
 
 __all__ = ["CmdWhy", "add_job"]
 

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections.abc import Sequence
 
 from torchx.cli.failures import warn
 from torchx.errors import TorchXError
 from torchx.plugins import COMMANDS, PluginError, Registry
+from torchx.plugins.discovery import import_object
+from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NamedTuple
-
     from torchx.cli.cmd_base import SubCommand
-
-    class Verb(NamedTuple):
-        group: str
-        target: str
-        help: str
-else:
-    Verb = namedtuple("Verb", "group target help")
 
 PLUGINS = "From plugins"
 _GROUPS = {
@@ -69,6 +61,15 @@ _GROUPS = {
     },
     "": {"__complete": ""},  # in no list
 }
+
+
+@dataclass(frozen=True)
+class Verb:
+    """A built-in verb: its group on the help page, where its class is, and its line there."""
+
+    group: str
+    target: str
+    help: str
 
 
 def _target(name: str) -> str:
@@ -131,8 +132,6 @@ def find(name: str) -> SubCommand:
 
 def builtin(name: str) -> SubCommand:
     """The built-in verb of that name, whatever plugins say."""
-    from torchx.plugins.discovery import import_object
-
     module, _, attr = VERBS[name].target.partition(":")
     return _create(name, import_object(module, attr))
 

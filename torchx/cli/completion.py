@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
+from collections.abc import Callable, Iterable
 
 from torchx.cli import commands
 from torchx.cli.argparse_util import Parser
@@ -13,12 +16,8 @@ from torchx.config.files import load_files
 from torchx.specs.api import AppState
 from torchx.specs.named_resources_generic import NAMED_RESOURCES
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterable
+Candidates = list[tuple[str, str]]
 
-    Candidates = list[tuple[str, str]]
 
 _MOST_RUNS = 200
 
@@ -156,8 +155,6 @@ def _components(current: str, _: dict[str, str] | None = None) -> Candidates:
     path, colon, function = current.rpartition(":")
     if not (colon and path.endswith(".py")):
         return _starting(current, _plain(component_names()))
-    import re
-
     with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:  # which is not run
         found = re.findall(r"^def\s+([A-Za-z]\w*)\s*\(", file.read(), re.MULTILINE)
     return [(f"{path}:{name}", "") for name, _ in _starting(function, _plain(found))]

@@ -6,19 +6,15 @@ import os
 import re
 import sys
 import time
+from collections.abc import Callable, Sequence
 
 from torchx.cli.cmd_watch import change_document, print_changes
 from torchx.cli.render import gray
 from torchx.errors import EXIT_INTERRUPTED
+from torchx.runner import Runner
+from torchx.runner.changes import Watch
+from torchx.specs import AppStatus
 from torchx.util.term import fit, has_color, is_tty, text_width, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    from torchx.runner import Runner
-    from torchx.runner.changes import Watch
-    from torchx.specs import AppStatus
 
 _TICK_S = 1.0
 _FAR_S = 15.0  # between two questions about a job that nobody polls

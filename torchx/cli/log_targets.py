@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from collections.abc import Sequence
 
 from torchx.cli.failures import error
 from torchx.errors import HandleError, TorchXError
+from torchx.runner import Runner
 from torchx.runner.answers import check_replica
+from torchx.specs import AppDef
 from torchx.specs.handles import MalformedAppHandleException
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NamedTuple
-
-    from torchx.runner import Runner
-    from torchx.specs import AppDef
-
-    class LogTarget(NamedTuple):
-        reference: str
-        role: str | None
-        ids: list[int] | None
-else:
-    LogTarget = namedtuple("LogTarget", "reference role ids")
+from torchx.util.records import dataclass
 
 ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
 JOB_HELP = "its handle, its app id, the beginning of one, @last (the newest), @last~1 (the one before), or @NAME"
 _MOST_IDS = 1_000_000
 _LONGEST = 40  # characters of a number or range; Python does not even read numbers of thousands of digits
+
+
+@dataclass(frozen=True)
+class LogTarget:
+    """A job as it was named, and which role and replicas of it; None: all of them."""
+
+    reference: str
+    role: str | None
+    ids: list[int] | None
 
 
 def parse_target(identifier: str) -> LogTarget:

@@ -6,15 +6,12 @@ import csv
 import io
 import itertools
 import re
+from collections.abc import Sequence
 
 from torchx.cli.failures import UsageError
 from torchx.errors import SpecError
 from torchx.specs.tasks import NAME
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
+from torchx.util.any import Any
 
 MOST_TASKS = 100_000
 _EXAMPLE = "for example `--grid lr=1e-4,3e-4 --grid seed=0..99`"

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
+import argparse
 from argparse import SUPPRESS
+from collections.abc import Iterable, Mapping
 
 from torchx.cli.argparse_util import ArgOnceAction
 from torchx.cli.failures import UsageError
 from torchx.errors import ConfigError, SpecError
+from torchx.specs import CfgVal
 from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
+from torchx.specs.secret import Secret
+from torchx.util.any import Any
 from torchx.util.records import dataclass, field, record_fields
 from torchx.util.strings import did_you_mean
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterable, Mapping
-    from typing import Any
+Row = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 
-    from torchx.specs import CfgVal
-    from torchx.specs.secret import Secret
-
-    Row = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 
 STDIN = "--stdin"
 _APPEND = {"action": "append"}
@@ -246,8 +243,6 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
     >>> parse_secrets(["HF_TOKEN", "KEY=file:~/key"])
     {'HF_TOKEN': Secret('HF_TOKEN'), 'KEY': Secret('file:~/key')}
     """
-    from torchx.specs.secret import Secret
-
     found = {}
     for text in given:
         name, equals, reference = str(text).partition("=")

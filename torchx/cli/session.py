@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 
 from torchx.cli.attach import attach, terminal
@@ -11,17 +12,12 @@ from torchx.cli.cmd_exec import SHELL
 from torchx.cli.failures import note, progress
 from torchx.cli.waiting import cancel, say_how_it_ended, show_progress
 from torchx.errors import EXIT_INTERRUPTED, BackendError, NotFoundError
+from torchx.runner import Runner
 from torchx.runner.documents import exit_code_of
+from torchx.schedulers.inside import InsideProcess
+from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
 from torchx.util.term import is_tty
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torchx.runner import Runner
-    from torchx.schedulers.inside import InsideProcess
-    from torchx.specs import AppStatus
 
 _PAUSES_S = (0.1, 1.0)
 _RECORD_S = 3.0

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
+from collections.abc import Sequence
 
 from torchx.cli.failures import UsageError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from typing import Any
+from torchx.util.any import Any
 
 _PYTHON = ("python", "python3")
 # Not passed on without a word: the job would run in the wrong place, or for real.
@@ -63,8 +61,6 @@ def check_script(component_args: Sequence[str]) -> None:
     script = component_args[component_args.index("--script") + 1]
     if not os.path.isfile(script):
         return  # the scheduler knows where it is looked for
-    import re
-
     with open(script, encoding="utf-8", errors="replace") as f:
         text = f.read()
     found = re.findall(r"^def (\w+)\([^#]*?\)\s*->\s*[\"']?(?:\w+\.)*AppDef", text, re.MULTILINE)

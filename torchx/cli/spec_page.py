@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
 from torchx.cli.failures import note
 from torchx.cli.render import bold, document, fields, gray, value_text
-from torchx.specs import serialize
+from torchx.config import DEFAULT
+from torchx.runner.record import masked_settings
+from torchx.specs import AppDef, AppDryRunInfo, Resource, Role, serialize
 from torchx.specs.mounts import format_mount
+from torchx.util.any import Any
 from torchx.util.secrets import MASK, is_secret_name, mask_text
 from torchx.util.shlex import join
 from torchx.util.term import has_color, is_tty, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from torchx.specs import AppDef, AppDryRunInfo, Resource, Role
 
 _SECTION = "\n# -- "  # by which the scripts of backends begin a section; the first ends what is about one job
 # Shorter values are too likely to be part of something else.
@@ -30,9 +27,6 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
     Args:
         full: also options at their default, and the sections of a script that are the same for each job.
     """
-    from torchx.config import DEFAULT
-    from torchx.runner.record import masked_settings
-
     app, scheduler = info._app, str(info._scheduler)
     shown = serialize.masked(app) if app is not None else None
     cfg = masked_settings(info._settings, info._cfg)

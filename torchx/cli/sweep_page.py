@@ -6,15 +6,12 @@ import sys
 import time
 
 from torchx.cli.render import RESET, duration, gray, state_text
+from torchx.runner import Runner
 from torchx.runs import default_registry
 from torchx.specs.api import AppState, AppStatus
 from torchx.specs.states import COLORS
 from torchx.specs.tasks import TaskTable, is_terminal_task
 from torchx.util.term import fit, has_color, is_tty, printable, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runner import Runner
 
 _BAR = 30  # characters
 _GROUPS = 12

@@ -8,18 +8,13 @@ import time
 from torchx.cli.failures import note, progress, warn
 from torchx.cli.render import document, duration, gray, state_text
 from torchx.errors import EXIT_INTERRUPTED, TorchXError
+from torchx.runner import Runner
 from torchx.runner.documents import exit_code_of, handle_fields, status_fields
+from torchx.runner.tee import tee_logs
 from torchx.runner.wait import UNSUBMITTED_S, never_submitted
+from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
 from torchx.util.term import fit, has_color, is_tty, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
-    from torchx.runner import Runner
-    from torchx.runner.tee import Tee
-    from torchx.specs import AppStatus
 
 _TICK_S = 1.0
 _POLL_S = 1.0
@@ -37,8 +32,6 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         UnknownAppException: the scheduler has lost it.
         BackendError: the scheduler says for :data:`UNSUBMITTED_S` that it was not submitted.
     """
-    from torchx.runner.tee import tee_logs
-
     started = time.monotonic()
     tee = None
     interrupted = False
@@ -50,11 +43,17 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
         status = _wait(runner, handle, shows=tee is None and is_tty(sys.stderr), since=started)
     except KeyboardInterrupt:
         if not cancels:
-            _detach(handle)
+            app_id = handle.rpartition("/")[2]
+            note(f"\ndetached, the job goes on · torchx log -f {app_id} · torchx cancel {app_id}")
+            sys.exit(EXIT_INTERRUPTED)
         interrupted = True
         status = cancel(runner, handle, since=started, shows=tee is None and is_tty(sys.stderr))
     if tee is not None:
-        _finish_logs(tee)
+        tee.join()
+        if isinstance(tee.error, TorchXError):
+            warn(f"the logs cannot be shown: {tee.error}")
+        elif tee.error is not None:
+            raise tee.error
     if status is None:
         raise UnknownAppException(handle)
     if as_json:
@@ -101,12 +100,6 @@ def show_progress(status: AppStatus, since: float, killed_at: float | None = Non
     progress(f"{state_text(status.state, color=color)} {gray(line, color=color)}")
 
 
-def _detach(handle: str) -> NoReturn:
-    app_id = handle.rpartition("/")[2]
-    note(f"\ndetached, the job goes on · torchx log -f {app_id} · torchx cancel {app_id}")
-    sys.exit(EXIT_INTERRUPTED)
-
-
 def cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppStatus | None:
     """Cancels the job and waits for its end; a second Ctrl-C leaves at once."""
     try:
@@ -125,15 +118,6 @@ def grace_s(runner: Runner, handle: str) -> float | None:
     run = runner.recorded(handle)
     value = run.cfg.get("cancel_grace_s", {}).get("value") if run is not None else None
     return float(value) if isinstance(value, (int, float)) else None
-
-
-def _finish_logs(tee: Tee) -> None:
-    tee.join()
-    error = tee.error
-    if isinstance(error, TorchXError):
-        warn(f"the logs cannot be shown: {error}")
-    elif error is not None:
-        raise error
 
 
 def say_how_it_ended(handle: str, status: AppStatus, seconds: float) -> None:

@@ -10,6 +10,7 @@ from torchx.specs.api import AppDef
 from torchx.specs.handles import make_app_handle
 from torchx.specs.mounts import parse_mounts
 from torchx.util.records import dataclass, field
+from torchx.util.reexports import reexports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,10 +19,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.api import AppDef
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = [
     "ComponentArgs",

@@ -25,6 +25,7 @@ from torchx.errors import NotFoundError, SpecError
 from torchx.plugins import PluginError, load, names
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, field
+from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean, nearest
 
 TYPE_CHECKING = False
@@ -34,10 +35,8 @@ if TYPE_CHECKING:
 
     from torchx.component_reader.linter import ComponentFunctionValidator
     from torchx.specs.api import AppDef
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 BUILTINS = {
     "dist": ("ddp", "spmd", "torchrun"),

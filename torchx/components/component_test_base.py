@@ -7,6 +7,8 @@ import shutil
 import tempfile
 import unittest
 
+from torchx.util.reexports import reexports
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -14,10 +16,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs import AppDef, AppStatus
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 
 class ComponentTestCase(unittest.TestCase):

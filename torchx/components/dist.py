@@ -26,14 +26,13 @@ from torchx.components.structured_arg import JobSize, StructuredNameArgument, pr
 from torchx.errors import SpecError
 from torchx.specs import macros
 from torchx.util.notices import logger
+from torchx.util.reexports import reexports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 _TORCH_DEBUG_FLAGS: dict[str, str] = {
     "CUDA_LAUNCH_BLOCKING": "1",

@@ -39,6 +39,7 @@ from torchx.settings import ENV_CONFIG
 from torchx.specs.cfg_literals import join_options
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
+from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
@@ -47,10 +48,8 @@ if TYPE_CHECKING:
 
     from torchx.config.ini import Entry
     from torchx.specs.api import CfgVal, runopts
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = [
     "CONFIG_FILE",

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 
 from torchx.cli.cmd_run import parsed
 from torchx.cli.commands import verb_at
 from torchx.cli.main import main
 from torchx.cli.run_args import default_scheduler, fill_from_config
+from torchx.config import use_profile
 from torchx.config.files import CONFIG_FILE
 from torchx.errors import TorchXError
+from torchx.notebook.job import Job, shared_runner
+from torchx.notebook.streams import as_a_command_line
+from torchx.notebook.workspace import WORKSPACE, files, folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-
-    from torchx.notebook.job import Job
 
 
 def run(words: list[str]) -> Job | None:
@@ -27,9 +28,6 @@ def run(words: list[str]) -> Job | None:
     Raises:
         CommandError: its exit code is not 0.
     """
-    from torchx.notebook.job import Job
-    from torchx.notebook.streams import as_a_command_line
-
     words, folder = with_cells(words)
     with as_a_command_line(words) as out, _being_in(folder):
         try:
@@ -50,8 +48,6 @@ def with_cells(words: list[str]) -> tuple[list[str], str]:
     Returns:
         the words to run, and the folder to run them in; empty: where we are.
     """
-    from torchx.notebook.workspace import WORKSPACE, files, folder
-
     i = _run_at(words)
     args = None if i is None or not files() else _parsed(words[i + 1 :])
     if i is None or args is None or hasattr(args, "workspace") or hasattr(args, "stdin"):
@@ -82,8 +78,6 @@ def _parsed(words: list[str]) -> argparse.Namespace | None:
 
 def _takes_workspaces(args: argparse.Namespace) -> bool:
     """Whether the scheduler of this `run` brings code to where the job runs."""
-    from torchx.config import use_profile
-    from torchx.notebook.job import shared_runner
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     use_profile(getattr(args, "profile", None))

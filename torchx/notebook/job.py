@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from torchx.errors import NotFoundError, TorchXError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from torchx.runner import Runner
-    from torchx.specs import AppStatus
+from torchx.runner import Runner, get_runner
+from torchx.specs import AppStatus
+from torchx.specs import html_pages as pages
+from torchx.util.any import Any
 
 
 class Job:
@@ -70,8 +68,6 @@ class Job:
         return f"Job({self.handle!r})"
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002  # IPython's
-        from torchx.specs import html_pages as pages
-
         try:
             status = self.status()
         except TorchXError as e:  # the scheduler cannot be asked: no reason not to show whose status was asked for
@@ -88,8 +84,6 @@ def shared_runner() -> Runner:
     """The one of this notebook."""
     global _shared
     if _shared is None:
-        from torchx.runner import get_runner
-
         _shared = get_runner()
     return _shared
 

@@ -6,17 +6,15 @@ import re
 import shlex
 import string
 import sys
+from collections.abc import Mapping
 
 from torchx.cli.cmd_complete import split_line
 from torchx.cli.completion import candidates
 from torchx.errors import SpecError, TorchXError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from torchx.notebook.job import Job
+from torchx.notebook import workspace
+from torchx.notebook.commands import run
+from torchx.notebook.job import Job
+from torchx.util.any import Any
 
 _NAMES = {"line": ("torchx", "workspace"), "cell": ("torchx", "workspacefile")}
 _COMPLETED = "%torchx"
@@ -69,14 +67,10 @@ class Magics:
 
         {lr} is the variable `lr`, as one argument whatever it holds. Returns the job that was launched.
         """
-        from torchx.notebook.commands import run
-
         return run(split("\n".join([line, *([cell] if cell is not None else [])]), self._shell.user_ns))
 
     def workspace(self, line: str) -> None:
         """Lists the files written with %%workspacefile; `%workspace clear` removes them."""
-        from torchx.notebook import workspace
-
         word = line.strip()
         if word == "clear":
             count = workspace.clear()
@@ -93,8 +87,6 @@ class Magics:
         %%workspacefile train.py
         print("hello from the job")
         """
-        from torchx.notebook import workspace
-
         words = shlex.split(line)
         append = words[:1] in (["-a"], ["--append"])
         paths = words[1:] if append else words

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-    from typing import Any
+from torchx.util.any import Any
 
 _HANDLE = re.compile(r"[a-z]\w*://[^\s/]*/\S+")
 

@@ -7,10 +7,8 @@ import posixpath
 from contextlib import suppress
 
 from torchx.errors import SpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from torchx.util.any import Any
+from torchx.workspace.files import open_workspace
 
 WORKSPACE = "memory://torchx-workspace"
 """Give it to :meth:`torchx.runner.Runner.run` and its like as ``workspace``; ``%torchx run`` does."""
@@ -96,8 +94,6 @@ _laid_out: set[str] = set()
 
 
 def _opened() -> tuple[Any, str]:
-    from torchx.workspace.files import open_workspace
-
     return open_workspace(WORKSPACE)
 
 

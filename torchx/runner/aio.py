@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable, Coroutine
 
 from torchx.runner.changes import TICK_S, News
 from torchx.runner.wait import WaitTimeoutError
+from torchx.specs.api import AppStatus
+from torchx.util.any import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine
     from concurrent.futures import Executor
-    from typing import Any
 
     from torchx.runner.api import Runner
     from torchx.runner.verbs import RunnerVerbs
-    from torchx.specs.api import AppStatus
 
 
 class AsyncRunner:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.specs.api import NONE, AppDef, AppState, AppStatus
@@ -12,8 +13,6 @@ from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from torchx.runs import Run
     from torchx.schedulers.api import DescribeAppResponse
 

@@ -7,17 +7,15 @@ from torchx.runner.trackers import get_configured_trackers
 from torchx.runner.verbs import RunnerVerbs
 from torchx.runner.wait import WaitTimeoutError
 from torchx.specs.api import NONE
+from torchx.util.any import Any
+from torchx.util.reexports import reexports
+from torchx.util.session import TORCHX_INTERNAL_SESSION_ID
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.tracker.api import ENV_TORCHX_JOB_ID, ENV_TORCHX_PARENT_RUN_ID, ENV_TORCHX_TRACKERS
-    from torchx.util.session import TORCHX_INTERNAL_SESSION_ID
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = [
     "ENV_TORCHX_JOB_ID",

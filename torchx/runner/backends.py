@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
+from torchx import config
 from torchx.errors import BackendError, MissingDependencyError, TorchXError
 from torchx.specs.api import CfgVal, UnknownSchedulerException, runopts
 from torchx.specs.handles import FOREIGN
+from torchx.util.any import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any, TypeVar
+    from typing import TypeVar
 
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import Scheduler
@@ -134,8 +136,6 @@ def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> li
 
 
 def _configured(name: str, opts: runopts) -> dict[str, CfgVal]:
-    from torchx import config
-
     return {key: setting.value for key, setting in config.resolve(name, opts).items()}
 
 

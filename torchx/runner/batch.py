@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Generator, Iterator, Sequence
 
 from torchx.errors import SpecError
 from torchx.runner.wait import WaitTimeoutError
-from torchx.specs.api import UnknownAppException
+from torchx.specs.api import AppDef, AppState, AppStatus, UnknownAppException
 from torchx.specs.copies import copy_data
 from torchx.specs.macros import split_macros, unescaped
 from torchx.specs.tasks import NAME, TaskList, is_terminal_task
+from torchx.util.any import Any
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Sequence
-    from typing import Any
-
     from torchx.runner.sweeps import FailureGroup
     from torchx.runner.verbs import RunnerVerbs
-    from torchx.specs.api import AppDef, AppState, AppStatus
 
 _FIRST_S, _MOST_S = 0.05, 5.0
 _SHARE = 10  # of the time a look takes is slept at least, so that looking costs a tenth of a processor

@@ -5,21 +5,16 @@ from __future__ import annotations
 import os
 import time
 from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 
 from torchx.errors import NotFoundError
-from torchx.runner.poller import Poller
+from torchx.runner.backends import Backends
+from torchx.runner.poller import Beat, Poller
+from torchx.runs import Run, RunRegistry
 from torchx.runs.records import Change, RunQuery
 from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
+from torchx.specs.tasks import TaskTable
 from torchx.util.folder_watch import FolderWatch
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-
-    from torchx.runner.backends import Backends
-    from torchx.runner.poller import Beat
-    from torchx.runs import Run, RunRegistry
-    from torchx.specs.tasks import TaskTable
 
 TICK_S = 0.2
 """How often a reader looks whether there is a change where the kernel does not say that something was written."""

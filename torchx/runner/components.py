@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from torchx import config
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from torchx.specs.api import AppDef
+from torchx.specs.api import AppDef
+from torchx.util.any import Any
 
 _PREFIX = "component"
 

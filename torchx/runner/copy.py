@@ -4,45 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
-from collections import namedtuple
+import tarfile
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.schedulers.inside import STDOUT, InsideProcess
+from torchx.util.any import Any
+from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import tarfile
-    from collections.abc import Callable, Collection, Iterator, Sequence
-    from typing import Any, NamedTuple
-
-    Open = Callable[[Sequence[str]], InsideProcess]
-    """Starts a command inside the replica."""
-    Archive = Callable[[str, bool], InsideProcess]
-    """The backend's own way: see :class:`torchx.schedulers.kit.abilities.Archives`."""
-    Progress = Callable[[int], None]
-
-    class Copied(NamedTuple):
-        """What a copy did: files and bytes that were sent, files that were there already, and what was left out."""
-
-        files: int
-        bytes: int
-        skipped: int
-        left_out: list[str]
-
-    class There(NamedTuple):
-        """A folder inside the replica, and mode, size and time of each file in it.
-
-        The path is empty where the backend's own way does not lead: into a file system in memory, or past rights.
-        """
-
-        kind: str
-        path: str
-        owner: tuple[int, int]
-        files: dict[str, tuple[int, int, int]]
-else:
-    Copied = namedtuple("Copied", "files bytes skipped left_out")
-    There = namedtuple("There", "kind path owner files")
+Open = Callable[[Sequence[str]], InsideProcess]
+"""Starts a command inside the replica."""
+Archive = Callable[[str, bool], InsideProcess]
+"""The backend's own way: see :class:`torchx.schedulers.kit.abilities.Archives`."""
+Progress = Callable[[int], None]
 
 _CHUNK = 1 << 20
 # What $1 is; then the folder $5, or, if $1 is not a folder, $3: its path, who may do what there, and `type size mtime
@@ -73,6 +49,29 @@ exec tar -cf - --no-recursion "$@" -T -"""
 _UNPACK = 'mkdir -p -- "$1" && cd -- "$1" && exec tar -xf -'
 _IN_MEMORY = ("", "tmpfs", "ramfs")
 _AGAIN = "the same command goes on with what is missing"
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What a copy did: files and bytes that were sent, files that were there already, and what was left out."""
+
+    files: int
+    bytes: int
+    skipped: int
+    left_out: list[str]
+
+
+@dataclass(frozen=True)
+class There:
+    """A folder inside the replica, and mode, size and time of each file in it.
+
+    The path is empty where the backend's own way does not lead: into a file system in memory, or past rights.
+    """
+
+    kind: str
+    path: str
+    owner: tuple[int, int]
+    files: dict[str, tuple[int, int, int]]
 
 
 def download(
@@ -276,8 +275,6 @@ class _Sent:
         Args:
             has_errors: it writes errors, and waits until they are read.
         """
-        import tarfile
-
         pipe: Any = _Pipe(process, progress)
         drained = _beside(pipe.drain) if has_errors else pipe.drain
         refused = False
@@ -302,8 +299,6 @@ class _Sent:
 
 def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str], progress: Progress) -> None:
     """Takes what is wanted of the tar that a process writes."""
-    import tarfile
-
     pipe: Any = _Pipe(process, progress)
     names, cut = set(wanted), ""
     try:
@@ -384,7 +379,6 @@ def _look(start: Open, path: str, itself: Sequence[str], below: Sequence[str], *
 
 def _beside(work: Callable[[], object]) -> Callable[[], None]:
     """Has it done by a thread; what is returned waits for its end, and raises its error."""
-    import threading
     from concurrent.futures import Future
 
     end: Future[None] = Future()

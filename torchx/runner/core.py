@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable, Mapping, Sequence
+from types import TracebackType
 
 from torchx import config
+from torchx.config.files import ConfigFiles
 from torchx.errors import BackendError, SpecError, TransientError
 from torchx.runner import answers, pipeline, wait
 from torchx.runner.backends import Backends, is_near
 from torchx.runner.events import is_on, log_event
 from torchx.runner.record import Recorder, tell
-from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
+from torchx.specs.api import (
+    NONE,
+    AppDef,
+    AppDryRunInfo,
+    AppStatus,
+    CfgVal,
+    UnknownAppException,
+    Workspace,
+    is_terminal,
+    make_app_handle,
+    parse_app_handle,
+    runopts,
+)
+from torchx.util.any import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
     from datetime import datetime
-    from types import TracebackType
-    from typing import Any
 
-    from torchx.config.files import ConfigFiles
     from torchx.runner.changes import News
     from torchx.runner.foreign import Explained
     from torchx.runs import Run, RunQuery, RunRegistry
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
     from torchx.schedulers.kit.logs import LogQuery
-    from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace, runopts
 
     _Runs = list[Run]  # `list` is a method of the Runner
     _Strings = list[str]

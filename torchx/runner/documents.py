@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchx.errors import EXIT_GONE, EXIT_JOB_FAILED, EXIT_NOT_ENDED, EXIT_OK
+from torchx.specs import AppStatus, RoleStatus
+from torchx.specs.api import parse_app_handle
 from torchx.specs.failures import Failure, parse_failure
+from torchx.util.any import Any
 from torchx.util.term import iso
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Any
-
     from torchx.runner.sweeps import FailureGroup, SweepResults
     from torchx.runs import Run
     from torchx.schedulers.metrics import ReplicaMetrics
-    from torchx.specs import AppStatus, RoleStatus
     from torchx.specs.retries import Attempt
     from torchx.specs.tasks import TaskTable
 
@@ -23,8 +24,6 @@ _NONE = ("", "<NONE>")
 
 def handle_fields(handle: str) -> dict[str, Any]:
     """The parts of a handle, as the JSON documents of all verbs have them."""
-    from torchx.specs.api import parse_app_handle
-
     scheduler, session, app_id = parse_app_handle(handle)
     return {"handle": handle, "scheduler": scheduler, "session": session, "app_id": app_id}
 

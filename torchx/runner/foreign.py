@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 
 from torchx.errors import BackendError, HandleError, NotFoundError, NotSupportedError, SpecError, TorchXError
 from torchx.runner.backends import answers_within
 from torchx.runner.notices import Plan
 from torchx.runner.record import masked_settings
 from torchx.runner.tee import log_openers
-from torchx.runs import NewRun, default_registry
+from torchx.runs import NewRun, Run, RunRegistry, default_registry
 from torchx.runs.registry import user_name
+from torchx.schedulers.api import Scheduler
 from torchx.schedulers.foreign import ForeignJobs
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import (
     AppDef,
     AppState,
+    AppStatus,
     MalformedAppHandleException,
     UnknownAppException,
     make_app_handle,
@@ -24,18 +27,13 @@ from torchx.specs.api import (
 from torchx.specs.failures import parse_failure
 from torchx.specs.handles import FOREIGN
 from torchx.specs.serialize import appdef_to_dict
+from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
     from torchx.runner.core import RunnerCore
-    from torchx.runs import Run, RunRegistry
-    from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppStatus
 
     Find = Callable[[str, str], Scheduler[Any]]
 

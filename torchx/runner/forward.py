@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, ConfigError
 from torchx.runner.relay import Relay
 from torchx.schedulers.inside import CHUNK, STDOUT, Duplex, InsideProcess
 from torchx.schedulers.inside.run import python_words
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
-    _Way = Callable[[int], Duplex]
+_Way = Callable[[int], Duplex]
 
 
 LOOPBACK = "127.0.0.1"

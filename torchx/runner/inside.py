@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from torchx.errors import NotSupportedError
 from torchx.runner.views import View
+from torchx.schedulers.api import Scheduler
+from torchx.schedulers.inside import Duplex, InsideProcess, Tty
 from torchx.schedulers.inside.run import Ran, run
 from torchx.schedulers.kit.abilities import Archives, Enters, Forwards
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from torchx.schedulers.api import Scheduler
-    from torchx.schedulers.inside import Duplex, InsideProcess, Tty
+from torchx.util.any import Any
 
 __all__ = ["Ran", "able", "archives", "enter", "run", "way_to"]
 

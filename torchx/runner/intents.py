@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 
 from torchx.runner.backends import answers_within, is_near
 from torchx.runner.sweeps import asked
 from torchx.runner.wait import warn
 from torchx.runs import Run, RunRegistry, submitter
+from torchx.schedulers.api import Scheduler
 from torchx.specs.api import make_app_handle
+from torchx.util.any import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
+Find = Callable[[str, str], Scheduler[Any]]
 
-    from torchx.schedulers.api import Scheduler
-
-    Find = Callable[[str, str], Scheduler[Any]]
 
 _GIVEN_UP_AFTER_S = 30 * 24 * 3600.0
 _LOST = "the submitting process died, or lost its connection"

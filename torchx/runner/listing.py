@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 
 from torchx.errors import TorchXError
 from torchx.runner.answers import is_fresh, lost, message_of, status_of
 from torchx.runner.backends import answers_within, is_near
+from torchx.runs import Run, RunRegistry
 from torchx.runs.records import RunQuery
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.copies import copy_data
+from torchx.util.any import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
-    from torchx.runs import Run, RunRegistry
     from torchx.schedulers.api import DescribeAppResponse, Scheduler
 
     Find = Callable[[str, str], Scheduler[Any]]

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 
+from torchx.config import warn_of_unknown
+from torchx.config.ini import Entry
 from torchx.errors import ConfigError, NotSupportedError, TorchXError
 from torchx.runner.views import TaskOf
+from torchx.runs import Run, RunRegistry
+from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import Measures
 from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics
 from torchx.settings import SAMPLE_S
-from torchx.specs.api import parse_app_handle
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from torchx.config.ini import Entry
-    from torchx.runs import Run, RunRegistry
-    from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppStatus
+from torchx.specs.api import AppStatus, parse_app_handle
+from torchx.util.any import Any
 
 SECTION = "metrics"
 KEYS = ("every",)
@@ -33,7 +29,6 @@ def sample_s(section: Mapping[str, Entry]) -> float:
     Raises:
         ConfigError: it is not a length of time.
     """
-    from torchx.config import warn_of_unknown
     from torchx.util.spans import parse_span
 
     for key in section.keys() - set(KEYS):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 
-from torchx.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from torchx.config import get_section
+from torchx.errors import ConfigError, SpecError
+from torchx.util.any import Any
+from torchx.util.redaction import learn
 
 SECTION = "notify"
 KEYS = ("via", "on", "slack", "webhook", "mail", "mail_from", "smtp", "smtp_user", "smtp_password")
@@ -29,8 +28,6 @@ def settings_of(channel: str) -> dict[str, Any]:
         return {"path": path, "cwd": os.getcwd()}
     if kind == "desktop":
         return {}
-    from torchx.config import get_section
-
     section = get_section(SECTION)
     if kind in ("slack", "webhook"):
         url = _secret(section, kind)
@@ -45,10 +42,8 @@ def settings_of(channel: str) -> dict[str, Any]:
 
 
 def _secret(section: dict[str, str], key: str) -> str:
-    from torchx.errors import SpecError
     from torchx.schedulers.kit.secrets import look_up
     from torchx.specs.secret import VALUES, Secret
-    from torchx.util.redaction import learn
 
     hint = f"write `{key} = env:NAME`, `cmd:COMMAND` or `file:PATH` there"
     if not section.get(key):

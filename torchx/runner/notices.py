@@ -16,21 +16,23 @@ import contextlib
 import os
 import re
 import sys
+import time
+from collections.abc import Iterable, Iterator
 
+from torchx.runner import get_runner
+from torchx.schedulers.api import Scheduler
+from torchx.schedulers.kit.abilities import SendsNotices
 from torchx.settings import make_private, torchx_home
-from torchx.specs.api import AppState, is_terminal
-from torchx.specs.notices import hang_event
+from torchx.specs.api import AppDef, AppState, AppStatus, is_terminal
+from torchx.specs.notices import hang_event, wish_of
 from torchx.specs.watchdog import SILENT
 from torchx.supervisor.at_end import ALARM
+from torchx.util.any import Any
+from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
-
     from torchx.runs import RunRegistry
-    from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppStatus
 
 _KEPT = ("HOME", "PATH", "PYTHONPATH", "TORCHX_HOME", "VIRTUAL_ENV", "LANG", "DISPLAY", "WAYLAND_DISPLAY")
 _KEPT_DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
@@ -66,7 +68,6 @@ class Plan:
             ConfigError: what a way needs is not in ``[notify]``, or a secret there has no value.
         """
         from torchx.runner.notice_channels import settings_of
-        from torchx.specs.notices import wish_of
 
         channels, events = wish_of(app.metadata)
         if not channels:
@@ -87,8 +88,6 @@ class Plan:
             )
             _write(plan_path(handle), {**self._content, "handle": handle, "program": os.fsdecode(words)})
         except OSError as e:
-            from torchx.util.notices import logger
-
             logger("torchx.runner").warning("nobody will be notified of `%s`: %s", handle, e)
             return b""
         return words
@@ -166,8 +165,6 @@ def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
     Args:
         pauses_s: between the tries of what may work later; None: as long as makes sense.
     """
-    from torchx.runner import get_runner
-
     path = plan_path(handle)
     if not os.path.exists(path):
         return
@@ -223,10 +220,6 @@ def _alarm(plan: dict[str, Any], event: str) -> str:
 
 def _take(path: str, plan: dict[str, Any], backend: Scheduler[Any], app_id: str) -> None:
     """Notes what the job has sent itself. What it could not send is sent from here."""
-    import time
-
-    from torchx.schedulers.kit.abilities import SendsNotices
-
     assert isinstance(backend, SendsNotices), backend  # so it was when the plan was made
     while (sent := backend.take_notices(app_id)) is None:
         time.sleep(_TAKE_S)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from torchx.config import Setting, active_profile
+from torchx.config.files import ConfigFiles
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
@@ -14,14 +16,11 @@ from torchx.specs.copies import copy_data
 from torchx.specs.scripts import SBATCH
 from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.specs.watchdog import WATCHDOG, watchdog_of
+from torchx.util.any import Any
 from torchx.util.notices import logger
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from torchx.config.files import ConfigFiles
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.kit.caps import Capabilities
 

@@ -11,16 +11,14 @@ import re
 import time
 
 from torchx.runner import listing, notices
+from torchx.runner.backends import Backends
+from torchx.runs import Run, RunRegistry
 from torchx.runs.records import RunQuery
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.kit.abilities import HearsChanges
 from torchx.settings import make_private, torchx_home
+from torchx.specs.api import AppState
 from torchx.util.records import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runner.backends import Backends
-    from torchx.runs import Run, RunRegistry
-    from torchx.schedulers.api import DescribeAppResponse
-    from torchx.schedulers.kit.abilities import HearsChanges
 
 LEAST_S = 2.0
 """Least time between two questions to a scheduler that is far."""
@@ -178,8 +176,6 @@ class Poller:
 
     def _hears_all(self) -> bool:
         """Whether all jobs that go on are of one scheduler that hears of every change."""
-        from torchx.schedulers.kit.abilities import HearsChanges
-
         sessions = {run.session for run in self._asked.values()}
         self._ear = None
         if len(sessions) == 1 and isinstance(found := self._backends.get(self._scheduler, *sessions), HearsChanges):
@@ -219,8 +215,6 @@ class Poller:
         return interval_s(len(runs), time.monotonic() - asked, near=True)
 
     def _beat_of(self, runs: list[Run], due: float, every: float) -> Beat:
-        from torchx.specs.api import AppState
-
         unknown = [run.app_id for run in runs if run.note and run.state is AppState.UNKNOWN]
         self._asked_again.update(dict.fromkeys(unknown, time.monotonic() + _UNKNOWN_EVERY_S))
         errors = [run.note for run in runs if run.note and run.state is not AppState.UNKNOWN]

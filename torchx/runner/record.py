@@ -4,24 +4,31 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Mapping
 
+from torchx.config import Setting
 from torchx.errors import TransientError
+from torchx.runner.events import log_event
 from torchx.settings import ENV_JOB_ID, torchx_home
-from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
+from torchx.specs.api import (
+    AppDryRunInfo,
+    AppState,
+    AppStatus,
+    CfgVal,
+    MalformedAppHandleException,
+    Role,
+    make_app_handle,
+    parse_app_handle,
+)
+from torchx.util.any import Any
 from torchx.util.secrets import mask_args, mask_told, mask_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from torchx.config import Setting
-    from torchx.runner.events import log_event
     from torchx.runner.notices import Plan
     from torchx.runs import NewRun
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.kit.abilities import RunsTasks
-    from torchx.specs.api import AppDryRunInfo, AppState, AppStatus, CfgVal, Role
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
 

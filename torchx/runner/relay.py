@@ -13,10 +13,7 @@ import socket
 import struct
 import sys
 import threading
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from collections.abc import Callable
 
 HEAD = struct.Struct("!BII")
 OPEN, DATA, END, CREDIT, REFUSED = range(5)

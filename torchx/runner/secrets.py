@@ -7,19 +7,15 @@ from collections.abc import Iterable
 
 from torchx.config.files import ConfigFiles, active_profile
 from torchx.errors import ConfigError, SpecError
+from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.secrets import check, is_value, revealed, split
 from torchx.schedulers.kit.secrets import look_up as find_value
+from torchx.specs.api import AppDryRunInfo, Role
 from torchx.specs.secret import Secret
+from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.redaction import MASK, learn
 from torchx.util.secrets import is_secret_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDryRunInfo, Role
 
 SECTION = "secrets"
 

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable, Mapping, Sequence
 
-from torchx.schedulers.metrics import ReplicaMetrics
+from torchx.runs import Run
+from torchx.schedulers.metrics import Gpu, ReplicaMetrics
+from torchx.specs.api import AppStatus
 from torchx.specs.tasks import progress
+from torchx.util.any import Any
 from torchx.util.strings import size_text, sparkline
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
+Row = dict[str, Any]
 
-    from torchx.runs import Run
-    from torchx.schedulers.metrics import Gpu
-    from torchx.specs.api import AppStatus
-
-    Row = dict[str, Any]
 
 __all__ = ["USAGE", "replica_metrics", "run_row", "timeline", "usage_rows", "usage_table"]
 

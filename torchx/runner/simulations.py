@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError
+from torchx.runs import Run
 from torchx.runs.registry import user_name
 from torchx.schedulers.kit.abilities import Simulates
 from torchx.schedulers.kit.simulations import FAULTS, Simulation
@@ -13,10 +16,7 @@ from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from torchx.runner.verbs import RunnerVerbs
-    from torchx.runs import Run
 
 
 def plan(runner: RunnerVerbs, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None) -> Simulation:

@@ -4,30 +4,26 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping, Sequence
 
 from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError, TransientError
 from torchx.runner.views import TaskOf
-from torchx.runs import default_registry
+from torchx.runs import Run, default_registry
+from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
-from torchx.specs.api import AppState
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState
 from torchx.specs.failures import parse_failure
-from torchx.specs.tasks import TaskList, check_placeholders, placeholders
+from torchx.specs.tasks import TaskList, TaskTable, check_placeholders, placeholders
+from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.secrets import is_secret_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from torchx.runner.verbs import RunnerVerbs
-    from torchx.runs import Run
-    from torchx.schedulers.api import DescribeAppResponse, Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo
-    from torchx.specs.tasks import TaskTable
     from torchx.tracker.api import TrackerBase
 
 

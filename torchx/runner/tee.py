@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
 
+from torchx.runner.wait import Waiter
 from torchx.schedulers.kit.logs import LogQuery
+from torchx.util.any import Any
 from torchx.util.log_streams import FindsLastLines, LineFormat, Sink, copy_in_turn, copy_together
 from torchx.util.term import is_tty
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Iterable, Sequence
-    from typing import Any, TextIO
+    from typing import TextIO
 
     class Tee(threading.Thread):
         """A thread that copies logs, and the exception that ended it, or None."""
@@ -105,8 +107,6 @@ def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, m
     Raises:
         BackendError: its scheduler cannot be asked, for ten minutes where that may pass.
     """
-    from torchx.runner.wait import Waiter
-
     waiter = Waiter()
     pause = first_s
     while True:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 
 from torchx import config
+from torchx.config.files import ConfigFiles
+from torchx.errors import ConfigError, NotFoundError
 from torchx.settings import ENV_TRACKERS
+from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from torchx.config.files import ConfigFiles
     from torchx.tracker.api import TrackerBase
 
 _CONFIG_HINT = "name one in `.torchxconfig`: section `[torchx:tracker]`, for example `fsspec = /shared/runs`"
@@ -64,7 +65,6 @@ def choose_tracker(wanted: str | None = None) -> tuple[str, TrackerBase]:
         ConfigError: none is configured.
         NotFoundError: none of that name is.
     """
-    from torchx.errors import ConfigError, NotFoundError
     from torchx.tracker.api import make_tracker, trackers_in_environ
 
     configured = get_configured_trackers() or trackers_in_environ()
@@ -72,8 +72,6 @@ def choose_tracker(wanted: str | None = None) -> tuple[str, TrackerBase]:
         raise ConfigError("no tracker is configured", hint=_CONFIG_HINT)
     name = wanted or next(iter(configured))
     if name not in configured:
-        from torchx.util.strings import did_you_mean
-
         known = list(configured)
         hint = did_you_mean(name, known) or f"configured: {', '.join(known)}"
         raise NotFoundError(f"no tracker `{name}` is configured", hint=hint)

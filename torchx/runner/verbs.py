@@ -5,19 +5,21 @@ Nothing else is imported at the top: a verb imports its room when it is called.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
+from torchx.config import SourcedCfg
 from torchx.errors import NotFoundError, SpecError
 from torchx.runner.core import RunnerCore, run_registry
 from torchx.runner.events import log_event
 from torchx.runner.record import tell
+from torchx.runner.wait import is_read
 from torchx.settings import SAMPLE_S
+from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
+from torchx.util.any import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
-
     from torchx.runner.aio import AsyncRunner
     from torchx.runner.batch import Batch
     from torchx.runner.capsule.differences import Comparison
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.schedulers.stacks import Stacks
-    from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
     from torchx.specs.tasks import TaskList, TaskTable
     from torchx.tracker.api import TrackerBase
 
@@ -102,8 +103,6 @@ class RunnerVerbs(RunnerCore):
         A scheduler of this machine, and one that reports an end at once, are asked themselves. Where many jobs are one
         question, the record is read, which one of all who wait keeps up to date.
         """
-        from torchx.runner.wait import is_read
-
         run = run_registry().get(handle) if is_read(backend) else None
         if run is None:
             return lambda: self.status(handle), None
@@ -172,8 +171,6 @@ class RunnerVerbs(RunnerCore):
 
     def rerun_dryrun(self, plan: Plan) -> AppDryRunInfo[Any]:
         """The request of a plan; to be asked for within its ``surroundings()``."""
-        from torchx.config import SourcedCfg
-
         cfg, parent = SourcedCfg(plan.cfg), plan.run.parent_run_id or None
         return plan.finish(self.dryrun(plan.app, plan.scheduler, cfg, plan.workspace or None, parent))
 

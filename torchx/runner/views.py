@@ -6,17 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.kit.abilities import RunsTasks
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.specs.api import AppDef, AppDryRunInfo
+from torchx.util.any import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.schedulers.kit.abilities import RunsTasks
-    from torchx.schedulers.kit.logs import LogQuery
-    from torchx.specs.api import AppDef, AppDryRunInfo
-
-    _Jobs = list[ListAppResponse]
-    _Replicas = list[tuple[str, int]]
+_Jobs = list[ListAppResponse]
+_Replicas = list[tuple[str, int]]
 
 
 class View(Scheduler["Mapping[str, Any]"]):

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from types import MethodType
 
 from torchx.errors import EXIT_BACKEND, BackendError, TorchXError, TransientError
 from torchx.runner.backends import is_near
+from torchx.specs.api import AppStatus
+from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.outages import Outage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any
-
     from torchx.runner.changes import News
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppStatus
 
 UNSUBMITTED_S = 120.0
 """A scheduler that has said for so long of a job it took that nobody submitted it is not waited for any longer."""

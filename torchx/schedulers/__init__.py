@@ -6,6 +6,9 @@ import sys
 
 from torchx.errors import NotFoundError, NotSupportedError, TorchXError
 from torchx.plugins import Registry, load_group
+from torchx.util.reexports import reexports
+
+reexports(__name__)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,9 +21,6 @@ if TYPE_CHECKING:
 
         def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]: ...
 else:
-    from torchx.util.reexports import reexports
-
-    __getattr__ = reexports(__name__)
 
     class SchedulerFactory:
         """What makes a scheduler: ``factory(session_name, **scheduler_params)``."""

@@ -14,6 +14,9 @@ from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
 from torchx.specs.api import NONE, AppDef, AppDryRunInfo, AppState, CfgVal, Role, RoleStatus, Workspace, runopts
 from torchx.specs.structured_opts import StructuredOpts
 from torchx.util.records import dataclass, field
+from torchx.util.reexports import reexports
+
+reexports(__name__)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,9 +31,6 @@ if TYPE_CHECKING:
     class _Generic(Generic[T]):
         pass
 else:
-    from torchx.util.reexports import reexports
-
-    __getattr__ = reexports(__name__)
 
     class _Generic:
         """`Scheduler[Cfg]` as a base class, without paying for an import of `typing`."""

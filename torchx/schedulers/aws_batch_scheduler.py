@@ -37,6 +37,7 @@ from torchx.settings import ENV_IMAGE
 from torchx.specs.after import earlier_jobs
 from torchx.specs.api import MISSING, AppDef, AppDryRunInfo, CfgVal, parse_app_handle, runopts
 from torchx.specs.timeouts import timeout_s
+from torchx.util.reexports import reexports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,10 +59,8 @@ if TYPE_CHECKING:
     _Ours = list[tuple[str, _Object]]
     _Answers = list[DescribeAppResponse]
     _Replicas = list[tuple[str, int]]
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = [
     "DEFAULT_ROLE_NAME",

@@ -30,14 +30,13 @@ from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal, runopts
 from torchx.specs.timeouts import timeout_s
 from torchx.util.notices import logger
 from torchx.util.records import replace
+from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
     from torchx.schedulers.aws.logs import Streams
     from torchx.schedulers.kit.facts import JobFacts
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 _Object = dict[str, Any]
 _Ids = list[str]  # within the class, `list` is a method

@@ -31,9 +31,12 @@ from torchx.schedulers.docker.request import NAME_RULE, DockerContainer, DockerJ
 from torchx.schedulers.ids import make_unique
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+from torchx.util.reexports import reexports
 from torchx.version import __version__
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 from torchx.workspace.images.engine_errors import engine_errors
+
+reexports(__name__)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -55,10 +58,6 @@ if TYPE_CHECKING:
     _Replicas = list[tuple[str, int]]
     _Base = Scheduler[Mapping[str, CfgVal]]
 else:
-    from torchx.util.reexports import reexports
-
-    __getattr__ = reexports(__name__)
-
     _Base = Scheduler
 
 __all__ = [

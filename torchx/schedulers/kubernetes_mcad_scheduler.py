@@ -19,26 +19,25 @@ from torchx.schedulers.kubernetes.options import KubernetesMCADOpts, KubernetesO
 from torchx.schedulers.kubernetes.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
+from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
     from torchx.schedulers.findings import Check
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(
-        __name__,
-        {
-            "torchx.schedulers.kubernetes.aliases": "sanitize_for_serialization",
-            "torchx.schedulers.kubernetes.mcad_aliases": """
-                JOB_STATE RETRY_POLICIES TASK_STATE app_to_resource cleanup_str create_pod_group enable_retry
-                get_appwrapper_status get_port_for_service get_role_information get_tasks_status_description
-                get_unique_truncated_appid mcad_svc object_labels pod_labels role_to_pod""",
-            "torchx.schedulers.kubernetes.names": """
-                ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
-                LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
-            "torchx.schedulers.kubernetes.options": "RESERVED_MEMMB RESERVED_MILLICPU",
-        },
-    )
+reexports(
+    __name__,
+    {
+        "torchx.schedulers.kubernetes.aliases": "sanitize_for_serialization",
+        "torchx.schedulers.kubernetes.mcad_aliases": """
+            JOB_STATE RETRY_POLICIES TASK_STATE app_to_resource cleanup_str create_pod_group enable_retry
+            get_appwrapper_status get_port_for_service get_role_information get_tasks_status_description
+            get_unique_truncated_appid mcad_svc object_labels pod_labels role_to_pod""",
+        "torchx.schedulers.kubernetes.names": """
+            ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
+            LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
+        "torchx.schedulers.kubernetes.options": "RESERVED_MEMMB RESERVED_MILLICPU",
+    },
+)
 
 __all__ = ["KubernetesMCADJob", "KubernetesMCADOpts", "KubernetesMCADScheduler", "Opts", "create_scheduler"]
 

@@ -52,29 +52,28 @@ from torchx.specs.images import set_workspace_hash
 from torchx.specs.retries import RETRY
 from torchx.util.notices import logger
 from torchx.util.records import replace
+from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.specs.tasks import TaskList
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(
-        __name__,
-        {
-            "torchx.schedulers.kubernetes.aliases": """
-                BLUE ENDC JOB_STATE TASK_STATE app_to_resource pod_labels prefix_container_name role_to_pod
-                sanitize_for_serialization""",
-            "torchx.schedulers.kubernetes.names": """
-                ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
-                LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
-            "torchx.schedulers.kubernetes.kinds": "RETRY_POLICIES",
-            "torchx.schedulers.kubernetes.options": "RESERVED_MEMMB RESERVED_MILLICPU",
-            "torchx.schedulers.kubernetes.pods": "PLACEHOLDER_FIELD_PATH",
-        },
-    )
+reexports(
+    __name__,
+    {
+        "torchx.schedulers.kubernetes.aliases": """
+            BLUE ENDC JOB_STATE TASK_STATE app_to_resource pod_labels prefix_container_name role_to_pod
+            sanitize_for_serialization""",
+        "torchx.schedulers.kubernetes.names": """
+            ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
+            LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
+        "torchx.schedulers.kubernetes.kinds": "RETRY_POLICIES",
+        "torchx.schedulers.kubernetes.options": "RESERVED_MEMMB RESERVED_MILLICPU",
+        "torchx.schedulers.kubernetes.pods": "PLACEHOLDER_FIELD_PATH",
+    },
+)
 
 __all__ = ["KubernetesJob", "KubernetesOpts", "KubernetesScheduler", "Opts", "create_scheduler"]
 

@@ -24,6 +24,7 @@ from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
+from torchx.util.reexports import reexports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,10 +49,8 @@ if TYPE_CHECKING:
     _Answers = list[DescribeAppResponse]
     _Metrics = list[ReplicaMetrics]
     _Replicas = list[tuple[str, int]]
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = [
     "COMBINED_LOG",

@@ -65,6 +65,7 @@ from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, pars
 from torchx.specs.retries import RETRY
 from torchx.specs.watchdog import WATCHDOG
 from torchx.util.records import replace
+from torchx.util.reexports import reexports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -79,10 +80,8 @@ if TYPE_CHECKING:
     from torchx.specs.tasks import TaskList
 
     _Jobs = list[ListAppResponse]
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = [
     "JOB_STATE",

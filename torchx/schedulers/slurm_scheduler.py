@@ -48,6 +48,7 @@ from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_
 from torchx.specs.scripts import is_script
 from torchx.specs.tasks import replica_names, replica_of
 from torchx.util.records import replace
+from torchx.util.reexports import reexports
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,10 +67,8 @@ if TYPE_CHECKING:
     _Answers = list[DescribeAppResponse]
     _Jobs = list[ListAppResponse]
     _Replicas = list[tuple[str, int]]
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = [
     "NONE",

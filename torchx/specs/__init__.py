@@ -41,7 +41,7 @@ else:
         "torchx.util.modules": "import_attr",
     }
     __all__ = [*api.__all__, "GiB", "parse_mounts", *" ".join(_LAZY.values()).split()]  # noqa: PLE0604  # they are strings
-    __getattr__ = reexports(__name__, _LAZY)
+    reexports(__name__, _LAZY)
 
     def __dir__() -> list[str]:
         return sorted({*globals(), *__all__})

@@ -6,11 +6,9 @@ import asyncio
 import json
 import signal
 import sys
+from collections.abc import AsyncGenerator
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
-    from typing import Any
+from torchx.util.any import Any
 
 _PAUSE_S = 0.1  # between two batches: a job that writes 10,000 lines a second is ten messages a second
 _CHUNK = 1 << 20

@@ -5,9 +5,7 @@ from __future__ import annotations
 import hmac
 from urllib.parse import urlsplit
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 API = "/api/"
 _NAMES = ("127.0.0.1", "localhost", "::1")

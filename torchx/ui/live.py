@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import AsyncGenerator, Callable
+
+from torchx.util.any import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable
-    from typing import Any
-
     from torchx.runner.changes import Watch
 
     Row = dict[str, Any]

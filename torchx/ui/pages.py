@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
+from torchx.runner import Runner
 from torchx.runner.documents import (
     failures_fields,
     handle_fields,
@@ -23,21 +26,14 @@ from torchx.runner.documents import (
 from torchx.runner.shown import run_row, timeline
 from torchx.runner.sweeps import read_results
 from torchx.runner.trackers import choose_tracker
+from torchx.specs.tasks import TaskTable
 from torchx.ui.follow import log_lines
 from torchx.ui.guard import API, Guard
 from torchx.ui.live import Live
+from torchx.util.any import Any
 from torchx.util.redaction import redact
 from torchx.util.term import iso
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable
-    from typing import Any
-
-    from starlette.requests import Request
-
-    from torchx.runner import Runner
-    from torchx.specs.tasks import TaskTable
+from torchx.version import __version__
 
 _STATIC = os.path.join(os.path.dirname(__file__), "static")
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
@@ -80,8 +76,6 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
         return _stream({"lines": batch} async for batch in lines)
 
     async def settings(_: Request) -> Response:
-        from torchx.version import __version__
-
         return _json({"allowed": list(allowed), "version": __version__})
 
     async def act(request: Request) -> Response:

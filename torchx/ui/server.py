@@ -6,13 +6,12 @@ import secrets
 import signal
 import socket
 import sys
+from collections.abc import Callable
 
 from torchx.errors import ConfigError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torchx.runner import Runner
 
 _HOST = "127.0.0.1"

@@ -1,11 +1,8 @@
 """Names that programs import from a module that does not define them: re-exports, found when they are first asked for.
 
-Earlier versions of torchx had them there, by their own imports. A module with such names has, in its head::
+Earlier versions of torchx had them there, by their own imports. A module with such names calls, in its head::
 
-    else:  # of `if TYPE_CHECKING:`, so that a type checker still finds misspelled names
-        from torchx.util.reexports import reexports
-
-        __getattr__ = reexports(__name__)
+    reexports(__name__)
 """
 
 from __future__ import annotations
@@ -14,7 +11,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
     from typing import Any
 
 _HOMES = {
@@ -72,7 +69,6 @@ _COMPONENT = """
 _WORKSPACE = "AppDef CfgVal Role Workspace WorkspaceMixin runopts walk_workspace"
 
 _REEXPORTS = {
-    "torchx.cli.cmd_cancel": "get_runner",
     "torchx.cli.cmd_configure": "dump get_scheduler_factories",
     "torchx.cli.cmd_describe": "get_runner parse_app_handle",
     "torchx.cli.cmd_list": "get_default_scheduler_name get_runner get_scheduler_factories",
@@ -115,8 +111,10 @@ _REEXPORTS = {
 """Module to the names that can be imported from it, and that it does not define."""
 
 
-def reexports(module: str, own: Mapping[str, str] | None = None) -> Callable[[str], Any]:
-    """The ``__getattr__`` of a module: the names of others that it has had, imported when they are first used.
+def reexports(module: str, own: Mapping[str, str] | None = None) -> None:
+    """Gives a module the names of others that it has had, imported when they are first used.
+
+    A type checker does not see them, and so still finds misspelled names.
 
     Args:
         own: further ones, that no other module re-exports: module to the names that it defines.
@@ -137,4 +135,4 @@ def reexports(module: str, own: Mapping[str, str] | None = None) -> Callable[[st
             return value
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
-    return getattr_
+    sys.modules[module].__getattr__ = getattr_  # type: ignore[method-assign]  # where Python looks for it (PEP 562)

@@ -11,8 +11,11 @@ from abc import ABC, abstractmethod
 from torchx.errors import NotSupportedError
 from torchx.specs.api import AppDef, CfgVal, Role, Workspace, runopts
 from torchx.util.records import dataclass
+from torchx.util.reexports import reexports
 from torchx.workspace.files import open_workspace, walk_workspace
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE
+
+reexports(__name__)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,10 +26,6 @@ if TYPE_CHECKING:
     PackageType = TypeVar("PackageType")
     WorkspaceConfigType = TypeVar("WorkspaceConfigType")
 else:
-    from torchx.util.reexports import reexports
-
-    __getattr__ = reexports(__name__)
-
     T = PackageType = WorkspaceConfigType = object
 
     class Generic:

@@ -10,6 +10,7 @@ from torchx.errors import ConfigError
 from torchx.specs.api import CfgVal, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
 from torchx.util.notices import logger
+from torchx.util.reexports import reexports
 from torchx.workspace.api import WorkspaceMixin
 
 TYPE_CHECKING = False
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx.workspace.content import Entry
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 _FOLDERS = "dir_workspace.folders"
 

@@ -13,6 +13,7 @@ from torchx.errors import BackendError, ConfigError, MissingDependencyError, ins
 from torchx.specs.api import AppDef, CfgVal, Role, Workspace, runopts
 from torchx.specs.images import NamesOnly, set_image_digest, set_workspace_hash
 from torchx.util.records import dataclass
+from torchx.util.reexports import reexports
 from torchx.workspace.api import WorkspaceMixin
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE
 
@@ -22,10 +23,8 @@ if TYPE_CHECKING:
     from typing import Any, TextIO
 
     from torchx.workspace.oci import ImageBuilder, Plan
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = ["TORCHX_DOCKERFILE", "DockerWorkspaceMixin", "print_push_events"]
 

@@ -3,17 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from torchx.errors import SpecError
+from torchx.specs.api import AppDef
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
+from torchx.util.any import Any
 from torchx.util.strings import did_you_mean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from torchx.specs.api import AppDef
 
 _STRINGS = ("env",)
 """Fields that map names to text, whatever it looks like."""

@@ -5,17 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import time
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from torchx.errors import NotFoundError
+from torchx.runs import Run
 from torchx.settings import make_private, torchx_home
 from torchx.util.git import KEPT_DAYS, TOO_LARGE, TOO_LATE
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from torchx.runs import Run
 
 
 class CodeGoneError(NotFoundError):

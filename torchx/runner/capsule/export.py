@@ -5,20 +5,14 @@ from __future__ import annotations
 import os
 
 from torchx.errors import ConfigError, NotSupportedError
+from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import Exports
-from torchx.schedulers.kit.export import CODE
+from torchx.schedulers.kit.export import CODE, Export
 from torchx.schedulers.kit.shell import quote
-from torchx.specs.api import Workspace
+from torchx.specs.api import AppDef, AppDryRunInfo, Workspace
 from torchx.specs.serialize import appdef_to_dict, masked
+from torchx.util.any import Any
 from torchx.version import __version__
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from torchx.schedulers.api import Scheduler
-    from torchx.schedulers.kit.export import Export
-    from torchx.specs.api import AppDef, AppDryRunInfo
 
 FORMATS = {
     "sh": "local_cwd",

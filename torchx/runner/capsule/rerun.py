@@ -3,35 +3,29 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from torchx.config import DEFAULT, Setting
 from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError
 from torchx.runner.capsule import code as old_code
 from torchx.runner.capsule.changes import changed
-from torchx.runner.capsule.masks import fill, fill_options, without_values
+from torchx.runner.capsule.masks import Ask, fill, fill_options, without_values
+from torchx.runner.events import log_event
 from torchx.runner.sweeps import submit
-from torchx.runs import default_registry
+from torchx.runs import Run, default_registry
+from torchx.schedulers.api import Scheduler
 from torchx.settings import ENV_JOB_ID
-from torchx.specs.api import Workspace
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace
+from torchx.specs.tasks import TaskList
+from torchx.util.any import Any
 from torchx.util.git import GitState, find_git_dir, read_commit
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from typing import Any
-
-    from torchx.config import Setting
-    from torchx.runner.capsule.masks import Ask
-    from torchx.runner.events import log_event
     from torchx.runner.verbs import RunnerVerbs
-    from torchx.runs import Run
-    from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role
-    from torchx.specs.tasks import TaskList
 
 THEN, NOW = "then", "now"
 _FOLDERS = ("job_dir", "jobdir")

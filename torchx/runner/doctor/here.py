@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import glob
 import os
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 
+from torchx import config
 from torchx.errors import TorchXError, install_extra
+from torchx.runner.backends import Backends
 from torchx.runs.schema import VERSION, version_of
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, disk_space, doubt
 from torchx.settings import torchx_home
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-
-    from torchx.runner.backends import Backends
 
 _EXTRAS = {"docker": "docker", "kubernetes": "kubernetes", "aws": "boto3", "mlflow": "mlflow", "ui": "starlette"}
 _NEEDED_BY = {
@@ -40,8 +37,6 @@ def checks(backends: Backends, session: str) -> list[Check]:
 def _packages() -> Iterator[Finding]:
     from importlib.util import find_spec
 
-    from torchx import config
-
     missing = [extra for extra, module in _EXTRAS.items() if find_spec(module) is None]
     there = [extra for extra in _EXTRAS if extra not in missing]
     said = "; ".join(f"{head}: {', '.join(names)}" for head, names in (("installed", there), ("not", missing)) if names)
@@ -53,8 +48,6 @@ def _packages() -> Iterator[Finding]:
 
 
 def _config(backends: Backends, session: str) -> Iterator[Finding]:
-    from torchx import config
-
     paths, files = config.find_configs(), config.load_files()
     yield Finding(GOOD, "", f"read: {', '.join(paths)}" if paths else "no .torchxconfig here or in the home")
     for name in set(files.names()) & set(backends.factories()):

@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Mapping, Sequence
 
 from torchx.errors import BackendError, TorchXError
 from torchx.runner.backends import answers_within
 from torchx.runner.doctor import static
 from torchx.runner.wait import WaitTimeoutError
+from torchx.schedulers.api import Scheduler
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, doubt
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses
-from torchx.specs.api import AppDef, AppState, Resource, Role, Workspace
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Resource, Role, Workspace
 from torchx.specs.copies import copy_data
+from torchx.util.any import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from typing import Any
-
     from torchx.runner.verbs import RunnerVerbs
-    from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace
 
     _Cfg = Mapping[str, CfgVal] | None
 

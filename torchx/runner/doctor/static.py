@@ -8,25 +8,20 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator, Mapping
 
 from torchx.errors import SpecError
+from torchx.schedulers.api import Scheduler
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.kit.shell import quote
 from torchx.settings import ENV_NO_CHECK, PUBLISHED_IMAGE
 from torchx.specs.after import AFTER
-from torchx.specs.api import macros
+from torchx.specs.api import AppDef, Role, Workspace, macros
 from torchx.specs.images import NamesOnly
+from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.strings import nearest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
-    from typing import Any
-
-    from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDef, Role, Workspace
 
 _LITTLE_MB = 1024
 _MACROS = [name for name in vars(macros) if not name.startswith("_") and name != "Values"]

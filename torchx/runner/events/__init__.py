@@ -14,22 +14,21 @@ from __future__ import annotations
 import os
 import sys
 import time
+from types import TracebackType
 
+from torchx.util.any import Any
+from torchx.util.reexports import reexports
 from torchx.util.secrets import mask_told
 from torchx.util.session import get_session_id_or_create_new
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from types import TracebackType
-    from typing import Any
 
     from torchx.runner.events.api import SourceType, TorchxEvent
     from torchx.runner.events.handlers import get_logging_handler
-else:
-    from torchx.util.reexports import reexports
 
-    __getattr__ = reexports(__name__)
+reexports(__name__)
 
 __all__ = ["SourceType", "TorchxEvent", "get_logging_handler", "log_event", "record"]
 

@@ -6,30 +6,23 @@ import contextlib
 import signal
 import subprocess
 import sys
+from typing import ClassVar
 
 from rich.text import Text
-from textual.app import App
+from textual.app import App, ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, Static
 
 from torchx.errors import TorchXError
-from torchx.runner.shown import run_row
+from torchx.runner import Runner
+from torchx.runner.shown import Row, run_row
 from torchx.ui.live import Live
 from torchx.ui.top.page import Page
 from torchx.ui.top.rows import KEY, MUTED, STYLES, WARN, Rows
 from torchx.ui.top.runs import GROUPS, RunList
 from torchx.util.term import printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import ClassVar
-
-    from textual.app import ComposeResult
-
-    from torchx.runner import Runner
-    from torchx.runner.shown import Row
 
 _KEYS = """\
 [b]Everywhere[/b]

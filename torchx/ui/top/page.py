@@ -5,16 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+from collections.abc import Sequence
+from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.text import Text
+from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.screen import Screen
 from textual.widgets import Footer, Log, Static
 
 from torchx.errors import TorchXError
-from torchx.runner.shown import replica_metrics, timeline
+from torchx.runner.shown import Row, replica_metrics, timeline
 from torchx.runs import default_registry
+from torchx.schedulers.metrics import ReplicaMetrics
+from torchx.specs.api import AppStatus
+from torchx.specs.failures import parse_failure
+from torchx.specs.tasks import TaskTable
 from torchx.ui.follow import log_lines
 from torchx.ui.top.parts import Replicas, Tasks, Timeline
 from torchx.ui.top.rows import BAD, MUTED, Rows, marked
@@ -23,15 +30,6 @@ from torchx.util.term import printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import ClassVar
-
-    from textual.app import ComposeResult
-
-    from torchx.runner.shown import Row
-    from torchx.schedulers.metrics import ReplicaMetrics
-    from torchx.specs.api import AppStatus
-    from torchx.specs.tasks import TaskTable
     from torchx.ui.top.app import Top
 
 _NEAR_S, _FAR_S = 2.0, 15.0
@@ -184,8 +182,6 @@ class Page(Screen[None]):
     # -- why, and how far ------------------------------------------------------------------------
 
     def _cause(self, status: AppStatus) -> None:
-        from torchx.specs.failures import parse_failure
-
         said = "" if status.msg == "<NONE>" else printable(status.msg, lines=True)
         failure = parse_failure(status.structured_error_msg) if str(status.state) == "FAILED" else None
         lines = [said or (printable(failure.summary()) if failure else "")]

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 
 from torchx.runner.shown import usage_table
 from torchx.schedulers.metrics import ReplicaMetrics
-from torchx.specs.tasks import TaskTable, progress
-from torchx.ui.top.rows import BAD, MUTED, STATE, STYLES, Table, marked
+from torchx.specs.api import AppStatus
+from torchx.specs.tasks import TaskList, TaskTable, progress
+from torchx.ui.top.rows import BAD, MUTED, STATE, STYLES, Cells, Table, marked
+from torchx.util.any import Any
 from torchx.util.datetime import ago, duration
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from torchx.specs.api import AppStatus
-    from torchx.specs.tasks import TaskList
-    from torchx.ui.top.rows import Cells
 
 _HOST, _MOST_HOST = 9, 40  # columns
 _NAME, _TOOK, _TEXT = 24, 11, 40

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import ClassVar
+
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding
@@ -12,13 +15,9 @@ from textual.strip import Strip
 
 from torchx.util.term import fit, printable
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import ClassVar
+Cells = Sequence[tuple[str, str]]
+"""Of one line: text and colour (empty: that of the table)."""
 
-    Cells = Sequence[tuple[str, str]]
-    """Of one line: text and colour (empty: that of the table)."""
 
 MUTED = "#a29e97"
 BAD = "#ff8d84"
