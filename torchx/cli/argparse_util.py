@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from torchx.cli.failures import UsageError
 from torchx.errors import TorchXError
 from torchx.util.any import Any
 from torchx.util.strings import did_you_mean
 from torchx.util.term import has_color, width
+
+Row = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
+CFG, CFG_ROW = "K=V,...", {"action": "append", "dest": "cfg"}
+JSON: Row = ("--json", "", "one JSON document, for programs")
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -126,6 +130,23 @@ class ArgOnceAction(argparse.Action):
             raise UsageError(f"`{_name(self)}` is given more than once", hint="leave one of them out")
         given.add(self.dest)
         setattr(namespace, self.dest, values)
+
+
+def declare(parser: argparse.ArgumentParser, rows: Iterable[Row], *, sparse: bool = False) -> None:
+    """Declares arguments and options.
+
+    Args:
+        rows: the spellings of each, what its value is called (empty: it takes none), its help, and what else
+            ``add_argument`` is to know.
+        sparse: options are given once, and have no defaults: what is absent from the namespace was not given.
+    """
+    for names, metavar, text, *more in rows:
+        kind: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
+        if sparse:
+            kind = {"action": ArgOnceAction, **kind, "default": argparse.SUPPRESS}
+        for given in more:
+            kind.update(given)
+        parser.add_argument(*names.split(), help=text, **kind)
 
 
 class torchxconfig(argparse.Action):  # noqa: N801  # the name is fixed by the public interface

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 
+from torchx.cli.argparse_util import declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_why import add_job
 from torchx.cli.failures import UsageError, note
-from torchx.cli.run_args import NOTICES, declare, notices_wanted
+from torchx.cli.run_args import NOTICES, notices_wanted
 from torchx.runner import Runner
 from torchx.util.term import is_tty
 
@@ -30,7 +31,7 @@ class CmdAdopt(RunnerCommand):
         add_job(subparser)
         subparser.add_argument("--name", metavar="NAME", help="for @NAME (default: as its system calls it)")
         subparser.add_argument("--undo", action="store_true", help="take it off the record again")
-        declare(subparser, NOTICES)
+        declare(subparser, NOTICES, sparse=True)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if args.name is not None and (not args.name.isprintable() or set(args.name) & set(" @~/") or not args.name):

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from textwrap import wrap
 
-from torchx.cli.argparse_util import ArgOnceAction
+from torchx.cli.argparse_util import CFG, JSON, ArgOnceAction, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError
 from torchx.cli.render import bold, document, gray
@@ -37,19 +37,17 @@ class CmdDoctor(RunnerCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
-        add = subparser.add_argument
-        add("-s", "--scheduler", action="append", default=[], metavar="NAME", help="look at this one; several times")
-        add("-cfg", dest="cfg", action="append", default=[], metavar="K=V,...", help="options of the scheduler")
-        add("--deep", action="store_true", help="run a job of one small task on it, too, and read its log")
-        add("--image", action=ArgOnceAction, metavar="NAME", help="image of that job (default: that of components)")
-        add(
-            "--timeout",
-            action=ArgOnceAction,
-            metavar="DURATION",
-            default="2m",
-            help="how long that job may take, the queue included (default: 2m)",
+        timeout = "how long that job may take, the queue included (default: 2m)"
+        several, once = {"action": "append", "default": []}, {"action": ArgOnceAction}
+        rows: tuple[Row, ...] = (
+            ("-s --scheduler", "NAME", "look at this one; several times", several),
+            ("-cfg", CFG, "options of the scheduler", {**several, "dest": "cfg"}),
+            ("--deep", "", "run a job of one small task on it, too, and read its log"),
+            ("--image", "NAME", "image of that job (default: that of components)", once),
+            ("--timeout", "DURATION", timeout, {**once, "default": "2m"}),
+            JSON,
         )
-        add("--json", action="store_true", help="one JSON document, for programs")
+        declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if (args.deep or args.cfg or args.image) and not args.scheduler:

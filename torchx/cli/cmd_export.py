@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 
-from torchx.cli.argparse_util import ArgOnceAction
+from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, ArgOnceAction, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, job_reference
@@ -31,6 +31,7 @@ not in it: `run.sh` takes them from its environment.
   torchx run -s slurm --export job/ train.py       without a run before
 
 Formats: sh (bash alone), sbatch (Slurm), bsub (LSF), k8s (kubectl), compose (docker compose), batch (AWS Batch)."""
+_CODE = {"choices": ("then", "now"), "default": "now"}
 
 
 class CmdExport(RunnerCommand):
@@ -38,43 +39,28 @@ class CmdExport(RunnerCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
-        subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
-        once = ArgOnceAction
-        subparser.add_argument("-o", "--output", action=once, required=True, metavar="DIR", help="a new folder")
-        subparser.add_argument(
-            "--format", action=once, choices=[*FORMATS], metavar="NAME", help="default: that of the run"
+        once = {"action": ArgOnceAction}
+        rows: tuple[Row, ...] = (
+            ("app_handle", "JOB", JOB_HELP, {"type": job_reference}),
+            ("-o --output", "DIR", "a new folder", {**once, "required": True}),
+            ("--format", "NAME", "default: that of the run", {**once, "choices": [*FORMATS]}),
+            ("--code", "{then,now}", "the code that the run had, or as it is (default: now)", _CODE),
+            ("--set", "PATH=VALUE", "change the job, as in `torchx rerun`", {"action": "append", "default": []}),
+            ("-cfg", CFG, "options of the scheduler", {**CFG_ROW, "default": []}),
+            JSON,
         )
-        subparser.add_argument(
-            "--code",
-            choices=("then", "now"),
-            default="now",
-            help="the code that the run had, or as it is (default: now)",
-        )
-        subparser.add_argument(
-            "--set", action="append", default=[], metavar="PATH=VALUE", help="change the job, as in `torchx rerun`"
-        )
-        subparser.add_argument(
-            "-cfg", dest="cfg", action="append", default=[], metavar="K=V,...", help="options of the scheduler"
-        )
-        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+        declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         run = runner.recorded(args.app_handle)
         scheduler = FORMATS.get(args.format, "")
         if run is not None and scheduler in (run.scheduler, f"{run.scheduler}_cwd"):
             scheduler = ""  # with the options of the run
-        wish = Rerun(
-            scheduler=scheduler,
-            cfg_literals=args.cfg,
-            code=args.code,
-            changes=args.set,
-            export=True,
-            ask=ask_a_person(),
-        )
-        plan = runner.rerun_plan(args.app_handle, wish)
+        given = {"cfg_literals": args.cfg, "code": args.code, "changes": args.set, "ask": ask_a_person()}
+        plan = runner.rerun_plan(args.app_handle, Rerun(scheduler=scheduler, export=True, **given))
         for text in plan.notes:
             note(text)
-        folder = _absolute(args.output)
+        folder = os.path.abspath(os.path.expanduser(args.output))  # of here, not of where the run was launched
         with plan.surroundings(), NamesOnly():
             info = runner.rerun_dryrun(plan)
             export_to(runner, info, folder, workspace=f"file://{plan.cwd}", as_json=args.json)
@@ -82,27 +68,15 @@ class CmdExport(RunnerCommand):
 
 def export_to(runner: Runner, info: AppDryRunInfo[Any], folder: str, *, workspace: str, as_json: bool) -> None:
     """Writes the folder, and says what is in it."""
-    folder = _absolute(folder)
+    folder = os.path.abspath(os.path.expanduser(folder))
     exported = runner.export(info, folder, workspace)
     runner.discard(info)
     if as_json:
-        print(
-            document(
-                {
-                    "folder": folder,
-                    "scheduler": info._scheduler,
-                    "files": [*exported.about],
-                    "secrets": exported.secrets,
-                }
-            )
-        )
+        about = {"files": [*exported.about], "secrets": exported.secrets}
+        print(document({"folder": folder, "scheduler": info._scheduler, **about}))
         return
     for text in exported.notes:
         note(text)
     if exported.secrets:
         note(f"export before it is run: {', '.join(exported.secrets)}")
     print(printable(f"{folder}/run.sh"))
-
-
-def _absolute(folder: str) -> str:
-    return os.path.abspath(os.path.expanduser(folder))

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from torchx.cli import render
+from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.moments import parse_seconds
@@ -38,37 +39,23 @@ class CmdList(RunnerCommand):
     """the runs on record, newest first; with -s, the jobs that the scheduler knows"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        add = subparser.add_argument
-        add("-s", "--scheduler", metavar="NAME", help="list all jobs that this scheduler knows, whoever launched them")
-        add(
-            "-cfg",
-            "--scheduler_args",
-            "--scheduler-args",
-            dest="cfg",
-            action="append",
-            metavar="K=V,...",
-            help="with -s: options of the scheduler that say where to look",
-        )
-        add(
-            "--state",
-            type=parse_states,
-            metavar="STATE,...",
-            help="only jobs in one of these states, as running,failed",
-        )
-        add("--name", metavar="NAME", help="only jobs of this name; `*` and `?` stand for other characters")
         since = "only runs launched since: `10m` (ago), `2h`, `3d`, or 2026-11-21"
-        add("--since", type=parse_seconds, metavar="TIME", help=since)
-        add("--mine", action="store_true", help="only my runs, where several people share the record")
         shown = f"default: {_DEFAULT_LIMIT}, and all where --state, --name or --since says which"
-        add("--limit", type=_limit, metavar="N", help=f"the newest N, 0 for all ({shown})")
-        add("--all", action="store_const", const=0, dest="limit", help="all runs, as --limit 0")
-        add(
-            "--no-refresh",
-            "--no_refresh",
-            action="store_true",
-            help="do not ask the schedulers; show the last known states",
+        cfg_text = "with -s: options of the scheduler that say where to look"
+        all_runs = {"action": "store_const", "const": 0, "dest": "limit"}
+        rows: tuple[Row, ...] = (
+            ("-s --scheduler", "NAME", "list all jobs that this scheduler knows, whoever launched them"),
+            ("-cfg --scheduler_args --scheduler-args", CFG, cfg_text, CFG_ROW),
+            ("--state", "STATE,...", "only jobs in one of these states, as running,failed", {"type": parse_states}),
+            ("--name", "NAME", "only jobs of this name; `*` and `?` stand for other characters"),
+            ("--since", "TIME", since, {"type": parse_seconds}),
+            ("--mine", "", "only my runs, where several people share the record"),
+            ("--limit", "N", f"the newest N, 0 for all ({shown})", {"type": _limit}),
+            ("--all", "", "all runs, as --limit 0", all_runs),
+            ("--no-refresh --no_refresh", "", "do not ask the schedulers; show the last known states"),
+            JSON,
         )
-        add("--json", action="store_true", help="one JSON document, for programs")
+        declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if args.scheduler is None and args.cfg:

@@ -6,6 +6,7 @@ import argparse
 import re
 import sys
 
+from torchx.cli.argparse_util import Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
@@ -46,6 +47,10 @@ __all__ = [
 ]
 
 _FLAGS = r"\(\?[aiLmsux]+\)"
+_JOB_HELP = "the job, or parts of it, for example `@last`, `my-app/trainer`, `local_cwd://torchx/my-app/trainer/0,2-4`"
+FOLLOW = ""
+"""The value of ``--tail`` without a number."""
+_TAIL = {"nargs": "?", "const": FOLLOW}
 _STREAMS = ("stdout", "stderr", "combined")
 
 
@@ -53,60 +58,28 @@ class CmdLog(RunnerCommand):
     """what the replicas of a job wrote"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        add = subparser.add_argument
-        # Optional for argparse alone: `--tail JOB` takes the job for the number of lines, see _untangle.
-        add(
-            "identifier",
-            nargs="?",
-            metavar="JOB[/ROLE[/REPLICAS]]",
-            help="the job, or parts of it, for example `@last`, `my-app/trainer`, `local_cwd://torchx/my-app/trainer/0,2-4`",
-        )
-        add("--regex", type=_regex, metavar="REGEX", help="only lines that match this regular expression")
-        add("-f", "--follow", action="store_true", help="keep printing until the job has ended")
-        add(
-            "-t",
-            "--tail",
-            nargs="?",
-            const=FOLLOW,
-            metavar="N",
-            help="the last N lines of each replica; without N, like --follow",
-        )
         since = "only lines written since: `10m` (ago), `2h`, or 2026-11-21T08:00[Z]"
-        add("--since", type=parse_seconds, metavar="TIME", help=since)
-        add("--until", type=parse_seconds, metavar="TIME", help="only lines written before")
-        add(
-            "--streams",
-            "--stream",
-            choices=_STREAMS,
-            metavar="NAME",
-            help="stdout, stderr or combined: both, in the order of writing",
+        streams = "stdout, stderr or combined: both, in the order of writing"
+        archive = "keep a copy on this machine, which is shown when the job's pods are gone (Kubernetes)"
+        rows: tuple[Row, ...] = (
+            # Optional for argparse alone: `--tail JOB` takes the job for the number of lines, see _untangle.
+            ("identifier", "JOB[/ROLE[/REPLICAS]]", _JOB_HELP, {"nargs": "?"}),
+            ("--regex", "REGEX", "only lines that match this regular expression", {"type": _regex}),
+            ("-f --follow", "", "keep printing until the job has ended"),
+            ("-t --tail", "N", "the last N lines of each replica; without N, like --follow", _TAIL),
+            ("--since", "TIME", since, {"type": parse_seconds}),
+            ("--until", "TIME", "only lines written before", {"type": parse_seconds}),
+            ("--streams --stream", "NAME", streams, {"choices": _STREAMS}),
+            ("--json", "", 'one JSON object per line: {"role", "replica", "line"}'),
+            ("--raw", "", "on a terminal: all that the job wrote, not only text and colours"),
+            ("--rank", "N", "only lines of this worker of torchrun: those that begin with `[N]:`", {"type": _rank}),
+            ("--timestamps", "", "each line after the time at which it was written, in UTC"),
+            ("--previous", "", "the output of the attempt before the last restart"),
+            ("--exit-code --exit_code", "", "exit as the job did: see `torchx status --exit-code`"),
+            ("--archive", "", archive),
+            ("--no-prefix --no_prefix", "", "the lines alone, without the ROLE/REPLICA prefix"),
         )
-        add("--json", action="store_true", help='one JSON object per line: {"role", "replica", "line"}')
-        add(
-            "--raw",
-            action="store_true",
-            help="on a terminal: all that the job wrote, not only text and colours",
-        )
-        add(
-            "--rank",
-            type=_rank,
-            metavar="N",
-            help="only lines of this worker of torchrun: those that begin with `[N]:`",
-        )
-        add("--timestamps", action="store_true", help="each line after the time at which it was written, in UTC")
-        add("--previous", action="store_true", help="the output of the attempt before the last restart")
-        add(
-            "--exit-code",
-            "--exit_code",
-            action="store_true",
-            help="exit as the job did: see `torchx status --exit-code`",
-        )
-        add(
-            "--archive",
-            action="store_true",
-            help="keep a copy on this machine, which is shown when the job's pods are gone (Kubernetes)",
-        )
-        add("--no-prefix", "--no_prefix", action="store_true", help="the lines alone, without the ROLE/REPLICA prefix")
+        declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         from torchx.schedulers.api import Stream
@@ -132,10 +105,6 @@ class CmdLog(RunnerCommand):
         show_logs(sys.stdout, identifier, runner, query=query, json=args.json, prefix=not args.no_prefix, raw=args.raw)
         if args.exit_code and (code := _exit_code(runner, identifier, ended=query.follow)):
             sys.exit(code)
-
-
-FOLLOW = ""
-"""The value of ``--tail`` without a number."""
 
 
 def validate(job_identifier: str) -> None:

@@ -6,12 +6,11 @@ import argparse
 import sys
 import time
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import ID_FORMAT, JOB_HELP, LogTarget, parse_target, select
 from torchx.cli.render import document, gray, table_lines
-from torchx.errors import EXIT_INTERRUPTED
-from torchx.runner import Runner, get_runner
+from torchx.runner import Runner
 from torchx.runner.documents import handle_fields, metrics_fields
 from torchx.runner.shown import replica_metrics, usage_rows, usage_table
 from torchx.schedulers.metrics import ReplicaMetrics
@@ -24,7 +23,7 @@ __all__ = ["CmdMetrics"]
 _EVERY_S = 15.0
 
 
-class CmdMetrics(SubCommand):
+class CmdMetrics(RunnerCommand):
     """what the replicas of a job use: processors, memory, GPUs; of a job that has ended, what they used"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
@@ -34,23 +33,19 @@ class CmdMetrics(SubCommand):
         add("-w", "--watch", action="store_true", help="show them live until the job has ended; in a pipe every 15 s")
         add("--json", action="store_true", help="a JSON document with all samples; with --watch one a line")
 
-    def run(self, args: argparse.Namespace) -> None:
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Prints a line for each replica."""
-        with get_runner() as runner:
-            handle = runner.resolve(args.target.reference)
-            view = _View(runner, handle, args.target)
-            try:
-                if not args.watch:
-                    view.print(as_json=args.json)
-                elif is_tty(sys.stdout) and not args.json:
-                    from torchx.cli.live_status import watch
+        handle = runner.resolve(args.target.reference)
+        view = _View(runner, handle, args.target)
+        if not args.watch:
+            view.print(as_json=args.json)
+        elif is_tty(sys.stdout) and not args.json:
+            from torchx.cli.live_status import watch
 
-                    watch(runner, [handle], lambda *_: view.page(), as_json=False, asks=True)
-                    view.print(as_json=False)
-                else:
-                    view.follow(as_json=args.json)
-            except KeyboardInterrupt:
-                sys.exit(EXIT_INTERRUPTED)
+            watch(runner, [handle], lambda *_: view.page(), as_json=False, asks=True)
+            view.print(as_json=False)
+        else:
+            view.follow(as_json=args.json)
 
 
 class _View:

@@ -6,12 +6,13 @@ import argparse
 import os
 from argparse import REMAINDER
 
+from torchx.cli.argparse_util import CFG, CFG_ROW, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_run import launch, show_dryrun, what_was_run
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.questions import ask_a_person
-from torchx.cli.run_args import CFG, CFG_ROW, DETACH, FULL, JSON, LOG, WAIT, declare
+from torchx.cli.run_args import DETACH, FULL, JSON, LOG, WAIT
 from torchx.component_reader.finder import get_component
 from torchx.runner import Runner
 from torchx.runner.capsule.rerun import NOW, THEN, Rerun, inside
@@ -48,7 +49,7 @@ class CmdRerun(RunnerCommand):
             ("-cfg --scheduler_args", CFG, "options of the scheduler; they go before those of the run", CFG_ROW),
             ("--dryrun --dry-run", "", "show what would be submitted without submitting it"),
         )
-        declare(subparser, (*rows, FULL, WAIT, LOG, DETACH, JSON))
+        declare(subparser, (*rows, FULL, WAIT, LOG, DETACH, JSON), sparse=True)
         what = f"{JOB_HELP}; behind `--`, arguments instead of those of the run"
         subparser.add_argument("app_handle", nargs=REMAINDER, metavar="JOB", help=what)
 

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
 
-from torchx.cli.argparse_util import Parser
+from torchx.cli.argparse_util import Parser, Row, declare
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.render import document
@@ -17,9 +17,7 @@ from torchx.cli.run_args import (
     WHAT_GOES_ALONG,
     WHAT_TO_DO,
     WHERE,
-    Row,
     TorchXRunArgs,
-    declare,
     default_scheduler,
     fill_from_config,
     notices_wanted,
@@ -87,7 +85,7 @@ class CmdRun(SubCommand):
 
     def declare(self, subparser: argparse.ArgumentParser, more: Iterable[Row]) -> None:
         """Declares what to run and where, with further options in the middle."""
-        declare(subparser, (*WHERE, *more, *WHAT_GOES_ALONG))
+        declare(subparser, (*WHERE, *more, *WHAT_GOES_ALONG), sparse=True)
         subparser.add_argument(
             "component_name_and_args",
             nargs=argparse.REMAINDER,

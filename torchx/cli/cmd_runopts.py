@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import warn
 from torchx.cli.render import document
@@ -27,21 +28,14 @@ class CmdRunopts(RunnerCommand):
     """the options of a scheduler, for `torchx run -cfg`"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        subparser.add_argument("scheduler", nargs="?", metavar="SCHEDULER", help="all schedulers when not given")
-        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
-        subparser.add_argument(
-            "--rbac",
-            action="store_true",
-            help="the least rights that jobs need instead, as a manifest: `runopts kubernetes --rbac -cfg kind=jobset`",
+        rbac = "the least rights that jobs need instead, as a manifest: `runopts kubernetes --rbac -cfg kind=jobset`"
+        rows: tuple[Row, ...] = (
+            ("scheduler", "SCHEDULER", "all schedulers when not given", {"nargs": "?"}),
+            JSON,
+            ("--rbac", "", rbac),
+            ("-cfg", CFG, "run options of the jobs for --rbac", {**CFG_ROW, "default": []}),
         )
-        subparser.add_argument(
-            "-cfg",
-            dest="cfg",
-            action="append",
-            default=[],
-            metavar="K=V,...",
-            help="run options of the jobs for --rbac",
-        )
+        declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if args.rbac:

@@ -6,10 +6,11 @@ import argparse
 import sys
 from functools import partial
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.argparse_util import JSON, declare
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import find_replicas
 from torchx.cli.render import bold, document, gray
-from torchx.runner import get_runner
+from torchx.runner import Runner
 from torchx.schedulers.stacks import Stacks
 from torchx.schedulers.stacks.page import page
 from torchx.schedulers.stacks.probe import NO_SPY
@@ -30,26 +31,20 @@ attach (`pip install py-spy` here is enough); else a program that imports torchx
 it is asked. The job goes on meanwhile. See docs/hangs.md."""
 
 
-class CmdStacks(SubCommand):
+class CmdStacks(RunnerCommand):
     """what every rank is doing, those that do the same together, and for whom the others wait"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options."""
         subparser.epilog = _HELP
-        add = subparser.add_argument
-        add("--json", action="store_true", help="one JSON document, for programs")
-        add(
-            "identifier",
-            metavar="JOB[/ROLE[/REPLICA]]",
-            help="the job, or some of its replicas, for example `@last`, `my-app/trainer/3`; all by default",
-        )
+        what = "the job, or some of its replicas, for example `@last`, `my-app/trainer/3`; all by default"
+        declare(subparser, (JSON, ("identifier", "JOB[/ROLE[/REPLICA]]", what)))
 
-    def run(self, args: argparse.Namespace) -> None:
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Looks, and prints the page."""
-        with get_runner() as runner:
-            handle, replicas = find_replicas(runner, args.identifier)
-            whole = len(replicas) == len(runner.log_replicas(handle))
-            found = runner.stacks(handle, None if whole else replicas)
+        handle, replicas = find_replicas(runner, args.identifier)
+        whole = len(replicas) == len(runner.log_replicas(handle))
+        found = runner.stacks(handle, None if whole else replicas)
         if args.json:
             _print_json(handle, found)
         else:

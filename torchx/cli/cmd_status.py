@@ -7,6 +7,7 @@ import os
 import sys
 import time
 
+from torchx.cli.argparse_util import JSON, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import error
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
@@ -34,18 +35,16 @@ class CmdStatus(RunnerCommand):
     """what became of a job, and why"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
-        subparser.add_argument("more", type=job_reference, nargs="*", metavar="JOB", help="further jobs")
-        subparser.add_argument("--roles", type=parse_list_arg, metavar="ROLE,...", help="only these roles")
         watched = "show the page live until the jobs have ended; in a pipe a line for each change, then the page"
-        subparser.add_argument("-w", "--watch", action="store_true", help=watched)
-        subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
-        subparser.add_argument(
-            "--exit-code",
-            "--exit_code",
-            action="store_true",
-            help="0 if it succeeded, 1 if not, 75 if it has not ended",
+        rows: tuple[Row, ...] = (
+            ("app_handle", "JOB", JOB_HELP, {"type": job_reference}),
+            ("more", "JOB", "further jobs", {"type": job_reference, "nargs": "*"}),
+            ("--roles", "ROLE,...", "only these roles", {"type": parse_list_arg}),
+            ("-w --watch", "", watched),
+            JSON,
+            ("--exit-code --exit_code", "", "0 if it succeeded, 1 if not, 75 if it has not ended"),
         )
+        declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Prints a page for each job.

@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 
+from torchx.cli.argparse_util import Row
 from torchx.cli.cmd_run import CmdRun, asked
 from torchx.cli.failures import UsageError, note
 from torchx.cli.points import MOST_TASKS, read_points
 from torchx.cli.render import document
+from torchx.cli.run_args import TorchXRunArgs
 from torchx.runner import Runner, get_runner
 from torchx.runner.documents import handle_fields
 from torchx.runner.sweeps import check_job, submit
@@ -17,11 +19,6 @@ from torchx.specs.images import NamesOnly
 from torchx.specs.tasks import TaskList
 from torchx.util.any import Any
 from torchx.util.term import is_tty
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.cli.run_args import Row, TorchXRunArgs
-    from torchx.specs.tasks import TaskList
 
 _HELP = """\
 Each point of the grid, or each row of the file, is a task. A value stands as `{name}` in the arguments:

@@ -10,7 +10,6 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import gray, iso, state_text
-from torchx.errors import EXIT_INTERRUPTED
 from torchx.runner import Runner
 from torchx.runner.changes import Watch
 from torchx.runs import Change
@@ -35,13 +34,10 @@ class CmdWatch(RunnerCommand):
         """Prints how the runs are, then each change as it is seen."""
         if args.jobs and args.mine:
             raise UsageError("`--mine` chooses among all runs, and jobs are named", hint="leave one of them out")
-        try:
-            with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine, tasks=args.json) as watch:
-                if not args.jobs and is_tty(sys.stderr):
-                    note("changes of all runs, as they are seen; Ctrl-C ends this, the jobs go on")
-                print_changes(watch, as_json=args.json)
-        except KeyboardInterrupt:
-            sys.exit(EXIT_INTERRUPTED)
+        with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine, tasks=args.json) as watch:
+            if not args.jobs and is_tty(sys.stderr):
+                note("changes of all runs, as they are seen; Ctrl-C ends this, the jobs go on")
+            print_changes(watch, as_json=args.json)
 
 
 def print_changes(watch: Watch, *, as_json: bool = False) -> None:

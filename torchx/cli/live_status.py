@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 
 from torchx.cli.cmd_watch import change_document, print_changes
 from torchx.cli.render import gray
-from torchx.errors import EXIT_INTERRUPTED
 from torchx.runner import Runner
 from torchx.runner.changes import Watch
 from torchx.specs import AppStatus
@@ -35,24 +34,18 @@ def watch(
         page: the page of a job, as whoever polls has seen it; None: of this moment.
         as_json: print a document for each change of a task of a sweep instead, and else nothing.
         asks: the page is made of answers of the job's own, whatever has been seen.
-
-    Raises:
-        SystemExit: 130 after Ctrl-C.
     """
-    try:
-        with runner.watch(*handles, tasks=as_json) as changes:
-            if as_json:
-                for change in changes:
-                    if change.handle not in handles:  # of the jobs themselves there is one document, in the end
-                        print(change_document(change), flush=True)
-            elif is_tty(sys.stdout) and os.environ.get("TERM") != "dumb":
-                with _Screen() as screen:
-                    near = all(map(runner.is_near, handles))
-                    _show(screen, changes, handles, page, far_s=_TICK_S if near else _FAR_S, asks=asks)
-            else:
-                print_changes(changes)
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
+    with runner.watch(*handles, tasks=as_json) as changes:
+        if as_json:
+            for change in changes:
+                if change.handle not in handles:  # of the jobs themselves there is one document, in the end
+                    print(change_document(change), flush=True)
+        elif is_tty(sys.stdout) and os.environ.get("TERM") != "dumb":
+            with _Screen() as screen:
+                near = all(map(runner.is_near, handles))
+                _show(screen, changes, handles, page, far_s=_TICK_S if near else _FAR_S, asks=asks)
+        else:
+            print_changes(changes)
 
 
 def _show(

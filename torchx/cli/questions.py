@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from getpass import getpass
 
 from torchx.util.term import is_tty
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runner.capsule.masks import Ask
 
-
-def ask_a_person() -> Ask | None:
+def ask_a_person() -> Callable[[str], str] | None:
     """What asks a person for a value; None where there is nobody to ask."""
     if not (is_tty(sys.stdin) and is_tty(sys.stderr)):
         return None

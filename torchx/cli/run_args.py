@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from argparse import SUPPRESS
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from torchx.cli.argparse_util import ArgOnceAction
+from torchx.cli.argparse_util import CFG, CFG_ROW, Row
 from torchx.cli.failures import UsageError
 from torchx.errors import ConfigError, SpecError
 from torchx.specs import CfgVal
@@ -16,12 +15,8 @@ from torchx.util.any import Any
 from torchx.util.records import dataclass, field, record_fields
 from torchx.util.strings import did_you_mean
 
-Row = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
-
-
 STDIN = "--stdin"
 _APPEND = {"action": "append"}
-CFG, CFG_ROW = "K=V,...", {"action": "append", "dest": "cfg"}
 FULL: Row = ("--full", "", "with --dryrun: all of it, also what is the same for each job")
 WAIT: Row = ("--wait", "", "wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
 LOG: Row = ("--log", "", "show the logs of all replicas on stderr while waiting (implies --wait)")
@@ -108,20 +103,6 @@ WHAT_GOES_ALONG: tuple[Row, ...] = (
 )
 TEXT_OPTIONS = ("scheduler", "cfg", "workspace", "parent_run_id", "secret", "retry", "timeout", "watchdog")
 _EXAMPLES = "for example `--secret HF_TOKEN`, or where the value is: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"
-
-
-def declare(parser: argparse.ArgumentParser, rows: Iterable[Row]) -> None:
-    """Declares options without defaults: what is absent from the namespace was not given.
-
-    Args:
-        rows: the spellings of each, what its value is called (empty: it takes none), its help, and what else
-            ``add_argument`` is to know.
-    """
-    for names, metavar, text, *more in rows:
-        kind = {"action": ArgOnceAction, "metavar": metavar} if metavar else {"action": "store_true"}
-        for given in more:
-            kind.update(given)
-        parser.add_argument(*names.split(), default=SUPPRESS, help=text, **kind)
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 
 from torchx.cli.cmd_run import parsed
 from torchx.cli.commands import verb_at
@@ -29,7 +29,7 @@ def run(words: list[str]) -> Job | None:
         CommandError: its exit code is not 0.
     """
     words, folder = with_cells(words)
-    with as_a_command_line(words) as out, _being_in(folder):
+    with as_a_command_line(words) as out, _being_in(folder) if folder else nullcontext():
         try:
             main(words)
             code = 0
@@ -102,25 +102,21 @@ def _found(component: str, folder: str) -> str:
     return component
 
 
-def _being_in(folder: str) -> AbstractContextManager[None]:
+@contextmanager
+def _being_in(folder: str) -> Iterator[None]:
     """While it is entered the folder is the current directory, with the config file of the one that was."""
-
-    @contextmanager
-    def entered() -> Iterator[None]:
-        before = os.getcwd()
-        link, config = f"{folder}/{CONFIG_FILE}", f"{before}/{CONFIG_FILE}"
-        if os.path.islink(link):
-            os.unlink(link)
-        if os.path.isfile(config):
-            with suppress(FileExistsError):  # one of the cells has written its own
-                os.symlink(config, link)
-        os.chdir(folder)
-        try:
-            yield
-        finally:
-            os.chdir(before)
-
-    return entered() if folder else nullcontext()
+    before = os.getcwd()
+    link, config = f"{folder}/{CONFIG_FILE}", f"{before}/{CONFIG_FILE}"
+    if os.path.islink(link):
+        os.unlink(link)
+    if os.path.isfile(config):
+        with suppress(FileExistsError):  # one of the cells has written its own
+            os.symlink(config, link)
+    os.chdir(folder)
+    try:
+        yield
+    finally:
+        os.chdir(before)
 
 
 class CommandError(TorchXError):

@@ -5,35 +5,31 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, redirect_stderr, redirect_stdout
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 from torchx.util.any import Any
 
 _HANDLE = re.compile(r"[a-z]\w*://[^\s/]*/\S+")
 
 
-def as_a_command_line(words: list[str]) -> AbstractContextManager[Output]:
+@contextmanager
+def as_a_command_line(words: list[str]) -> Iterator[Output]:
     """While it is entered this process looks like the command: its arguments, its output, its log records."""
+    import logging
 
-    @contextmanager
-    def entered() -> Iterator[Output]:
-        import logging
-
-        root = logging.getLogger()
-        handlers, level, argv = list(root.handlers), root.level, sys.argv
-        shown = Output(sys.stdout)
-        # Messages for people, on the same page and in their order: what stderr gets a notebook shows in red.
-        with redirect_stdout(shown), redirect_stderr(Messages(shown)):
-            sys.argv = ["torchx", *words]  # what is on record of the run, and which secrets a message must not repeat
-            try:
-                yield shown
-            finally:
-                sys.argv = argv
-                for handler in [h for h in root.handlers if h not in handlers]:
-                    root.removeHandler(handler)
-                root.setLevel(level)
-
-    return entered()
+    root = logging.getLogger()
+    handlers, level, argv = list(root.handlers), root.level, sys.argv
+    shown = Output(sys.stdout)
+    # Messages for people, on the same page and in their order: what stderr gets a notebook shows in red.
+    with redirect_stdout(shown), redirect_stderr(Messages(shown)):
+        sys.argv = ["torchx", *words]  # what is on record of the run, and which secrets a message must not repeat
+        try:
+            yield shown
+        finally:
+            sys.argv = argv
+            for handler in [h for h in root.handlers if h not in handlers]:
+                root.removeHandler(handler)
+            root.setLevel(level)
 
 
 class Output:

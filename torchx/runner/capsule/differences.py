@@ -85,12 +85,11 @@ def _outcome(run: Run) -> dict[str, Any]:
 
 
 def _roles(run: Run) -> dict[str, dict[str, Any]]:
-    base = run.tags
     roles = {str(role["name"]): role for role in run.app.get("roles", [])}
     return {
         name: {
             **role,
-            "image": base.get(f"image.{name}", role["image"]),
+            "image": run.tags.get(f"image.{name}", role["image"]),
             "digest": run.image_digests.get(name),
             "hash": run.workspace_hashes.get(name),
         }

@@ -145,7 +145,7 @@ def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
         if text := run.tags.get(f"workspace.{role.name}"):  # of a rerun that built nothing
             role.workspace = Workspace.from_str(text)
     if "checkout" in run.tags:
-        _return(new, run.tags["checkout"], run.tags.get("worktree", ""))
+        _move(new, app.roles, run.tags["checkout"], run.tags.get("worktree", ""))  # out of the checkout of a rerun
     _code_then(new, backend(run.scheduler)) if wish.code == THEN else _code_now(new)
     if backend(scheduler).capabilities.workspaces and not backend(run.scheduler).capabilities.workspaces:
         new.workspace = f"file://{new.cwd}"  # which the run saw as it was
@@ -231,11 +231,6 @@ def _check_out(new: Plan, roles: Sequence[Role]) -> None:
     _move(new, roles, top, folder)
     patch = " and what was not committed then" if new.run.tags.get("patch") and not folder.endswith("-clean") else ""
     new.notes.append(f"runs commit {new.run.git_commit[:12]}{patch}")
-
-
-def _return(new: Plan, folder: str, top: str) -> None:
-    """Undoes what :func:`_check_out` did for the run, itself a rerun."""
-    _move(new, new.app.roles, folder, top)
 
 
 def _move(new: Plan, roles: Sequence[Role], old: str, folder: str) -> None:
