@@ -95,7 +95,9 @@ LATE = (
     *("torchx.tracker.mlflow_runs", "torchx.tracker.mlflow_tags", "torchx.tracker.values"),
     *("torchx.component_reader.copy", "torchx.component_reader.help", "torchx.component_reader.linter"),
     *("torchx.specs.html_pages", "torchx.specs.overlays", "torchx.util.field_docs"),
-    *("torchx.util.modules", "torchx.runner.copy"),
+    *("torchx.util.modules", "torchx.runner.aio", "torchx.runner.capsule", "torchx.runner.copy"),
+    *("torchx.runner.forward", "torchx.runner.metrics", "torchx.runner.notices", "torchx.runner.poller"),
+    "torchx.runner.ssh",
 )
 """Entered when somebody asks a cluster, a cloud, a registry or a tracker, beside whose answer the standard library is
 quick, or wants what cannot be done without it: there it is imported where anybody looks for it, at the head."""

@@ -10,6 +10,7 @@ from torchx.cli.failures import UsageError
 from torchx.cli.log_targets import JOB_HELP
 from torchx.cli.render import ago, document, duration, fields, gray, local_time
 from torchx.runner import Runner
+from torchx.runner.documents import handle_fields, status_fields
 from torchx.runner.foreign import Explained
 from torchx.specs.handles import FOREIGN
 from torchx.util.any import Any
@@ -58,8 +59,6 @@ def add_job(subparser: argparse.ArgumentParser) -> None:
 
 
 def _document(found: Explained) -> dict[str, Any]:
-    from torchx.runner.documents import handle_fields, status_fields
-
     fields = handle_fields(found.handle)
     log = {"role": found.role, "replica": found.replica, "lines": [line.rstrip("\n") for line in found.lines]}
     return {

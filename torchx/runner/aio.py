@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import time
 from collections.abc import Callable, Coroutine
+from concurrent.futures import Executor, ThreadPoolExecutor
 
 from torchx.runner.changes import TICK_S, News
 from torchx.runner.wait import WaitTimeoutError
@@ -13,8 +15,6 @@ from torchx.util.any import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from concurrent.futures import Executor
-
     from torchx.runner.api import Runner
     from torchx.runner.verbs import RunnerVerbs
 
@@ -49,8 +49,6 @@ class AsyncRunner:
         Raises:
             WaitTimeoutError: the job has not ended in time; it is a ``TimeoutError``.
         """
-        import asyncio
-
         deadline = None if timeout is None else time.monotonic() + timeout
         handle = await self._call(self._runner.resolve, app_handle)
         news = self._begin(handle)
@@ -79,9 +77,6 @@ class AsyncRunner:
         return self._news
 
     async def _call(self, work: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
-        import asyncio
-        from concurrent.futures import ThreadPoolExecutor
-
         if self._executor is None:
             self._executor = ThreadPoolExecutor(1, "torchx verbs")  # a Runner is not made for several threads
         return await asyncio.get_running_loop().run_in_executor(

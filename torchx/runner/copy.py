@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
+from torchx.runner.inside import run
 from torchx.schedulers.inside import STDOUT, InsideProcess
 from torchx.util.any import Any
 from torchx.util.records import dataclass
@@ -357,8 +358,6 @@ def _look(start: Open, path: str, itself: Sequence[str], below: Sequence[str], *
         below: if it is one: the same, and further names to list.
         make: not empty: the folder is made if need be.
     """
-    from torchx.runner.inside import run
-
     done = run(start(["sh", "-c", _LOOK, "sh", path, make, *itself, *below]))
     said = done.stderr.decode("utf-8", "replace").splitlines()
     wrong = [line for line in said if _GONE not in line]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, ConfigError
@@ -71,8 +72,6 @@ class Forwarding:
             raise
 
     def _listen(self, there: int, here: int) -> None:
-        import threading
-
         try:
             listening = socket.create_server((LOOPBACK, here), backlog=128)
         except OSError as e:
@@ -141,8 +140,6 @@ class OwnForwarding(Forwarding):
     """Ports that are forwarded by the backend's own way, a connection for each; arguments as of :func:`forwarding`."""
 
     def __init__(self, way: _Way, find: Callable[[], _Way | None], ports: Sequence[tuple[int, int]]) -> None:
-        import threading
-
         self._way: _Way | None = way
         self._find = find
         self._look = threading.Event()
@@ -178,8 +175,6 @@ class OwnForwarding(Forwarding):
                 self._look.set()
 
     def _pass_on(self, connection: socket.socket, stream: Duplex, there: int) -> None:
-        import threading
-
         self._streams.add(stream)
         threading.Thread(target=_send_all, args=(connection, stream), daemon=True).start()
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Mapping
 
 from torchx.config import warn_of_unknown
@@ -16,6 +17,7 @@ from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppStatus, parse_app_handle
 from torchx.util.any import Any
+from torchx.util.spans import parse_span
 
 SECTION = "metrics"
 KEYS = ("every",)
@@ -29,8 +31,6 @@ def sample_s(section: Mapping[str, Entry]) -> float:
     Raises:
         ConfigError: it is not a length of time.
     """
-    from torchx.util.spans import parse_span
-
     for key in section.keys() - set(KEYS):
         warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
     entry = section.get("every")
@@ -105,8 +105,6 @@ def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:
         if one.samples
     ]
     if rows:
-        import json
-
         registry.tag(handle, {TAG: json.dumps(rows, separators=(",", ":"))})
 
 
@@ -114,8 +112,6 @@ def on_record(run: Run | None) -> list[ReplicaMetrics]:
     """What :func:`keep` has put down."""
     if run is None or TAG not in run.tags:
         return []
-    import json
-
     try:
         return [
             ReplicaMetrics(role, k, cpus, limit, attempts=[AttemptUsage(*attempt) for attempt in attempts])

@@ -13,13 +13,18 @@ from __future__ import annotations
 
 import binascii
 import contextlib
+import fcntl
+import glob
+import json
 import os
 import re
+import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
 
 from torchx.runner import get_runner
+from torchx.runs import RunRegistry
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import SendsNotices
 from torchx.settings import make_private, torchx_home
@@ -29,10 +34,6 @@ from torchx.specs.watchdog import SILENT
 from torchx.supervisor.at_end import ALARM
 from torchx.util.any import Any
 from torchx.util.notices import logger
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runs import RunRegistry
 
 _KEPT = ("HOME", "PATH", "PYTHONPATH", "TORCHX_HOME", "VIRTUAL_ENV", "LANG", "DISPLAY", "WAYLAND_DISPLAY")
 _KEPT_DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
@@ -118,8 +119,6 @@ def forget(handle: str) -> None:
 
 def _remove(path: str, *, keep: bool = False) -> None:
     """A plan, unless that is to be kept, its lock, and drafts of those who were killed while they wrote."""
-    import glob
-
     for name in glob.glob(f"{glob.escape(path)}*"):
         if name != path or not keep:
             with contextlib.suppress(OSError):
@@ -262,8 +261,6 @@ def _finish(path: str, plan: dict[str, Any]) -> None:
 
 def _start(handle: str) -> None:
     argv, env = command(handle)
-    import subprocess
-
     null = subprocess.DEVNULL
     with contextlib.suppress(OSError):
         # What leads this process to the scheduler leads its child there, too.
@@ -288,8 +285,6 @@ def _plans(scheduler: str) -> list[str]:
 
 def _read(path: str) -> dict[str, Any]:
     """The plan; empty when there is none."""
-    import json
-
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
@@ -299,8 +294,6 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def _write(path: str, plan: dict[str, Any]) -> None:
-    import json
-
     draft = f"{path}.{os.getpid()}"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8") as file:
@@ -313,8 +306,6 @@ def _write(path: str, plan: dict[str, Any]) -> None:
 @contextlib.contextmanager
 def _held(path: str) -> Iterator[bool]:
     """Whether this process alone may send what is in the plan."""
-    import fcntl
-
     try:
         lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError:

@@ -6,8 +6,11 @@ it dies the kernel gives the lock back. See "Who watches" in ``docs/contributing
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import re
+import threading
 import time
 
 from torchx.runner import listing, notices
@@ -18,6 +21,7 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.abilities import HearsChanges
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppState
+from torchx.supervisor.proctree import is_stopped
 from torchx.util.records import dataclass
 
 LEAST_S = 2.0
@@ -62,8 +66,6 @@ class Beat:
 
     def is_late(self) -> bool:
         """Whether whoever asked last does not do so any more: it was stopped, or hangs, or is gone."""
-        from torchx.supervisor.proctree import is_stopped
-
         now = time.monotonic()
         # A time far ahead is of before the machine was started.
         return now > self.due + _LATE_S or self.due - now > 2 * MOST_S or (now > self.due and is_stopped(self.pid))
@@ -93,8 +95,6 @@ class Poller:
     """
 
     def __init__(self, scheduler: str, registry: RunRegistry, backends: Backends) -> None:
-        import threading
-
         self._scheduler = scheduler
         self._registry = registry
         self._backends = backends
@@ -271,8 +271,6 @@ class _Files:
         return self._read[2]
 
     def _parsed(self) -> Beat | None:
-        import json
-
         try:
             with open(f"{self._path}.json", encoding="utf-8") as file:
                 said = json.load(file)
@@ -284,8 +282,6 @@ class _Files:
 
     def write(self, beat: Beat) -> None:
         """Says how it went. A home that cannot be written has no beat, and its readers ask for themselves."""
-        import json
-
         draft = f"{self._path}.{beat.pid}.new"
         self._said = beat
         try:
@@ -308,8 +304,6 @@ class _Files:
         return beat is None or (beat != self._said and not beat.is_late())
 
     def _lock(self, rank: int) -> bool:
-        import fcntl
-
         file = -1
         try:
             file = self._first if rank == 0 and self._is_there() else self._open(rank)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import subprocess
 import sys
 from collections.abc import Iterable
 
@@ -58,8 +59,6 @@ def public_keys(folder: str = "~/.ssh") -> str:
     Raises:
         ConfigError: there are none.
     """
-    import subprocess
-
     found: dict[str, None] = {}
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # no agent
         listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, check=False, timeout=10)

@@ -6,14 +6,12 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 
+from torchx.runner.changes import Watch
 from torchx.util.any import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runner.changes import Watch
+Row = dict[str, Any]
+News = dict[str, Any]
 
-    Row = dict[str, Any]
-    News = dict[str, Any]
 
 _QUIET_S = 5.0  # without a change, the record is read again: runs may have been deleted
 _SHARE = 10  # a look that takes a second is followed by ten without one

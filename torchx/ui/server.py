@@ -9,10 +9,7 @@ import sys
 from collections.abc import Callable
 
 from torchx.errors import ConfigError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runner import Runner
+from torchx.runner import Runner
 
 _HOST = "127.0.0.1"
 _LAST_ANSWERS_S = 1

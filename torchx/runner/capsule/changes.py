@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable
 
@@ -101,8 +102,6 @@ def _resize(role: dict[str, Any], before: Any, after: Any) -> None:
 
 
 def _parsed(text: str) -> Any:
-    import json
-
     try:
         return json.loads(text)
     except ValueError:

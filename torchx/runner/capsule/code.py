@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -146,8 +147,6 @@ def _read(run: Run, top: str, patch: str, env: dict[str, str]) -> None:
 
 
 def _git(where: str, words: Sequence[str], otherwise: str, env: dict[str, str] | None = None) -> str:
-    import subprocess
-
     argv = ["git", "-C", where, *words]
     ours = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
     try:

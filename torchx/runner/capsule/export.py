@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from torchx.errors import ConfigError, NotSupportedError
@@ -13,6 +14,8 @@ from torchx.specs.api import AppDef, AppDryRunInfo, Workspace
 from torchx.specs.serialize import appdef_to_dict, masked
 from torchx.util.any import Any
 from torchx.version import __version__
+from torchx.workspace.content import entries
+from torchx.workspace.copies import copy_tree
 
 FORMATS = {
     "sh": "local_cwd",
@@ -107,9 +110,6 @@ def readme(exported: Export, app: AppDef, scheduler: str) -> str:
 
 def _code(app: AppDef, target: str, otherwise: str) -> None:
     """Copies the code of the first role that has some; where none has, the folder stays empty."""
-    from torchx.workspace.content import entries
-    from torchx.workspace.copies import copy_tree
-
     workspace = next((role.workspace for role in app.roles if role.workspace), None)
     if workspace is None and otherwise:
         workspace = Workspace.from_str(otherwise)
@@ -119,8 +119,6 @@ def _code(app: AppDef, target: str, otherwise: str) -> None:
 
 
 def _record(app: AppDef) -> str:
-    import json
-
     return json.dumps({"format": 1, "name": app.name, "app": appdef_to_dict(masked(app), fallback=repr)}) + "\n"
 
 

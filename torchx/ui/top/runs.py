@@ -5,12 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 
+from torchx.runner.shown import Row
 from torchx.ui.top.rows import BAD, MUTED, STATE, Cells, Table, marked
 from torchx.util.datetime import ago, duration
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.runner.shown import Row
 
 GROUPS = {
     "running": ("RUNNING",),
