@@ -56,7 +56,7 @@ def submitted(runner, monkeypatch, via, on="end"):
     app = echo_app()
     app.metadata.update({NOTIFY: via, NOTIFY_ON: on})
     monkeypatch.setattr(notices, "_start", lambda handle: None)
-    monkeypatch.setattr("torchx.runner.get_runner", lambda: _Borrowed(runner))
+    monkeypatch.setattr("torchx.runner.notices.get_runner", lambda: _Borrowed(runner))
     handle = runner.run(app, "memory")
     return handle, default_registry()
 
@@ -402,7 +402,7 @@ def test_what_a_job_has_sent_is_not_sent_again(jobs, hooks, mail, config, monkey
     (tmp_path / "hook.sh").write_text(f"#!/bin/sh\ncat > {tmp_path}/hooked\n")
     (tmp_path / "hook.sh").chmod(0o755)
     with Runner("test", {"memory": lambda session_name, **params: Sends(session_name, jobs=jobs)}) as runner:
-        monkeypatch.setattr("torchx.runner.get_runner", lambda: _Borrowed(runner))
+        monkeypatch.setattr("torchx.runner.notices.get_runner", lambda: _Borrowed(runner))
         given = []
         schedule = Sends.schedule
         monkeypatch.setattr(

@@ -29,10 +29,10 @@ from __future__ import annotations
 
 import sys
 
-from torchx.util.any import Any
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from torchx.notebook.job import Job
     from torchx.notebook.workspace import WORKSPACE, workspacefile
 
