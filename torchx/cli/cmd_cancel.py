@@ -36,19 +36,14 @@ class CmdCancel(SubCommand):
     def run(self, args: argparse.Namespace) -> None:
         """Cancels each; quiet about those that have ended already."""
         several = args.all or args.name is not None or args.state is not None
-        if several == bool(args.app_handle):
-            raise UsageError(
-                "jobs and `--all`, `--name`, `--state` exclude each other" if several else "no job is given",
-                hint="leave out the one or the other"
-                if several
-                else "`@last` is the newest run, `--all` are all of mine; `torchx list` lists them all",
-            )
-        references = args.app_handle
-        if several:
-            references = _chosen(args)
-            if not references:
-                return
-        for_each_job(references, lambda runner, handle: _cancel(runner, handle, force=args.force))
+        if several and args.app_handle:
+            hint = "leave out the one or the other"
+            raise UsageError("jobs and `--all`, `--name`, `--state` exclude each other", hint=hint)
+        if not (several or args.app_handle):
+            hint = "`@last` is the newest run, `--all` are all of mine; `torchx list` lists them all"
+            raise UsageError("no job is given", hint=hint)
+        if references := _chosen(args) if several else args.app_handle:
+            for_each_job(references, lambda runner, handle: _cancel(runner, handle, force=args.force))
 
 
 def for_each_job(references: list[str], act: Callable[[Runner, str], str]) -> None:

@@ -44,20 +44,16 @@ class CmdDescribe(RunnerCommand):
 
 def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
     digests, hashes = _provenance(app, run)
-
-    print(
-        document(
-            {
-                **handle_fields(handle),
-                "app": appdef_to_dict(app, fallback=repr) if app is not None else None,
-                "cfg": run.cfg if run is not None else None,
-                "argv": run.argv if run is not None else None,
-                "image_digests": digests or None,
-                "workspace_hashes": hashes or None,
-                "run": run_fields(run) if run is not None else None,
-            }
-        )
-    )
+    found = {
+        **handle_fields(handle),
+        "app": appdef_to_dict(app, fallback=repr) if app is not None else None,
+        "cfg": run.cfg if run is not None else None,
+        "argv": run.argv if run is not None else None,
+        "image_digests": digests or None,
+        "workspace_hashes": hashes or None,
+        "run": run_fields(run) if run is not None else None,
+    }
+    print(document(found))
 
 
 def _print_page(handle: str, app: AppDef | None, run: Run | None) -> None:

@@ -6,6 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable
 
+from torchx.cli.argparse_util import JSON, declare
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP
@@ -51,8 +52,7 @@ class CmdTracker(SubCommand):
         ):
             parser = kinds.add_parser(name, description=line, help=line)
             add(parser)
-            parser.add_argument("--tracker", metavar="NAME", help="which tracker (default: the first configured one)")
-            parser.add_argument("--json", action="store_true", help="one JSON document, for programs")
+            declare(parser, (("--tracker", "NAME", "which tracker (default: the first configured one)"), JSON))
             parser.set_defaults(func=run, _parser=parser)
 
     def run(self, args: argparse.Namespace) -> None:
@@ -71,8 +71,7 @@ class CmdTracker(SubCommand):
 
     def add_list_job_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options of ``list jobs``."""
-        help_ = "only jobs that were made from this one"
-        subparser.add_argument("--parent-run-id", "--parent_run_id", metavar="RUN_ID", help=help_)
+        declare(subparser, [("--parent-run-id --parent_run_id", "RUN_ID", "only jobs that were made from this one")])
 
     def add_metadata_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the arguments of ``list metadata``."""
@@ -87,9 +86,8 @@ class CmdTracker(SubCommand):
         """Declares the arguments of ``list lineage``."""
         only = subparser.add_mutually_exclusive_group()
         only.add_argument("--sources-only", "--sources_only", action="store_true", help="what the job was made from")
-        only.add_argument(
-            "--descendants-only", "--descendants_only", action="store_true", help="what was made from the job"
-        )
+        told = "what was made from the job"
+        only.add_argument("--descendants-only", "--descendants_only", action="store_true", help=told)
         subparser.add_argument("--artifact", metavar="NAME", help="only where this artifact was used")
         subparser.add_argument("RUN_ID", help=JOB_HELP)
 

@@ -91,15 +91,11 @@ class Backends:
             ) from e
         except Exception as e:
             raise BackendError(f"scheduler `{name}` cannot be set up: {type(e).__name__}: {e}") from e
-        from torchx.schedulers.kit.abilities import TakesDefaults
+        from torchx.schedulers.kit.abilities import KnowsForeign, TakesDefaults
 
         if isinstance(made, TakesDefaults):
             made.configure(lambda: _configured(name, made.run_opts()))
-        if session != FOREIGN:
-            return made
-        from torchx.schedulers.kit.abilities import KnowsForeign
-
-        return made.foreign() if isinstance(made, KnowsForeign) else made
+        return made.foreign() if session == FOREIGN and isinstance(made, KnowsForeign) else made
 
 
 def is_near(scheduler: Scheduler[Any]) -> bool:

@@ -12,20 +12,8 @@ from torchx.errors import BackendError, SpecError, TransientError
 from torchx.runner import answers, pipeline, wait
 from torchx.runner.backends import Backends, is_near
 from torchx.runner.events import is_on, log_event
-from torchx.runner.record import Recorder, tell
-from torchx.specs.api import (
-    NONE,
-    AppDef,
-    AppDryRunInfo,
-    AppStatus,
-    CfgVal,
-    UnknownAppException,
-    Workspace,
-    is_terminal,
-    make_app_handle,
-    parse_app_handle,
-    runopts,
-)
+from torchx.runner.record import Recorder, run_registry, tell
+from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
 from torchx.util.any import Any
 
 TYPE_CHECKING = False
@@ -34,10 +22,11 @@ if TYPE_CHECKING:
 
     from torchx.runner.changes import News
     from torchx.runner.foreign import Explained
-    from torchx.runs import Run, RunQuery, RunRegistry
+    from torchx.runs import Run, RunQuery
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
     from torchx.schedulers.kit.logs import LogQuery
+    from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace, runopts
 
     _Runs = list[Run]  # `list` is a method of the Runner
     _Strings = list[str]
@@ -473,10 +462,3 @@ class RunnerCore:
 def _given(**arguments: Any) -> dict[str, Any]:
     """What was given: a subclass may override a verb with fewer arguments."""
     return {name: value for name, value in arguments.items() if value is not None}
-
-
-def run_registry() -> RunRegistry:
-    """The registry of this user's runs. The status of a job by its handle does without."""
-    from torchx.runs import default_registry
-
-    return default_registry()

@@ -10,25 +10,17 @@ from torchx.config import Setting
 from torchx.errors import TransientError
 from torchx.runner.events import log_event
 from torchx.settings import ENV_JOB_ID, torchx_home
-from torchx.specs.api import (
-    AppDryRunInfo,
-    AppState,
-    AppStatus,
-    CfgVal,
-    MalformedAppHandleException,
-    Role,
-    make_app_handle,
-    parse_app_handle,
-)
+from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
 from torchx.util.any import Any
 from torchx.util.secrets import mask_args, mask_told, mask_value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.notices import Plan
-    from torchx.runs import NewRun
+    from torchx.runs import NewRun, RunRegistry
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.kit.abilities import RunsTasks
+    from torchx.specs.api import AppDryRunInfo, AppState, AppStatus, CfgVal, Role
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
 
@@ -64,7 +56,6 @@ class Recorder:
                 that is settled when runs are listed.
         """
         from torchx.runner.secrets import look_up
-        from torchx.runs import default_registry
         from torchx.specs.images import reported_image_digests, reported_workspace_hashes
         from torchx.util import git
 
@@ -79,7 +70,7 @@ class Recorder:
 
             info._notices = plan.for_job() if isinstance(backend, SendsNotices) else None
         self.settle()
-        registry = default_registry()
+        registry = run_registry()
         source = git.probe(patches=torchx_home("patches")) if info._source is None else None
         run = new_run(info, scheduler, self._session, info._source if source is None else source.known)
         run.tasks = tasks
@@ -109,11 +100,9 @@ class Recorder:
 
     def saw(self, handle: str, status: AppStatus) -> None:
         """Writes down how a job is, where that is news to this Runner: who waits for one asks again and again."""
-        from torchx.runs import default_registry
-
         if self._seen.get(handle) == (status.state, status.msg):
             return
-        default_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+        run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
         if status.is_terminal():
             self._seen.pop(handle, None)
         else:
@@ -134,22 +123,25 @@ class Recorder:
             find: the scheduler of a name and a session.
             timeout_s: how long all schedulers together may take to answer.
         """
-        from torchx.runs import default_registry
-
-        if default_registry().intents():
+        if run_registry().intents():
             from torchx.runner.intents import settle_intents
 
-            settle_intents(default_registry(), find, timeout_s)
+            settle_intents(run_registry(), find, timeout_s)
 
     def settle(self) -> None:
         """Writes down what git has found out by now."""
         sources, self._sources = self._sources, []
         if sources:
-            from torchx.runs import default_registry
-
             for run_id, source in sources:
                 state = source.result(GIT_TIMEOUT_S)
-                default_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
+                run_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
+
+
+def run_registry() -> RunRegistry:
+    """The registry of this user's runs. The status of a job by its handle does without."""
+    from torchx.runs import default_registry
+
+    return default_registry()
 
 
 def _runs_tasks(backend: Scheduler[Any]) -> RunsTasks:

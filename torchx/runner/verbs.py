@@ -10,9 +10,9 @@ from functools import partial
 
 from torchx.config import SourcedCfg
 from torchx.errors import NotFoundError, SpecError
-from torchx.runner.core import RunnerCore, run_registry
+from torchx.runner.core import RunnerCore
 from torchx.runner.events import log_event
-from torchx.runner.record import tell
+from torchx.runner.record import run_registry, tell
 from torchx.runner.wait import is_read
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace

@@ -60,7 +60,8 @@ def compare(a: Run, b: Run) -> Comparison:
     """What differs between two runs, as far as it is on record. What is masked there counts as equal."""
     found = Comparison(a, b)
     rows = found.rows
-    rows += _values("run", "", _head(a), _head(b))
+    heads = ({"scheduler": r.scheduler, "name": r.name, "parent run": r.parent_run_id or None} for r in (a, b))
+    rows += _values("run", "", *heads)
     _compare_code(found)
     roles_a, roles_b = _roles(a), _roles(b)
     for name in dict.fromkeys([*roles_a, *roles_b]):
@@ -72,16 +73,8 @@ def compare(a: Run, b: Run) -> Comparison:
         rows += _compare_role(name, roles_a[name], roles_b[name])
     rows += _options(a, b)
     rows += _values("metadata", "", a.app.get("metadata", {}), b.app.get("metadata", {}))
-    rows += _values("outcome", "", _outcome(a), _outcome(b))
+    rows += _values("outcome", "", *({"state": r.state.name, "message": r.msg or None} for r in (a, b)))
     return found
-
-
-def _head(run: Run) -> dict[str, Any]:
-    return {"scheduler": run.scheduler, "name": run.name, "parent run": run.parent_run_id or None}
-
-
-def _outcome(run: Run) -> dict[str, Any]:
-    return {"state": run.state.name, "message": run.msg or None}
 
 
 def _roles(run: Run) -> dict[str, dict[str, Any]]:
