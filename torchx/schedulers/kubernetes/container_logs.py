@@ -102,24 +102,16 @@ class ContainerLog:
 
     def _end_of_previous(self) -> int:
         """Time (ns) of the last line of the run before the present one; 0: there is none."""
-        import urllib3
-
         if not self._last:
             return 0
         query = {"container": self._name, "timestamps": "true", "previous": "true", "tailLines": "1"}
         try:
-            response = self._api.stream(self._path, query, timeout_s=_SILENCE_S)
+            text = self._api.text(self._path, query)
         except TransientError:
             raise
         except (NotFoundError, BackendError):
             return 0
-        try:
-            return max((split_stamp(raw)[0] for raw in _lines(response)), default=0)
-        except urllib3.exceptions.HTTPError:
-            raise TransientError(f"the log of `{self._name}` breaks off") from None
-        finally:
-            response.close()
-            response.release_conn()
+        return max(split_stamp(line)[0] for line in text.encode().split(b"\n"))
 
     def _read_all(self, *, previous: bool) -> Iterator[tuple[int, bytes]]:
         """All there is now, however often the connection breaks off, as long as each gets any further."""
