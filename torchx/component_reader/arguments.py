@@ -12,17 +12,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
 from torchx.component_reader.signature import Parameter, Signature
 from torchx.component_reader.types import decode
 from torchx.errors import SpecError
 from torchx.specs.cfg_literals import FALSE, TRUE
+from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.strings import did_you_mean, nearest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
 
 _HELP = "--help"
 

@@ -23,6 +23,7 @@ from torchx.component_reader.signature import location, read, returns_appdef, un
 from torchx.component_reader.source import blame, load_file
 from torchx.errors import NotFoundError, SpecError
 from torchx.plugins import PluginError, load, names
+from torchx.plugins.discovery import decorated
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, field
 from torchx.util.reexports import reexports
@@ -427,8 +428,6 @@ def _near_file(path: str) -> str:
 
 
 def _not_found(name: str) -> ComponentNotFoundException:
-    from torchx.plugins.discovery import decorated
-
     cheap = component_names()
     if name.rstrip(":").endswith(".py"):
         hint = f"name a function of the file: `{name.rstrip(':')}:function`"

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping
 
 from torchx.component_reader.types import SUPPORTED, Shape, shape_of
 from torchx.errors import SpecError
+from torchx.util.any import Any
 from torchx.util.records import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08
 

@@ -6,9 +6,7 @@ import os
 import sys
 from types import ModuleType
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from torchx.util.any import Any
 
 PATHS = "__torchx_paths__"
 """Global of a component module: directories that its imports need."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import SpecError
+from torchx.specs import resource
 from torchx.util.records import dataclass
 
 
@@ -67,8 +68,6 @@ class StructuredJArgument:
         >>> StructuredJArgument.parse_from(h="gpu.medium", j="4")
         StructuredJArgument(nnodes=4, nproc_per_node=2)
         """
-        from torchx.specs import resource
-
         size = JobSize.parse(j, gpus=resource(h=h).gpu if h else 0)
         if size.min_nnodes != size.max_nnodes:
             raise SpecError(f"`-j {j}` is elastic, and a fixed number of nodes is needed", hint="for example `-j 2x8`")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import torchx
 from torchx import specs
 from torchx.components.dist import _args_join, get_role_name
@@ -320,8 +322,6 @@ def hydra(
         config_name: name of the configuration, without .yaml
         config_dir: directory of the configuration
     """
-    import os
-
     try:
         from hydra import compose, initialize_config_dir
         from hydra.errors import HydraException

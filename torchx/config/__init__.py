@@ -36,6 +36,7 @@ from torchx.config import files as config_files
 from torchx.config.files import CONFIG_FILE, ConfigFiles, active_profile, default_dirs, use_profile
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
+from torchx.specs.api import UnknownSchedulerException, get_type_name
 from torchx.specs.cfg_literals import join_options
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
@@ -200,7 +201,6 @@ def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = F
         UnknownSchedulerException: there is no scheduler of that name.
     """
     from torchx.schedulers import get_scheduler_factories
-    from torchx.specs.api import get_type_name
 
     for scheduler in schedulers or list(get_scheduler_factories()):
         try:
@@ -390,7 +390,6 @@ def _dirs(dirs: Iterable[str] | None) -> Iterable[str] | None:
 
 def _run_opts(scheduler: str) -> runopts:
     from torchx.schedulers import get_scheduler_factories
-    from torchx.specs.api import UnknownSchedulerException
 
     factories = get_scheduler_factories()
     if scheduler not in factories:

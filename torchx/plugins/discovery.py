@@ -11,13 +11,10 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterable, Iterator
 
+from torchx.util.any import Any
 from torchx.util.records import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from typing import Any
 
 SCHEDULERS = "torchx.schedulers"
 COMPONENTS = "torchx.components"

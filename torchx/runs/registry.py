@@ -13,6 +13,7 @@ from torchx.runs.store import Store
 from torchx.settings import torchx_home
 from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
 from torchx.specs.handles import FOREIGN
+from torchx.util.secrets import mask_text
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -342,7 +343,6 @@ class RunRegistry:
 def _masked(msg: str) -> str:
     if not msg:
         return msg
-    from torchx.util.secrets import mask_text
 
     return mask_text(msg)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from contextlib import contextmanager
 
 from torchx.settings import make_private
@@ -164,8 +165,6 @@ def set_aside(path: str, inode: int, why: str) -> str:
     Returns:
         The new path; empty when another process has already done it.
     """
-    import time
-
     with _names(path):
         try:
             if os.stat(path).st_ino != inode:

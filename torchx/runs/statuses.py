@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
 from torchx.specs.retries import read_attempts, to_line
+from torchx.util.any import Any
 from torchx.util.records import replace
 from torchx.util.secrets import mask_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 MOST_REPLICAS = 2000
 """A status of more replicas is not kept: each change of one would write all of them."""

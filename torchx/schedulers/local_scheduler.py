@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, NotFoundError, SpecError
 from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
-from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs
+from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, delete
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
+from torchx.supervisor.reader import ask_to_cancel, tell, wait_for_end
 from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
 from torchx.util.reexports import reexports
@@ -280,8 +281,6 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return found
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
-        from torchx.supervisor.reader import wait_for_end
-
         job = self._known(app_id.partition("/")[0])
         if job is None or ("/" not in app_id and wait_for_end(job.folder, timeout_s)):
             return
@@ -351,8 +350,6 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return None if state is None or TASKS not in state.facts else describe_some(state, app_id, numbers)
 
     def cancel_task(self, app_id: str, number: int) -> None:
-        from torchx.supervisor.reader import tell
-
         if (job := self._find(app_id)) is not None:
             tell(job.folder, f"cancel {number}")
 
@@ -366,8 +363,6 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- the end ---------------------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
-        from torchx.supervisor.reader import ask_to_cancel
-
         job = self._find(app_id)
         state = job.read() if job else None
         if job is None or state is None or state.ended or ask_to_cancel(job.folder):
@@ -381,8 +376,6 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def _delete_existing(self, app_id: str) -> None:
         """End the job if it runs, and remove its files; files of others in its folders stay."""
-        from torchx.schedulers.local.jobs import delete
-
         job = self._find(app_id)
         if job is not None:
             delete(job)

@@ -61,6 +61,7 @@ from torchx.schedulers.lsf.request import (
     get_submit_script,
 )
 from torchx.schedulers.lsf.rows import Row, group_of, was_let_go
+from torchx.specs.after import earlier_jobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
 from torchx.specs.retries import RETRY
 from torchx.specs.watchdog import WATCHDOG
@@ -158,7 +159,6 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _check_earlier(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> None:
         """Refuses to wait for what LSF cannot tell: each attempt of a job with a policy has LSF jobs of its own."""
         from torchx.schedulers.lsf.attempts import OPTIONS_FILE
-        from torchx.specs.after import earlier_jobs
 
         for condition, handle in earlier_jobs(app):
             site = self._site_of(cfg)

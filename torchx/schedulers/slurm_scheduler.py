@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.api import NONE, ListAppResponse
+from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 from torchx.schedulers.batch.base import CAPABILITIES, Known, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder, LogPaths
 from torchx.schedulers.batch.sites import CHECK_S
@@ -192,8 +193,6 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         files = self._sampler(info)
         files[SCRIPT_FILE] = script = request.materialize()
         if request.retry or request.notify or request.watchdog:
-            from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
-
             files[PROGRAM_FILE] = program("slurm")
         if len(script) > MOST_SCRIPT:
             files[LAUNCH_FILE] = launcher(script)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from torchx.errors import SpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.specs.api import AppDef
+from torchx.specs.api import AppDef
 
 __all__ = ["AFTER", "CONDITIONS", "WAIT", "earlier_jobs", "split_condition"]
 

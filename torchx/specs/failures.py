@@ -12,11 +12,8 @@ string. Unknown keys are ignored.
 
 from __future__ import annotations
 
+from torchx.util.any import Any
 from torchx.util.records import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _NONE = "<NONE>"
 _SUMMARY_CHARS = 400

@@ -21,15 +21,11 @@ schedulers learn it at different times, so there are two ways to tell:
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Any
-
-    from torchx.specs.api import AppDryRunInfo, Role
+from torchx.specs.api import AppDryRunInfo, Role
+from torchx.util.any import Any
 
 # https://github.com/opencontainers/image-spec/blob/main/descriptor.md#digests; Podman's ids are bare hex digits.
 # Compiled when there is one to read: most roles have none, and every command would pay for it.

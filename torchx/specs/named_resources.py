@@ -19,6 +19,7 @@ from torchx.specs import configured
 from torchx.specs.api import Resource
 from torchx.specs.named_resources_aws import NAMED_RESOURCES as AWS_NAMED_RESOURCES
 from torchx.specs.named_resources_generic import NAMED_RESOURCES as GENERIC_NAMED_RESOURCES
+from torchx.specs.runopts import runopts
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
@@ -135,7 +136,6 @@ def _read(text: str) -> dict[str, Any]:
         import json
 
         return dict(json.loads(text))
-    from torchx.specs.runopts import runopts
 
     opts = runopts()
     for key, tp in _TYPES.items():

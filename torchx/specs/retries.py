@@ -16,15 +16,12 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Collection, Iterable
 
 from torchx.errors import SpecError
+from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 from torchx.util.strings import did_you_mean
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable
-    from typing import Any
 
 __all__ = ["FREE", "RETRY", "STANDARD", "Attempt", "RetryRule", "RetryRules", "read_attempts", "to_line"]
 

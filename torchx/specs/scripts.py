@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
+from collections.abc import Iterable
 
-    from torchx.specs.api import Role
+from torchx.specs.api import Role
 
 SBATCH = "torchx/sbatch"
 """The key of a role's metadata that has the script; of an app's, why it cannot run anywhere but on Slurm."""

@@ -7,10 +7,7 @@ queue does not count, and the next attempt has all of it again. A job carries it
 from __future__ import annotations
 
 from torchx.errors import SpecError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.specs.api import AppDef
+from torchx.specs.api import AppDef
 
 TIMEOUT = "torchx/timeout"
 """The key of ``AppDef.metadata`` that holds a job's limit, such as ``2h``."""

@@ -16,6 +16,9 @@ Nothing of the product imports it. ``SchedulerContract``, ``CommandContract`` an
 
 from __future__ import annotations
 
+import importlib
+import sys
+
 from torchx.testing.clock import FakeClock
 from torchx.testing.commands import Call, FakeCommandRunner, Recordings
 from torchx.testing.faults import FaultyCommandRunner
@@ -45,9 +48,6 @@ _CONTRACTS = {"SchedulerContract": "torchx.testing.contract", "CommandContract":
 
 def __getattr__(name: str) -> Any:
     if name in _CONTRACTS:
-        import importlib
-        import sys
-
         if _CONTRACTS[name] not in sys.modules:
             import pytest
 

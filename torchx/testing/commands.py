@@ -7,11 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.commands import CommandRunner
+from torchx.schedulers.kit.commands import CommandRunner, Completed, LocalCommandRunner
 
 
 @dataclass(frozen=True)

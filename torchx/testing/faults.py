@@ -6,11 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from torchx.errors import CommandError, TransientError
-from torchx.schedulers.kit.commands import Completed
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.commands import CommandRunner
+from torchx.schedulers.kit.commands import CommandRunner, Completed
 
 
 @dataclass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -281,7 +282,6 @@ def probe(uri: str) -> None:
         return
     if parts.scheme in getproxies() and not proxy_bypass(parts.hostname):
         return  # the proxy is who would answer
-    import socket
 
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:

@@ -8,6 +8,7 @@ its source goes on with it.
 
 from __future__ import annotations
 
+import re
 import time
 from abc import abstractmethod
 from collections import deque
@@ -182,8 +183,6 @@ class Sink:
 
     def _last_states(self, show: LineFormat, data: bytes) -> bytes:
         """Each line without what has been drawn over; in a pipe, the last state of an open one waits for its end."""
-        import re
-
         lines = re.sub(rb"\r+\n", b"\n", self._held.pop(show, b"") + data)
         if self._for_people:
             return type(data)(re.sub(_DRAWN_OVER, b"\r", lines))

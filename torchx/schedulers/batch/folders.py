@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.failures import Evidence
 from torchx.settings import torchx_home
-from torchx.specs.serialize import appdef_from_dict
+from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
@@ -123,8 +123,6 @@ class JobFolder:
         """
         record: dict[str, Any] = {"format": 1, "name": token, **facts}
         if app is not None:
-            from torchx.specs.serialize import appdef_to_dict, masked
-
             record["app"] = appdef_to_dict(masked(app), fallback=repr)
         self.files.make_folder(self.path)
         for name, text in {JOB_FILE: json.dumps(record), **files}.items():

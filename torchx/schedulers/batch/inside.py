@@ -9,15 +9,12 @@ from collections.abc import Callable, Sequence
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.inside import Tty
 from torchx.schedulers.inside.marks import MarkedProcess
+from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.shell import read_script
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.inside.spawned import SpawnedProcess
-    from torchx.schedulers.kit.commands import Completed
-
-    Run = Callable[[list[str]], Completed]
-    Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
+Run = Callable[[list[str]], Completed]
+Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
 
 
 def sign_of(folder: str) -> str:

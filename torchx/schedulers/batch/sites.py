@@ -11,15 +11,11 @@ from torchx.errors import CommandError, TransientError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.batch.folders import JobFolders
 from torchx.schedulers.batch.site import Site
-from torchx.schedulers.batch.ssh.site import SITE_OPTS
+from torchx.schedulers.batch.ssh.site import SITE_OPTS, site_of
 from torchx.schedulers.kit.commands import CommandRunner, Completed, LocalCommandRunner, last_line
-from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.kit.files import Files, LocalFiles
 from torchx.specs.api import CfgVal, make_app_handle, runopts
 from torchx.util.notices import logger
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.files import Files
 
 PATIENCE_S = 45.0
 """How long a scheduler that does not answer is tried again: a restart of its daemon takes less."""
@@ -78,8 +74,6 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
             return self._here
         key = f"{target} {cfg.get('ssh_dir') or ''}"
         if key not in self._sites:
-            from torchx.schedulers.batch.ssh.site import site_of
-
             self._sites[key] = site_of(cfg)
         return self._sites[key]
 

@@ -12,6 +12,11 @@ in a file of the job's folder, one JSON object a line, and asks :func:`decide`. 
 
 from __future__ import annotations
 
+import os
+import re
+import sys
+
+import torchx
 from torchx.errors import NotSupportedError, SpecError
 from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
 from torchx.util.records import dataclass
@@ -105,11 +110,6 @@ def refuse_parts(app: AppDef, system: str) -> None:
 
 def program(module: str, *args: str) -> list[str]:
     """The command that runs ``main`` of a module of torchx, for a process that owns a job and imports little."""
-    import os
-    import sys
-
-    import torchx
-
     root = os.path.dirname(os.path.dirname(os.path.abspath(torchx.__file__)))
     return [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); from {module} import main; main()", *args]
 
@@ -158,7 +158,6 @@ def digest(failure: Failure) -> str:
     False
     """
     import binascii
-    import re
 
     if not failure.message:
         return ""
@@ -175,8 +174,6 @@ def put_down(
     Args:
         folder: of the job, on this machine; :data:`PROGRESS_FILE` in it says whether there was progress.
     """
-    import os
-
     try:
         attempt.progress = os.stat(os.path.join(folder, PROGRESS_FILE)).st_mtime >= attempt.started > 0
     except OSError:

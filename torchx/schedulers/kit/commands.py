@@ -6,6 +6,8 @@ SSH, or nowhere, in a test) is the business of its :class:`CommandRunner`.
 
 from __future__ import annotations
 
+import os
+
 from torchx.errors import CommandError, TransientError
 from torchx.util.records import dataclass
 
@@ -89,7 +91,6 @@ class LocalCommandRunner:
             CommandError: the program is not there or cannot be started.
             TransientError: it did not end in time, and was killed.
         """
-        import os
         import subprocess
 
         try:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+
+from torchx.schedulers.kit.shell import quote
+from torchx.specs.api import AppDryRunInfo
+from torchx.util.any import Any
 from torchx.util.records import dataclass, field
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    from torchx.specs.api import AppDryRunInfo
 
 __all__ = [
     "CODE",
@@ -102,7 +100,6 @@ def build_lines(images: Mapping[str, str], *, push: bool) -> tuple[list[str], di
     """
     if not images:
         return [], {}
-    from torchx.schedulers.kit.shell import quote
 
     lines = [
         "build() {  # image, image below the code",

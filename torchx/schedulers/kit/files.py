@@ -30,7 +30,8 @@ if TYPE_CHECKING:
         def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]: ...
         def names(self, folder: str) -> list[str]: ...
         def remove(self, folder: str) -> None: ...
-
+else:
+    Files = object
 
 MOST_GROWN = 1 << 20
 """The most bytes of one file that one call of ``grown`` returns; the rest comes with the next."""

@@ -19,6 +19,7 @@ import time
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections import deque
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from io import BytesIO, StringIO
 from operator import itemgetter
 
@@ -27,12 +28,8 @@ from torchx.supervisor import lines as long_lines
 from torchx.supervisor.lines import Part
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator, Sequence
-
-    _Blocks = Iterator[tuple[Hashable, bytes, int]]
-    """Names of streams, blocks of whole lines, and when they were written: nanoseconds since the epoch; 0: unknown."""
+_Blocks = Iterator[tuple[Hashable, bytes, int]]
+"""Names of streams, blocks of whole lines, and when they were written: nanoseconds since the epoch; 0: unknown."""
 
 _BLOCK = 1 << 16  # it and what is made of it stay in the processor's cache
 _PATIENCE_S = 0.2  # spent on lines that do not match before others have their turn

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Iterable
 from enum import Enum
 
@@ -114,7 +115,6 @@ def stamped(block: bytes, at: int, *, begun: bool = False) -> bytes:
     b'1970-01-01T00:00:01.500Z a\\n1970-01-01T00:00:01.500Z b\\n'
     """
     import re
-    import time
 
     stamp = b"- "
     if at:

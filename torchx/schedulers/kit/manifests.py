@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import re
 
+from torchx.util.any import Any
 from torchx.util.secrets import mask_args, mask_env
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _WORDS = ("command", "ContainerEntrypoint", "ContainerArguments")
 _TABLES = ("Environment", "HyperParameters", "tags")

@@ -6,20 +6,17 @@ all retries together. So a policy fits if the classes that it retries are told a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torchx.errors import SpecError
+from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.attempts import policy_of
+from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.specs.api import AppDef
 from torchx.specs.retries import FREE, Attempt, RetryRule, RetryRules
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.kit.caps import Capabilities
-    from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.specs.api import AppDef
 
 __all__ = ["NativeRetries", "NativeSystem", "attempt_of"]
 
@@ -138,8 +135,6 @@ def attempt_of(replica: ReplicaFacts, left: Evidence | None = None) -> Attempt:
     >>> attempt_of(ReplicaFacts(role="w", replica=0, state=AppState.FAILED, exit_code=3)).cause
     'w/0: exit code 3'
     """
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.schedulers.kit.facts import JobFacts, RoleFacts
     from torchx.schedulers.kit.verdict import judge
 
     alone = RoleFacts(name=replica.role, replicas=[replica])

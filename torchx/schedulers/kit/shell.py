@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Mapping
+from zipimport import zipimporter
 
 from torchx.errors import SpecError
 
@@ -84,8 +85,6 @@ def read_script(module: str, name: str) -> str:
     path = os.path.join(os.path.dirname(module), name)
     archive, in_archive, inside = path.partition(".pyz/")
     if in_archive:  # on the node of a batch job
-        from zipimport import zipimporter
-
         text = zipimporter(f"{archive}.pyz").get_data(inside).decode()
     else:
         with open(path, encoding="utf-8") as f:

@@ -7,15 +7,12 @@ from collections.abc import Mapping, Sequence
 
 from torchx.errors import BackendError
 from torchx.schedulers.api import NONE, ListAppResponse
-from torchx.schedulers.failures import Evidence
+from torchx.schedulers.failures import Evidence, signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState
 from torchx.specs.tasks import TaskTable
-from torchx.supervisor.layout import WATCHED, replica_folder
+from torchx.supervisor.layout import RETRY_FACT, WATCHED, replica_folder
 from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TASKS, TERMINAL, JobState, ReplicaLine
-
-RETRY_FACT = "retry"
-"""The key in a state file's header of a job with a retry policy."""
 
 
 def facts_of(job: JobState, folder: str) -> JobFacts:
@@ -102,8 +99,6 @@ def replica_facts(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFac
     """What a line of the state file says of a replica."""
     code, name = line.exit, ""
     if code is not None and code < 0:
-        from torchx.schedulers.failures import signal_name
-
         name, code = signal_name(-code), None
     return ReplicaFacts(
         role=role,

@@ -15,12 +15,14 @@ from torchx.supervisor.layout import (
     AT_END_FILE,
     CONTROL_FIFO,
     REQUEST_FILE,
+    RETRY_FACT,
     STATE_FILE,
     STDERR_LOG,
     STDOUT_LOG,
     TASKS_FILE,
     WATCHED,
 )
+from torchx.supervisor.proctree import boot_id, pid_namespace
 from torchx.util.any import Any
 from torchx.util.notices import logger
 
@@ -67,14 +69,10 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     if logs != request.log_dir:
         move_logs(roles, request.log_dir, logs)
     facts = facts_of_request(request, jobs.session, logs)
+    facts |= {RETRY_FACT: "1"} if request.retry else {}
+    facts |= {WATCHED: "1"} if request.watchdog else {}
     if info._at_end:
         _write_at_end(folder, info._at_end)
-    if request.retry:
-        from torchx.schedulers.local.answers import RETRY_FACT
-
-        facts[RETRY_FACT] = "1"
-    if request.watchdog:
-        facts[WATCHED] = "1"
     asked = {
         "job": folder,
         "facts": facts,
@@ -155,8 +153,6 @@ def base_environment(request: PopenRequest) -> dict[str, str]:
 
 def facts_of_request(request: PopenRequest, session: str, logs: str) -> dict[str, str]:
     """What the job's state file says for good."""
-    from torchx.supervisor.proctree import boot_id, pid_namespace
-
     first = next((p[0] for p in request.role_params.values() if p), None)
     handle = first.env.get("TORCHX_JOB_ID") if first else None
     return {

@@ -15,14 +15,11 @@ from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
 from torchx.schedulers.lsf.rows import Row, job_name, report_end, rows
 from torchx.specs.api import AppState, Role
+from torchx.specs.retries import Attempt
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 from torchx.util.records import dataclass, replace
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.specs.retries import Attempt
-
-    Exits = Mapping[tuple[int, int], "Exit"]
+Exits = Mapping[tuple[int, int], "Exit"]
 
 _DEPENDS = "Job dependency condition not satisfied"
 _NOT_FOUND = "its host does not see the job's folder, or has no bash; `jobdir` is on shared storage"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE
 from torchx.schedulers.kit.export import CODE, Export, folder_of_a_run
-from torchx.schedulers.kit.secrets import sources, split
+from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE, SUBMIT_FILE
 from torchx.specs.api import AppDef
 
@@ -13,9 +13,9 @@ from torchx.specs.api import AppDef
 def export(submission: Submission, app: AppDef) -> Export:
     """The files of a submission, which find their folder by themselves."""
     secrets = [*dict.fromkeys(name for role in app.roles for name in split(role.env)[1])]
-    hidden = [*dict.fromkeys(name for role in app.roles for name in sources(role.env))]
     files = [*submission.files, "job.json"]
-    unset = " ".join(["env", *(word for name in hidden for word in ("-u", name)), ""]) if hidden else ""
+    hidden = [word for name in submission.without for word in ("-u", name)]
+    unset = " ".join(["env", *hidden, ""]) if hidden else ""
     return Export(
         files=dict(submission.files),
         about={

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, roles_of
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
+from torchx.schedulers.kit.files import Files
 from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
 from torchx.schedulers.lsf.replicas import (
     ENDED_FILE,
@@ -24,11 +25,7 @@ from torchx.specs.api import Role
 from torchx.specs.retries import read_attempts
 from torchx.supervisor.layout import HANG_FILE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.files import Files
-
-    Position = tuple[int, int]
+Position = tuple[int, int]
 
 _SMALL = (
     *(JOB_FILE, ATTEMPTS_FILE, RESTARTS_FILE, SUBMITTED_FILE, STARTED_FILE, ENDED_FILE, SWEEP_FILE),

@@ -11,18 +11,14 @@ from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.batch.folders import JobFolder
-from torchx.schedulers.batch.inside import Entered, sign_of
+from torchx.schedulers.batch.inside import Entered, Run, Spawn, sign_of
 from torchx.schedulers.batch.ssh.script import command_line, join
 from torchx.schedulers.inside import Tty, not_running
 from torchx.schedulers.inside.marks import kill_words
+from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE
 from torchx.specs.api import AppState
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.batch.inside import Run, Spawn
-    from torchx.schedulers.inside.spawned import SpawnedProcess
-    from torchx.schedulers.kit.facts import ReplicaFacts
 
 _SSH = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-e", "none"]
 _SSH_FAILED = 255

@@ -13,7 +13,7 @@ from torchx.schedulers.kit.replicas import Replica, replicas
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.lsf.client import NO_LSF
-from torchx.schedulers.lsf.options import Opts, in_docker
+from torchx.schedulers.lsf.options import Opts, bsub_words, in_docker
 from torchx.schedulers.lsf.replicas import (
     ATTEMPT_FILE,
     ENV_RANK0_HOST,
@@ -164,8 +164,6 @@ def get_submit_script(  # noqa: PLR0917  # the signature is part of the public i
     alone = sum(role.num_replicas for role in app.roles) == 1
     again: list[str] = []
     if app.metadata:
-        from torchx.schedulers.lsf.options import bsub_words
-
         again = bsub_words(app, cfg)
     lines = []
     if arrays is not None:

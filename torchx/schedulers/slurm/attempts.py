@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 import time
@@ -56,8 +57,6 @@ def attempt_ended(folder: str, how: str) -> Attempt:
         The attempt. Of one that this job has written down before, that: it requeued itself.
     """
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as f:
-        import json
-
         rules = RetryRules.parse(json.load(f)["app"]["metadata"][RETRY])
     job, place = seen_from_inside(folder, _STATES.get(how) or _last_state(), ended=time.time())
     attempts = list(job.attempts)

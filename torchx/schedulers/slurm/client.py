@@ -19,9 +19,7 @@ from torchx.schedulers.slurm.records import (
 )
 from torchx.util.notices import logger
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Records = dict[str, list[JobRecord]]
+Records = dict[str, list[JobRecord]]
 
 _LISTED_DAYS = 14
 NO_SUCH_JOB = re.compile(r"Invalid job id", re.IGNORECASE)

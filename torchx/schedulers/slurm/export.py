@@ -5,7 +5,7 @@ from __future__ import annotations
 from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE
 from torchx.schedulers.kit.export import CODE, MACHINERY, Export, folder_of_a_run, split_script
-from torchx.schedulers.kit.secrets import sources, split
+from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.slurm.request import SCRIPT_FILE, SlurmBatchRequest
 
@@ -18,14 +18,13 @@ def export(submission: Submission, request: SlurmBatchRequest) -> Export:
     files = {SCRIPT_FILE: f'{head}. "$folder/{MACHINERY}"\n', MACHINERY: machinery, **more}
     envs = [replica.env for replica in request.replicas.values()]
     secrets = [*dict.fromkeys(name for env in envs for name in split(env)[1])]
-    hidden = [*dict.fromkeys(name for env in envs for name in sources(env))]
     words = [
-        *(word for name in hidden for word in ("-u", name)),
+        *(word for name in submission.without for word in ("-u", name)),
         *submission.argv[:-1],
         f"{submission.folder}/{SCRIPT_FILE}",
     ]
     late = {submission.folder.replace("%", "%%"): "job", submission.folder: "job"}
-    line = " ".join([*(["env"] if hidden else []), *(quote(word, late) for word in words)])
+    line = " ".join([*(["env"] if submission.without else []), *(quote(word, late) for word in words)])
     line = line.replace('--output="${job}"', '--output="${job//%/%%}"')
     return Export(
         files=files,

@@ -8,16 +8,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
+from torchx.schedulers.kit.files import Files
 from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.slurm.answers import Job, facts_of, telling_files
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events, starts_of
 from torchx.schedulers.slurm.records import JobRecord
 from torchx.specs.retries import read_attempts
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.batch.queries import Known
-    from torchx.schedulers.kit.files import Files
 
 
 def files_of(

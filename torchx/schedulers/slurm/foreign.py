@@ -14,7 +14,7 @@ from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.foreign import ForeignAtSites, task_facts
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.batch.site import Site
-from torchx.schedulers.failures import Evidence
+from torchx.schedulers.failures import Evidence, signal_name
 from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.slurm.answers import bare, explained, facts_of, pending_sentence
@@ -133,8 +133,6 @@ def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:
     signal = ""
     no_output = record.signal == _NO_OUTPUT
     if record.signal and not no_output:
-        from torchx.schedulers.failures import signal_name
-
         signal = signal_name(record.signal)
     return ReplicaFacts(
         role=role,

@@ -7,6 +7,7 @@ archive, :data:`torchx.schedulers.batch.attempts.PROGRAM_FILE`.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import posixpath
@@ -73,8 +74,6 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
 
 def main() -> None:
     """Sends what is due, in the job's folder: ``CODE TERMINATED`` are how its script ends, ``hang``: it is silent."""
-    import fcntl
-
     signal.alarm(_MOST_S)  # which ends this process
     try:
         with open(NOTICES_FILE, encoding="utf-8") as file:

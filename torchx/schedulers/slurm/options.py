@@ -8,9 +8,7 @@ from torchx.schedulers.slurm.containers import RUNTIMES
 from torchx.specs.api import Resource, Role, runopts
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    Options = dict[str, str | None]
+Options = dict[str, str | None]
 
 # A field of a class has no dash in its name; the options that Slurm's users know have.
 _DASHED = {"mail_type": "mail-type", "mail_user": "mail-user"}

@@ -14,14 +14,11 @@ from collections.abc import Callable, Sequence
 
 from torchx.errors import SpecError
 from torchx.schedulers.batch.foreign import Outputs
+from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.files import Files
 from torchx.specs.sbatch_lines import directives, expand, read_options
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.commands import Completed
-    from torchx.schedulers.kit.files import Files
-
-    _Shown = dict[str, str]
+_Shown = dict[str, str]
 
 JOB, TASK, COMPONENT = "job", "task", "component"
 _OWN_LINE = ("Command", "WorkDir", "StdErr", "StdOut")

@@ -11,17 +11,14 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from torchx.errors import BackendError, NotSupportedError
+from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.files import Files
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.schedulers.slurm.options import seconds_of
 from torchx.schedulers.slurm.request import SCRIPT_FILE
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.commands import Completed
-    from torchx.schedulers.kit.files import Files
-
-    _Replica = tuple[str, int]
-    _Run = Callable[[list[str]], Completed]
+_Replica = tuple[str, int]
+_Run = Callable[[list[str]], Completed]
 
 # By itself scancel asks all nodes of the job, and fails if one has nothing of the step. The controller asks the right
 # one, but of a step that it has killed it writes down that it was cancelled.

@@ -6,10 +6,13 @@ jumps, ports). What is set here besides is only what an unattended connection ne
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import hashlib
 import os
 import re
 import subprocess
+import threading
 import time
 from collections.abc import Mapping
 
@@ -240,8 +243,6 @@ def _digest(text: str) -> str:
 
 def _lock(path: str, target: str) -> int:
     """A file that is locked until it is closed. Who holds it may be waiting for a person."""
-    import fcntl
-
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + DIALOGUE_S
     while True:
@@ -258,8 +259,6 @@ def _lock(path: str, target: str) -> int:
 
 
 def _unlink(path: str) -> None:
-    import contextlib
-
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
 
@@ -301,8 +300,6 @@ def _needs_dialogue(said: str) -> bool:
 
 def _has_terminal() -> bool:
     """Whether somebody is there to answer. Nobody expects a question from a thread that works beside them."""
-    import threading
-
     if threading.current_thread() is not threading.main_thread():
         return False
     try:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -160,7 +161,6 @@ def _send(runner: SSHCommandRunner, files: list[Entry], digest: str, there: _The
     Returns:
         Hash of what was sent, should somebody have written to the workspace meanwhile; the part; and by which way.
     """
-    import shutil
     import tempfile
 
     size = sum(entry.size for entry in files)

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.batch.site import Site
+from torchx.schedulers.batch.sites import SiteScheduler
 from torchx.schedulers.batch.ssh.site import site_of
 from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
 from torchx.specs.images import report_workspace_hash, set_workspace_hash
@@ -91,8 +92,6 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             if own.startswith("/"):  # there is nothing to ask for
                 job_dir = os.path.join(own, "code", unique)
             else:
-                from torchx.schedulers.batch.sites import SiteScheduler
-
                 find_site = self._site_of if isinstance(self, SiteScheduler) else site_of  # it keeps its connections
                 job_dir = find_site(cfg).files.torchx_home("code", unique)
         if build_cache.setdefault(_TAKEN, False):
