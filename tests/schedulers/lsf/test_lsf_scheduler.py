@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchx.errors import BackendError, CommandError, ConfigError, NotFoundError, SpecError
@@ -377,6 +377,12 @@ def test_moments() -> None:
 LINE = st.lists(st.sampled_from(["RUN", "EXIT", "-", "a.0-r.0", "/torchx_a", "9" * 5000, "1", "Nov 20 08:00", "\x00", "|", "é"]), max_size=14).map("|".join)  # fmt: skip
 
 
+@example("\n".join(["JOBID|JOBINDEX|JOB_GROUP|JOB_NAME", f"{'9' * 5000}||/torchx_a|a.0-r.0"]))
+@example(
+    "\n".join(
+        ["JOBID|JOBINDEX|JOB_GROUP|JOB_NAME|EXIT_CODE|STAT", f"7|{'9' * 5000}|/torchx_a|a.0-r.0|{'9' * 5000}|EXIT"]
+    )
+)
 @given(st.one_of(st.text(), st.lists(LINE, max_size=4).map(lambda ls: "\n".join(["|".join(FIELDS).upper(), *ls]))))
 def test_garbage(text: str) -> None:
     """Any text can be read as an answer."""

@@ -13,7 +13,7 @@ from torchx.schedulers.failures import SHELL, signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
-from torchx.schedulers.lsf.rows import Row, job_name, report_end, rows
+from torchx.schedulers.lsf.rows import Row, job_name, report_end, rows, whole
 from torchx.specs.api import AppState, Role
 from torchx.specs.retries import Attempt
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
@@ -155,7 +155,7 @@ def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits:
     """
     state = replica_state(row, left)
     word = term(row.exit_reason) if state is AppState.FAILED else ""
-    code, signal = int(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None, ""
+    code, signal = whole(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None, ""
     if code is not None and code > SHELL:  # LSF adds it to the number of a signal
         signal = signal_name(code)
     return ReplicaFacts(

@@ -21,7 +21,7 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.lsf.answers import replica_facts
 from torchx.schedulers.lsf.client import NOTHING
 from torchx.schedulers.lsf.reasons import app_state
-from torchx.schedulers.lsf.rows import FIELDS, Row, cells, custom_format, group_of, name_parts, row_of
+from torchx.schedulers.lsf.rows import FIELDS, Row, cells, custom_format, group_of, name_parts, row_of, whole
 from torchx.specs.api import AppState
 from torchx.util.records import dataclass, replace
 
@@ -200,4 +200,4 @@ def _job(told: Mapping[str, str]) -> Job | None:
     if found is None:
         return None
     index = found[2] or told.get("jobindex", "")
-    return Job(int(index) if index.isdecimal() else 0, row_of({**told, "jobid": found[1]}), told)
+    return Job(whole(index), row_of({**told, "jobid": found[1]}), told)

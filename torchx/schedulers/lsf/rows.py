@@ -84,17 +84,25 @@ def rows(text: str, *, now: float | None = None) -> list[Row]:
         number, inner = _indexed(values.get("jobid", ""))
         shown, outer = _indexed(values.get("job_name", ""))
         parts = name_parts(shown)
-        if parts is None or values.get("job_group") != group_of(parts[0]) or not number.isdecimal():
+        if parts is None or values.get("job_group") != group_of(parts[0]) or not whole(number):
             continue
-        told = values.get("jobindex", "")
-        index = int(told) if told.isdecimal() else inner or outer
+        index = whole(values.get("jobindex", "")) or inner or outer
         place = {"jobid": f"{number}[{index}]" if index else number, "job_name": shown}
         k = int(parts[2]) + max(index - 1, 0)  # an array is called by its first task, and its indices begin with 1
         row = row_of({**values, **place}, now, app_id=parts[0], role=int(parts[1]), k=k)
         known = found.get((shown, index))
-        if known is None or int(number) > known[0]:
-            found[shown, index] = (int(number), row)
+        if known is None or whole(number) > known[0]:
+            found[shown, index] = (whole(number), row)
     return [row for _, row in found.values()]
+
+
+def whole(text: str) -> int:
+    """A number as LSF writes them; 0 for any other text.
+
+    >>> whole("7"), whole("-"), whole("9" * 5000)
+    (7, 0, 0)
+    """
+    return int(text) if text.isdecimal() and len(text) < 19 else 0
 
 
 def _indexed(text: str) -> tuple[str, int]:
@@ -226,6 +234,6 @@ def free_host(bhosts: str, slots: int) -> str | None:
         if len(words) < 5 or words[1] != "ok":
             continue
         most, jobs = words[3], words[4]
-        if most == "-" or (most.isdecimal() and jobs.isdecimal() and int(most) - int(jobs) >= slots):
+        if most == "-" or (most.isdecimal() and jobs.isdecimal() and whole(most) - whole(jobs) >= slots):
             return words[0]
     return None
