@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import shutil
@@ -9,15 +10,18 @@ import subprocess
 import tarfile
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from torchx.errors import BackendError, NotFoundError
-from torchx.runner.copy import Copied, Taker, download, upload
+from torchx.runner.copy import Copied, download, upload
+from torchx.runner.taker import Taker
 from torchx.schedulers.inside import InsideProcess
 from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.util.records import replace
 
 
 @pytest.fixture
@@ -166,7 +170,7 @@ def test_a_hostile_replica_writes_nothing_outside(tmp_path: Path, members: Any) 
     taker = Taker(str(root), {})
     with tarfile.open(mode="r|", fileobj=packed) as tar:
         for info in tar:
-            taker.take(tar, info)
+            taker.take(info, partial(tar.extractfile, info))
     assert taker.left_out
     assert sorted(p.name for p in tmp_path.iterdir()) == ["outside", "root"]
     assert (tmp_path / "outside").read_text() == "mine"
@@ -192,27 +196,72 @@ def test_errors(start: Any, there: Path, tmp_path: Path) -> None:
         download(start, "nope", str(tmp_path))
     with pytest.raises(NotFoundError, match="`nope`"):
         upload(start, "nope", ".")
-    with pytest.raises(BackendError, match="tar"):
+    with pytest.raises(BackendError, match="cannot be copied: inside the replica"):
         upload(start, str(there / "ckpt"), "ckpt/a/b")
 
-    def cut(argv: Sequence[str]) -> InsideProcess:
-        words = list(argv)
-        words[2] = (
-            words[2].replace("exec tar -cf -", "tar -cf - ") + " | head -c 700000" if "tar" in words[2] else words[2]
-        )
-        return start(words)
-
+    cut = cut_after(start, 700_000)
     (there / "ckpt/b").write_bytes(b"x" * 500_000)
     with pytest.raises(BackendError, match="broke off"):
         download(cut, "ckpt/", str(tmp_path / "out"))
     assert not (tmp_path / "out/a").exists() or not (tmp_path / "out/b").exists()
     download(start, "ckpt/", str(tmp_path / "out"))
-    (tmp_path / "out/a.torchx-part").unlink(missing_ok=True)
-    (tmp_path / "out/b.torchx-part").unlink(missing_ok=True)
     same(there / "ckpt", tmp_path / "out")
 
 
-@pytest.mark.parametrize("name", ["a\\b", "\\n", "\\\\", "\\101", "-T", "--checkpoint", " x ", '"'])
+def cut_after(start: Any, count: int) -> Any:
+    """A replica whose link is cut after so many bytes of files."""
+
+    def cut(argv: Sequence[str]) -> InsideProcess:
+        sends = "tar" in argv[2] or "tail" in argv[2]
+        return start(["sh", "-c", f'"$@" | head -c {count}', "sh", *argv] if sends else argv)
+
+    return cut
+
+
+@pytest.mark.parametrize("change", ["", "later", "meanwhile", "in place of it"])
+def test_a_file_that_was_cut_off_is_gone_on_with(start: Any, there: Path, tmp_path: Path, change: str) -> None:
+    """Unless it has changed there, or it is not what was left here; then it begins anew."""
+    big, part = there / "ckpt/a", tmp_path / "a.torchx-part"
+    big.write_bytes(os.urandom(9 << 20))
+    os.utime(big, (1_000_000, 1_000_000))
+    with pytest.raises(BackendError, match="broke off"):
+        download(cut_after(start, 5 << 20), "ckpt/a", str(tmp_path))
+    begun = part.stat().st_size
+    assert 3 << 20 < begun < 5 << 20
+    if change == "later":
+        big.write_bytes(os.urandom(9 << 20))
+    elif change == "in place of it":
+        part.write_bytes(b"x" * begun)
+    elif change == "meanwhile":
+
+        def changing(argv: Sequence[str]) -> InsideProcess:
+            if "tail" in argv[2]:
+                big.write_bytes(os.urandom(9 << 20))
+            return start(argv)
+
+        with pytest.raises(BackendError, match="a` cannot be copied: inside the replica, it has changed"):
+            download(changing, "ckpt/a", str(tmp_path))
+    done = download(start, "ckpt/a", str(tmp_path))
+    assert done == Copied(1, (9 << 20) - (0 if change else begun), 0, [])
+    assert (tmp_path / "a").read_bytes() == big.read_bytes()
+
+
+def test_a_file_that_is_cut_off_again_and_again(start: Any, there: Path, tmp_path: Path) -> None:
+    """Each call goes on where the last one was cut, under a new name as well."""
+    (there / "ckpt/a").write_bytes(os.urandom(9 << 20))
+    calls = 0
+    while not (tmp_path / "b").exists():
+        calls += 1
+        with contextlib.suppress(BackendError):
+            download(cut_after(start, 3 << 20), "ckpt/a", str(tmp_path / "b"))
+        assert calls < 9
+    assert (tmp_path / "b").read_bytes() == (there / "ckpt/a").read_bytes()
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["b", "there"]
+
+
+@pytest.mark.parametrize(
+    "name", ["a\\b", "\\n", "\\\\", "\\101", "-T", "--checkpoint", " x ", '"', "a\nb", "\n", "\n81a4 1 1 x"]
+)
 def test_names_are_as_they_are(start: Any, there: Path, tmp_path: Path, name: str) -> None:
     """Tar has a meaning for some of them where it reads names."""
     (there / "odd").mkdir()
@@ -231,7 +280,7 @@ def test_more_errors_than_a_pipe_takes(start: Any, there: Path, tmp_path: Path) 
     for number in range(1500):
         (many / f"{number:0100}").write_bytes(bytes(1000))
         (there / f"in/{number:0100}/in the way").mkdir(parents=True)
-    with pytest.raises(BackendError, match="tar") as refused:
+    with pytest.raises(BackendError, match="cannot be copied: inside the replica") as refused:
         upload(start, f"{many}/", "in")
     assert len(str(refused.value)) < 2000
 
@@ -243,6 +292,31 @@ def test_second_names_of_a_file_are_files(start: Any, there: Path, tmp_path: Pat
     same(there / "ckpt", tmp_path / "out")
     assert upload(start, f"{there}/ckpt/", "in") == Copied(3, 2_560_001, 0, [])
     same(there / "ckpt", there / "in")
+
+
+def test_files_of_this_machine(start: Any, there: Path, tmp_path: Path) -> None:
+    """They are copied without a stream, by the same rules; what cannot be read is told by tar."""
+
+    def refusing(argv: Sequence[str]) -> InsideProcess:
+        assert "tar " not in argv[2]
+        return start(argv)
+
+    (there / "ckpt/out").symlink_to("/etc/passwd")
+    os.mkfifo(there / "ckpt/fifo")
+    os.link(there / "ckpt/a", there / "ckpt/sub/also\na")
+    seen: list[int] = []
+    for again in (False, True):
+        sent = Copied(0, 0, 3, ["./fifo", "./out"]) if again else Copied(3, 2_560_001, 0, ["./fifo", "./out"])
+        done = download(refusing, "ckpt/", str(tmp_path / "out"), seen.append, here=True)
+        assert replace(done, left_out=sorted(done.left_out)) == sent
+        put = upload(refusing, f"{tmp_path}/out/", "in", seen.append, here=True)
+        assert put == replace(sent, left_out=[])
+        same(tmp_path / "out", there / "in")
+    assert sum(seen) == 2 * 2_560_001
+    assert ((tmp_path / "out/a").stat().st_mtime, (tmp_path / "out/link").readlink()) == (1e6, Path("sub/grüße b"))
+    upload(refusing, f"{tmp_path}/out/a", "in/b", here=True)
+    download(refusing, "in/b", str(tmp_path / "c"), here=True)
+    assert (tmp_path / "c").read_bytes() == (there / "ckpt/a").read_bytes()
 
 
 class OwnWay:

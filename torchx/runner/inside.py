@@ -9,10 +9,10 @@ from torchx.runner.views import View
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.inside import Duplex, InsideProcess, Tty
 from torchx.schedulers.inside.run import Ran, run
-from torchx.schedulers.kit.abilities import Archives, Enters, Forwards
+from torchx.schedulers.kit.abilities import Archives, Enters, Forwards, SharesFiles
 from torchx.util.any import Any
 
-__all__ = ["Ran", "able", "archives", "enter", "run", "way_to"]
+__all__ = ["Ran", "able", "archives", "enter", "run", "shares_files", "way_to"]
 
 
 def enter(
@@ -45,6 +45,12 @@ def archives(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callabl
     if not isinstance(backend, Archives):
         return None
     return lambda path, into: backend.archive(app_id, role, k, path, into=into)
+
+
+def shares_files(backend: Scheduler[Any], app_id: str, role: str, k: int) -> bool:
+    """Whether the files of a replica are those of this machine."""
+    backend, app_id, _ = _job_of(backend, app_id, (role, k))
+    return isinstance(backend, SharesFiles) and backend.shares_files(app_id)
 
 
 def way_to(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:

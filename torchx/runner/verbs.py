@@ -426,8 +426,9 @@ class RunnerVerbs(RunnerCore):
         from torchx.runner import copy, inside
 
         start = partial(self.open, app_handle, role_name=role_name, k=k)
-        archive = inside.archives(*self._find(app_handle)[1:], self._role(app_handle, role_name), k)
-        return (copy.upload if into else copy.download)(start, source, target, progress, archive)
+        where = (*self._find(app_handle)[1:], self._role(app_handle, role_name), k)
+        archive, here = inside.archives(*where), inside.shares_files(*where)
+        return (copy.upload if into else copy.download)(start, source, target, progress, archive, here=here)
 
     def forward(
         self, app_handle: str, ports: Sequence[tuple[int, int]], role_name: str | None = None, k: int = 0

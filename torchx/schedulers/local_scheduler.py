@@ -313,6 +313,10 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         job = self._need(app_id)
         return enter(job, role, k, argv, tty)
 
+    def shares_files(self, app_id: str) -> bool:
+        """See :class:`torchx.schedulers.kit.abilities.SharesFiles`."""
+        return bool(app_id)
+
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
         from torchx.schedulers.kit.files import LocalFiles

@@ -39,6 +39,7 @@ __all__ = [
     "NamesRights",
     "RunsTasks",
     "SendsNotices",
+    "SharesFiles",
     "Simulates",
     "TakesDefaults",
 ]
@@ -214,6 +215,14 @@ class Archives(Ability):
 
         What fails, or does not arrive, is sent through a process.
         """
+
+
+class SharesFiles(Ability):
+    """Runs its replicas among the files of this machine."""
+
+    @abstractmethod
+    def shares_files(self, app_id: str) -> bool:
+        """Whether a job does."""
 
 
 class Forwards(Ability):

@@ -14,6 +14,7 @@ from torchx.schedulers.stacks.probe import NO_SPY
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from concurrent.futures import Future
 
     from torchx.schedulers.inside.run import Ran
     from torchx.specs.api import AppStatus
@@ -53,7 +54,6 @@ def look(
     from torchx.specs.api import is_terminal
 
     known = {(r.role, r.id): r for role in (status.roles if status else ()) for r in role.replicas}
-    named = hosts or {}
     over = {replica for replica, r in known.items() if is_terminal(r.state)}
     replicas = wanted or [replica for replica in there if replica not in over] or there[:1]
     places = [os.environ.get("PATH", os.defpath), os.path.dirname(sys.executable)]
@@ -72,20 +72,26 @@ def look(
 
     with ThreadPoolExecutor(max(min(_AT_ONCE, len(replicas)), 1)) as pool:
         asked = {replica: pool.submit(one, replica) for replica in replicas}
+    printed, unread = _printed(asked)
+    named = {**(hosts or {}), **{replica: found.hostname for replica, found in known.items()}}
+    texts = [(*replica, named.get(replica, ""), text) for replica, text in printed.items()]
+    return parse(texts, unread, whole=len(replicas) == len(there))
+
+
+def _printed(asked: Mapping[Replica, Future[Ran]]) -> tuple[dict[Replica, bytes], dict[Replica, str]]:
+    """What the probes have printed, and why other replicas could not be looked into; errors as of :func:`look`."""
     errors = {replica: e for replica, ran in asked.items() if isinstance(e := ran.exception(), TorchXError)}
     if errors and len(errors) == len(asked):
-        raise errors[replicas[0]]
-    unread, texts = {replica: str(e) for replica, e in errors.items()}, []
+        raise next(iter(errors.values()))
+    unread, printed = {replica: str(e) for replica, e in errors.items()}, {}
     for replica in [replica for replica in asked if replica not in errors]:
         ran = asked[replica].result()
         if ran.exit_code:
             said = ran.stderr.decode("utf-8", "replace")
             unread[replica] = last_line(said, f"the probe ended with exit code {ran.exit_code}")
         else:
-            texts.append(
-                (*replica, known[replica].hostname if replica in known else named.get(replica, ""), ran.stdout)
-            )
-    return parse(texts, unread, whole=len(replicas) == len(there))
+            printed[replica] = ran.stdout
+    return printed, unread
 
 
 def tell(stacks: Callable[[], Stacks]) -> None:

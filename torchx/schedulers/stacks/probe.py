@@ -13,6 +13,7 @@ import os
 import re
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 
 TYPE_CHECKING = False
@@ -163,8 +164,9 @@ class Process:
         found = []
         for fd in os.listdir(f"/proc/{self.pid}/fd"):
             path = f"/proc/{self.pid}/fd/{fd}"
-            match = OFFER.match(os.readlink(path))
-            found += [(int(match.group(2)), path)] if match and match.group(1) == kind else []
+            with suppress(FileNotFoundError):  # files come and go
+                match = OFFER.match(os.readlink(path))
+                found += [(int(match.group(2)), path)] if match and match.group(1) == kind else []
         return found
 
     def _answer(self, path: str, ask: Callable[[], object]) -> str:
