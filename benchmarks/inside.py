@@ -59,13 +59,19 @@ def copies(scheduler: str) -> Callable[[Contestant | None, stage.Stage], Sample]
     """Seconds of a file out of a replica, and into it."""
 
     def sampler(contestant: Contestant | None, where: stage.Stage) -> Sample:
+        def clear(place: Place, env: Mapping[str, str], whose: str) -> None:
+            for name in (f"out.{whose}", f"in.{whose}"):
+                _remove(where, name)
+            subprocess.run(
+                [*place.tool, "rm", "-f", f"{_THERE}/in.{whose}"], env=dict(env), cwd=where.folder, check=True
+            )
+
         def tool(_: object, place: Place, env: Mapping[str, str]) -> float:
+            clear(place, env, "tool")
             return sum(timed(argv, env, where.folder) for argv in place.copies)
 
         def ours(one: Contestant, place: Place, env: Mapping[str, str]) -> float:
-            for name in ("out.ours", "in.ours"):
-                _remove(where, name)
-            subprocess.run([*place.tool, "rm", "-f", f"{_THERE}/in.ours"], env=dict(env), cwd=where.folder, check=True)
+            clear(place, env, "ours")
             there = f"{place.handle}:{_THERE}"
             ends = ((f"{there}/{_FILE}", "./out.ours"), (f"./{_FILE}", f"{there}/in.ours"))
             return sum(timed([one.torchx, "cp", *pair], env, where.folder) for pair in ends)
