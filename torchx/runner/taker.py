@@ -13,7 +13,7 @@ from torchx.errors import BackendError
 from torchx.util.any import Any
 
 AGAIN = "the same command goes on with what is missing"
-CHUNK = 1 << 20
+CHUNK = 1 << 16  # larger pieces are given back to the system each time, which costs more than they save
 _PART = ".torchx-part"  # behind the name of a file that is not whole yet
 
 
