@@ -251,9 +251,7 @@ class _Files:
         for rank in range(_MOST_STAND_INS):
             if self._lock(rank):
                 return True
-            if (
-                time.monotonic() - self._looked < _LOOK_S
-            ):  # whoever dies gives the lock back: the others are seldom late
+            if time.monotonic() - self._looked < _LOOK_S:  # whoever dies gives the lock back; late are few
                 return False
             if self._is_another_at_it():
                 self._looked = time.monotonic()
