@@ -35,6 +35,7 @@ class ContainerTerminal:
         what["DetachKeys"] = ",".join(["ctrl-]", "ctrl-^", "ctrl-_"] * 5)  # the engine looks for them in the input
         self.id = self.engine.call("POST", f"/containers/{container}/exec", body=what)["Id"]
         self.connection, self.begun = self.engine.upgrade(f"/exec/{self.id}/start", {"Detach": False, "Tty": True})
+        self.connection.settimeout(None)  # it may take nothing for as long as nobody reads
 
     def read(self) -> bytes:
         found, self.begun = self.begun, b""

@@ -12,6 +12,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import queue
 import random
 import shlex
 import socket
@@ -95,6 +96,8 @@ class Session:
         self.unacknowledged: dict[int, tuple[bytes, float]] = {}
         self.sent = self.expected = 0
         self.early: dict[int, tuple[int, bytes]] = {}
+        # Used by a thread of its own: while a terminal takes nothing, acknowledgements of its output are still read.
+        self.inputs: queue.SimpleQueue[tuple[int, int, bytes, bytes] | None] = queue.SimpleQueue()
         self.complete = threading.Event()
         self.over = False
         self.errors: list[str] = []
@@ -125,6 +128,7 @@ class Session:
             raise
         finally:
             self.over = True
+            self.inputs.put(None)
             self.stream.close()
 
     def frame(self) -> tuple[int, bytes] | None:
@@ -203,20 +207,25 @@ class Session:
         assert name == "input_stream_data", name
         assert flags == 0
         assert size <= 1024 or type_ == 6
-        if self.lose() or number < self.expected:
-            return
-        content = {
-            "AcknowledgedMessageType": name,
-            "AcknowledgedMessageId": str(uuid.UUID(bytes=halves[8:] + halves[:8])),
-            "AcknowledgedMessageSequenceNumber": number,
-            "IsSequentialMessage": True,
-        }
-        self.put(BINARY, self.message("acknowledge", 0, 0, json.dumps(content).encode()))
-        self.early[number] = (type_, payload)
-        while self.expected in self.early:
-            type_, payload = self.early.pop(self.expected)
-            self.expected += 1
-            self.use(type_, payload)
+        self.inputs.put((number, type_, payload, halves))
+
+    def use_inputs(self) -> None:
+        while (found := self.inputs.get()) is not None:
+            number, type_, payload, halves = found
+            if self.lose() or number < self.expected:
+                continue
+            content = {
+                "AcknowledgedMessageType": "input_stream_data",
+                "AcknowledgedMessageId": str(uuid.UUID(bytes=halves[8:] + halves[:8])),
+                "AcknowledgedMessageSequenceNumber": number,
+                "IsSequentialMessage": True,
+            }
+            self.put(BINARY, self.message("acknowledge", 0, 0, json.dumps(content).encode()))
+            self.early[number] = (type_, payload)
+            while self.expected in self.early:
+                type_, payload = self.early.pop(self.expected)
+                self.expected += 1
+                self.use(type_, payload)
 
     def open(self, opening: dict[str, str]) -> None:
         assert opening.keys() == {"MessageSchemaVersion", "RequestId", "TokenValue", "ClientId", "ClientVersion"}
@@ -226,6 +235,7 @@ class Session:
         actions += [{"ActionType": kind, "ActionParameters": {}} for kind in self.far.asks]
         self.put(BINARY, self.message("start_publication", 0, 0, b""))
         threading.Thread(target=self.again, daemon=True).start()
+        threading.Thread(target=self.use_inputs, daemon=True).start()
         self.send(5, json.dumps({"AgentVersion": "3.3.0.0", "RequestedClientActions": actions}).encode())
 
     def use(self, type_: int, payload: bytes) -> None:
