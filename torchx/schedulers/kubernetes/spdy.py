@@ -99,7 +99,7 @@ class Spdy:
                     break
                 if head == _RESET:
                     return int.from_bytes(data[:4], "big"), b"", True
-                if head < _OPEN >> 1:
+                if not head >> 31:  # data: what controls has the highest bit
                     return head, data, bool(rest >> 24 & _FIN)
         return 0, b"", True
 
