@@ -321,6 +321,20 @@ def test_who_ends_well_when_killed_was_cancelled(cluster: Cluster, scheduler: Sl
     assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 1 tasks succeeded, 1 cancelled")
 
 
+def test_a_signal_before_the_script_knows_its_child(
+    cluster: Cluster, scheduler: SlurmScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The task is ended by it; the script does not wait for a task that nobody told to end."""
+    early = cluster.folder / "early"
+    early.write_text("trap '[[ $BASH_COMMAND != \"child=\\$!\" ]] || kill -TERM $$' DEBUG\n")
+    monkeypatch.setenv("BASH_ENV", str(early))
+    app_id = submit(scheduler, "sleep 60", 1)
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    assert found.tasks.exit_codes == [-15]
+
+
 def test_where_a_task_is_entered(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """By the number that Slurm gives it, on the node that Slurm names; nowhere, if it does not run."""
     app_id = submit(scheduler, "true", 7)

@@ -86,6 +86,7 @@ export TORCHX_TASK=$k TORCHX_RANK0_HOST=localhost
 trap 'ended=1; kill "$child" 2>/dev/null' TERM
 task &
 child=$!
+[[ -z $ended ]] || kill "$child" 2>/dev/null # the signal came before there was a child to pass it on to
 if [[ -n $every ]]; then  # most tasks are over before the first look: until then nothing is started, not even `sleep`
   (
     read -rt "$every" <> <(:)
