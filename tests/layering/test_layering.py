@@ -121,7 +121,6 @@ SLOW = {
     "subprocess",
     "tempfile",
     "threading",
-    "typing",
 }
 
 # importer, imported -> why the arrow may point up

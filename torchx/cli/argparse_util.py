@@ -5,20 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
 
 from torchx.cli.failures import UsageError
 from torchx.errors import TorchXError
-from torchx.util.any import Any
 from torchx.util.strings import did_you_mean
 from torchx.util.term import has_color, width
 
 Row = tuple[str, str, str] | tuple[str, str, str, dict[str, Any]]
 CFG, CFG_ROW = "K=V,...", {"action": "append", "dest": "cfg"}
 JSON: Row = ("--json", "", "one JSON document, for programs")
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
 
 class Parser(argparse.ArgumentParser):

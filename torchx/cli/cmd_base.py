@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner import Runner
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable
+from typing import Any
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
@@ -13,7 +14,6 @@ from torchx.cli.render import BOLD, RESET, ago, bold, document, duration, fields
 from torchx.runner import Runner
 from torchx.runner.capsule.differences import Comparison, Difference
 from torchx.runs import Run
-from torchx.util.any import Any
 from torchx.util.secrets import mask_text
 from torchx.util.term import has_color, printable, text_width
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from typing import Any
 
 from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, ArgOnceAction, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
@@ -16,7 +17,6 @@ from torchx.runner.capsule.export import FORMATS
 from torchx.runner.capsule.rerun import Rerun
 from torchx.specs import AppDryRunInfo
 from torchx.specs.images import NamesOnly
-from torchx.util.any import Any
 from torchx.util.term import printable
 
 __all__ = ["CmdExport", "export_to"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torchx.cli import render
 from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, Row, declare
@@ -20,7 +21,6 @@ from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 from torchx.util.term import is_tty
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.api import ListAppResponse
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from typing import TYPE_CHECKING, TextIO
 
 from torchx.cli.argparse_util import Row, declare
 from torchx.cli.cmd_base import RunnerCommand
@@ -24,10 +25,8 @@ from torchx.util.redaction import redact
 from torchx.util.reexports import reexports
 from torchx.util.term import has_color, is_tty
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from queue import Queue
-    from typing import TextIO
 
     from torchx.schedulers.api import Stream
 

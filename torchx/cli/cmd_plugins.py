@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 import torchx.schedulers
 from torchx.cli import commands
@@ -11,7 +12,6 @@ from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import note
 from torchx.cli.render import document, table
 from torchx.plugins import PluginInfo, report
-from torchx.util.any import Any
 from torchx.util.term import has_color, is_tty, printable
 
 

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchx.cli.argparse_util import Parser, Row, declare
 from torchx.cli.cmd_base import SubCommand
@@ -34,11 +35,9 @@ from torchx.specs import AppDef, AppDryRunInfo
 from torchx.specs.api import Workspace
 from torchx.specs.timeouts import TIMEOUT
 from torchx.specs.watchdog import WATCHDOG
-from torchx.util.any import Any
 from torchx.util.reexports import reexports
 from torchx.util.term import is_tty
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.cli.cmd_builtins import CmdBuiltins
 

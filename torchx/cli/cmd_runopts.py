@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
@@ -14,7 +15,6 @@ from torchx.errors import NotSupportedError, TorchXError
 from torchx.runner import Runner, get_runner
 from torchx.specs import runopts
 from torchx.specs.api import get_type_name
-from torchx.util.any import Any
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.reexports import reexports
 from torchx.util.term import has_color

@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 from torchx.cli.argparse_util import JSON, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
@@ -19,12 +20,10 @@ from torchx.settings import SAMPLE_S, torchx_home
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException, parse_app_handle
 from torchx.specs.handles import FOREIGN
-from torchx.util.any import Any
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 from torchx.util.term import has_color, is_tty, iso, printable
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runs import Run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from torchx.cli.argparse_util import Row
 from torchx.cli.cmd_run import CmdRun, asked
@@ -17,7 +18,6 @@ from torchx.runner.sweeps import check_job, submit
 from torchx.specs import AppDryRunInfo
 from torchx.specs.images import NamesOnly
 from torchx.specs.tasks import TaskList
-from torchx.util.any import Any
 from torchx.util.term import is_tty
 
 _HELP = """\

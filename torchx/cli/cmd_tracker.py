@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.cli.argparse_util import JSON, declare
 from torchx.cli.cmd_base import SubCommand
@@ -17,15 +18,11 @@ from torchx.runner.documents import results_fields
 from torchx.runner.sweeps import read_results
 from torchx.runner.trackers import choose_tracker
 from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase
-from torchx.util.any import Any
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 from torchx.util.term import is_tty
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     T = TypeVar("T")
 
 reexports(__name__)

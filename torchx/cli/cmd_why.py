@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError
@@ -13,7 +14,6 @@ from torchx.runner import Runner
 from torchx.runner.documents import handle_fields, status_fields
 from torchx.runner.foreign import Explained
 from torchx.specs.handles import FOREIGN
-from torchx.util.any import Any
 from torchx.util.secrets import mask_text
 from torchx.util.term import has_color, is_tty, iso, printable
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from torchx.cli.failures import UsageError
 from torchx.util.spans import parse_span
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime
 

@@ -7,11 +7,11 @@ import io
 import itertools
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from torchx.cli.failures import UsageError
 from torchx.errors import SpecError
 from torchx.specs.tasks import NAME
-from torchx.util.any import Any
 
 MOST_TASKS = 100_000
 _EXAMPLE = "for example `--grid lr=1e-4,3e-4 --grid seed=0..99`"

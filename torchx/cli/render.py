@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from typing import Any, TextIO
 
 from torchx.specs.states import RESET, state_text
-from torchx.util.any import Any
 from torchx.util.datetime import ago, duration, local_time
 from torchx.util.redaction import redact
 from torchx.util.term import fit, has_color, is_tty, iso, printable, text_width, width
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import TextIO
 
 __all__ = [
     "BOLD",

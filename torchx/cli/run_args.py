@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
+from typing import Any
 
 from torchx.cli.argparse_util import CFG, CFG_ROW, Row
 from torchx.cli.failures import UsageError
@@ -11,7 +12,6 @@ from torchx.errors import ConfigError, SpecError
 from torchx.specs import CfgVal
 from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
 from torchx.specs.secret import Secret
-from torchx.util.any import Any
 from torchx.util.records import dataclass, field, record_fields
 from torchx.util.strings import did_you_mean
 

@@ -6,9 +6,9 @@ import argparse
 import os
 import re
 from collections.abc import Sequence
+from typing import Any
 
 from torchx.cli.failures import UsageError
-from torchx.util.any import Any
 
 _PYTHON = ("python", "python3")
 # Not passed on without a word: the job would run in the wrong place, or for real.

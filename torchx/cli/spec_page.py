@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from torchx.cli.failures import note
 from torchx.cli.render import bold, document, fields, gray, value_text
@@ -11,7 +12,6 @@ from torchx.config import DEFAULT
 from torchx.runner.record import masked_settings
 from torchx.specs import AppDef, AppDryRunInfo, Resource, Role, serialize
 from torchx.specs.mounts import format_mount
-from torchx.util.any import Any
 from torchx.util.secrets import MASK, is_secret_name, mask_text
 from torchx.util.shlex import join
 from torchx.util.term import has_color, is_tty, printable

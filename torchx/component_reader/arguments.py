@@ -13,12 +13,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torchx.component_reader.signature import Parameter, Signature
 from torchx.component_reader.types import decode
 from torchx.errors import SpecError
 from torchx.specs.cfg_literals import FALSE, TRUE
-from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.strings import did_you_mean, nearest
 

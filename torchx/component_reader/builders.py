@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from torchx.component_reader import arguments
 from torchx.component_reader.signature import Signature, location, read, unwrap
 from torchx.component_reader.source import blame, importable
@@ -12,11 +14,9 @@ from torchx.specs.mounts import parse_mounts
 from torchx.util.records import dataclass, field
 from torchx.util.reexports import reexports
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
-    from typing import Any
 
     from torchx.specs.api import AppDef
 

@@ -18,6 +18,7 @@ import os
 import sys
 from abc import ABC, abstractmethod
 from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
 
 from torchx.component_reader.signature import location, read, returns_appdef, unwrap
 from torchx.component_reader.source import blame, load_file
@@ -29,10 +30,8 @@ from torchx.util.records import dataclass, field
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean, nearest
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
 
     from torchx.component_reader.linter import ComponentFunctionValidator
     from torchx.specs.api import AppDef

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torchx.component_reader.types import SUPPORTED, Shape, shape_of
 from torchx.errors import SpecError
-from torchx.util.any import Any
 from torchx.util.records import dataclass
 
 _VARARGS, _VARKEYWORDS = 0x04, 0x08

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from types import ModuleType
-
-from torchx.util.any import Any
+from typing import Any
 
 PATHS = "__torchx_paths__"
 """Global of a component module: directories that its imports need."""

@@ -24,14 +24,13 @@ from __future__ import annotations
 
 import sys
 import types
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.specs.cfg_literals import FALSE, TRUE, pieces, unquote
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import inspect
     from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, TypeVar
 
     _T = TypeVar("_T")
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from torchx.errors import SpecError
+from typing import NoReturn
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
+from torchx.errors import SpecError
 
 
 class GoneError(SpecError, ImportError):

@@ -6,14 +6,13 @@ import os
 import shutil
 import tempfile
 import unittest
+from typing import TYPE_CHECKING, Any
 
 from torchx.util.reexports import reexports
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
-    from typing import Any
 
     from torchx.specs import AppDef, AppStatus
 

@@ -19,6 +19,7 @@ that failed, while the workers of the others go on in a new rendezvous (``torchr
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 import torchx
 from torchx import specs
@@ -28,7 +29,6 @@ from torchx.specs import macros
 from torchx.util.notices import logger
 from torchx.util.reexports import reexports
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 

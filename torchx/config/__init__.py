@@ -31,6 +31,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torchx.config import files as config_files
 from torchx.config.files import CONFIG_FILE, ConfigFiles, active_profile, default_dirs, use_profile
@@ -43,10 +44,7 @@ from torchx.util.records import dataclass
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TextIO
-
     from torchx.config.ini import Entry
     from torchx.specs.api import CfgVal, runopts
 

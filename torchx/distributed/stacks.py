@@ -16,10 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import IO, Any
+from typing import IO, Any
 
 __all__ = ["offer", "offer_calls"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from typing import TYPE_CHECKING
 
 from torchx.cli.cmd_run import parsed
 from torchx.cli.commands import verb_at
@@ -17,7 +18,6 @@ from torchx.notebook.job import Job, shared_runner
 from torchx.notebook.streams import as_a_command_line
 from torchx.notebook.workspace import WORKSPACE, files, folder
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
 

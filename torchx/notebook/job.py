@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from torchx.errors import NotFoundError, TorchXError
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppStatus
 from torchx.specs import html_pages as pages
-from torchx.util.any import Any
 
 
 class Job:

@@ -7,6 +7,7 @@ import shlex
 import string
 import sys
 from collections.abc import Mapping
+from typing import Any
 
 from torchx.cli.cmd_complete import split_line
 from torchx.cli.completion import candidates
@@ -14,7 +15,6 @@ from torchx.errors import SpecError, TorchXError
 from torchx.notebook import workspace
 from torchx.notebook.commands import run
 from torchx.notebook.job import Job
-from torchx.util.any import Any
 
 _NAMES = {"line": ("torchx", "workspace"), "cell": ("torchx", "workspacefile")}
 _COMPLETED = "%torchx"

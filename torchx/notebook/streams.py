@@ -6,8 +6,7 @@ import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
-
-from torchx.util.any import Any
+from typing import Any
 
 _HANDLE = re.compile(r"[a-z]\w*://[^\s/]*/\S+")
 

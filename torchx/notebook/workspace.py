@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import posixpath
 from contextlib import suppress
+from typing import Any
 
 from torchx.errors import SpecError
-from torchx.util.any import Any
 from torchx.workspace.files import open_workspace
 
 WORKSPACE = "memory://torchx-workspace"

@@ -27,14 +27,13 @@ Each takes the name; without one it is the function's, and for a component ``<mo
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.plugins import discovery
 from torchx.plugins.discovery import EntryPoint
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, TypeVar
 
     F = TypeVar("F", bound=Callable[..., Any])
 

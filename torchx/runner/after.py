@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torchx.errors import EXIT_JOB_FAILED, NotFoundError, NotSupportedError, SpecError, TorchXError
 from torchx.specs.after import AFTER, WAIT, earlier_jobs, split_condition
 from torchx.specs.api import AppDef, AppState, parse_app_handle
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner import Runner
     from torchx.schedulers.kit.caps import Capabilities

@@ -7,13 +7,12 @@ import functools
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
 
 from torchx.runner.changes import TICK_S, News
 from torchx.runner.wait import WaitTimeoutError
 from torchx.specs.api import AppStatus
-from torchx.util.any import Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.api import Runner
     from torchx.runner.verbs import RunnerVerbs

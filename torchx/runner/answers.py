@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.specs.api import NONE, AppDef, AppState, AppStatus
@@ -11,7 +12,6 @@ from torchx.specs.copies import copy_data
 from torchx.util.datetime import ago
 from torchx.util.strings import did_you_mean
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runs import Run
     from torchx.schedulers.api import DescribeAppResponse

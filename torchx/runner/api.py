@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from torchx.runner.core import DEFAULT_SESSION
 from torchx.runner.trackers import get_configured_trackers
 from torchx.runner.verbs import RunnerVerbs
 from torchx.runner.wait import WaitTimeoutError
 from torchx.specs.api import NONE
-from torchx.util.any import Any
 from torchx.util.reexports import reexports
 from torchx.util.session import TORCHX_INTERNAL_SESSION_ID
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.tracker.api import ENV_TORCHX_JOB_ID, ENV_TORCHX_PARENT_RUN_ID, ENV_TORCHX_TRACKERS
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx import config
 from torchx.errors import BackendError, MissingDependencyError, TorchXError
 from torchx.specs.api import CfgVal, UnknownSchedulerException, runopts
 from torchx.specs.handles import FOREIGN
-from torchx.util.any import Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import TypeVar
-
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import Scheduler
 

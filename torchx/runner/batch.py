@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Generator, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import SpecError
 from torchx.runner.wait import WaitTimeoutError
@@ -12,10 +13,8 @@ from torchx.specs.api import AppDef, AppState, AppStatus, UnknownAppException
 from torchx.specs.copies import copy_data
 from torchx.specs.macros import split_macros, unescaped
 from torchx.specs.tasks import NAME, TaskList, is_terminal_task
-from torchx.util.any import Any
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.sweeps import FailureGroup
     from torchx.runner.verbs import RunnerVerbs

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchx.errors import SpecError
 from torchx.schedulers.kit.shell import is_name
 from torchx.specs.api import MISSING, AppDef, BindMount, DeviceMount, Role, VolumeMount
-from torchx.util.any import Any
 
 MOST_REPLICAS = 1_000_000
 _DEEPEST = 100

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from torchx import config
 from torchx.specs.api import AppDef
-from torchx.util.any import Any
 
 _PREFIX = "component"
 

@@ -10,12 +10,12 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.runner.inside import run
 from torchx.runner.taker import AGAIN, CHUNK, Taker, stays
 from torchx.schedulers.inside import STDOUT, InsideProcess
-from torchx.util.any import Any
 from torchx.util.records import dataclass
 
 Open = Callable[[Sequence[str]], InsideProcess]

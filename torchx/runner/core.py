@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
 from torchx import config
 from torchx.config.files import ConfigFiles
@@ -14,9 +15,7 @@ from torchx.runner.backends import Backends, is_near
 from torchx.runner.events import is_on, log_event
 from torchx.runner.record import Recorder, run_registry, tell
 from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
-from torchx.util.any import Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import EXIT_GONE, EXIT_JOB_FAILED, EXIT_NOT_ENDED, EXIT_OK
 from torchx.specs import AppStatus, RoleStatus
 from torchx.specs.api import parse_app_handle
 from torchx.specs.failures import Failure, parse_failure
-from torchx.util.any import Any
 from torchx.util.term import iso
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.sweeps import FailureGroup, SweepResults
     from torchx.runs import Run

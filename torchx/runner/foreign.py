@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, HandleError, NotFoundError, NotSupportedError, SpecError, TorchXError
 from torchx.runner.backends import answers_within
@@ -27,11 +28,9 @@ from torchx.specs.api import (
 from torchx.specs.failures import parse_failure
 from torchx.specs.handles import FOREIGN
 from torchx.specs.serialize import appdef_to_dict
-from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_text
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.core import RunnerCore
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torchx.errors import NotSupportedError
 from torchx.runner.views import View
@@ -10,7 +11,6 @@ from torchx.schedulers.api import Scheduler
 from torchx.schedulers.inside import Duplex, InsideProcess, Tty
 from torchx.schedulers.inside.run import Ran, run
 from torchx.schedulers.kit.abilities import Archives, Enters, Forwards, SharesFiles
-from torchx.util.any import Any
 
 __all__ = ["Ran", "able", "archives", "enter", "run", "shares_files", "way_to"]
 

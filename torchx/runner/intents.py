@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from typing import Any
 
 from torchx.runner.backends import answers_within, is_near
 from torchx.runner.sweeps import asked
@@ -17,7 +18,6 @@ from torchx.runner.wait import warn
 from torchx.runs import Run, RunRegistry, submitter
 from torchx.schedulers.api import Scheduler
 from torchx.specs.api import make_app_handle
-from torchx.util.any import Any
 
 Find = Callable[[str, str], Scheduler[Any]]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import TorchXError
 from torchx.runner.answers import is_fresh, lost, message_of, status_of
@@ -14,9 +15,7 @@ from torchx.runs.records import RunQuery
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.copies import copy_data
-from torchx.util.any import Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse, Scheduler
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Mapping
+from typing import Any
 
 from torchx.config import warn_of_unknown
 from torchx.config.ini import Entry
@@ -16,7 +17,6 @@ from torchx.schedulers.kit.abilities import Measures
 from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppStatus, parse_app_handle
-from torchx.util.any import Any
 from torchx.util.spans import parse_span
 
 SECTION = "metrics"

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 from torchx.config import get_section
 from torchx.errors import ConfigError, SpecError
-from torchx.util.any import Any
 from torchx.util.redaction import learn
 
 SECTION = "notify"

@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from torchx.runner import get_runner
 from torchx.runs import RunRegistry
@@ -32,7 +33,6 @@ from torchx.specs.api import AppDef, AppState, AppStatus, is_terminal
 from torchx.specs.notices import hang_event, wish_of
 from torchx.specs.watchdog import SILENT
 from torchx.supervisor.at_end import ALARM
-from torchx.util.any import Any
 from torchx.util.notices import logger
 
 _KEPT = ("HOME", "PATH", "PYTHONPATH", "TORCHX_HOME", "VIRTUAL_ENV", "LANG", "DISPLAY", "WAYLAND_DISPLAY")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchx.config import Setting, active_profile
 from torchx.config.files import ConfigFiles
@@ -16,10 +17,8 @@ from torchx.specs.copies import copy_data
 from torchx.specs.scripts import SBATCH
 from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.specs.watchdog import WATCHDOG, watchdog_of
-from torchx.util.any import Any
 from torchx.util.notices import logger
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.kit.caps import Capabilities

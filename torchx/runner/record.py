@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchx.config import Setting
 from torchx.errors import TransientError
 from torchx.runner.events import log_event
 from torchx.settings import ENV_JOB_ID, torchx_home
 from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
-from torchx.util.any import Any
 from torchx.util.secrets import mask_args, mask_told, mask_value
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.notices import Plan
     from torchx.runs import NewRun, RunRegistry

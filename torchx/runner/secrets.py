@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from torchx.config.files import ConfigFiles, active_profile
 from torchx.errors import ConfigError, SpecError
@@ -12,7 +13,6 @@ from torchx.schedulers.kit.secrets import check, is_value, revealed, split
 from torchx.schedulers.kit.secrets import look_up as find_value
 from torchx.specs.api import AppDryRunInfo, Role
 from torchx.specs.secret import Secret
-from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.redaction import MASK, learn
 from torchx.util.secrets import is_secret_name

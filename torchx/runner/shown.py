@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from torchx.runs import Run
 from torchx.schedulers.metrics import Gpu, ReplicaMetrics
 from torchx.specs.api import AppStatus
 from torchx.specs.tasks import progress
-from torchx.util.any import Any
 from torchx.util.strings import size_text, sparkline
 
 Row = dict[str, Any]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError
 from torchx.runs import Run
@@ -14,7 +15,6 @@ from torchx.specs.retries import RETRY
 from torchx.specs.timeouts import TIMEOUT
 from torchx.util.strings import did_you_mean
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.verbs import RunnerVerbs
 

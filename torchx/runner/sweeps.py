@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError, TransientError
@@ -16,12 +17,10 @@ from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState
 from torchx.specs.failures import parse_failure
 from torchx.specs.tasks import TaskList, TaskTable, check_placeholders, placeholders
-from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.secrets import is_secret_name
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.verbs import RunnerVerbs
     from torchx.tracker.api import TrackerBase

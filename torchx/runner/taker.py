@@ -8,9 +8,9 @@ import tarfile
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from typing import Any
 
 from torchx.errors import BackendError
-from torchx.util.any import Any
 
 AGAIN = "the same command goes on with what is missing"
 CHUNK = 1 << 16  # larger pieces are given back to the system each time, which costs more than they save

@@ -7,17 +7,15 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import islice
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torchx.runner.wait import Waiter
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.util.any import Any
 from torchx.util.log_streams import FindsLastLines, LineFormat, Sink, copy_in_turn, copy_together
 from torchx.util.term import is_tty
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import threading
-    from typing import TextIO
 
     class Tee(threading.Thread):
         """A thread that copies logs, and the exception that ended it, or None."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torchx import config
 from torchx.config.files import ConfigFiles
@@ -11,7 +12,6 @@ from torchx.errors import ConfigError, NotFoundError
 from torchx.settings import ENV_TRACKERS
 from torchx.util.strings import did_you_mean
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.tracker.api import TrackerBase
 

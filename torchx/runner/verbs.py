@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from torchx.config import SourcedCfg
 from torchx.errors import NotFoundError, SpecError
@@ -16,9 +17,7 @@ from torchx.runner.record import run_registry, tell
 from torchx.runner.wait import is_read
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
-from torchx.util.any import Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.aio import AsyncRunner
     from torchx.runner.batch import Batch

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import AppDef, AppDryRunInfo
-from torchx.util.any import Any
 
 _Jobs = list[ListAppResponse]
 _Replicas = list[tuple[str, int]]

@@ -5,15 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from types import MethodType
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import EXIT_BACKEND, BackendError, TorchXError, TransientError
 from torchx.runner.backends import is_near
 from torchx.specs.api import AppStatus
-from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.outages import Outage
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.changes import News
     from torchx.schedulers.api import Scheduler

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Any
 
     from torchx.specs.tasks import TaskList
 

@@ -6,6 +6,7 @@ import functools
 import os
 import time
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from torchx.runs import schema
 from torchx.runs.records import Change, NewRun, Run, RunQuery
@@ -15,11 +16,9 @@ from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
 from torchx.specs.handles import FOREIGN
 from torchx.util.secrets import mask_text
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterable, Mapping
-    from typing import Any
 
     from torchx.specs.tasks import TaskList
 

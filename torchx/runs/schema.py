@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import time
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from torchx.settings import make_private
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
 from torchx.specs.retries import read_attempts, to_line
-from torchx.util.any import Any
 from torchx.util.records import replace
 from torchx.util.secrets import mask_text
 

@@ -5,15 +5,14 @@ from __future__ import annotations
 import atexit
 import os
 from _thread import allocate_lock
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.runs import schema
 from torchx.util.notices import logger
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Callable, Sequence
-    from typing import Any, TypeVar
 
     T = TypeVar("T")
 

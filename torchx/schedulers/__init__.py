@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING, Any, Protocol
 
 from torchx.errors import NotFoundError, NotSupportedError, TorchXError
 from torchx.plugins import Registry, load_group
@@ -10,24 +11,8 @@ from torchx.util.reexports import reexports
 
 reexports(__name__)
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Protocol
-
     from torchx.schedulers.api import Scheduler
-
-    class SchedulerFactory(Protocol):
-        """What makes a scheduler: ``factory(session_name, **scheduler_params)``."""
-
-        def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]: ...
-else:
-
-    class SchedulerFactory:
-        """What makes a scheduler: ``factory(session_name, **scheduler_params)``."""
-
-        def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]:
-            raise NotImplementedError
-
 
 __all__ = [
     "DEFAULT_SCHEDULER_MODULES",
@@ -37,6 +22,13 @@ __all__ = [
     "get_scheduler_factories",
     "load_group",
 ]
+
+
+class SchedulerFactory(Protocol):
+    """What makes a scheduler: ``factory(session_name, **scheduler_params)``."""
+
+    def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]: ...
+
 
 DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "local_cwd": "torchx.schedulers.local_scheduler",

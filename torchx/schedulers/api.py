@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-import types
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torchx.errors import NotSupportedError, SpecError
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, HasWorkspaceOpts
@@ -18,25 +18,13 @@ from torchx.util.reexports import reexports
 
 reexports(__name__)
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime
-    from typing import Any, Generic, TypeVar
 
     from torchx.specs.retries import Attempt
     from torchx.specs.tasks import TaskTable
 
-    T = TypeVar("T")
-
-    class _Generic(Generic[T]):
-        pass
-else:
-
-    class _Generic:
-        """`Scheduler[Cfg]` as a base class, without paying for an import of `typing`."""
-
-        __class_getitem__ = classmethod(types.GenericAlias)
-
+T = TypeVar("T")
 
 __all__ = [
     "DAYS_IN_2_WEEKS",
@@ -110,7 +98,7 @@ class ResolvedCfg(dict[str, object]):
     """Run options that have been resolved: :meth:`Scheduler.submit_dryrun` takes them as they are."""
 
 
-class Scheduler(_Generic["T"], ABC):
+class Scheduler(Generic[T], ABC):
     """Base class of all backends. ``T`` is the type of the run options, usually ``Mapping[str, CfgVal]``.
 
     A backend implements :meth:`_submit_dryrun`, :meth:`schedule`, :meth:`describe`, :meth:`list` and

@@ -14,6 +14,7 @@ the role's command: Batch cannot replace it.
 from __future__ import annotations
 
 import copy
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError, TorchXError
 from torchx.schedulers.api import Capabilities
@@ -39,11 +40,9 @@ from torchx.specs.api import MISSING, AppDef, AppDryRunInfo, CfgVal, parse_app_h
 from torchx.specs.timeouts import timeout_s
 from torchx.util.reexports import reexports
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
     from datetime import datetime
-    from typing import Any
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.aws.logs import Streams

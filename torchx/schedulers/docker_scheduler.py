@@ -16,7 +16,9 @@ watcher of a job of whose end somebody wants to hear (``--notify``) sends the no
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
@@ -38,11 +40,7 @@ from torchx.workspace.images.engine_errors import engine_errors
 
 reexports(__name__)
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
-
     from torchx.schedulers.docker.plain_http import EngineHttp
     from torchx.schedulers.ear import Ear
     from torchx.schedulers.findings import Check
@@ -56,9 +54,6 @@ if TYPE_CHECKING:
     _Jobs = list[ListAppResponse]
     _Metrics = list[ReplicaMetrics]
     _Replicas = list[tuple[str, int]]
-    _Base = Scheduler[Mapping[str, CfgVal]]
-else:
-    _Base = Scheduler
 
 __all__ = [
     "CONTAINER_STATE",
@@ -115,7 +110,7 @@ CAPABILITIES = Capabilities(
 )
 
 
-class DockerScheduler(DockerWorkspaceMixin, _Base):
+class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     """Runs jobs on a Docker engine.
 
     Args:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, NotFoundError, SpecError
 from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
@@ -27,11 +28,9 @@ from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
 from torchx.util.reexports import reexports
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import io
     import subprocess
-    from typing import Any
 
     from torchx.schedulers.findings import Check
     from torchx.schedulers.inside import InsideProcess, Tty

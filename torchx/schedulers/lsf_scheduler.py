@@ -17,6 +17,7 @@ import posixpath
 import re
 import time
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import CommandError, NotSupportedError
 from torchx.schedulers.api import NONE, ListAppResponse
@@ -68,10 +69,8 @@ from torchx.specs.watchdog import WATCHDOG
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check

@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.api import NONE, ListAppResponse
@@ -51,10 +52,7 @@ from torchx.specs.tasks import replica_names, replica_of
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check
     from torchx.schedulers.inside import InsideProcess, Tty

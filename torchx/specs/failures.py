@@ -12,7 +12,8 @@ string. Unknown keys are ignored.
 
 from __future__ import annotations
 
-from torchx.util.any import Any
+from typing import Any
+
 from torchx.util.records import dataclass
 
 _NONE = "<NONE>"

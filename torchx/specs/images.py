@@ -22,10 +22,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDryRunInfo, Role
-from torchx.util.any import Any
 
 # https://github.com/opencontainers/image-spec/blob/main/descriptor.md#digests; Podman's ids are bare hex digits.
 # Compiled when there is one to read: most roles have none, and every command would pay for it.

@@ -17,9 +17,9 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from torchx.errors import SpecError
-from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 from torchx.util.strings import did_you_mean
 

@@ -14,13 +14,13 @@ Keys that are missing when it is read have the default of their field. A value o
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef, Resource, RetryPolicy, Role, UnsetResource
 from torchx.specs.copies import copy_data
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from torchx.specs.workspaces import Workspace
-from torchx.util.any import Any
 from torchx.util.records import record_fields
 from torchx.util.secrets import mask_args, mask_env, mask_value
 from torchx.util.strings import did_you_mean

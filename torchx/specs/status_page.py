@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 from torchx.specs.failures import Failure, parse_failure
 from torchx.specs.states import AppState, state_text
@@ -10,7 +11,6 @@ from torchx.util.datetime import duration
 from torchx.util.strings import size_text
 from torchx.util.term import printable
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 

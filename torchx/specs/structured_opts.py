@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import ConfigError
 from torchx.specs.cases import cases
 from torchx.specs.runopts import CfgVal, runopts
 from torchx.util.records import is_record, own_annotations, record_fields
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from typing_extensions import Self
 
 

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import SpecError
 from torchx.specs.states import AppState, is_terminal
 from torchx.util.records import dataclass
 from torchx.util.strings import nearest
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
-    from typing import Any
 
     from torchx.specs.api import AppDef, Role
 

@@ -9,23 +9,12 @@ the policy of ``--retry`` says whether there is another one. A job carries its w
 
 from __future__ import annotations
 
-from collections import namedtuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchx.errors import SpecError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NamedTuple
-
     from torchx.specs.api import AppDef
-
-    class Watchdog(NamedTuple):
-        """How long a job may be silent, in seconds, and what is done then."""
-
-        seconds: int
-        action: str
-else:
-    Watchdog = namedtuple("Watchdog", "seconds action")
 
 __all__ = ["ACTIONS", "SILENT", "WATCHDOG", "Watchdog", "parse_watchdog", "watchdog_of"]
 
@@ -37,6 +26,13 @@ SILENT = "no output for "
 
 ACTIONS = ("stacks", "cancel", "retry")
 _LEAST_S = 2
+
+
+class Watchdog(NamedTuple):
+    """How long a job may be silent, in seconds, and what is done then."""
+
+    seconds: int
+    action: str
 
 
 def watchdog_of(app: AppDef) -> Watchdog | None:

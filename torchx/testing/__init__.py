@@ -18,16 +18,14 @@ from __future__ import annotations
 
 import importlib
 import sys
+from typing import TYPE_CHECKING, Any
 
 from torchx.testing.clock import FakeClock
 from torchx.testing.commands import Call, FakeCommandRunner, Recordings
 from torchx.testing.faults import FaultyCommandRunner
 from torchx.testing.site import Site, site
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.testing.command_contract import CommandContract
     from torchx.testing.contract import SchedulerContract
 

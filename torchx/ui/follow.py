@@ -7,8 +7,7 @@ import json
 import signal
 import sys
 from collections.abc import AsyncGenerator
-
-from torchx.util.any import Any
+from typing import Any
 
 _PAUSE_S = 0.1  # between two batches: a job that writes 10,000 lines a second is ten messages a second
 _CHUNK = 1 << 20

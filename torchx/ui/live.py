@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
+from typing import Any
 
 from torchx.runner.changes import Watch
-from torchx.util.any import Any
 
 Row = dict[str, Any]
 News = dict[str, Any]

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -30,7 +31,6 @@ from torchx.specs.tasks import TaskTable
 from torchx.ui.follow import log_lines
 from torchx.ui.guard import API, Guard
 from torchx.ui.live import Live
-from torchx.util.any import Any
 from torchx.util.redaction import redact
 from torchx.util.term import iso
 from torchx.version import __version__

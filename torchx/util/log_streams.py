@@ -13,6 +13,7 @@ import time
 from abc import abstractmethod
 from collections import deque
 from itertools import groupby, islice
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torchx.errors import NotFoundError
 from torchx.supervisor.lines import Part
@@ -20,10 +21,8 @@ from torchx.util.abilities import Ability
 from torchx.util.redaction import Redactor, knows_any
 from torchx.util.term import is_tty, only_colors
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, TextIO
 
     Source = tuple["LineFormat", Callable[[], Iterable[str]]]
 

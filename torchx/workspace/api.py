@@ -5,8 +5,8 @@
 from __future__ import annotations
 
 import os
-import types
 from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from torchx.errors import NotSupportedError
 from torchx.specs.api import AppDef, CfgVal, Role, Workspace, runopts
@@ -17,22 +17,12 @@ from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE
 
 reexports(__name__)
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Generic, TypeVar
 
-    T = TypeVar("T")
-    PackageType = TypeVar("PackageType")
-    WorkspaceConfigType = TypeVar("WorkspaceConfigType")
-else:
-    T = PackageType = WorkspaceConfigType = object
-
-    class Generic:
-        """`WorkspaceMixin[X]` as a base class, without paying for an import of `typing`."""
-
-        __class_getitem__ = classmethod(types.GenericAlias)
-
+T = TypeVar("T")
+PackageType = TypeVar("PackageType")
+WorkspaceConfigType = TypeVar("WorkspaceConfigType")
 
 __all__ = [
     "TORCHX_IGNORE",

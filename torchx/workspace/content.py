@@ -16,16 +16,15 @@ from __future__ import annotations
 
 import os
 import stat
+from typing import IO, TYPE_CHECKING, Any
 
 from torchx.errors import SpecError, TorchXError
 from torchx.util.records import dataclass
 from torchx.workspace.files import LocalFiles, open_workspace, walk_tree
 from torchx.workspace.private import check_entries, check_root
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import IO, Any
 
     from torchx.specs.workspaces import Workspace
 

@@ -7,12 +7,12 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
 from torchx.workspace.content import DIRECTORY, LINK, Entry, content_hash, entries
 from torchx.workspace.hashes import FileHashes
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.specs.workspaces import Workspace
 

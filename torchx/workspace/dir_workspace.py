@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
 from torchx.specs.api import CfgVal, Role, Workspace, runopts
@@ -13,7 +14,6 @@ from torchx.util.notices import logger
 from torchx.util.reexports import reexports
 from torchx.workspace.api import WorkspaceMixin
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 

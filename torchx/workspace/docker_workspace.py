@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING, Any, TextIO
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
 from torchx.specs.api import AppDef, CfgVal, Role, Workspace, runopts
@@ -17,10 +18,8 @@ from torchx.util.reexports import reexports
 from torchx.workspace.api import WorkspaceMixin
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any, TextIO
 
     from torchx.workspace.oci import ImageBuilder, Plan
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from torchx.errors import MissingDependencyError, SpecError
-from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE, IgnoreRules
 from torchx.workspace.private import is_torchx_home

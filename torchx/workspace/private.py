@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from typing import Any
 
 from torchx.errors import SpecError
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, torchx_home
-from torchx.util.any import Any
 from torchx.util.notices import logger
 
 _FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker"})

@@ -9,13 +9,12 @@ import argparse
 import os
 import sys
 from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import MissingDependencyError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
 _BLOCK = 1 << 20  # bytes held in memory at a time
 

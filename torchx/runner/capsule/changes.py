@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
-from torchx.util.any import Any
 from torchx.util.strings import did_you_mean
 
 _STRINGS = ("env",)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torchx.errors import NotFoundError
 from torchx.runner.capsule import code
 from torchx.runs import Run
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_WORKSPACE_HASH
-from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 
 _OURS = (ENV_JOB_ID, ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH)

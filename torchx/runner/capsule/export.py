@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from typing import Any
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.api import Scheduler
@@ -12,7 +13,6 @@ from torchx.schedulers.kit.export import CODE, Export
 from torchx.schedulers.kit.shell import quote
 from torchx.specs.api import AppDef, AppDryRunInfo, Workspace
 from torchx.specs.serialize import appdef_to_dict, masked
-from torchx.util.any import Any
 from torchx.version import __version__
 from torchx.workspace.content import entries
 from torchx.workspace.copies import copy_tree

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 
 from torchx.config.files import ConfigFiles, active_profile
 from torchx.errors import ConfigError
 from torchx.runner.secrets import SECTION, configured
 from torchx.specs.api import AppDef, Role
 from torchx.specs.secret import Secret
-from torchx.util.any import Any
 from torchx.util.redaction import MASK
 from torchx.util.secrets import mask_env
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from typing import TYPE_CHECKING, Any
 
 from torchx.config import DEFAULT, Setting
 from torchx.config.files import load_files
@@ -19,11 +20,9 @@ from torchx.schedulers.api import Scheduler
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace
 from torchx.specs.tasks import TaskList
-from torchx.util.any import Any
 from torchx.util.git import GitState, find_git_dir, read_commit
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.verbs import RunnerVerbs
 

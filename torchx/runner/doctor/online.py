@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, TorchXError
 from torchx.runner.backends import answers_within
@@ -15,9 +16,7 @@ from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, 
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Resource, Role, Workspace
 from torchx.specs.copies import copy_data
-from torchx.util.any import Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.runner.verbs import RunnerVerbs
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.api import Scheduler
@@ -18,7 +19,6 @@ from torchx.settings import ENV_NO_CHECK, PUBLISHED_IMAGE
 from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, Role, Workspace, macros
 from torchx.specs.images import NamesOnly
-from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.strings import nearest

@@ -15,13 +15,12 @@ import os
 import sys
 import time
 from types import TracebackType
+from typing import TYPE_CHECKING, Any
 
-from torchx.util.any import Any
 from torchx.util.reexports import reexports
 from torchx.util.secrets import mask_told
 from torchx.util.session import get_session_id_or_create_new
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
 

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 from torchx.config.files import load_files
 from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError, TorchXError, TransientError
@@ -30,10 +31,7 @@ from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.specs.tasks import ENV_TASK, fill_in
 from torchx.util.redaction import MASK
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.runner.paced.tasks import Task
     from torchx.schedulers.api import DescribeAppResponse, Scheduler
     from torchx.specs.api import AppDef

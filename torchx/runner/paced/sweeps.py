@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from typing import TYPE_CHECKING, Any
 
 from torchx.runner.backends import is_near
 from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of, opened
@@ -22,10 +23,8 @@ from torchx.specs.tasks import replica_names, replica_of
 from torchx.util.machine import cpu_count
 from torchx.util.secrets import mask_value
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from typing import Any
 
     from torchx.runner.paced.tasks import Task
     from torchx.schedulers.api import Scheduler

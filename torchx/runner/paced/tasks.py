@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.kit.names import FILE_NAME
@@ -14,11 +15,9 @@ from torchx.specs.api import AppState
 from torchx.specs.tasks import TaskTable
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Sequence
-    from typing import Any
 
 PREFIX = "sweep-"
 """How the app id of a paced sweep begins. Those of Slurm's begin so, too, and a number follows."""

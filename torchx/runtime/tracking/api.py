@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
+from typing import Any
 
 from torchx.errors import MissingDependencyError, ParseError
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 KeyType = int | str
 """Number or name of a trial."""

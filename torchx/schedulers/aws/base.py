@@ -34,10 +34,9 @@ _Ids = list[str]  # within the class, `list` is a method
 _Ours = list[tuple[str, _Object]]
 _Replicas = list[tuple[str, int]]
 _Lines = Iterable[tuple[str, _Object]]
-_Base = Scheduler[Mapping[str, CfgVal]]
 
 
-class AwsScheduler(DockerWorkspaceMixin, _Base):
+class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     """Base of the backends that are services of AWS. What AWS answers about a job is called ``job`` throughout.
 
     Args:

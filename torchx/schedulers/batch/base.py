@@ -12,6 +12,7 @@ import itertools
 import posixpath
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, CommandError, NotFoundError, TransientError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
@@ -37,10 +38,7 @@ from torchx.specs.api import AppDryRunInfo, CfgVal, is_terminal
 from torchx.specs.tasks import is_terminal_task
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.schedulers.batch.logs import Growth
     from torchx.schedulers.kit.facts import ReplicaFacts
 

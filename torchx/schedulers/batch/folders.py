@@ -19,6 +19,7 @@ from __future__ import annotations
 import json
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.failures import Evidence
@@ -28,10 +29,7 @@ from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_I
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.schedulers.findings import Finding
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.files import Files

@@ -10,13 +10,13 @@ import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.specs.watchdog import parse_watchdog
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 from torchx.supervisor.watchdog import Watchdog, marks, put_down
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess
     from torchx.schedulers.stacks import Stacks

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable, Iterator
+from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import Stream
@@ -16,7 +17,6 @@ from torchx.schedulers.kit.files import MOST_GROWN
 from torchx.schedulers.kit.follow import Cursor, Follower
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.batch.folders import LogPaths
     from torchx.schedulers.kit.files import Files

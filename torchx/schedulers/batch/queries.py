@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from torchx.specs.api import is_terminal
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.batch.folders import JobFolder

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.inside import Tty
     from torchx.schedulers.inside.spawned import SpawnedProcess

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.schedulers.docker import gangs
@@ -15,7 +16,6 @@ from torchx.schedulers.kit import verdict
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.specs.api import AppState, Role, is_terminal, make_app_handle
 from torchx.specs.retries import Attempt
-from torchx.util.any import Any
 from torchx.util.records import replace
 
 _CUT_SHORT_S = 600.0

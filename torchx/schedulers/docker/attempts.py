@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Any
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.docker import evidence, gangs
@@ -24,7 +25,6 @@ from torchx.specs.api import AppDef, AppState
 from torchx.specs.retries import Attempt, RetryRules, to_line
 from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.specs.watchdog import WATCHDOG, watchdog_of
-from torchx.util.any import Any
 from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import explanation
 

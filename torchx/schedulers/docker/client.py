@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.docker import secrets
@@ -21,10 +22,7 @@ from torchx.util.notices import logger
 from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import explanation, is_conflict, is_missing, meaning_of, translate
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, TypeVar
-
     from torchx.schedulers.docker.request import DockerContainer
 
     T = TypeVar("T")

@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.docker import container_names
 from torchx.schedulers.docker.container_names import Mark
 from torchx.schedulers.docker.reasons import container_state
 from torchx.specs.api import AppState, Role, is_terminal
-from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 
 LABEL_VERSION = "torchx.pytorch.org/version"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.findings import Check, Finding, bad, disk_space, doubt, once
 from torchx.schedulers.findings.images import image_checks
 from torchx.specs.api import AppDryRunInfo, Role
-from torchx.util.any import Any
 from torchx.workspace.images.engine_errors import engine_errors, is_missing
 
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from torchx.schedulers.docker.client import events, side_by_side
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
@@ -16,7 +17,6 @@ from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.specs.api import AppState
 from torchx.specs.failures import parse_failure
 from torchx.specs.retries import Attempt, read_attempts
-from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 from torchx.workspace.images.engine_errors import NO_PROGRAM, meaning_of
 

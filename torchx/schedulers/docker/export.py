@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from torchx.schedulers.docker.request import DockerContainer, DockerJob
 from torchx.schedulers.kit.export import MACHINERY, Export, build_lines
 from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.shell import quote, read_script
-from torchx.util.any import Any
 
 COMPOSE = "compose.yaml"
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from typing import Any
 
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, parse_container, read_container
 from torchx.schedulers.foreign import ForeignJobs, Named
-from torchx.util.any import Any
 from torchx.workspace.images.engine_errors import engine_errors
 
 _ID_CHARS = 12

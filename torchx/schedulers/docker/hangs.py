@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.docker.attempts import PROGRESS
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
@@ -19,7 +20,6 @@ from torchx.specs.api import AppState
 from torchx.specs.watchdog import parse_watchdog
 from torchx.supervisor.watchdog import Watchdog, page
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.inside.run import Ran
     from torchx.schedulers.stacks import Stacks

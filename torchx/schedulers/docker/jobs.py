@@ -6,13 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from torchx.schedulers.docker import client, gangs, watchers
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, jobs_of
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState
-from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.workspace.images.engine_errors import engine_errors
 

@@ -10,6 +10,7 @@ import functools
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 from torchx.errors import NotFoundError, TransientError
 from torchx.schedulers.docker import gangs
@@ -18,7 +19,6 @@ from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, 
 from torchx.schedulers.kit.follow import Lines, Piece, Seen, split_stamp, whole_lines, within
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kit.logs import Stream as LogStream
-from torchx.util.any import Any
 from torchx.util.notices import logger
 from torchx.workspace.images.engine_errors import engine_errors
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import Any
 
 from torchx.schedulers.docker.client import side_by_side
 from torchx.schedulers.docker.containers import Container, Job
@@ -17,7 +18,6 @@ from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.metrics import ReplicaMetrics, parse
 from torchx.specs.api import AppState
 from torchx.supervisor.metrics import MOST_SAMPLES, thinned_out
-from torchx.util.any import Any
 
 METRICS_FILE = ".torchx-metrics"
 _SHARE = 20  # of the time at most one part in so many is spent asking: it is the engine that counts

@@ -13,9 +13,8 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import quote, urlencode
-
-from torchx.util.any import Any
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 ENVIRONMENT = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")

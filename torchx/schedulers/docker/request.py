@@ -10,6 +10,7 @@ import json
 import shlex
 from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
+from typing import Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.devices import get_device_mounts
@@ -32,7 +33,6 @@ from torchx.schedulers.kit.secrets import split
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, BindMount, Resource, Role, VolumeMount
 from torchx.specs.serialize import masked, role_to_dict
-from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_env
 from torchx.version import __version__

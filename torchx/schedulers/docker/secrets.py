@@ -7,9 +7,10 @@ never started again, the file is emptied before the program begins.
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchx.errors import BackendError
 from torchx.schedulers.kit.shell import exports
-from torchx.util.any import Any
 from torchx.workspace.images.engine_errors import is_missing
 
 FILE = ".torchx-secrets"

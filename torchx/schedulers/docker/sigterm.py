@@ -7,7 +7,7 @@ https://man7.org/linux/man-pages/man7/pid_namespaces.7.html
 
 from __future__ import annotations
 
-from torchx.util.any import Any
+from typing import Any
 
 _SIGTERM = 1 << 14
 _HEARD = ("SigCgt", "SigIgn", "SigBlk")  # one that ignores it on purpose gets its time

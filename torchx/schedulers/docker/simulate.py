@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.docker import gangs
@@ -11,7 +12,6 @@ from torchx.schedulers.docker.container_names import join
 from torchx.schedulers.docker.containers import Container, Job
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.specs.api import AppState, is_terminal
-from torchx.util.any import Any
 from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import engine_errors
 

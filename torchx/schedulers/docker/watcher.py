@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     if os.fork():  # nobody is to wait for us; first of all, for the caller waits for this one
@@ -45,7 +46,6 @@ from torchx.schedulers.docker.watchers import hold
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.docker.hangs import ContainersWatchdog
     from torchx.schedulers.docker.metrics import ContainersSampler

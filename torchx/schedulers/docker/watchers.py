@@ -6,12 +6,11 @@ import os
 import socket
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.docker.plain_http import ENVIRONMENT, EngineHttp
 from torchx.settings import SAMPLE_S
-from torchx.util.any import Any
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, TypeVar
+
 from torchx.errors import CommandError, MissingDependencyError, TorchXError, TransientError
 from torchx.util.records import dataclass, replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import TypeVar
 
     _T = TypeVar("_T")
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError, SpecError
 from torchx.schedulers.findings import Check, Finding, bad, doubt
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
 
     from torchx.specs.api import AppDryRunInfo
 

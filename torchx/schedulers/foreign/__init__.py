@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import copy
 from abc import abstractmethod
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchx.errors import NotSupportedError
 from torchx.specs.handles import FOREIGN
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Any, NoReturn
 
     from typing_extensions import Self
 

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import namedtuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchx.errors import NotFoundError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NamedTuple
-
     from typing_extensions import Self
 
     from torchx.schedulers.api import DescribeAppResponse
 
-    class Tty(NamedTuple):
-        """A terminal: its size, and what ``TERM`` calls it."""
-
-        columns: int = 80
-        rows: int = 24
-        term: str = "xterm-256color"
-else:
-    Tty = namedtuple("Tty", "columns rows term", defaults=(80, 24, "xterm-256color"))
-
 STDOUT, STDERR = 1, 2
 CHUNK = 1 << 16
+
+
+class Tty(NamedTuple):
+    """A terminal: its size, and what ``TERM`` calls it."""
+
+    columns: int = 80
+    rows: int = 24
+    term: str = "xterm-256color"
 
 
 def described(found: DescribeAppResponse | None, app_id: str, role: str, k: int) -> NotFoundError:

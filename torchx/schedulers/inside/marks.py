@@ -6,14 +6,13 @@ import os
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.inside import STDERR, STDOUT, InsideProcess
 from torchx.schedulers.kit.shell import quote
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
     from torchx.schedulers.inside import Tty
 

@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-from collections import namedtuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from torchx.schedulers.inside import STDERR, STDOUT
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NamedTuple
-
     from torchx.schedulers.inside import InsideProcess
-
-    class Ran(NamedTuple):
-        """A process inside a replica that has ended: its exit code (128 and the number for a signal), its output."""
-
-        exit_code: int
-        stdout: bytes
-        stderr: bytes
-else:
-    Ran = namedtuple("Ran", "exit_code stdout stderr")
 
 _PYTHON = (
     'p=$(command -v python3 || command -v python) || { echo "no python there" >&2; exit 127; }; exec "$p" -u -c "$1"'
 )
+
+
+class Ran(NamedTuple):
+    """A process inside a replica that has ended: its exit code (128 and the number for a signal), its output."""
+
+    exit_code: int
+    stdout: bytes
+    stderr: bytes
 
 
 def python_words(program: str) -> list[str]:

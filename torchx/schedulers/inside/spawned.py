@@ -6,10 +6,10 @@ import os
 import signal
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, InsideProcess
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Mapping, Sequence

@@ -6,13 +6,12 @@ Each ability is a protocol: a backend has it by having its methods, and is asked
 from __future__ import annotations
 
 from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
 
 from torchx.util.abilities import Ability
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
-    from typing import Any
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check

@@ -7,23 +7,19 @@ SSH, or nowhere, in a test) is the business of its :class:`CommandRunner`.
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING, Protocol
 
 from torchx.errors import CommandError, TransientError
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Protocol
 
-    class CommandRunner(Protocol):
-        """Runs one command to its end. See :class:`LocalCommandRunner`."""
 
-        def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed: ...
-else:
+class CommandRunner(Protocol):
+    """Runs one command to its end. See :class:`LocalCommandRunner`."""
 
-    class CommandRunner:
-        """Runs one command to its end: ``run(argv, *, stdin="", timeout=None) -> Completed``."""
+    def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed: ...
 
 
 class ConnectedRunner(CommandRunner):

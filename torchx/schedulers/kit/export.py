@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torchx.schedulers.kit.shell import quote
 from torchx.specs.api import AppDryRunInfo
-from torchx.util.any import Any
 from torchx.util.records import dataclass, field
 
 __all__ = [

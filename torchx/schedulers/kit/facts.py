@@ -7,13 +7,13 @@ fold and what is said of it is the verdict's business. Facts are cheap to make; 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Protocol
+
 from torchx.specs.api import AppState, Role
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-    from typing import Protocol
 
     from torchx.schedulers.failures.reader import Evidence
     from torchx.specs.retries import Attempt

@@ -6,14 +6,13 @@ import re
 import time
 from collections.abc import Iterable
 from enum import Enum
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import ConfigError, NotFoundError
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import datetime
-    from typing import Any
 
 
 class Stream(str, Enum):

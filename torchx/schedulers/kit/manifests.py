@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
-from torchx.util.any import Any
 from torchx.util.secrets import mask_args, mask_env
 
 _WORDS = ("command", "ContainerEntrypoint", "ContainerArguments")

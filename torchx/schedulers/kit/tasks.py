@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.schedulers.kit.shell import env_words, exports, quote
@@ -9,7 +11,6 @@ from torchx.specs.api import AppDef, AppState, Role, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable, fill
 from torchx.util.records import replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 

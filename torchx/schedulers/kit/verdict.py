@@ -14,12 +14,12 @@ Backends report :class:`~torchx.schedulers.kit.facts.JobFacts`; whoever asks (``
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.api import NONE, DescribeAppResponse
 from torchx.specs.api import AppState, ReplicaStatus, RoleStatus, is_terminal
 from torchx.util.records import dataclass, replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import JobFacts, Look, ReplicaFacts, RoleFacts

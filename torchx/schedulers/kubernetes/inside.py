@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from torchx.errors import BackendError
 from torchx.schedulers.inside import STDERR, STDOUT, InsideProcess
 from torchx.schedulers.inside.marks import MarkedProcess, kill_words
@@ -10,10 +12,8 @@ from torchx.schedulers.kubernetes.pod_answers import main_container, read_pod
 from torchx.schedulers.kubernetes.spdy import Spdy
 from torchx.specs.api import AppState
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from torchx.schedulers.inside import Tty
 

@@ -6,16 +6,15 @@ Each has an upgrade of its own: all streams of one would be held up by one that 
 from __future__ import annotations
 
 import functools
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.inside import STDERR, STDOUT, Duplex
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.spdy import Spdy
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
 
 _PROTOCOL = "portforward.k8s.io"
 _ERROR, _DATA = 1, 3

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import struct
+from typing import TYPE_CHECKING
 
 from torchx.errors import BackendError, TransientError
 from torchx.schedulers.kubernetes.client import KubeApi
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 

@@ -8,6 +8,7 @@ import stat
 import time
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import DescribeAppResponse
@@ -18,7 +19,6 @@ from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, repl
 from torchx.supervisor.proctree import is_stopped
 from torchx.supervisor.reader import JobReader, ask_to_cancel, wait_for_end
 from torchx.supervisor.statefile import TASKS, TERMINAL, ForeignJobError, JobState, StateFileError
-from torchx.util.any import Any
 from torchx.util.notices import logger
 
 _TIDY_EVERY_S = 3600.0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
+from typing import Any
 
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.follow import Cursor, Follower
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.specs.api import is_terminal
 from torchx.supervisor.layout import COMBINED_LOG, STARTS_INDEX, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
-from torchx.util.any import Any
 
 _SOONEST_S = 0.005
 _LATEST_S = 0.1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.ids import make_unique
@@ -15,10 +16,7 @@ from torchx.specs.api import AppDef, Role
 from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.schedulers.local.images import ImageProvider
     from torchx.schedulers.local.options import Opts
 ENV_CUDA_VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.secrets import revealed
@@ -23,10 +24,8 @@ from torchx.supervisor.layout import (
     WATCHED,
 )
 from torchx.supervisor.proctree import boot_id, pid_namespace
-from torchx.util.any import Any
 from torchx.util.notices import logger
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.local.jobs import LocalJobs
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.api import DescribeAppResponse
@@ -26,10 +27,7 @@ from torchx.specs.tasks import ENV_TASK, TaskList, fill
 from torchx.supervisor.layout import USED_FILE, task_log, task_metrics
 from torchx.supervisor.statefile import TASKS, JobState
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.schedulers.local.jobs import LocalJobs
     from torchx.schedulers.metrics import ReplicaMetrics
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch import hangs
 from torchx.schedulers.batch.folders import JobFolder, folder_name
@@ -16,7 +17,6 @@ from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.lsf.replicas import ATTEMPT_FILE, EXIT_FILE, SILENT_FILE, UP_FILE
 from torchx.specs.api import RetryPolicy, Role
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess
     from torchx.schedulers.stacks import Stacks

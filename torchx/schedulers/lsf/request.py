@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import shlex
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.batch.folders import SECRETS_FILE
@@ -32,7 +33,6 @@ from torchx.specs.api import AppDef, Role, parse_app_handle
 from torchx.specs.serialize import masked
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.lsf.sweeps import Arrays
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
@@ -31,7 +32,6 @@ from torchx.specs.api import AppDef, AppState, Role, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable
 from torchx.util.records import dataclass
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.facts import JobFacts, Look

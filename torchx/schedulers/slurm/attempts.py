@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.attempts import ends_of, said
@@ -26,7 +27,6 @@ from torchx.specs.api import AppDef
 from torchx.specs.failures import Failure
 from torchx.specs.retries import RETRY, Attempt, RetryRules
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
-from torchx.util.any import Any
 
 _DOWN = ("down", "drain", "fail", "unk", "not_resp", "no_resp")
 _STATES = {"failed": "FAILED", "timeout": "TIMEOUT"}

@@ -6,10 +6,10 @@ https://github.com/NVIDIA/pyxis#usage, https://apptainer.org/docs/user/latest/cl
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.kit.shell import quote
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.slurm.request import SlurmReplicaRequest
 

@@ -7,6 +7,7 @@ import os
 import posixpath
 import time
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.batch.base import BatchScheduler
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
@@ -19,10 +20,7 @@ from torchx.schedulers.slurm.request import SAMPLER_FILE, SlurmBatchRequest
 from torchx.specs.api import AppDryRunInfo
 from torchx.supervisor.layout import METRICS_FILE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.schedulers.slurm.sweeps import Sweep

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.foreign import ForeignAtSites, task_facts
@@ -25,8 +26,6 @@ from torchx.schedulers.slurm.reasons import ENDINGS, app_state
 from torchx.schedulers.slurm.records import JobRecord
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
-
-TYPE_CHECKING = False
 
 _Replicas = list[tuple[str, int]]
 

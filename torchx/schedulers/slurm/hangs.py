@@ -9,13 +9,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch import hangs
 from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.slurm.events import EVENTS_FILE, JobEvents, parse_events
 from torchx.schedulers.slurm.notices import NOTICES_FILE
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess
     from torchx.schedulers.stacks import Stacks

@@ -8,6 +8,7 @@ from __future__ import annotations
 import posixpath
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.batch.folders import JobFolder, folder_name
@@ -16,7 +17,6 @@ from torchx.schedulers.inside import Tty
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.specs.tasks import replica_of
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.batch.inside import Run, Spawn
     from torchx.schedulers.slurm.sweeps import Sweep

@@ -16,6 +16,7 @@ import signal
 import sys
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.folders import JobFolder
@@ -27,7 +28,6 @@ from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.specs.api import NONE, AppDef, AppStatus
 from torchx.specs.notices import NOTIFY, hang_event, wish_of
 from torchx.supervisor.watchdog import seen
-from torchx.util.any import Any
 
 NOTICES_FILE = "notices.json"
 SENT_FILE = "notices.sent"

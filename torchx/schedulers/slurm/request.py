@@ -6,6 +6,7 @@ import copy
 import os
 import sys
 from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.batch.attempts import script
@@ -20,10 +21,7 @@ from torchx.specs.api import AppDef, BindMount, Role
 from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_env
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any
-
     from torchx.schedulers.slurm.sweeps import Arrays
     from torchx.specs.retries import RetryRules
 

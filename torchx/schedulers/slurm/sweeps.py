@@ -6,6 +6,7 @@ import copy
 import posixpath
 import re
 from collections.abc import Callable, Container, Sequence
+from typing import TYPE_CHECKING
 
 from torchx.errors import CommandError, NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
@@ -34,7 +35,6 @@ from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable, fill_in
 from torchx.util.records import dataclass, replace
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.batch.base import Submission
     from torchx.schedulers.kit.facts import ReplicaFacts

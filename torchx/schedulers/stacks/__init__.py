@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.stacks.calls import Call, tell_apart, told
 from torchx.util.records import dataclass, field
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Any
 
 __all__ = ["Frame", "Group", "RankStack", "Stacks", "parse", "probe_text"]
 

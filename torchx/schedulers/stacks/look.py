@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from contextlib import suppress
+from typing import TYPE_CHECKING
 
 from torchx.errors import TorchXError
 from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.stacks import Stacks, parse, probe_text
 from torchx.schedulers.stacks.probe import NO_SPY
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from concurrent.futures import Future

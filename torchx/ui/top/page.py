@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -28,7 +28,6 @@ from torchx.ui.top.rows import BAD, MUTED, Rows, marked
 from torchx.util.datetime import ago, duration
 from torchx.util.term import printable
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.ui.top.app import Top
 

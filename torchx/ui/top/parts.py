@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from typing import Any
 
 from torchx.runner.shown import usage_table
 from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.specs.api import AppStatus
 from torchx.specs.tasks import TaskList, TaskTable, progress
 from torchx.ui.top.rows import BAD, MUTED, STATE, STYLES, Cells, Table, marked
-from torchx.util.any import Any
 from torchx.util.datetime import ago, duration
 
 _HOST, _MOST_HOST = 9, 40  # columns

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from torchx.errors import BackendError, TorchXError, TransientError
-from torchx.util.any import Any
 
 NO_PROGRAM = "its entrypoint is not a program of its image"
 

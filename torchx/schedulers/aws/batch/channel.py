@@ -14,13 +14,12 @@ import struct
 import threading
 import time
 import uuid
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotSupportedError, TorchXError, TransientError
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any
 
     _Message = tuple[str, int, int, bytes, uuid.UUID]
     """What it is, its number, of data its type, the payload, and which it is."""

@@ -9,6 +9,7 @@ import binascii
 import re
 import signal
 import time
+from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, MissingDependencyError, NotSupportedError, install_extra
 from torchx.schedulers.aws.batch import answers
@@ -21,10 +22,8 @@ from torchx.schedulers.inside.marks import MarkedProcess, kill_words
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.specs.api import AppState
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Any
 
     from torchx.schedulers.aws.client import Clients
     from torchx.schedulers.inside import Tty

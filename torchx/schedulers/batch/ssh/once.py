@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+from typing import TYPE_CHECKING
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, UnreachableError
@@ -15,7 +16,6 @@ from torchx.schedulers.batch.ssh.script import join
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.shell import quote
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 

@@ -19,6 +19,7 @@ import subprocess
 import sys
 import tarfile
 from collections.abc import Iterable
+from typing import TYPE_CHECKING, BinaryIO
 
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.kit.commands import last_line
@@ -29,10 +30,8 @@ from torchx.util.records import dataclass
 from torchx.workspace.content import DIRECTORY, LINK, Entry, content_hash, entries
 from torchx.workspace.hashes import FileHashes
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     import logging
-    from typing import BinaryIO
 
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 _NOT_EMPTY = 45  # exit code of our script

@@ -10,6 +10,7 @@ import os
 import subprocess
 import time
 from collections.abc import Sequence
+from typing import Any, BinaryIO
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, UnreachableError, login_error, no_master, no_session
@@ -19,10 +20,6 @@ from torchx.schedulers.batch.ssh.script import Answer, command_line, enclose, jo
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
 from torchx.schedulers.kit.shell import quote
 from torchx.util.notices import logger
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, BinaryIO
 
 COMMAND_S = 120.0
 """How long a command may take when its caller does not say."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch.site import Site
 from torchx.specs.api import CfgVal, runopts
 
-TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
     from torchx.schedulers.inside import Tty

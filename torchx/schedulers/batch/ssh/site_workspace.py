@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterable, Mapping
+from typing import Any
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.batch.site import Site
@@ -12,7 +13,6 @@ from torchx.schedulers.batch.sites import SiteScheduler
 from torchx.schedulers.batch.ssh.site import site_of
 from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
 from torchx.specs.images import report_workspace_hash, set_workspace_hash
-from torchx.util.any import Any
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
 
 _TAKEN = "site_workspace.job_dirs"
