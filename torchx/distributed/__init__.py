@@ -19,14 +19,15 @@ from __future__ import annotations
 
 import os
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Literal
 
 from torchx.distributed import stacks
 from torchx.errors import MissingDependencyError, SpecError
 from torchx.settings import ENV_JOB_ID
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any, Literal
 
     import torch
 

@@ -18,9 +18,12 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
 
 __all__ = ["progress", "should_checkpoint"]
 

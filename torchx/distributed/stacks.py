@@ -16,7 +16,10 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import IO, Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO, Any
 
 __all__ = ["offer", "offer_calls"]
 

@@ -28,9 +28,11 @@ IPython before a shell of it is there: the module can be imported anywhere, at t
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from torchx.notebook.job import Job
     from torchx.notebook.workspace import WORKSPACE, workspacefile
 

@@ -56,9 +56,10 @@ class ForeignJobs(_Base):
 
         It shares the connections and the configuration of the backend.
         """
-        view: Any = copy.copy(backend)
-        view.__class__ = type(cls.__name__, (cls, type(backend)), {"__doc__": cls.__doc__})
-        return view  # type: ignore[no-any-return]  # made of both a moment ago
+        both: type[Self] = type(cls.__name__, (cls, type(backend)), {"__doc__": cls.__doc__})
+        view = both.__new__(both)
+        vars(view).update(vars(backend))
+        return view
 
     @abstractmethod
     def find(self, reference: str) -> Named | None:
