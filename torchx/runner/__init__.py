@@ -1,4 +1,4 @@
-"""The verbs: run a job, and ask, wait for, cancel or delete it.
+"""Submits jobs, and describes, waits for, cancels and deletes them.
 
 >>> from torchx.runner import get_runner
 >>> with get_runner() as runner:
@@ -14,5 +14,5 @@ from torchx.specs.configured import provide_named_resources
 
 __all__ = ["Runner", "get_runner"]
 
-# At the import, so that `torchx.specs.resource(h=...)` of a program knows what `torchx run` knows.
+# At import time, so that `torchx.specs.resource(h=...)` finds the named resources of the config files in any program.
 provide_named_resources(lambda: config.get_section("named_resources"))

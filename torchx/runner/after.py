@@ -1,4 +1,4 @@
-"""One job after another: which scheduler can see to it, and waiting for it here."""
+"""Jobs that start after other jobs: by a dependency of the scheduler, or by waiting in this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _ENDS = {"ok": "succeeded", "any": "ended", "fail": "failed"}
 
 
 class NotStartedError(TorchXError):
-    """The job before has not ended as it should, so that the one after it is not submitted."""
+    """The earlier job did not end as the condition requires, so the later job is not submitted."""
 
     exit_code = EXIT_JOB_FAILED
 
@@ -26,18 +26,19 @@ class NotStartedError(TorchXError):
 def put_after(
     runner: Runner, app: AppDef, earlier: Sequence[str], scheduler: str, *, sweep: bool = False
 ) -> list[tuple[str, str]]:
-    """Writes down in a job which jobs come before it.
+    """Adds the dependencies of a job to its metadata.
 
     Args:
-        earlier: references to jobs, each perhaps with ``:ok``, ``:any`` or ``:fail``; and perhaps ``wait``.
-        sweep: the job is a sweep, for which no scheduler waits.
+        earlier: references to jobs, each with an optional condition ``:ok``, ``:any`` or ``:fail``; ``wait`` among them
+            allows this process to wait for jobs that the scheduler cannot wait for.
+        sweep: the job is a sweep, which no scheduler can start after another job.
 
     Returns:
-        Conditions and handles of those that somebody has to wait for here, as :func:`wait_for` does.
+        Conditions and handles of the jobs that the caller must wait for, with :func:`wait_for`.
 
     Raises:
-        NotFoundError: there is no such job on record.
-        SpecError: there is nothing to wait for.
+        NotFoundError: a job is not on record.
+        SpecError: ``earlier`` has no job.
     """
     jobs = [split_condition(reference) for reference in earlier if reference != WAIT]
     if not jobs:
@@ -54,11 +55,11 @@ def put_after(
 
 
 def wait_for(runner: Runner, condition: str, handle: str) -> None:
-    """Returns once a job has ended as it should.
+    """Waits until a job has ended, and checks that it meets the condition.
 
     Raises:
-        NotFoundError: nobody knows it any more.
-        NotStartedError: it has ended otherwise.
+        NotFoundError: the job is no longer known.
+        NotStartedError: the job did not meet the condition.
     """
     status = runner.wait(handle)
     if status is None:
@@ -72,10 +73,10 @@ def wait_for(runner: Runner, condition: str, handle: str) -> None:
 
 
 def check_after(app: AppDef, scheduler: str, caps: Capabilities) -> None:
-    """Refuses jobs that the scheduler cannot wait for.
+    """Checks that the scheduler can wait for the jobs that ``app`` depends on.
 
     Raises:
-        NotSupportedError: it starts no job after another, or not after one of another scheduler.
+        NotSupportedError: it has no such dependencies, or not with this condition, or the job is of another scheduler.
     """
     for condition, handle in earlier_jobs(app):
         if not caps.after:
@@ -86,14 +87,10 @@ def check_after(app: AppDef, scheduler: str, caps: Capabilities) -> None:
                 hint=_HINT,
             )
         if parse_app_handle(handle).scheduler_backend != scheduler:
-            raise NotSupportedError(f"`{scheduler}` cannot wait for `{handle}`, of which it knows nothing", hint=_HINT)
+            raise NotSupportedError(f"`{scheduler}` cannot wait for `{handle}` of another scheduler", hint=_HINT)
 
 
 def refuse_sweep(app: AppDef) -> None:
-    """Refuses a sweep after other jobs.
-
-    Raises:
-        NotSupportedError: there are such.
-    """
+    """Raises NotSupportedError if a sweep depends on other jobs."""
     if AFTER in app.metadata:
         raise NotSupportedError("no scheduler starts a sweep after another job", hint=_HINT)

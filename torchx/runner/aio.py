@@ -1,4 +1,4 @@
-"""The Runner for programs with ``asyncio``: each verb, awaited."""
+"""The Runner's verbs as coroutines for ``asyncio``."""
 
 from __future__ import annotations
 
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 
 class AsyncRunner:
-    """``await runner.aio.VERB(...)`` is ``runner.VERB(...)``, and others have their turn meanwhile.
+    """Runs the Runner's verbs without blocking the event loop: ``await runner.aio.VERB(...)``.
 
-    The verbs take one another's turn in a thread of their own. Waiting needs none: any number of ``wait`` may be
-    awaited at once, and all of them together ask each scheduler no more often than one does. Changes come from
-    ``async for change in runner.watch(...)``.
+    The verbs run one after the other in a single thread. :meth:`wait` does not occupy that thread: any number of jobs
+    can be awaited concurrently, and together they poll each scheduler no more often than a single one. For state
+    changes, use ``async for change in runner.watch(...)``.
     """
 
     def __init__(self, runner: RunnerVerbs) -> None:
-        self._runner: Runner = runner  # type: ignore[assignment]  # whose base it is
+        self._runner: Runner = runner  # type: ignore[assignment]  # RunnerVerbs is the base class of Runner
         self._executor: Executor | None = None
         self._news: News | None = None
         self._waiting = 0
 
     def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
-        work = getattr(self._runner, verb)
-        if verb.startswith("_") or not callable(work):
+        method = getattr(self._runner, verb)
+        if verb.startswith("_") or not callable(method):
             raise AttributeError(f"`{verb}` is not a verb of the Runner")
 
         async def awaited(*args: Any, **arguments: Any) -> Any:
-            return await self._call(work, *args, **arguments)
+            return await self._call(method, *args, **arguments)
 
         return awaited
 
     async def wait(self, app_handle: str, timeout: float | None = None) -> AppStatus | None:  # as `Runner.wait`
-        """As :meth:`torchx.runner.api.Runner.wait`.
+        """Waits until a job ends and returns its status; see :meth:`torchx.runner.api.Runner.wait`.
 
         Raises:
-            WaitTimeoutError: the job has not ended in time; it is a ``TimeoutError``.
+            WaitTimeoutError: the job has not ended within ``timeout`` seconds; a subclass of ``TimeoutError``.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         handle = await self._call(self._runner.resolve, app_handle)
@@ -68,16 +68,15 @@ class AsyncRunner:
                 news.close()
 
     def _begin(self, handle: str) -> News:
-        """What all who wait sleep on."""
+        """Adds a job to the News on which all waiting coroutines sleep."""
         if self._news is None:
             self._news = self._runner.news([])
         self._news.add([handle])
         self._waiting += 1
         return self._news
 
-    async def _call(self, work: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
+    async def _call(self, method: Callable[..., Any], *args: Any, **arguments: Any) -> Any:
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(1, "torchx verbs")  # a Runner is not made for several threads
-        return await asyncio.get_running_loop().run_in_executor(
-            self._executor, functools.partial(work, *args, **arguments)
-        )
+            self._executor = ThreadPoolExecutor(1, "torchx verbs")  # one thread: a Runner is not thread-safe
+        call = functools.partial(method, *args, **arguments)
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)

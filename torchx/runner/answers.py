@@ -1,4 +1,4 @@
-"""What the Runner says of a job, from what its scheduler and the record say."""
+"""Builds the status of a job from its scheduler's answer, or from the run registry."""
 
 from __future__ import annotations
 
@@ -17,28 +17,28 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse
 
 FRESH_S = 60.0
-"""For this many seconds after a submission, a scheduler may not show the job yet."""
+"""For this many seconds after a submission, a scheduler may not list the job yet."""
 
 MOST_ENDED = 1000
-"""Of so many jobs that have ended the status is kept."""
+"""How many statuses of jobs that have ended are cached."""
 
 
 def message_of(found: DescribeAppResponse) -> str:
-    """What the scheduler says of the job; empty when nothing."""
+    """The scheduler's message about the job; empty if there is none."""
     return "" if found.msg == NONE else found.msg
 
 
 def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
-    """The status of a job that its scheduler knows.
+    """Builds the status from a scheduler's answer.
 
     Args:
-        near: the scheduler is on this machine, where a job starts when it is submitted.
+        near: the scheduler runs on this machine, where a job starts as soon as it is submitted.
     """
     if found.state is AppState.FAILED:
         from torchx.runner.secrets import learn_roles
         from torchx.schedulers.kit.verdict import on_answer
 
-        learn_roles(found.roles)  # the cause may show one
+        learn_roles(found.roles)  # the cause may contain a secret
         found = on_answer(found)
     return AppStatus(
         found.state,
@@ -57,44 +57,45 @@ def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
 
 
 def last_known(run: Run | None) -> AppStatus | None:
-    """The status of a job that its scheduler does not know, from the record; None when there is none."""
+    """The recorded status of a job that its scheduler does not know; None if the job is not on record."""
     if run is None:
         return None
     if run.is_terminal():
-        note = f"as last seen; `{run.scheduler}` no longer knows this job"
-        return AppStatus(run.state, msg=f"{run.msg} ({note})" if run.msg else note)
+        return AppStatus(run.state, msg=_with_note(run, f"as last seen; `{run.scheduler}` no longer knows this job"))
     if is_fresh(run):
         return AppStatus(AppState.SUBMITTED, msg=f"`{run.scheduler}` does not show the job yet")
     return AppStatus(AppState.UNKNOWN, msg=lost(run), as_of=run.updated_at, gone=True)
 
 
 def as_recorded(run: Run | None, error: BackendError) -> AppStatus:
-    """The last state on record of a job whose scheduler cannot be queried.
+    """The last recorded status of a job whose scheduler cannot be queried.
 
     Raises:
-        BackendError: there is no record of it.
+        BackendError: the job is not on record.
     """
     if run is None:
         raise error
     note = f"last seen {run.state.name} {ago(run.updated_at)}; `{run.scheduler}` cannot be queried: {error}"
-    msg = f"{run.msg} ({note})" if run.msg else note
-    over = run.is_terminal()
-    ended = run.ended_at if over else None
-    return AppStatus(run.state, msg=msg, ended_at=ended, as_of=run.updated_at, error=error)
+    ended_at = run.ended_at if run.is_terminal() else None
+    return AppStatus(run.state, msg=_with_note(run, note), ended_at=ended_at, as_of=run.updated_at, error=error)
+
+
+def _with_note(run: Run, note: str) -> str:
+    return f"{run.msg} ({note})" if run.msg else note
 
 
 def is_fresh(run: Run) -> bool:
-    """Whether the run was submitted so recently that its scheduler, which never showed it, may not do so yet."""
+    """Whether the run was submitted so recently that its scheduler may not list it yet."""
     return run.state in (AppState.UNSUBMITTED, AppState.SUBMITTED) and time.time() - run.created_at < FRESH_S
 
 
 def lost(run: Run) -> str:
-    """What to say of a run that its scheduler no longer knows."""
+    """The message for a run that its scheduler no longer knows."""
     return f"`{run.scheduler}` no longer knows this job; it was last seen {run.state.name}"
 
 
 def definition(found: DescribeAppResponse | None, run: Run | None, app_id: str) -> AppDef | None:
-    """The AppDef of a job: the scheduler's roles if it has them, else the record's, whose secrets are masked."""
+    """The AppDef of a job: the scheduler's roles if it reports them, else the recorded ones, with secrets masked."""
     recorded = run.appdef() if run is not None else None
     if found is not None and found.roles:
         name, metadata = (recorded.name, recorded.metadata) if recorded is not None else (app_id, {})
@@ -105,13 +106,13 @@ def definition(found: DescribeAppResponse | None, run: Run | None, app_id: str) 
 
 
 def check_replica(replicas: Sequence[tuple[str, int]], handle: str, role_name: str, k: int) -> None:
-    """Refuses a role or replica that the job does not have.
+    """Checks that a job has a role and replica.
 
     Args:
-        replicas: all that it has; none: the scheduler does not say.
+        replicas: all replicas of the job; empty: not known, nothing is checked.
 
     Raises:
-        NotFoundError: the hint says what there is.
+        NotFoundError: it does not have it; the hint lists what it has.
     """
     if not replicas or (role_name, k) in replicas:
         return
@@ -128,7 +129,7 @@ def check_replica(replicas: Sequence[tuple[str, int]], handle: str, role_name: s
 
 
 class Jobs(list):  # type: ignore[type-arg]  # a base with an argument would import typing's machinery
-    """A list of jobs that a notebook shows as a table."""
+    """A list of jobs that a notebook renders as a table."""
 
     def _repr_html_(self) -> str:
         from torchx.specs.html_pages import jobs_html
@@ -137,10 +138,10 @@ class Jobs(list):  # type: ignore[type-arg]  # a base with an argument would imp
 
 
 class EndedJobs:
-    """The last statuses of jobs of this machine that have ended, by handle: they stay so while their jobs are there.
+    """Caches the final statuses of local jobs by handle; an entry is valid as long as its job exists.
 
     Args:
-        most: how many are kept; all others are asked for again.
+        most: maximum number of entries; the oldest are dropped.
 
     >>> from torchx.specs.api import AppState
     >>> jobs, there = EndedJobs(), ["job-1"]
@@ -154,33 +155,32 @@ class EndedJobs:
 
     def __init__(self, most: int = MOST_ENDED) -> None:
         self._most = most
-        self._kept: dict[str, tuple[AppStatus, Callable[[], bool]]] = {}
+        self._entries: dict[str, tuple[AppStatus, Callable[[], bool]]] = {}
 
     def keep(self, handle: str, status: AppStatus, is_there: Callable[[], bool] | None) -> None:
-        """Keeps the status, which remains the caller's own.
+        """Caches a copy of the status.
 
         Args:
-            is_there: whether the job is still there, see :meth:`torchx.schedulers.api.Scheduler.still_there`; None:
-                that is not known, and nothing is kept.
+            is_there: returns whether the job still exists, see :meth:`torchx.schedulers.api.Scheduler.still_there`;
+                None: the scheduler cannot check that, and nothing is cached.
         """
         if is_there is None:
             return
-        for oldest in list(self._kept)[: max(len(self._kept) - self._most + 1, 0)]:
-            self._kept.pop(oldest, None)  # which another thread may have done
-        self._kept[handle] = (copy_data(status), is_there)
+        for oldest in list(self._entries)[: max(len(self._entries) - self._most + 1, 0)]:
+            self._entries.pop(oldest, None)  # another thread may have removed it
+        self._entries[handle] = (copy_data(status), is_there)
 
     def status(self, handle: str) -> AppStatus | None:
-        """A status of one's own; None when there is none, or the job was deleted."""
-        kept = self._kept.get(handle)
-        if kept is None:
+        """Returns a copy of the cached status; None if there is none, or the job was deleted."""
+        entry = self._entries.get(handle)
+        if entry is None:
             return None
-        status, is_there = kept
+        status, is_there = entry
         if not is_there():
-            self._kept.pop(handle, None)
+            self._entries.pop(handle, None)
             return None
         copy: AppStatus = copy_data(status)
         return copy
 
     def clear(self) -> None:
-        """Forgets all of them."""
-        self._kept.clear()
+        self._entries.clear()

@@ -1,4 +1,4 @@
-"""The Runner: every verb that a job understands."""
+"""The :class:`Runner`, which submits jobs to schedulers and manages them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,17 @@ __all__ = [
 
 
 class Runner(RunnerVerbs):
-    """Submits jobs to schedulers, and shows, waits for, cancels and deletes them.
+    """Submits jobs to schedulers, and describes, waits for, cancels and deletes them.
 
-    Every verb that takes an app handle also takes an app id, the beginning of one that is unambiguous among the runs
-    on record, or ``@last``.
+    A method that takes an app handle also takes an app id, an unambiguous prefix of the app id of a run on record, or
+    ``@last`` for the newest run.
 
     Args:
-        name: the session's name, part of the handles of its jobs.
-        scheduler_factories: name to factory; all that are installed when None.
-        component_defaults: component to argument to text; the config files' ``[component:NAME]`` when None.
-        scheduler_params: arguments for the factories.
+        name: session name, which is part of the handles of this Runner's jobs.
+        scheduler_factories: factory of each scheduler, by name; None: all installed schedulers.
+        component_defaults: default arguments as text, by component and argument; None: those of the sections
+            ``[component:NAME]`` of the config files.
+        scheduler_params: keyword arguments for the factories.
 
     >>> from torchx.specs import AppDef, Role
     >>> app = AppDef("hello", [Role("echo", image="/tmp", entrypoint="echo", args=["hello"])])
@@ -57,12 +58,13 @@ class Runner(RunnerVerbs):
 def get_runner(
     name: str | None = None, component_defaults: dict[str, dict[str, str]] | None = None, **scheduler_params: Any
 ) -> Runner:
-    """A Runner with all schedulers that are installed.
+    """Returns a Runner with all installed schedulers.
 
     Args:
-        name: the session's name, part of the handles of its jobs; ``torchx`` when None.
-        component_defaults: component to argument to text; the config files' ``[component:NAME]`` when None.
-        scheduler_params: arguments for the schedulers.
+        name: session name, which is part of the handles of this Runner's jobs; None: ``torchx``.
+        component_defaults: default arguments as text, by component and argument; None: those of the sections
+            ``[component:NAME]`` of the config files.
+        scheduler_params: keyword arguments for the schedulers.
 
     >>> with get_runner("docs") as runner:
     ...     runner

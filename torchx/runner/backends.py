@@ -1,4 +1,4 @@
-"""The schedulers of one Runner: made when they are first asked for, once for each session; several asked at once."""
+"""The scheduler instances of a Runner, and concurrent queries to several of them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 
 NEAR_S = 0.2
-"""A scheduler whose ``wait_hint`` is below this answers from this machine: asking it costs microseconds."""
+"""A scheduler whose ``wait_hint`` is below this runs on this machine: a query costs microseconds."""
 
 
 class Backends:
-    """Schedulers by name.
+    """Scheduler instances by name and session, created on first use.
 
     Args:
-        factories: name to factory; all that are installed when None.
-        params: arguments for the factories.
+        factories: factory of each scheduler, by name; None: all installed schedulers.
+        params: keyword arguments for the factories.
     """
 
     def __init__(self, factories: Mapping[str, SchedulerFactory] | None, params: Mapping[str, object]) -> None:
@@ -37,7 +37,7 @@ class Backends:
         self._opts: dict[str, runopts] = {}
 
     def factories(self) -> Mapping[str, SchedulerFactory]:
-        """Name to factory, the default scheduler first."""
+        """The factories by name, the default scheduler first."""
         if self._factories is None:
             from torchx.schedulers import get_scheduler_factories
 
@@ -48,28 +48,26 @@ class Backends:
         """The scheduler of that name, for the jobs of a session.
 
         Raises:
-            UnknownSchedulerException: there is none of that name.
-            TorchXError: it cannot be loaded or set up; the message names it.
+            UnknownSchedulerException: there is no scheduler of that name.
+            TorchXError: the scheduler cannot be loaded or created; the message names it.
         """
         key = (name, session)
-        found = self._made.get(key)
-        if found is None:
-            found = self._made[key] = self._make(name, session)
-        return found
+        if key not in self._made:
+            self._made[key] = self._make(name, session)
+        return self._made[key]
 
     def run_opts(self, name: str, session: str) -> runopts:
-        """The run options of a scheduler; not to be changed."""
-        opts = self._opts.get(name)
-        if opts is None:
-            opts = self._opts[name] = self.get(name, session).run_opts()
-        return opts
+        """The run options of a scheduler, cached; callers must not modify them."""
+        if name not in self._opts:
+            self._opts[name] = self.get(name, session).run_opts()
+        return self._opts[name]
 
     def another(self) -> Backends:
-        """Schedulers of the same names, for another thread."""
+        """New instances of the same schedulers, for another thread."""
         return Backends(self._factories, self._params)
 
     def close(self) -> None:
-        """Closes the schedulers; they are made anew when they are asked for."""
+        """Closes the schedulers; they are created again on next use."""
         made, self._made = self._made, {}
         for scheduler in made.values():
             scheduler.close()
@@ -96,17 +94,17 @@ class Backends:
 
 
 def is_near(scheduler: Scheduler[Any]) -> bool:
-    """Whether the scheduler answers from this machine."""
+    """Whether the scheduler runs on this machine."""
     from torchx.schedulers.api import Scheduler
 
     return isinstance(scheduler, Scheduler) and scheduler.wait_hint < NEAR_S
 
 
 def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> list[T | None]:
-    """The answer to each question; None to those that took too long, or raised an error.
+    """Calls functions concurrently and returns their results; None for one that raised an error or took too long.
 
     Args:
-        timeout_s: how long all of them together may take. A question that takes longer goes on, and nobody listens.
+        timeout_s: time limit in seconds for all of them. A call that exceeds it goes on; its result is ignored.
 
     >>> answers_within(10, [lambda: 1, lambda: 2])
     [1, 2]
@@ -119,7 +117,7 @@ def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> li
         results[i] = questions[i]()
 
     deadline = time.monotonic() + timeout_s
-    # Daemons: a cluster that does not answer must not keep the program from ending.
+    # Daemon threads: a cluster that does not answer must not keep the program from exiting.
     threads = [threading.Thread(target=work, args=(i,), daemon=True) for i in range(len(questions))]
     for thread in threads:
         thread.start()

@@ -1,4 +1,4 @@
-"""Many jobs that differ in some values, submitted as one sweep, and their results as they come."""
+"""Similar apps submitted as one sweep by ``Runner.run_many``, and their results as tasks end."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from torchx.runner.verbs import RunnerVerbs
 
 _FIRST_S, _MOST_S = 0.05, 5.0
-_SHARE = 10  # of the time a look takes is slept at least, so that looking costs a tenth of a processor
+_SHARE = 10  # pause between polls, in multiples of the time that a poll takes: polling uses a tenth of a core at most
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """How one task ended.
+    """The result of one task.
 
     Attributes:
-        number: of the task: that of its app in the list.
-        handle: of the task, which every verb of the Runner takes.
-        state: SUCCEEDED, FAILED, CANCELLED, or UNKNOWN where nobody saw how it ended.
-        exit_code: ``-n`` for signal n; None where it is not known.
+        number: number of the task: the index of its app in the list.
+        handle: app handle of the task, which every method of the Runner accepts.
+        state: SUCCEEDED, FAILED, CANCELLED, or UNKNOWN if the end of the task was not observed.
+        exit_code: ``-n`` if signal n killed the task; None if it is not known.
     """
 
     number: int
@@ -41,10 +41,10 @@ class TaskResult:
 
 
 class Batch:
-    """Tasks that were submitted together. ``await`` it for the results of all of them, in order.
+    """Tasks that were submitted together. ``await`` it to get the results of all tasks, in order.
 
     Attributes:
-        handle: of the sweep.
+        handle: app handle of the sweep.
     """
 
     def __init__(self, runner: RunnerVerbs, handle: str, count: int) -> None:
@@ -57,17 +57,17 @@ class Batch:
         return f"Batch({self.handle!r}, {self._count} tasks)"
 
     def status(self) -> AppStatus | None:
-        """The status of the sweep; its ``tasks`` are those of the batch."""
+        """Returns the status of the sweep; its ``tasks`` are those of the batch."""
         return self._runner.status(self.handle)
 
     def as_completed(self, timeout: float | None = None) -> Iterator[TaskResult]:
-        """The results, each once its task has ended.
+        """Iterates over the results, in the order in which tasks end.
 
         Args:
-            timeout: seconds to wait for all of them at most; None: for ever.
+            timeout: maximum time in seconds to wait for all tasks; None: no limit.
 
         Raises:
-            WaitTimeoutError: some have not ended in time; they go on.
+            WaitTimeoutError: some tasks have not ended within ``timeout``; they keep running.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         left, pause = set(range(self._count)), _FIRST_S
@@ -87,16 +87,16 @@ class Batch:
             time.sleep(nap if deadline is None else min(nap, deadline - now))
 
     def results(self, timeout: float | None = None) -> list[TaskResult]:
-        """The results of all tasks, in order. Raises as :meth:`as_completed`."""
+        """Waits for all tasks and returns their results in order; see :meth:`as_completed`."""
         return sorted(self.as_completed(timeout), key=lambda result: result.number)
 
     def failures(self) -> list[FailureGroup]:
-        """Why tasks failed, most frequent cause first."""
+        """Groups the failed tasks by cause, most frequent cause first."""
         status = self.status()
         return [] if status is None or status.tasks is None else self._runner.sweep_failures(self.handle, status.tasks)
 
     def cancel(self) -> None:
-        """Ends the tasks that run, and those that are to come."""
+        """Cancels the running and the pending tasks."""
         self._runner.cancel(self.handle)
 
     def __await__(self) -> Generator[Any, None, list[TaskResult]]:
@@ -109,7 +109,7 @@ class Batch:
         table = status.tasks if status is not None else None
         if status is None or (table is None and status.is_terminal()):
             raise UnknownAppException(self.handle)
-        if table is None:  # its scheduler cannot be asked just now
+        if table is None:  # its scheduler cannot be queried at the moment
             return []
         return [
             TaskResult(number=k, handle=f"{self.handle}/{k}", state=table.states[k], exit_code=table.exit_codes[k])
@@ -119,10 +119,10 @@ class Batch:
 
 
 def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str, ...]]]:
-    """One app with placeholders where these apps differ, the placeholders' names, and for each app its values.
+    """Merges apps into one template. Returns it, the names of its placeholders, and the values of each app.
 
     Raises:
-        SpecError: there are none, or they differ in more than arguments and values of variables.
+        SpecError: ``apps`` is empty, or they differ in more than arguments and values of environment variables.
     """
     if not apps:
         raise SpecError("there are no apps to run", hint="`run_many` takes a list with one app or more")
@@ -134,11 +134,11 @@ def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str,
         if len(set(texts)) == 1:
             return re.sub(rf"(?<!\$)\{{({NAME})\}}", r"{{\1}}", texts[0])
         names.append(f"v{len(names)}")
-        columns.append([unescaped(text) for text in texts])  # macros are replaced in the template alone
+        columns.append([unescaped(text) for text in texts])  # macros are substituted in the template only
         return f"{{{names[-1]}}}"
 
     def place(texts: list[str]) -> str:
-        """What stands there in the template: its macros, and between them what is alike or differs."""
+        """The text of the template: macros, which must be equal, and constant text or placeholders between them."""
         pieces = [split_macros(text) for text in texts] if any("${" in text for text in texts) else [[t] for t in texts]
         if any(found[1::2] != pieces[0][1::2] for found in pieces):
             raise SpecError(f"the apps differ in macros: `{texts[0]}`", hint="submit those with other macros apart")
@@ -165,7 +165,7 @@ def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str,
 def submit(
     runner: RunnerVerbs, apps: Sequence[AppDef], scheduler: str, given: dict[str, Any], max_parallel: int
 ) -> Batch:
-    """See :meth:`RunnerVerbs.run_many`."""
+    """Implements :meth:`RunnerVerbs.run_many`."""
     from torchx.runner import sweeps
 
     app, names, points = template(apps)
@@ -176,7 +176,7 @@ def submit(
 
 
 def _is_like(role: Any, other: Any) -> bool:
-    """Whether two roles differ in texts of arguments and variables alone."""
+    """Whether two roles differ only in the texts of arguments and environment variables."""
     mine, theirs = dict(vars(role)), dict(vars(other))
     for fields in (mine, theirs):
         args, env = fields.pop("args"), fields.pop("env")

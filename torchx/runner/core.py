@@ -1,4 +1,4 @@
-"""The Runner's ground: jobs are submitted, shown, ended, and found again by what they are called."""
+"""The Runner's core verbs: submit, describe, list, cancel and delete jobs, and resolve references to them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ DEFAULT_SESSION = "torchx"
 
 
 class RunnerCore:
-    """The verbs on which all others build; see :class:`torchx.runner.api.Runner`."""
+    """The core verbs of :class:`torchx.runner.api.Runner`; all other verbs are built on them."""
 
     _news: News | None = None
 
@@ -49,7 +49,7 @@ class RunnerCore:
         self._name = name or DEFAULT_SESSION
         self._backends = Backends(scheduler_factories, dict(scheduler_params or {}))
         self._component_defaults = component_defaults
-        self._apps: dict[str, AppDef] = {}  # subclasses keep what they launched here
+        self._apps: dict[str, AppDef] = {}  # for subclasses, which store the apps they launched here
         self._checked_config = False
         self._ended = answers.EndedJobs()
         self._waiter = wait.Waiter()
@@ -58,19 +58,26 @@ class RunnerCore:
     # -- about this Runner -----------------------------------------------------------------------
 
     def name(self) -> str:
-        """The session's name."""
+        """Returns the session name, which is part of the handles of this Runner's jobs."""
         return self._name
 
     def scheduler_backends(self) -> _Strings:
-        """Names of the schedulers, the default one first."""
+        """Returns the names of the installed schedulers, the default scheduler first."""
         return [*self._backends.factories()]
 
     def scheduler_run_opts(self, scheduler: str) -> runopts:
-        """The run options that a scheduler takes; :class:`UnknownSchedulerException` if it is not installed."""
+        """Returns the run options of a scheduler.
+
+        Raises:
+            UnknownSchedulerException: the scheduler is not installed.
+        """
         return self._scheduler(scheduler).run_opts()
 
     def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> Mapping[str, CfgVal]:
-        """Parses run options as on the command line, ``name=value,list=x;y``; :class:`ConfigError` if malformed.
+        """Parses run options in the syntax of the command line: ``name=value,list=x;y``.
+
+        Raises:
+            ConfigError: an option is malformed, or the scheduler does not have it.
 
         >>> from torchx.runner import Runner
         >>> Runner().cfg_from_str("local_cwd", "prepend_cwd=yes")
@@ -95,7 +102,10 @@ class RunnerCore:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
     ) -> str:
-        """Runs a component by its name; returns the app handle. See :meth:`dryrun_component` and :meth:`schedule`."""
+        """Submits a component by name and returns the app handle.
+
+        Arguments and errors are those of :meth:`dryrun_component` and :meth:`schedule`.
+        """
         with log_event("run_component", scheduler) as event:
             given = _given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id)
             info = self.dryrun_component(component, component_args, scheduler, **given)
@@ -110,14 +120,14 @@ class RunnerCore:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
-        """What :meth:`run_component` would submit.
+        """Returns the request that :meth:`run_component` would submit. Other arguments are those of :meth:`dryrun`.
 
         Args:
-            component: ``dist.ddp``, ``path/file.py:function``, or the name of a plugin's.
-            component_args: its command line, or its arguments by name.
+            component: name of a component: ``dist.ddp``, ``path/file.py:function``, or that of a plugin's component.
+            component_args: the component's command line as a list, or its arguments by name.
 
         Raises:
-            SpecError: there is no such component, or an argument is wrong.
+            SpecError: the component does not exist, or an argument is wrong.
         """
         from torchx.runner import components
 
@@ -132,7 +142,7 @@ class RunnerCore:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
     ) -> str:
-        """Submits an AppDef; returns the app handle. See :meth:`dryrun` and :meth:`schedule`."""
+        """Submits an AppDef and returns the app handle. Arguments and errors: :meth:`dryrun`, :meth:`schedule`."""
         with log_event("run", scheduler) as event:
             info = self.dryrun(app, scheduler, **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id))
             return self._schedule_or_discard(info, event)
@@ -145,20 +155,21 @@ class RunnerCore:
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
-        """What :meth:`run` would submit; ``print`` it to see it. ``app`` is not changed.
+        """Returns the request that :meth:`run` would submit; ``print`` it to see it. ``app`` is not changed.
 
         Args:
             scheduler: name of the scheduler.
-            cfg: run options; they go before those of the environment and the config files.
-            workspace: code to put onto the image of every role that has no workspace of its own.
-            parent_run_id: the run that this one belongs to, for the trackers.
+            cfg: run options; they override those of the environment and the config files.
+            workspace: code to build into the image of every role that has no workspace of its own.
+            parent_run_id: ID of the parent run, for trackers.
 
-        Returns: the request. Its ``_app``, ``_cfg``, ``_scheduler`` are what it was made of; ``_settings`` has the
-            value and the source of each run option.
+        Returns:
+            The request. ``_app``, ``_cfg`` and ``_scheduler`` hold what it was made from; ``_settings`` holds the value
+            and the source of each run option.
 
         Raises:
-            SpecError: the app cannot be run, or not by this scheduler.
-            ConfigError: a run option is wrong or missing.
+            SpecError: the app is invalid, or this scheduler cannot run it.
+            ConfigError: a run option is invalid or missing.
             UnknownSchedulerException: there is no scheduler of that name.
         """
         with log_event("dryrun", scheduler) as event:
@@ -173,10 +184,10 @@ class RunnerCore:
             return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """Submits what :meth:`dryrun` returned, and puts it on record; returns the app handle.
+        """Submits a request that :meth:`dryrun` returned, records the run, and returns the app handle.
 
         Raises:
-            BackendError: the scheduler refused.
+            BackendError: the scheduler rejected the request.
         """
         scheduler = dryrun_info._scheduler
         if scheduler is None:
@@ -187,18 +198,21 @@ class RunnerCore:
             return handle
 
     def discard(self, dryrun_info: AppDryRunInfo[Any]) -> None:
-        """Removes what :meth:`dryrun` made for its job alone, such as a job folder; the request cannot be submitted."""
+        """Removes what :meth:`dryrun` created for this job only, such as its job folder.
+
+        The request cannot be submitted afterwards.
+        """
         if dryrun_info._scheduler is not None:
             pipeline.discard(dryrun_info, self._scheduler(dryrun_info._scheduler))
 
     # -- what became of it -----------------------------------------------------------------------
 
     def resolve(self, reference: str) -> str:
-        """The app handle that a short reference means; a handle is returned as it is.
+        """Resolves a short reference to an app handle. A handle is returned unchanged.
 
         Raises:
-            NotFoundError: no run on record is called so.
-            HandleError: it could be any of several, or it is malformed.
+            NotFoundError: no run on record matches.
+            HandleError: several runs match, or the reference is malformed.
         """
         if "://" in reference:
             parse_app_handle(reference)
@@ -210,13 +224,13 @@ class RunnerCore:
         return run_registry().find(reference).handle
 
     def status(self, app_handle: str) -> AppStatus | None:
-        """The status of a job; None when neither its scheduler nor the record knows it.
+        """Returns the status of a job, or None if neither its scheduler nor the run registry knows the job.
 
-        A job that its scheduler no longer knows is in the state that was last seen, and ``msg`` says so. Likewise one
-        whose scheduler cannot be asked just now; then the status also has ``as_of`` and ``error``.
+        If the scheduler no longer knows the job, or cannot be queried, the status is the last recorded one, and ``msg``
+        says so. If it cannot be queried, the status also has ``as_of`` and ``error``.
 
         Raises:
-            BackendError: the scheduler cannot be asked, and nothing is on record of the job.
+            BackendError: the scheduler cannot be queried, and the job is not on record.
         """
         if not is_on() and (known := self._ended.status(app_handle)) is not None:
             return known
@@ -239,7 +253,7 @@ class RunnerCore:
             return status
 
     def describe(self, app_handle: str) -> AppDef | None:
-        """The job's definition, from its scheduler or else from the record; None when nobody knows it."""
+        """Returns the AppDef of a job, from its scheduler or else from the run registry; None if neither has it."""
         with log_event("describe") as event:
             handle, backend, app_id = self._find(app_handle)
             tell(event, handle=handle)
@@ -247,16 +261,16 @@ class RunnerCore:
             return answers.definition(found, run_registry().get(handle), app_id)
 
     def recorded(self, app_handle: str) -> Run | None:
-        """What is on record of the job: where its run options came from, its source code, times; None: nothing."""
+        """Returns the job's entry in the run registry: sources of its run options, code version, times; or None."""
         return run_registry().get(self.resolve(app_handle))
 
     def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> _Runs:
-        """The runs on record, of all schedulers, newest first.
+        """Returns the runs in the run registry, of all schedulers, newest first.
 
         Args:
-            refresh: ask the schedulers for those that were not seen to end. One that does not answer leaves the last
-                state, and says so in ``note``.
-            timeout_s: how long all schedulers together may take.
+            refresh: query the schedulers for the states of unfinished runs. If a scheduler does not answer, its runs
+                keep their last recorded state, and their ``note`` says why.
+            timeout_s: time limit in seconds for all schedulers together.
         """
         from torchx.runner import listing
         from torchx.runs import RunQuery
@@ -268,27 +282,34 @@ class RunnerCore:
         return answers.Jobs(listing.runs(run_registry(), query, self._scheduler, timeout_s))
 
     def tells_ends(self, app_handle: str) -> bool:
-        """Whether the job's scheduler reports its end at once, so that nothing is cheaper than to wait for it."""
-        return wait.is_told(self._find(app_handle)[1])
+        """Whether the job's scheduler notifies torchx when a job ends, so that waiting needs no polling."""
+        return wait.reports_ends(self._find(app_handle)[1])
 
     def is_near(self, app_handle: str) -> bool:
-        """Whether the job's scheduler answers from this machine: asking it costs nothing worth mentioning."""
+        """Whether the job's scheduler runs on this machine, so that a query costs next to nothing."""
         return is_near(self._find(app_handle)[1])
 
     def why(self, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
-        """How any job is, whoever launched it, and why: see :func:`torchx.runner.foreign.why`."""
+        """Explains the state of any job, also of one that torchx did not launch.
+
+        Arguments and errors are those of :func:`torchx.runner.foreign.why`.
+        """
         from torchx.runner import foreign
 
         return foreign.why(self, reference, scheduler, lines=lines)
 
     def adopt(self, reference: str, scheduler: str | None = None, **given: Any) -> str:
-        """Puts a job on record that torchx did not launch: see :func:`torchx.runner.foreign.adopt`."""
+        """Records a job that torchx did not launch and returns its handle; see :func:`torchx.runner.foreign.adopt`."""
         from torchx.runner import foreign
 
         return foreign.adopt(self, reference, scheduler, **given)
 
     def disown(self, app_handle: str) -> str:
-        """Takes an adopted job off the record, and returns its handle; SpecError of one that torchx launched."""
+        """Removes an adopted job from the run registry and returns its handle. The job itself is not changed.
+
+        Raises:
+            SpecError: torchx launched the job.
+        """
         from torchx.runner import foreign
 
         return foreign.disown(self, self.resolve(app_handle))
@@ -304,19 +325,19 @@ class RunnerCore:
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """The lines that replica ``k`` of a role wrote, each with its line end.
+        """Iterates over the log lines of replica ``k`` of a role, each with its line end.
 
         Args:
             regex: only lines that match this regular expression.
-            since: only lines written at or after this time; a time without zone is local.
+            since: only lines written at or after this time; a time without a time zone is local time.
             until: only lines written before this time.
-            should_tail: keep printing until the job has ended.
-            streams: which output; the scheduler's usual one when None.
+            should_tail: follow the log until the job ends.
+            streams: stdout, stderr or both combined; None: the scheduler's default.
 
         Raises:
             UnknownAppException: the scheduler does not know the job.
             NotFoundError: the job has no such role or replica.
-            NotSupportedError: the scheduler cannot show logs.
+            NotSupportedError: the scheduler does not provide logs.
         """
         with log_event("log_lines") as event:
             handle, backend, app_id = self._find(app_handle)
@@ -325,14 +346,18 @@ class RunnerCore:
             return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
 
     def log_replicas(self, app_handle: str) -> _Replicas:
-        """All replicas of a job, as ``(role, number)``; :class:`UnknownAppException` when there is no such job."""
+        """Returns all replicas of a job as ``(role, number)``.
+
+        Raises:
+            UnknownAppException: the scheduler does not know the job.
+        """
         handle, backend, app_id = self._find(app_handle)
         if (found := backend.log_replicas(app_id)) is None:
             raise UnknownAppException(handle)
         return found
 
     def open_logs(self, app_handle: str, replicas: _Replicas, query: LogQuery) -> Sequence[Iterable[str]]:
-        """What several replicas wrote, for each its lines: the scheduler is asked about the job once for all."""
+        """Returns an iterable of log lines for each of several replicas; the scheduler is queried once."""
         from torchx.schedulers.api import open_logs
 
         with log_event("log_lines") as event:
@@ -343,30 +368,30 @@ class RunnerCore:
     # -- the end ---------------------------------------------------------------------------------
 
     def cancel(self, app_handle: str, *, force: bool = False) -> None:
-        """Asks the scheduler to end the job; quiet when it has ended.
+        """Cancels a job. Does nothing if the job has ended.
 
         Args:
-            force: although torchx did not launch it.
+            force: also cancel a job that torchx did not launch.
 
         Raises:
-            UnknownAppException: nobody knows the job.
-            NotSupportedError: torchx did not launch it.
+            UnknownAppException: neither the scheduler nor the run registry knows the job.
+            NotSupportedError: torchx did not launch the job, and ``force`` is not set.
         """
         with log_event("cancel") as event:
             _, backend, app_id = self._known(app_handle, event, force=force)
             backend.cancel(app_id)
 
     def stop(self, app_handle: str) -> None:
-        """Deprecated: :meth:`cancel`."""
+        """Deprecated: use :meth:`cancel`."""
         import warnings
 
         warnings.warn("`Runner.stop` is deprecated, use `Runner.cancel`", DeprecationWarning, stacklevel=2)
         self.cancel(app_handle)
 
     def delete(self, app_handle: str, *, force: bool = False) -> None:
-        """Removes the job from its scheduler and from the record; it is cancelled if it still runs.
+        """Deletes a job from its scheduler and from the run registry. A job that still runs is cancelled first.
 
-        Args and errors are those of :meth:`cancel`.
+        Arguments and errors are those of :meth:`cancel`.
         """
         with log_event("delete") as event:
             handle, backend, app_id = self._known(app_handle, event, force=force)
@@ -375,10 +400,10 @@ class RunnerCore:
             self._recorder.forget(handle)
 
     def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
-        """The jobs that a scheduler knows, whoever submitted them.
+        """Lists the jobs that a scheduler knows, including those that torchx did not submit.
 
         Args:
-            cfg: run options that say where to look, such as a namespace.
+            cfg: run options that select where to look, such as a namespace.
         """
         with log_event("list", scheduler):
             backend = self._scheduler(scheduler)
@@ -390,7 +415,7 @@ class RunnerCore:
             return answers.Jobs(jobs)
 
     def close(self) -> None:
-        """Closes the schedulers. Jobs go on."""
+        """Closes the schedulers and the run registry. Jobs keep running."""
         self._recorder.settle()
         self._ended.clear()
         if self._news is not None:
@@ -409,13 +434,13 @@ class RunnerCore:
         return f"{type(self).__name__}(name={self._name!r})"
 
     def _schedule_or_discard(self, info: AppDryRunInfo[Any], event: log_event) -> str:
-        """Submits what nobody else holds; when the scheduler refuses, what was made for the job alone is removed."""
+        """Submits a request that only this call uses; if the scheduler rejects it, discards the request."""
         try:
             handle = self.schedule(info)
             tell(event, info=info, handle=handle)
             return handle
         except TransientError:
-            raise  # there may be a job all the same
+            raise  # the job may exist nevertheless
         except Exception:
             self.discard(info)
             raise
@@ -423,11 +448,11 @@ class RunnerCore:
     # -- schedulers ------------------------------------------------------------------------------
 
     def _scheduler(self, scheduler: str, session: str | None = None) -> Scheduler[Any]:
-        """The scheduler of that name; jobs of another session are asked for in its name."""
+        """The scheduler of that name, for jobs of the given session (by default this Runner's)."""
         return self._backends.get(scheduler, session or self._name)
 
     def _find(self, reference: str) -> tuple[str, Scheduler[Any], str]:
-        """Handle, scheduler and app id of a job."""
+        """Resolves a reference to the job's handle, its scheduler, and the app id to query that scheduler with."""
         handle = reference if "://" in reference else self.resolve(reference)
         scheduler, session, app_id = parse_app_handle(handle)
         backend = self._scheduler(scheduler, session)
@@ -438,7 +463,7 @@ class RunnerCore:
         return handle, backend, app_id
 
     def _known(self, reference: str, event: Any, *, force: bool = False) -> tuple[str, Scheduler[Any], str]:
-        """As :meth:`_find`, of a job that somebody knows. The record is asked first: it is near."""
+        """Like :meth:`_find`, but raises UnknownAppException for a job that is neither on record nor exists."""
         handle, backend, app_id = self._find(reference)
         if force:
             from torchx.schedulers.foreign import forced
@@ -459,5 +484,5 @@ class RunnerCore:
 
 
 def _given(**arguments: Any) -> dict[str, Any]:
-    """What was given: a subclass may override a verb with fewer arguments."""
+    """Drops arguments that are None: a subclass may override a verb with fewer parameters."""
     return {name: value for name, value in arguments.items() if value is not None}

@@ -111,7 +111,7 @@ def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, m
         status = runner.status(app_handle)
         if status is None or status.is_terminal() or status.gone:
             return status
-        nap = waiter.bear(app_handle, status)
+        nap = waiter.retry_pause_s(app_handle, status)
         if not nap and str(status.state) == "RUNNING":
             return status
         time.sleep(nap or pause)

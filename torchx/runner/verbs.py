@@ -1,7 +1,4 @@
-"""The Runner's verbs about many runs, and those that look into one: a line or two here, a room of its own behind each.
-
-Nothing else is imported at the top: a verb imports its room when it is called.
-"""
+"""The Runner's other verbs; each is implemented in a module of its own, which is imported when the verb is called."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from torchx.errors import NotFoundError, SpecError
 from torchx.runner.core import RunnerCore
 from torchx.runner.events import log_event
 from torchx.runner.record import run_registry, tell
-from torchx.runner.wait import is_read
+from torchx.runner.wait import is_polled
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
 
@@ -46,14 +43,14 @@ class RunnerVerbs(RunnerCore):
     _aio: AsyncRunner | None = None
 
     def watch(self, *app_handles: str, mine: bool = False, tasks: bool = False) -> Watch:
-        """Each change of these jobs, or of all runs on record and to come: ``for``, or ``async for``, ``change in`` it.
+        """Iterates over state changes of the given jobs, or of all current and future runs if none are given.
 
-        The first ones say how the runs are now. It is over when all of the named jobs have ended. However many
-        processes of this machine watch, each scheduler is asked by one of them.
+        Iterate with ``for`` or ``async for``. The first changes report the current states. Iteration stops when all
+        given jobs have ended. Only one process of this machine polls each scheduler, no matter how many watch.
 
         Args:
-            mine: without names: only runs of the current user, where several people share the record.
-            tasks: also each change of a task of the named sweeps; its handle is the sweep's and ``/17``.
+            mine: if no jobs are given: only runs of the current user, if several users share the run registry.
+            tasks: also report changes of the tasks of given sweeps; the handle of task 17 is the sweep's plus ``/17``.
 
         Raises:
             NotFoundError: a job is not on record.
@@ -66,22 +63,25 @@ class RunnerVerbs(RunnerCore):
         return Watch(run_registry(), self._backends, handles, mine=mine, tasks=looks)
 
     def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
-        """Waits until the job has ended, or is gone; bears an outage of ten minutes. None when nobody knows the job.
+        """Waits until a job ends, or its scheduler no longer knows it, and returns its status; None for an unknown job.
+
+        If the scheduler cannot be reached, queries are retried for ten minutes.
 
         Args:
-            wait_interval: seconds between two looks, at most. The first ones follow one another more quickly. Of jobs
-                on clusters the record is read, as :meth:`watch` does, however many wait.
-            timeout: seconds to wait for at most; None: for ever.
+            wait_interval: maximum time between two polls in seconds; the first polls are more frequent. For jobs on
+                clusters, one process of this machine polls for all that wait, as for :meth:`watch`.
+            timeout: maximum time to wait in seconds; None: no limit.
 
         Raises:
-            WaitTimeoutError: the job has not ended in time; it is a ``TimeoutError``.
+            WaitTimeoutError: the job has not ended within ``timeout``; a subclass of ``TimeoutError``.
+            BackendError: the scheduler could not be queried for ten minutes, or the failure is permanent.
         """
         with log_event("wait") as event:
             handle, backend, app_id = self._find(app_handle)
             tell(event, handle=handle)
-            ask, news = self._asking(handle, backend, timeout)
+            query, news = self._status_source(handle, backend, timeout)
             status = self._waiter.until_over(
-                ask, backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle, news=news
+                query, backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle, news=news
             )
             if status is not None and not status.gone:
                 run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
@@ -89,25 +89,25 @@ class RunnerVerbs(RunnerCore):
             return status
 
     def news(self, app_handles: Iterable[str]) -> News:
-        """What to sleep on while jobs go on; for those who wait for several, as ``torchx wait`` does."""
+        """Returns an object that sleeps until one of these jobs needs a query; used to wait for several jobs."""
         from torchx.runner.changes import News
 
         return News(run_registry(), self._backends, app_handles)
 
-    def _asking(
+    def _status_source(
         self, handle: str, backend: Scheduler[Any], timeout: float | None
     ) -> tuple[Callable[[], AppStatus | None], News | None]:
-        """How one who waits for a job asks, and what to sleep on.
+        """Returns a function that queries the status of a job, and the News to sleep on between queries, if any.
 
-        A scheduler of this machine, and one that reports an end at once, are asked themselves. Where many jobs are one
-        question, the record is read, which one of all who wait keeps up to date.
+        Local schedulers, and those that report the end of a job at once, are queried directly. For the others the
+        status is read from the run registry, which one of all waiting processes keeps up to date.
         """
-        run = run_registry().get(handle) if is_read(backend) else None
+        run = run_registry().get(handle) if is_polled(backend) else None
         if run is None:
             return lambda: self.status(handle), None
-        if timeout == 0:  # once
-            seen = run_registry().status(handle) if run.is_terminal() else None
-            return lambda: seen or self.status(handle), None
+        if timeout == 0:  # a single query
+            recorded = run_registry().status(handle) if run.is_terminal() else None
+            return lambda: recorded or self.status(handle), None
         if self._news is None:
             self._news = self.news([])
         news = self._news
@@ -115,13 +115,13 @@ class RunnerVerbs(RunnerCore):
         return lambda: news.status(handle) or self.status(handle), news
 
     def seen(self, app_handle: str) -> AppStatus | None:
-        """The status as whoever polls has seen it, for who waits and shows how it goes; else :meth:`status`."""
+        """Returns the status that a polling process recorded last; falls back to :meth:`status` if there is none."""
         handle = self.resolve(app_handle)
         return (self._news.status(handle) if self._news is not None else None) or self.status(handle)
 
     @property
     def aio(self) -> AsyncRunner:
-        """The verbs for ``await``: ``await runner.aio.wait(handle)``."""
+        """This Runner's verbs as coroutines for ``asyncio``: ``await runner.aio.wait(handle)``."""
         from torchx.runner.aio import AsyncRunner
 
         if self._aio is None:
@@ -129,36 +129,36 @@ class RunnerVerbs(RunnerCore):
         return self._aio
 
     def simulate(self, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None = None) -> Simulation:
-        """What it would take to make a fault happen to a job of yours; ``make()`` of the answer does it.
+        """Prepares the injection of a fault into one of your jobs; call ``make()`` of the result to inject it.
 
         Args:
             fault: one of :data:`torchx.schedulers.kit.simulations.FAULTS`.
-            chosen: the replica that it hits, as ``[(role, number)]``; None: the first one, or the whole job.
+            chosen: the replica to hit, as ``[(role, number)]``; None: the first replica, or the whole job.
 
         Raises:
-            NotSupportedError: the job is not yours, or its scheduler cannot make this happen; says why.
-            BackendError: the job does not run.
+            NotSupportedError: another user submitted the job, or its scheduler cannot inject this fault.
+            BackendError: the job is not running.
         """
         from torchx.runner import simulations
 
         return simulations.plan(self, reference, fault, chosen)
 
     def rerun(self, reference: str, wish: Rerun | None = None) -> str:
-        """Launches a run on record again; returns the app handle of the new job.
+        """Launches a recorded run again and returns the app handle of the new job.
 
         Args:
-            wish: what is to be different.
+            wish: what to change compared to the recorded run.
 
         Raises:
-            NotFoundError: something that it needs is gone, such as its code.
-            ConfigError: a value is masked on record, and nowhere to be found.
-            SpecError: a change does not fit.
-            NotSupportedError: a sweep is to be exported.
+            NotFoundError: something that the run needs no longer exists, such as its code.
+            ConfigError: a value is masked on record and cannot be found elsewhere.
+            SpecError: a change does not fit the AppDef.
+            NotSupportedError: an export of a sweep was requested.
         """
         return self.rerun_planned(self.rerun_plan(reference, wish))
 
     def rerun_plan(self, reference: str, wish: Rerun | None = None) -> Plan:
-        """What :meth:`rerun` would launch, and what is to be said of it."""
+        """Returns what :meth:`rerun` would launch, with notes for the user."""
         from torchx.runner.capsule import rerun
 
         return rerun.plan(self, self._on_record(reference), rerun.Rerun() if wish is None else wish)
@@ -169,21 +169,25 @@ class RunnerVerbs(RunnerCore):
         return run
 
     def rerun_dryrun(self, plan: Plan) -> AppDryRunInfo[Any]:
-        """The request of a plan; to be asked for within its ``surroundings()``."""
+        """Returns the request for a plan. Call it within ``with plan.surroundings():``."""
         cfg, parent = SourcedCfg(plan.cfg), plan.run.parent_run_id or None
         return plan.finish(self.dryrun(plan.app, plan.scheduler, cfg, plan.workspace or None, parent))
 
     def rerun_planned(self, plan: Plan) -> str:
-        """Launches what :meth:`rerun_plan` returned."""
+        """Launches a plan that :meth:`rerun_plan` returned; returns the app handle."""
         with log_event("run", plan.scheduler) as event, plan.surroundings():
             return plan.submit(self, self.rerun_dryrun(plan), event)
 
     def export(self, dryrun_info: AppDryRunInfo[Any], folder: str, workspace: str = "") -> Export:
-        """Writes what :meth:`dryrun` returned down as files with which the job is run without torchx.
+        """Writes a request that :meth:`dryrun` returned as files that run the job without torchx.
 
         Args:
-            folder: must not hold anything yet.
-            workspace: code of roles that have none of their own.
+            folder: a new or empty folder.
+            workspace: code for roles that have no workspace of their own.
+
+        Raises:
+            NotSupportedError: the scheduler cannot export jobs.
+            ConfigError: the folder is not empty, or cannot be written.
         """
         from torchx.runner.capsule.export import write
 
@@ -192,7 +196,7 @@ class RunnerVerbs(RunnerCore):
         return write(dryrun_info, self._scheduler(dryrun_info._scheduler), folder, workspace)
 
     def compare(self, a: str, b: str) -> Comparison:
-        """What differs between two runs on record."""
+        """Returns the differences between two recorded runs: code, image, arguments, options, outcome, ..."""
         from torchx.runner.capsule.differences import compare
 
         found = []
@@ -205,19 +209,20 @@ class RunnerVerbs(RunnerCore):
     def open(
         self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, tty: Tty | None = None
     ) -> InsideProcess:
-        """Starts a command inside replica ``k`` of a role; the first role when None.
+        """Starts a command inside replica ``k`` of a role.
 
         Args:
-            argv: the command. It runs in the folder of the replica, with its environment, in its container.
-            tty: it gets a terminal of this size; None: three pipes.
+            argv: the command. It runs in the replica's working directory, environment and container.
+            role_name: name of the role; None: the first role.
+            tty: size of the terminal to allocate; None: no terminal, but pipes for stdin, stdout and stderr.
 
         Returns:
-            The process: ``read``, ``write``, ``close_stdin``, ``send_signal``, ``wait``. Close it, or use it as a
-            context manager: it is ended then.
+            The process: ``read``, ``write``, ``close_stdin``, ``send_signal``, ``wait``. Closing it, as the end of a
+            ``with`` block does, kills it.
 
         Raises:
-            NotFoundError: there is no such job or replica, or it does not run.
-            NotSupportedError: the scheduler, or this job, does not let anybody in.
+            NotFoundError: there is no such job or replica, or it is not running.
+            NotSupportedError: the scheduler, or this job, does not support commands inside replicas.
         """
         from torchx.runner import answers, inside
 
@@ -226,15 +231,11 @@ class RunnerVerbs(RunnerCore):
         try:
             return inside.enter(backend, app_id, (role, k), argv, tty)
         except NotFoundError:
-            answers.check_replica(self.log_replicas(handle), handle, role, k)  # what there is, if not this one
+            answers.check_replica(self.log_replicas(handle), handle, role, k)  # its hint lists the replicas
             raise
 
     def check_open(self, scheduler: str) -> None:
-        """Refuses a scheduler that lets nobody into its jobs, before one is submitted for that.
-
-        Raises:
-            NotSupportedError: it is such a one.
-        """
+        """Raises NotSupportedError if a scheduler cannot run commands inside replicas, before a job is submitted."""
         from torchx.runner import inside
 
         inside.able(self._scheduler(scheduler))
@@ -242,20 +243,20 @@ class RunnerVerbs(RunnerCore):
     def exec(
         self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, stdin: bytes = b""
     ) -> Ran:
-        """Runs a command inside a replica to its end: see :meth:`open`.
+        """Runs a command inside a replica and waits for it. Other arguments and errors are those of :meth:`open`.
 
         Returns:
-            ``exit_code`` (128 and the number for a signal), ``stdout``, ``stderr``.
+            ``exit_code`` (128+n if signal n killed the command), ``stdout``, ``stderr``.
         """
         from torchx.runner import inside
 
         return inside.run(self.open(app_handle, argv, role_name, k), stdin)
 
     def metrics(self, app_handle: str) -> list[ReplicaMetrics]:
-        """What each replica of a job uses: processors, memory, GPUs; of one that has ended, what it used.
+        """Returns the CPU, memory and GPU usage of each replica; for a job that has ended, the recorded usage.
 
         Raises:
-            NotSupportedError: the scheduler does not say.
+            NotSupportedError: the scheduler does not report usage.
         """
         from torchx.runner import metrics
 
@@ -263,10 +264,10 @@ class RunnerVerbs(RunnerCore):
         return metrics.read(backend, app_id, self.recorded(handle), handle.partition("://")[0])
 
     def fill_metrics(self, app_handle: str, status: AppStatus, run: Run | None = None) -> None:
-        """Writes into a status what the replicas used at most, as far as that is known without asking a cluster.
+        """Adds the peak memory of each replica to a status, as far as it is known without querying a cluster.
 
         Args:
-            run: what is on record; None: it is looked for there only where the scheduler no longer knows the job.
+            run: the job's entry in the run registry, if available: it holds the usage of a job that has ended.
         """
         from torchx.runner import metrics
 
@@ -274,21 +275,21 @@ class RunnerVerbs(RunnerCore):
         metrics.fill(status, backend, app_id, run)
 
     def _keep_metrics(self, handle: str, backend: Scheduler[Any], status: AppStatus) -> None:
-        """Puts what a job that has ended used on record, unless it was too short to have been looked at."""
+        """Records the usage of a job that has ended, unless it was too short for a single sample."""
         if status.started_at and status.ended_at and status.ended_at - status.started_at >= SAMPLE_S:
             from torchx.runner import metrics
 
             metrics.keep(run_registry(), backend, handle)
 
     def stacks(self, app_handle: str, replicas: Sequence[tuple[str, int]] | None = None) -> Stacks:
-        """What every rank is doing: ``sentence`` first, ``groups`` of ranks that do the same, and their stacks.
+        """Returns the stacks of all ranks: ``groups`` of ranks with equal stacks, and a ``sentence`` that sums them up.
 
         Args:
-            replicas: as ``(role, number)``; None: all that run.
+            replicas: as ``(role, number)``; None: all running replicas.
 
         Raises:
-            NotFoundError: there is no such job or replica, or none runs.
-            NotSupportedError: the scheduler, or this job, does not let anybody in.
+            NotFoundError: there is no such job or replica, or none is running.
+            NotSupportedError: the scheduler, or this job, does not support commands inside replicas.
         """
         from torchx.schedulers.stacks.look import look
 
@@ -300,17 +301,17 @@ class RunnerVerbs(RunnerCore):
         return self.log_replicas(handle)[0][0] if name is None else name
 
     def schedule_sweep(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
-        """Submits what :meth:`dryrun` returned once for each task, as one job; returns the app handle of the sweep.
+        """Submits a sweep, which runs a request of :meth:`dryrun` once per task, and returns its app handle.
 
-        A value stands in the job's arguments and variables as ``{name}``. Task 17 has the handle of the sweep and
-        ``/17``, and every verb takes it.
+        Placeholders ``{name}`` in arguments and environment variables are replaced by the values of each task. The
+        handle of task 17 is that of the sweep plus ``/17``; every verb accepts it.
 
         Args:
-            tasks: the values, and how many tasks run at the same time.
+            tasks: the values of each task, and how many tasks may run at the same time.
 
         Raises:
             SpecError: a placeholder has no value, or there are no tasks.
-            NotSupportedError: the scheduler cannot run such a job.
+            NotSupportedError: the scheduler cannot run the job as a sweep.
         """
         from torchx.runner.sweeps import check_job, submitter
 
@@ -329,16 +330,16 @@ class RunnerVerbs(RunnerCore):
         *,
         max_parallel: int = 0,
     ) -> Batch:
-        """Submits apps that differ in arguments and values of variables alone, as one sweep.
+        """Submits several apps as one sweep. They may differ only in arguments and in values of environment variables.
 
-        ``for result in batch.as_completed()`` has the results as they come, ``await batch`` all of them.
+        ``batch.as_completed()`` iterates over the results as tasks end; ``await batch`` returns all of them.
 
         Args:
-            max_parallel: how many run at the same time; 0: as many as the scheduler finds right.
+            max_parallel: how many apps may run at the same time; 0: the scheduler decides.
 
         Raises:
-            SpecError: there are none, or they differ in more than that.
-            NotSupportedError: the scheduler cannot run such jobs.
+            SpecError: ``apps`` is empty, or the apps differ in anything else.
+            NotSupportedError: the scheduler cannot run these jobs as a sweep.
         """
         from torchx.runner.batch import submit
 
@@ -346,24 +347,24 @@ class RunnerVerbs(RunnerCore):
 
     @staticmethod
     def check_sweep(tasks: TaskList) -> None:
-        """Refuses what could not be submitted, before an image is built for it.
+        """Validates the tasks of a sweep, before an image is built for it.
 
         Raises:
-            SpecError: the sweep has no tasks, or values that are secret.
+            SpecError: there are no tasks, or a value is invalid, or named like a credential.
         """
         from torchx.runner import sweeps
 
         sweeps.check(tasks)
 
     def retry_sweep(self, app_handle: str, *, max_parallel: int | None = None) -> tuple[AppDryRunInfo[Any], TaskList]:
-        """The tasks of a sweep that failed, were cancelled or lost, for :meth:`schedule_sweep`.
+        """Returns a request and the tasks of a sweep that failed, were cancelled or lost, for :meth:`schedule_sweep`.
 
         Args:
-            max_parallel: how many run at the same time; None: as many as then.
+            max_parallel: how many tasks may run at the same time; None: as in the original sweep.
 
         Raises:
             NotFoundError: there is no such sweep on record, or all its tasks succeeded or still run.
-            ConfigError: a value that was secret is needed, and is not in the environment.
+            ConfigError: a value is masked on record, and is not in the environment.
         """
         from torchx.runner import sweeps
 
@@ -376,7 +377,7 @@ class RunnerVerbs(RunnerCore):
         return self.dryrun(app, run.scheduler, cfg=cfg, parent_run_id=run.parent_run_id or None), more
 
     def sweep_failures(self, app_handle: str, table: TaskTable) -> list[FailureGroup]:
-        """Why tasks of a sweep failed, most frequent cause first.
+        """Groups the failed tasks of a sweep by cause, most frequent cause first.
 
         Args:
             table: :attr:`AppStatus.tasks` of the sweep.
@@ -387,7 +388,7 @@ class RunnerVerbs(RunnerCore):
         return sweeps.failures(backend, app_id, table)
 
     def sweep_results(self, app_handle: str, tracker: TrackerBase) -> SweepResults:
-        """What the tasks of a sweep wrote to a tracker, beside the values that they differ in.
+        """Returns what the tasks of a sweep wrote to a tracker, with the values of each task.
 
         Raises:
             NotFoundError: there is no such sweep on record.
@@ -399,7 +400,7 @@ class RunnerVerbs(RunnerCore):
             raise _no_sweep(app_handle)
         return found
 
-    def copy(  # as of `open`, between two ends
+    def copy(
         self,
         app_handle: str,
         source: str,
@@ -410,17 +411,21 @@ class RunnerVerbs(RunnerCore):
         into: bool = False,
         progress: Callable[[int], None] = lambda _: None,
     ) -> Copied:
-        """Copies a file or folder out of a replica, or into it; what is there, of the same size and time, stays.
+        """Copies a file or folder out of a replica, or into it. Files that are already there are skipped.
 
         Args:
-            source: with a slash at its end: what is in the folder, instead of the folder.
-            target: a folder that exists, or the new name.
-            into: from here into the replica, instead of the other way.
-            progress: called with the bytes of each piece.
+            source: path to copy; with a trailing slash: the contents of the folder instead of the folder itself.
+            target: an existing folder, or the new path.
+            into: copy from this machine into the replica, instead of the other way.
+            progress: called with the number of bytes of each chunk.
 
         Returns:
-            ``files`` and ``bytes`` that were sent, files ``skipped`` since they were there, names ``left_out``: links
-            that lead out of the folder, and special files.
+            How many ``files`` and ``bytes`` were copied, and how many files ``skipped``: those of the same size and
+            modification time; names ``left_out``: links that point out of the folder, and special files.
+
+        Raises:
+            NotFoundError: there is no such job, replica or file.
+            BackendError: the copy was interrupted; the same call resumes it.
         """
         from torchx.runner import copy, inside
 
@@ -432,19 +437,19 @@ class RunnerVerbs(RunnerCore):
     def forward(
         self, app_handle: str, ports: Sequence[tuple[int, int]], role_name: str | None = None, k: int = 0
     ) -> Forwarding:
-        """Makes ports of a replica ports of this machine, on loopback alone.
+        """Forwards local ports, on the loopback interface only, to ports of a replica.
 
         Args:
-            ports: port there, and port here (0: any that is free).
+            ports: pairs of replica port and local port (0: any free port).
 
         Returns:
-            ``local_ports``; connections pass while its ``run`` does, until it is closed.
+            An object with the ``local_ports``. It forwards while its ``run()`` runs; close it to stop.
         """
         from torchx.runner import inside
         from torchx.runner.forward import forwarding
 
         where = (*self._find(app_handle)[1:], self._role(app_handle, role_name), k)
-        start = lambda words: self.open(app_handle, words, role_name, k)  # noqa: E731  # as `copy` has it
+        start = partial(self.open, app_handle, role_name=role_name, k=k)
         return forwarding(start, lambda: inside.way_to(*where), ports)
 
     def doctor(
@@ -456,11 +461,11 @@ class RunnerVerbs(RunnerCore):
         image: str = "",
         probe_timeout_s: float = 120.0,
     ) -> list[Finding]:
-        """What keeps jobs from running here, or on a scheduler: good, bad, or what cannot be told from here.
+        """Checks whether jobs can run on a scheduler, or whether this machine is set up correctly.
 
         Args:
-            scheduler: its name; none: this machine.
-            deep: run a small job there, too, with ``image``, for ``probe_timeout_s`` seconds at most.
+            scheduler: name of the scheduler; empty: check this machine.
+            deep: also run a small job with ``image``, for at most ``probe_timeout_s`` seconds.
         """
         from torchx.runner.doctor import here, online
 
@@ -476,10 +481,10 @@ class RunnerVerbs(RunnerCore):
         cfg: Mapping[str, CfgVal] | None = None,
         workspace: Workspace | str | None = None,
     ) -> list[Finding]:
-        """What is wrong with a job, found without submitting it; arguments as of ``dryrun``. No image is built.
+        """Checks a job without submitting it or building an image. Arguments are those of :meth:`dryrun`.
 
         Returns:
-            Findings, what is good among them; those with the verdict ``bad`` are certain.
+            Findings, including good ones. A finding with the verdict ``bad`` is certain.
         """
         from torchx.runner.doctor import online
         from torchx.specs.images import NamesOnly

@@ -1,4 +1,4 @@
-"""Waits for a job without asking more often, or noticing later, than makes sense."""
+"""Waits for the end of a job: polls its scheduler at growing intervals, or sleeps until the scheduler reports it."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import Scheduler
 
 UNSUBMITTED_S = 120.0
-"""A scheduler that has said for so long of a job it took that nobody submitted it is not waited for any longer."""
+"""The wait ends with an error if a job is still UNSUBMITTED after this time."""
 
 GONE_S = 15.0
-"""A cluster has to say for so long that it does not have a job before that is believed: it may be starting up."""
+"""How long a cluster must report a job as unknown before the wait ends: the cluster may be starting up."""
 
 _FIRST_S = 0.001
 _EARLY_S = 0.0005
-_TOLD_S = 0.05  # a scheduler that tells is not asked more often than this, however short the interval
+_LEAST_SLEEP_S = 0.05  # minimum time between polls of a scheduler that reports the end, however short the interval
 _MOST_NEAR_S = 0.1
 _GROWTH = 1.5
 _GONE_PAUSE_S = 5.0
@@ -33,17 +33,17 @@ _LOOK_S = 60.0
 
 
 class WaitTimeoutError(TorchXError, TimeoutError):
-    """The job had not ended when the time limit of the wait was reached. It goes on."""
+    """The job did not end within the time limit of the wait. It keeps running."""
 
     exit_code = EXIT_BACKEND
 
 
 class Waiter:
-    """Waits for jobs; bears with schedulers that cannot be reached for a while, an engine that is restarted for one."""
+    """Waits for jobs, and tolerates temporary outages of their schedulers, such as a restart of the Docker engine."""
 
     def __init__(self) -> None:
         self._outages: dict[str, Outage] = {}  # by job
-        self._gone: dict[str, float] = {}  # of a job: since when
+        self._gone: dict[str, float] = {}  # job to the time since which its scheduler does not know it
 
     def until_over(
         self,
@@ -56,26 +56,27 @@ class Waiter:
         what: str,
         news: News | None = None,
     ) -> AppStatus | None:
-        """Asks until the status is terminal, or None, or the job is gone.
+        """Polls until the status is terminal or None, or the scheduler no longer knows the job.
 
-        Pauses grow up to ``interval_s``. A scheduler that is told when a job ends (it has its own ``wait_for_end``) is
-        slept on instead, for ``interval_s`` or the ``wait_hint`` of one that is far, whichever is longer.
+        Pauses grow up to ``interval_s``. If the scheduler reports the end of a job (it overrides ``wait_for_end``),
+        that call replaces the pause, with a timeout of ``interval_s``, or of ``wait_hint`` if the scheduler is remote
+        and that is longer.
 
         Args:
             ask: returns the status.
-            timeout_s: gives up after so many seconds; None: never. 0 asks once.
+            timeout_s: time limit in seconds; None: no limit; 0: poll once.
             what: the handle of the job.
             news: sleep on these instead.
 
         Raises:
-            WaitTimeoutError: the time is over.
-            BackendError: the scheduler cannot be asked, for ten minutes where that may pass; or it says for
-                :data:`UNSUBMITTED_S` that the job was not submitted.
+            WaitTimeoutError: the job did not end within ``timeout_s``.
+            BackendError: the scheduler cannot be queried (a transient failure is retried for ten minutes), or the job
+                is still UNSUBMITTED after :data:`UNSUBMITTED_S`.
         """
         began = time.monotonic()
         deadline = None if timeout_s is None else began + timeout_s
         submitted = False
-        told = is_told(scheduler)
+        reports_end = reports_ends(scheduler)
         pause, longest = _pauses(scheduler, interval_s)
         early = False
         while True:
@@ -85,7 +86,7 @@ class Waiter:
                 return status
             if status.gone and self._is_gone(what, is_near(scheduler)):
                 return status
-            nap = _GONE_PAUSE_S if status.gone else self.bear(what, status)
+            nap = _GONE_PAUSE_S if status.gone else self.retry_pause_s(what, status)
             submitted = submitted or str(status.state) != "UNSUBMITTED"
             if not submitted and time.monotonic() - began > UNSUBMITTED_S:
                 raise never_submitted(what, time.monotonic() - began)
@@ -101,29 +102,29 @@ class Waiter:
             if news is not None:
                 news.wait([what], _LOOK_S if deadline is None else left)
                 continue
-            if early or not told:
+            if early or not reports_end:
                 time.sleep(min(pause, left))
                 pause = min(pause * _GROWTH, longest)
-            if told:
-                most = max(interval_s, _TOLD_S, 0.0 if is_near(scheduler) else scheduler.wait_hint)
-                # Early: it is over, or else there was nothing to sleep on.
-                early = _slept_on(scheduler, app_id, most if deadline is None else min(most, left)) < _EARLY_S
+            if reports_end:
+                most = max(interval_s, _LEAST_SLEEP_S, 0.0 if is_near(scheduler) else scheduler.wait_hint)
+                # It returned early: the job has ended, or the scheduler could not wait.
+                early = _sleep_until_end(scheduler, app_id, most if deadline is None else min(most, left)) < _EARLY_S
 
     def _is_gone(self, what: str, near: bool) -> bool:
-        """Whether to believe a scheduler that says again and again that it does not have a job that was there."""
+        """Whether the scheduler has reported the job as unknown for long enough."""
         since = self._gone.setdefault(what, time.monotonic())
         if near or time.monotonic() - since >= GONE_S:
             del self._gone[what]
             return True
         return False
 
-    def bear(self, what: str, status: AppStatus) -> float:
-        """Seconds to sleep before a scheduler that could not be asked about ``what`` is asked again; 0: it could.
+    def retry_pause_s(self, what: str, status: AppStatus) -> float:
+        """Returns the seconds to sleep before a failed query is retried; 0 if the query succeeded.
 
-        From one call to the next it is the same outage.
+        Consecutive failures for one job ``what`` belong to one outage.
 
         Raises:
-            BackendError: why it cannot be asked: that does not pass, or has not for ten minutes.
+            BackendError: the failure is permanent, or has lasted for ten minutes.
         """
         self._gone.pop(what, None)
         if status.error is None:
@@ -135,46 +136,45 @@ class Waiter:
 
 
 def never_submitted(what: str, seconds: float) -> BackendError:
-    """The error for a job that its scheduler took, and says of it that nobody submitted it."""
+    """The error for a job that its scheduler accepted, but still reports as UNSUBMITTED."""
     return BackendError(
         f"`{what}` is UNSUBMITTED, says its scheduler, {seconds:.0f} s after it took the job",
         hint="there is nothing to wait for; `torchx status` shows whether that changes",
     )
 
 
-def _slept_on(scheduler: Scheduler[Any], app_id: str, most_s: float) -> float:
-    """Sleeps until a scheduler that can wait reports the end of the job; returns the seconds slept, 0 on failure."""
+def _sleep_until_end(scheduler: Scheduler[Any], app_id: str, most_s: float) -> float:
+    """Sleeps until the scheduler reports the end of the job; returns the seconds slept, 0 on failure."""
     since = time.monotonic()
     try:
         scheduler.wait_for_end(app_id, most_s)
     except TransientError:
-        return 0.0  # the next question shows whether that lasts
+        return 0.0  # the next query handles an outage
     return time.monotonic() - since
 
 
-def is_told(scheduler: Scheduler[Any]) -> bool:
-    """Whether the scheduler is told when a job ends."""
+def reports_ends(scheduler: Scheduler[Any]) -> bool:
+    """Whether the scheduler reports the end of a job: it overrides ``wait_for_end``."""
     from torchx.schedulers.api import Scheduler
 
-    return scheduler.wait_for_end != MethodType(Scheduler.wait_for_end, scheduler)  # it has its own
+    return scheduler.wait_for_end != MethodType(Scheduler.wait_for_end, scheduler)
 
 
-def is_read(scheduler: Scheduler[Any]) -> bool:
-    """Whether it is cheaper to read how a job is in the record, as whoever polls has seen it, than to ask."""
+def is_polled(scheduler: Scheduler[Any]) -> bool:
+    """Whether one process of this machine polls the scheduler for all others, which read the run registry."""
     from torchx.schedulers.api import Scheduler
 
     if not isinstance(scheduler, Scheduler) or not scheduler.capabilities.describe_many:
         return False
-    return not is_near(scheduler) and not is_told(scheduler)
+    return not is_near(scheduler) and not reports_ends(scheduler)
 
 
 def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]:
-    """The first and the longest pause between two questions, in seconds."""
+    """The first and the longest pause between two polls, in seconds."""
     if is_near(scheduler):
         return min(_FIRST_S, interval_s), min(_MOST_NEAR_S, interval_s)
     return min(scheduler.wait_hint, interval_s), interval_s
 
 
 def warn(message: str) -> None:
-    """Warns the user."""
     logger("torchx.runner").warning(message)
