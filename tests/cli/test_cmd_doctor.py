@@ -83,14 +83,12 @@ def test_mistakes(torchx: Call, project: Path, case: str, monkeypatch: pytest.Mo
     assert json.loads(torchx("list", "--json").out)["runs"] == []
 
 
-def test_the_way_out(torchx: Call, project: Path, paper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_way_out(torchx: Call, project: Path, paper: Any) -> None:
     """`--no-check`, or `no_check = true` for always: the job is submitted as it is."""
-    monkeypatch.setenv("TORCHX_NO_CHECK", "")
     words = ["-s", "slurm", "gone.py"]
     assert "--no-check" in torchx("run", *words).hint()
     refused = torchx("run", "--no-check", *words)
     assert "gone.py" not in refused.err, "it got as far as Slurm, which is not here"
-    monkeypatch.setenv("TORCHX_NO_CHECK", "")
     (project / ".torchxconfig").write_text("[cli:run]\nno_check = true\n")
     assert "gone.py" not in torchx("run", *words).err
 

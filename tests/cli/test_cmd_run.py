@@ -108,6 +108,15 @@ def test_secrets_are_masked(torchx: Call, project: Path, paper: Any, options: li
     assert "HF_TOKEN=hunter2" not in described
 
 
+@pytest.mark.parametrize("option", ["--no-check", "--allow-private-workspace"])
+def test_options_end_with_the_command(torchx: Call, project: Path, option: str) -> None:
+    """In a notebook, later commands of the process check the job and the workspace again."""
+    before = dict(os.environ)
+    assert torchx("run", option, "--dryrun", "utils.echo").code == 0
+    left = [name for name in os.environ.keys() - before.keys() if not name.startswith("TORCHX_INTERNAL")]
+    assert left == []
+
+
 def test_help_of_a_component(torchx: Call) -> None:
     """`torchx run COMPONENT --help` prints the component's own help, and launches nothing."""
     outcome = torchx("run", "utils.echo", "--help")

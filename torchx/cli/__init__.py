@@ -1,8 +1,8 @@
-"""The face: parse the command line, call the Runner, render what it says.
+"""The command line: parse arguments, call the Runner, render the results.
 
 =====================  ====================================================================
-``main``               the entry point: finds the verb, runs it, turns errors into one line
-``commands``           the lazy table of verbs, and plugins of the group ``torchx.cli.cmds``
+``main``               the entry point: finds the verb, runs it, reports errors in one line
+``commands``           the lazy table of verbs and plugins (group ``torchx.cli.cmds``)
 ``cmd_*``              one verb each
 ``render``             tables, colours, times
 =====================  ====================================================================

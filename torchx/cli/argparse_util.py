@@ -1,4 +1,4 @@
-"""Parsing of arguments: errors that say what to do, options given once, options with defaults in ``.torchxconfig``."""
+"""Argument parsing: errors with hints, options that may be given once, defaults from ``.torchxconfig``."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ JSON: Row = ("--json", "", "one JSON document, for programs")
 
 
 class Parser(argparse.ArgumentParser):
-    """``ArgumentParser`` whose errors are :class:`UsageError`: the value in backticks, and the nearest option as hint.
+    """``ArgumentParser`` that raises :class:`UsageError`, with the nearest option as hint.
 
-    Options must be written out: an abbreviation breaks on the day a second option begins like it.
+    Abbreviated options are rejected: an abbreviation breaks when a second option gets the same prefix.
 
     >>> parser = Parser(prog="torchx run")
     >>> _ = parser.add_argument("--wait", action="store_true")
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         add_help = kwargs.get("add_help", True)
         kwargs["add_help"] = False  # ours is worded differently
         super().__init__(*args, **kwargs)
-        self.color = False  # from Python 3.14 on argparse would colour what we have coloured
+        self.color = False  # argparse of Python 3.14 would colour the page a second time
         if add_help:
             self.add_argument("-h", "--help", action="help", help="print this page")
 
@@ -49,47 +49,44 @@ class Parser(argparse.ArgumentParser):
         missing = message.partition("required: ")[2]
         if missing.startswith("JOB"):
             raise UsageError("no job is given", hint="`@last` is the newest run; `torchx list` lists them all")
-        raise UsageError(message, hint=f"`{self.prog} --help` shows how it is used")
+        raise self._usage_error(message)
 
     def unexpected(self, left: list[str], parsed: argparse.Namespace | None = None) -> UsageError:
-        """The error for arguments that nothing takes."""
+        """Returns the error for unrecognized arguments."""
         parser = getattr(parsed, "_parser", None) or self
-        see = f"`{parser.prog} --help` shows how it is used"
         option = next((arg for arg in left if arg.startswith("-") and len(arg) > 1), None)
         if option is None:
-            return UsageError(f"unexpected argument{'s' * (len(left) > 1)} `{' '.join(left)}`", hint=see)
+            return parser._usage_error(f"unexpected argument{'s' * (len(left) > 1)} `{' '.join(left)}`")
         name = option.partition("=")[0]
         if name in ("--log_level", "--log-level", "--version"):
             return UsageError(f"`{name}` goes before the verb", hint=f"write `torchx {name} ...`")
-        return UsageError(f"unknown option `{name}`", hint=did_you_mean(name, parser._option_string_actions) or see)
+        return parser._usage_error(f"unknown option `{name}`", did_you_mean(name, parser._option_string_actions))
+
+    def _usage_error(self, message: str, hint: str = "") -> UsageError:
+        return UsageError(message, hint=hint or f"`{self.prog} --help` shows how it is used")
 
     def _get_value(self, action: argparse.Action, arg_string: str) -> Any:
         convert = self._registry_get("type", action.type, action.type)
         try:
             return convert(arg_string)
         except TorchXError:
-            raise  # it knows best what is wrong
+            raise  # its message is more specific than ours
         except argparse.ArgumentTypeError as e:
-            raise UsageError(f"`{_name(action)}`: {e}", hint=f"`{self.prog} --help` shows how it is used") from None
+            problem = str(e)
         except (TypeError, ValueError):
-            kind = getattr(action.type, "__name__", "value")
-            raise UsageError(
-                f"`{_name(action)}`: `{arg_string}` is not a valid {kind}",
-                hint=f"`{self.prog} --help` shows how it is used",
-            ) from None
+            problem = f"`{arg_string}` is not a valid {getattr(action.type, '__name__', 'value')}"
+        raise self._usage_error(f"`{_name(action)}`: {problem}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
         if action.choices is None or value in action.choices:
             return
         choices = [str(choice) for choice in action.choices]
-        raise UsageError(
-            f"`{_name(action)}`: `{value}` is not one of {', '.join(choices)}",
-            hint=did_you_mean(str(value), choices) or f"`{self.prog} --help` shows how it is used",
-        )
+        message = f"`{_name(action)}`: `{value}` is not one of {', '.join(choices)}"
+        raise self._usage_error(message, did_you_mean(str(value), choices))
 
 
 class ArgOnceAction(argparse.Action):
-    """An option that may be given once: a second value is an error instead of a silent winner.
+    """An option that may be given once: a second value is an error, instead of silently replacing the first.
 
     >>> parser = Parser()
     >>> _ = parser.add_argument("--scheduler", action=ArgOnceAction)
@@ -98,21 +95,6 @@ class ArgOnceAction(argparse.Action):
     torchx.cli.failures.UsageError: `--scheduler` is given more than once...
     """
 
-    def __init__(  # noqa: PLR0917  # public signature
-        self,
-        option_strings: Sequence[str],
-        dest: str,
-        nargs: int | str | None = None,
-        const: Any = None,
-        default: Any = None,
-        type: Any = None,
-        choices: Any = None,
-        required: bool = False,
-        help: str | None = None,
-        metavar: str | tuple[str, ...] | None = None,
-    ) -> None:
-        super().__init__(option_strings, dest, nargs, const, default, type, choices, required, help, metavar)
-
     def __call__(
         self,
         parser: argparse.ArgumentParser,  # noqa: ARG002  # argparse calls it so
@@ -120,7 +102,7 @@ class ArgOnceAction(argparse.Action):
         values: Any,
         option_string: str | None = None,  # noqa: ARG002  # argparse calls it so
     ) -> None:
-        # Noted on the namespace, not here: a parser may parse more than once.
+        # Recorded on the namespace, because a parser may parse more than once.
         given = namespace.__dict__.setdefault("_given_once", set())
         if self.dest in given:
             raise UsageError(f"`{_name(self)}` is given more than once", hint="leave one of them out")
@@ -132,9 +114,8 @@ def declare(parser: argparse.ArgumentParser, rows: Iterable[Row], *, sparse: boo
     """Declares arguments and options.
 
     Args:
-        rows: the spellings of each, what its value is called (empty: it takes none), its help, and what else
-            ``add_argument`` is to know.
-        sparse: options are given once, and have no defaults: what is absent from the namespace was not given.
+        rows: for each the spellings, the metavar (empty: a flag), the help, and further arguments of ``add_argument``.
+        sparse: options may be given once and have no defaults: an option that was not given is not in the namespace.
     """
     for names, metavar, text, *more in rows:
         kind: dict[str, Any] = {"metavar": metavar} if metavar else {"action": "store_true"}
@@ -146,13 +127,13 @@ def declare(parser: argparse.ArgumentParser, rows: Iterable[Row], *, sparse: boo
 
 
 class torchxconfig(argparse.Action):  # noqa: N801  # the name is fixed by the public interface
-    """An option whose default is the entry of its name in the section ``[cli:<subcmd>]`` of ``.torchxconfig``.
+    """An option whose default is the key ``dest`` of the section ``[cli:<subcmd>]`` in ``.torchxconfig``.
 
     Args:
-        subcmd: name of the verb.
-        dest: name of the entry, and of the attribute.
-        required: whether it must be given when the file has no such entry.
-        default: its value when the file has no such entry.
+        subcmd: the verb.
+        dest: the key in the file, and the attribute of the namespace.
+        required: whether the option must be given when the file lacks the key.
+        default: the value when the file lacks the key.
     """
 
     def __init__(
@@ -200,7 +181,7 @@ class torchxconfig_list(torchxconfig):  # noqa: N801  # the name is fixed by the
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Help that uses the width there is, up to what is comfortable to read; headings stand out on a terminal."""
+    """Formats help for the width of the terminal, 100 columns at most, with bold headings."""
 
     def __init__(self, prog: str, **kwargs: Any) -> None:
         kwargs["max_help_position"] = 30
@@ -208,7 +189,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().__init__(prog, **kwargs)
 
     if sys.version_info >= (3, 14):
-        # The standard colours, which we do not use, import `dataclasses`: they wait until a page is formatted.
+        # `_set_color` imports `dataclasses` (14 ms), so it is called only when a page is formatted.
         def _set_color(self, color: bool, **_: Any) -> None:
             pass
 
@@ -225,7 +206,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().add_usage(usage, actions, groups, f"{_heading('usage:')} " if prefix is None else prefix)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """Each option once: other spellings of it work and need not be read."""
+        """Shows one spelling of each option; the others work too."""
         if not action.option_strings:
             return super()._format_action_invocation(action)
         spellings = {option.lstrip("-").replace("_", "-"): option for option in reversed(action.option_strings)}
@@ -242,7 +223,7 @@ def _heading(text: str) -> str:
 
 
 def _name(action: argparse.Action) -> str:
-    """What the user calls it."""
+    """Returns the name of an option or argument as the user writes it."""
     if action.option_strings:
         return "/".join(action.option_strings)
     return str(action.metavar or action.dest).strip("[]")

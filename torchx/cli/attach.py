@@ -1,4 +1,4 @@
-"""A process inside a replica, attached to the streams of this one: what a user types, signals, the terminal's size."""
+"""Connects a process inside a replica with this terminal: streams, signals and window size."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from contextlib import contextmanager
 from torchx.errors import EXIT_INTERRUPTED
 from torchx.schedulers.inside import InsideProcess, Tty
 
-_CHUNK = 1 << 20  # of a file: a pipe, or a terminal, gives what it has
+_CHUNK = 1 << 20  # bytes; a pipe or a terminal returns less
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _MOST_INTERRUPTS = 3
 _END_OF_INPUT = b"\x04"
 
 
 def terminal() -> Tty:
-    """The terminal of this process, as one inside a replica should get it."""
+    """Returns size and type of this process's terminal."""
     term = os.environ.get("TERM") or "xterm-256color"
     for fd in (0, 1, 2):
         try:
@@ -30,11 +30,11 @@ def terminal() -> Tty:
 
 
 def attach(process: InsideProcess, *, stdin: bool, tty: bool) -> int:
-    """Connects a process with stdin, stdout and stderr of this one until it ends; returns its exit code.
+    """Connects a process with our stdin, stdout and stderr until it ends, and returns its exit code.
 
     Args:
-        stdin: it reads ours.
-        tty: it has a terminal.
+        stdin: forward our stdin to the process.
+        tty: the process has a terminal.
     """
     import threading
 
@@ -57,7 +57,7 @@ def _feed(process: InsideProcess, tty: bool) -> None:
             process.write(_END_OF_INPUT)
         process.close_stdin()
     except OSError:
-        return  # it does not read any more
+        return  # the process no longer reads
 
 
 def _write(fd: int, data: bytes) -> None:
@@ -68,7 +68,7 @@ def _write(fd: int, data: bytes) -> None:
 
 @contextmanager
 def _raw(tty: bool) -> Iterator[None]:
-    """The terminal passes on every key, Ctrl-C and Ctrl-Z too."""
+    """Puts the terminal into raw mode, so that the process gets every key, also Ctrl-C and Ctrl-Z."""
     if not (tty and os.isatty(0)):
         yield
         return
@@ -77,7 +77,7 @@ def _raw(tty: bool) -> Iterator[None]:
 
     before = termios.tcgetattr(0)
     try:
-        setraw(0, termios.TCSADRAIN)  # what was typed ahead stays
+        setraw(0, termios.TCSADRAIN)  # unlike TCSAFLUSH, keeps what was typed ahead
         yield
     finally:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
@@ -85,7 +85,7 @@ def _raw(tty: bool) -> Iterator[None]:
 
 @contextmanager
 def _passing_on(process: InsideProcess, *, tty: bool) -> Iterator[None]:
-    """Signals to this process are sent to the other one; at the third Ctrl-C it is given up."""
+    """Forwards signals to the process; the third Ctrl-C disconnects from it."""
     interrupts = 0
 
     def on_signal(number: int, _: object) -> None:

@@ -1,4 +1,4 @@
-"""What every verb of the command line is."""
+"""Base classes of the verbs of the command line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 class SubCommand(ABC):
-    """One verb: ``torchx <verb>``. A plugin registers its class in the entry-point group ``torchx.cli.cmds``.
+    """A verb: ``torchx <verb>``. A plugin registers its class in the entry-point group ``torchx.cli.cmds``.
 
-    The first line of the class's docstring is its line in ``torchx --help``.
+    The first line of the docstring of a plugin's class is its description in ``torchx <verb> --help``.
 
     >>> class CmdHello(SubCommand):
     ...     '''says hello'''
@@ -32,19 +32,19 @@ class SubCommand(ABC):
 
     @abstractmethod
     def run(self, args: argparse.Namespace) -> None:
-        """Runs the verb. An error of :mod:`torchx.errors` becomes one line and its exit code."""
+        """Runs the verb. The command line reports an error of :mod:`torchx.errors` in one line."""
 
 
 class RunnerCommand(SubCommand):
-    """A verb that asks a Runner, which is closed when it is done."""
+    """A verb that needs a Runner, which is closed afterwards."""
 
     def run(self, args: argparse.Namespace) -> None:
-        """Makes the Runner; it is not imported before, so that a page of help costs little."""
-        from torchx.runner import get_runner
+        """Creates the Runner and calls :meth:`work`."""
+        from torchx.runner import get_runner  # here, so that `--help` does not pay for the import
 
         with get_runner() as runner:
             self.work(runner, args)
 
     @abstractmethod
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """What the verb does."""
+        """Does the work of the verb."""

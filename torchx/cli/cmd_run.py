@@ -59,7 +59,7 @@ LOCAL_SCHEDULER_WARNING_MSG = (
     " please use other variants of the local scheduler (e.g. `local_cwd`)"
 )
 _HELP = """\
-A script, any program behind `--`, or a component, which describes a job:
+Runs a script, any program after `--`, or a component, which is a function that describes a job:
 
   torchx run train.py --epochs 3
   torchx run -j 1x4 train.py --epochs 3                 under torchrun: 1 node with 4 workers
@@ -67,9 +67,9 @@ A script, any program behind `--`, or a component, which describes a job:
   torchx run -s slurm -cfg partition=gpu dist.ddp -j 2x8 --script train.py -- --epochs 3
 
 `torchx run COMPONENT --help` prints the component's arguments, `torchx builtins` lists components,
-`torchx runopts SCHEDULER` what -cfg takes. Defaults come from the section [cli:run] of .torchxconfig.
-On a terminal, a job of this machine is followed: Ctrl-C detaches, and the job goes on. Elsewhere the
-handle of the job is printed, alone on the last line of stdout; what is meant for people goes to stderr."""
+`torchx runopts SCHEDULER` lists the options for -cfg. Defaults come from [cli:run] in .torchxconfig.
+On a terminal, torchx follows a job on this machine until Ctrl-C detaches it; the job continues.
+Otherwise it prints the job's handle, alone on the last line of stdout. Messages go to stderr."""
 _SESSION = "utils.session"
 _LOCAL = ("local_cwd", "local_docker")
 
@@ -83,7 +83,7 @@ class CmdRun(SubCommand):
         self.declare(subparser, WHAT_TO_DO)
 
     def declare(self, subparser: argparse.ArgumentParser, more: Iterable[Row]) -> None:
-        """Declares what to run and where, with further options in the middle."""
+        """Declares the options and the component; ``more`` are further options."""
         declare(subparser, (*WHERE, *more, *WHAT_GOES_ALONG), sparse=True)
         subparser.add_argument(
             "component_name_and_args",
@@ -96,20 +96,25 @@ class CmdRun(SubCommand):
         profile = getattr(args, "profile", None)
         if profile:
             use_profile(profile)
+        before = {name: os.environ.get(name) for name in (ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK)}
         try:
             self._run(args)
         finally:
             if profile:
                 use_profile(None)
+            for name, value in before.items():  # in a notebook, the process goes on
+                os.environ.pop(name, None)
+                if value is not None:
+                    os.environ[name] = value
 
     def torchx_json_from_stdin(self, args: argparse.Namespace | None = None) -> dict[str, Any]:
-        """The JSON object that comes through stdin.
+        """Reads the JSON object from stdin.
 
         Args:
-            args: of the command line: ``--dryrun`` and the like there count for the JSON too.
+            args: the parsed command line; its ``--dryrun``, ``--wait``, ``--log`` and ``--tee_logs`` are added.
 
         Raises:
-            UsageError: nothing comes, or no JSON object.
+            UsageError: stdin is empty, or not a JSON object.
         """
         data = read_json(sys.stdin.read())
         for key in ("dryrun", "wait", "log", "tee_logs"):
@@ -118,10 +123,10 @@ class CmdRun(SubCommand):
         return data
 
     def verify_no_extra_args(self, args: argparse.Namespace) -> None:
-        """Refuses what ``--stdin`` leaves no room for.
+        """Checks that the command line has no argument for which the JSON of ``--stdin`` has a key.
 
         Raises:
-            UsageError: a component or an option is given on the command line that the JSON has a key for.
+            UsageError: it has one.
         """
         extra = getattr(args, "component_name_and_args", None)
         if extra:
@@ -152,7 +157,7 @@ class CmdRun(SubCommand):
             self.go(runner, run_args, args)
 
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
-        """Does what was asked, now that it is known what that is."""
+        """Checks, exports, shows or launches the job, depending on the options."""
         with_logs = run_args.log or run_args.tee_logs
         given = {**vars(args), "wait": run_args.wait, "log": with_logs}
         as_json = given.get("json", False)
@@ -178,7 +183,10 @@ class CmdRun(SubCommand):
 
 
 def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """The component and its arguments. ``args`` gets the options of torchx behind it, and those of the config files."""
+    """Returns the component and its arguments.
+
+    Adds to ``args`` the options of torchx that stand after the component, and those of the config files.
+    """
     from torchx.cli import shorthand
 
     words = list(getattr(args, "component_name_and_args", ()))
@@ -202,12 +210,12 @@ def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
 
 
 def what_was_run(words: list[str]) -> tuple[str, list[str]]:
-    """The component, and its arguments, of a command line of ``torchx run`` that is on record."""
+    """Returns the component and its arguments of a recorded ``torchx run`` command line."""
     return _what_to_run(parsed(words))
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
-    """The options in the words behind ``torchx run``."""
+    """Parses the arguments of ``torchx run``."""
     parser = Parser(prog="torchx run")
     CmdRun().add_arguments(parser)
     parser.set_defaults(_parser=parser)
@@ -216,7 +224,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
 
 
 def _fill(args: argparse.Namespace) -> None:
-    """Fills in what the config files say. ``--detach`` is stronger than their ``wait = true``."""
+    """Adds the options of the config files. ``--detach`` overrides their ``wait = true``."""
     waits = ("wait", "log", "tee_logs")
     detach = getattr(args, "detach", False)
     if detach and any(hasattr(args, name) for name in waits):
@@ -227,7 +235,7 @@ def _fill(args: argparse.Namespace) -> None:
 
 
 def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, list[str]]:
-    """The component and its arguments; the component of the config file when none is given."""
+    """Returns the component, by default that of the config file, and its arguments."""
     configured = getattr(args, "component", None)
     if words[:1] == ["--"] and configured:
         return configured, words[1:]
@@ -239,12 +247,12 @@ def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, l
         return configured, words
     from torchx.schedulers import get_scheduler_factories
 
-    check_sections(get_scheduler_factories())  # a name with a typo may hold what is missing
+    check_sections(get_scheduler_factories())  # warns of a misspelled section, which may hold the component
     raise UsageError(MISSING_COMPONENT_ERROR_MSG, hint="`torchx builtins` lists components")
 
 
 def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], from_stdin: bool) -> None:
-    """The scheduler's options, typed; they remember where they come from."""
+    """Types the scheduler's options and records their source."""
     if not from_stdin:
         run_args.scheduler_cfg = runner.cfg_from_str(run_args.scheduler, *literals)  # type: ignore[assignment]
         return
@@ -256,10 +264,10 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
 
 
 def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = False) -> Any:
-    """What the Runner's ``run``, ``dryrun`` or ``check`` returns of the component, with what goes along.
+    """Calls ``run``, ``dryrun`` or ``check`` of the Runner for the component, with its secrets, policies and notices.
 
     Args:
-        sweep: what ``dryrun`` returns is submitted as a sweep.
+        sweep: the result of ``dryrun`` is going to be submitted as a sweep.
     """
     given = {
         "cfg": run_args.scheduler_cfg,
@@ -283,13 +291,13 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
     wishes = {RETRY: run_args.retry, TIMEOUT: run_args.timeout, WATCHDOG: run_args.watchdog}
     app.metadata.update({key: text for key, text in wishes.items() if text})
     if "hang" in run_args.notify_on and WATCHDOG not in app.metadata:
-        warn("nobody sees a hang without a watchdog: `--watchdog 10m`, for example")
+        warn("a hang is only detected with a watchdog: add `--watchdog 10m`, for example")
     app.metadata.update(notify)
     return getattr(runner, verb)(app, run_args.scheduler, **given)
 
 
 def _put_after(runner: Runner, app: AppDef, run_args: TorchXRunArgs, *, sweep: bool, submits: bool) -> None:
-    """Has the scheduler wait for earlier jobs, or waits for them here."""
+    """Makes the scheduler wait for earlier jobs, or waits for them here."""
     from torchx.runner.after import put_after, wait_for
 
     for condition, handle in put_after(runner, app, run_args.after, run_args.scheduler, sweep=sweep):
@@ -299,7 +307,7 @@ def _put_after(runner: Runner, app: AppDef, run_args: TorchXRunArgs, *, sweep: b
 
 
 def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: Mapping[str, Any]) -> None:
-    """Shows what would be submitted, as ``--json`` and ``--full`` say; no image is built for that."""
+    """Shows what would be submitted, without building an image. ``given`` holds ``json`` and ``full``."""
     from torchx.cli import spec_page
     from torchx.specs.images import NamesOnly
 
@@ -310,16 +318,16 @@ def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: M
 
 
 def launch(runner: Runner, scheduler: str, submit: Callable[[], str], given: Mapping[str, Any]) -> None:
-    """Submits a job, says what it is called, and looks at it for as long as is asked for.
+    """Submits a job, prints its handle, and waits for it or follows it if the options say so.
 
     Args:
-        given: the options ``wait``, ``log``, ``json`` and ``detach``, as far as they were given.
+        given: the options ``wait``, ``log``, ``json`` and ``detach``; missing ones are off.
     """
     with_logs, as_json = given.get("log", False), given.get("json", False)
     waits = given.get("wait", False) or with_logs
     alone = not (waits or as_json or given.get("detach"))
     follows = alone and scheduler in _LOCAL and is_tty(sys.stdout) and is_tty(sys.stderr)
-    if waits or follows:  # imported before the submission: from its end on, Ctrl-C has to find someone who waits
+    if waits or follows:  # imported before the submission, so that a Ctrl-C right after it is handled
         from torchx.cli.waiting import wait_for
     handle = submit()
     if waits or follows:
@@ -331,7 +339,7 @@ def launch(runner: Runner, scheduler: str, submit: Callable[[], str], given: Map
 
 
 def _announce(handle: str) -> None:
-    """The handle, alone on the last line of stdout: programs read it there."""
+    """Prints the handle, alone on the last line of stdout, where programs read it."""
     if is_tty(sys.stderr):
         note(f"Launched app: {handle.rpartition('/')[2]} · torchx log -f @last · torchx status @last")
     print(handle, flush=True)

@@ -1,4 +1,4 @@
-"""The verbs: which module has each, and one line of help; none is imported before it is needed."""
+"""The table of verbs: module and one help line of each. A verb is imported when it is used."""
 
 from __future__ import annotations
 
@@ -17,55 +17,55 @@ if TYPE_CHECKING:
 PLUGINS = "From plugins"
 _GROUPS = {
     "Launch": {
-        "run": "launch a script or a component; --dryrun shows what would be done",
-        "rerun": "launch a run on record again, as it was or with changes",
+        "run": "launch a script or a component; --dryrun submits nothing",
+        "rerun": "launch a recorded run again, unchanged or with changes",
         "sweep": "launch a component once for each set of values",
-        "export": "a job as files for sbatch, kubectl, ... that need no torchx",
-        "builtins": "the components that can be run by name",
-        "runopts": "the options of a scheduler, for `run -cfg`",
+        "export": "write a job as files for sbatch, kubectl, ... that need no torchx",
+        "builtins": "list the components that can be run by name",
+        "runopts": "list the options of a scheduler, for `run -cfg`",
     },
     "Follow": {
-        "status": "what became of a job, and why",
-        "log": "what the replicas of a job wrote; --follow until it ends",
-        "list": "the runs on record, newest first; or a scheduler's jobs",
-        "watch": "a line for each change of any run, as it is seen",
-        "wait": "until jobs have ended; the exit code says how",
-        "top": "the runs full screen: replicas, logs, causes, what they use",
-        "ui": "the runs in the browser: states, causes, logs, live",
-        "metrics": "what replicas use: processors, memory, GPUs; -w follows",
-        "tracker": "what jobs left behind: metadata, artifacts, lineage",
-        "describe": "what was launched: roles, options, source code",
-        "diff": "what differs between two runs: code, arguments, outcome, ...",
-        "why": "how any job is, whoever launched it, and why",
+        "status": "show the state of a job, and why it failed",
+        "log": "print the logs of a job; --follow until it ends",
+        "list": "list recorded runs, newest first; or a scheduler's jobs",
+        "watch": "print a line for each state change of any run",
+        "wait": "wait until jobs have ended; exit 0 if all succeeded",
+        "top": "browse runs full screen: replicas, logs, causes, resource usage",
+        "ui": "browse runs in the browser: states, causes, live logs",
+        "metrics": "show what replicas use: CPU, memory, GPUs; -w updates live",
+        "tracker": "list what jobs wrote to a tracker: metadata, artifacts, lineage",
+        "describe": "show what was launched: roles, options, source code",
+        "diff": "compare two runs: code, arguments, outcome, ...",
+        "why": "explain the state of any job, also of one launched without torchx",
         "adopt": "put a job on record that torchx did not launch",
     },
     "Inside": {
         "exec": "run a command inside a replica, or in all of them",
         "shell": "open a shell inside a replica",
         "cp": "copy files out of a replica, or into it",
-        "forward": "make a port of a replica a port of this machine",
-        "stacks": "what every rank is doing, and for whom the others wait",
-        "ssh-config": "entries for ~/.ssh/config: ssh, rsync and editors reach replicas",
+        "forward": "forward a local port to a port of a replica",
+        "stacks": "show what every rank is doing, and which one the others wait for",
+        "ssh-config": "print ~/.ssh/config entries, for ssh, rsync and editors",
     },
     "End": {
         "cancel": "end jobs; their logs and records stay",
-        "delete": "remove jobs that have ended, their logs and their records",
-        "simulate": "make a fault happen to a job: does it survive?",
+        "delete": "remove ended jobs with their logs and records",
+        "simulate": "inject a fault into a job, to test whether it survives",
     },
     "Set up": {
-        "doctor": "what keeps jobs from running, and what to do about it",
-        "init": "write a training, a component and a .torchxconfig to start from",
+        "doctor": "check what keeps jobs from running, and how to fix it",
+        "init": "write a training script, a component and a .torchxconfig",
         "configure": "write a .torchxconfig to fill in",
-        "plugins": "the plugins that were found, and those that failed",
-        "completion": "the completion script of a shell",
+        "plugins": "list the plugins that were found, and those that failed",
+        "completion": "print the completion script of a shell",
     },
-    "": {"__complete": ""},  # in no list
+    "": {"__complete": ""},  # hidden
 }
 
 
 @dataclass(frozen=True)
 class Verb:
-    """A built-in verb: its group on the help page, where its class is, and its line there."""
+    """A built-in verb: its group on the help page, the ``module:class`` that implements it, and its help line."""
 
     group: str
     target: str
@@ -73,7 +73,7 @@ class Verb:
 
 
 def _target(name: str) -> str:
-    """Where the class of a verb is: that of ``ssh-config`` is ``CmdSshConfig`` of ``cmd_ssh_config``."""
+    """Returns ``module:class`` of a verb: ``cmd_ssh_config:CmdSshConfig`` for ``ssh-config``."""
     stem = name.strip("_").replace("-", "_")
     module = "exec" if name == "shell" else stem
     return f"torchx.cli.cmd_{module}:Cmd{stem.title().replace('_', '')}"
@@ -83,20 +83,21 @@ VERBS = {name: Verb(group, _target(name), line) for group, rows in _GROUPS.items
 """Name of each built-in verb -> its row, in the order of the help page."""
 
 _HINTS = {
-    "ps ls jobs queue squeue history runs": "`torchx list` lists the runs on record, `torchx list --state running`"
+    "ps ls jobs queue squeue history runs": "`torchx list` lists recorded runs, `torchx list --state running`"
     " those that run",
     "kill stop abort terminate scancel end": "`torchx cancel JOB` ends a job, `torchx cancel --all` all of mine",
     "rm remove clean prune purge": "`torchx delete JOB` removes a job that has ended, with its logs and its record",
-    "submit launch start create apply sbatch srun": "`torchx run train.py` launches a job; `-s slurm` says where",
+    "submit launch start create apply sbatch srun": "`torchx run train.py` launches a job; `-s slurm` selects Slurm",
     "ssh attach login enter": "`torchx shell JOB` opens a shell in a replica, `torchx exec JOB -- COMMAND` runs a"
     " command there",
     "scp rsync copy download upload": "`torchx cp JOB/ROLE/0:ckpt/ ./ckpt` copies out of a replica,"
     " `torchx cp data/ JOB:data` into it",
-    "port-forward tunnel proxy": "`torchx forward JOB/ROLE PORT` makes a port of a replica a port of this machine",
-    "stack py-spy pystack dump hang": "`torchx stacks JOB` says what every rank is doing, and for whom the others wait",
-    "logs tail follow output": "`torchx log -f JOB` follows what a job writes, `torchx watch` what changes,"
+    "port-forward tunnel proxy": "`torchx forward JOB/ROLE PORT` forwards a local port to a port of a replica",
+    "stack py-spy pystack dump hang": "`torchx stacks JOB` shows what every rank is doing, and which one the others"
+    " wait for",
+    "logs tail follow output": "`torchx log -f JOB` follows the logs of a job, `torchx watch` its state changes,"
     " `torchx wait JOB` waits for its end",
-    "get info show inspect": "`torchx status JOB` says how a job is, `torchx describe JOB` what it is",
+    "get info show inspect": "`torchx status JOB` shows the state of a job, `torchx describe JOB` its definition",
     "check preflight diagnose validate": "`torchx doctor` checks this machine or a scheduler, `torchx run --check` a"
     " job",
     "config setup": "`torchx configure` writes a .torchxconfig to fill in",
@@ -104,21 +105,22 @@ _HINTS = {
     "version": "`torchx --version` prints it",
 }
 ELSEWHERE = {word: hint for words, hint in _HINTS.items() for word in words.split()}
-"""What people try that is not a verb of ours -> what does it here."""
+"""Verb of another tool -> hint that names ours."""
 
 
 def registry() -> Registry[type[SubCommand]]:
-    """Built-in verbs and plugins; a plugin may take the name of a built-in, and ``torchx plugins`` says so."""
+    """Returns built-in and plugin verbs. A plugin may replace a built-in; ``torchx plugins`` reports that."""
     return Registry(COMMANDS, {name: verb.target for name, verb in VERBS.items()})
 
 
 def find(name: str) -> SubCommand:
-    """The verb of that name, with its arguments not yet declared.
+    """Returns the verb of that name; its arguments are not declared yet.
+
+    A plugin that replaces a built-in verb and cannot be loaded causes a warning, and the built-in is returned.
 
     Raises:
         NotFoundError: there is no such verb.
-        PluginError: a plugin offers it and cannot be loaded. If it took the name of a
-            built-in verb there is a warning instead, and the built-in verb.
+        PluginError: the plugin that offers it cannot be loaded.
     """
     table = registry()
     try:
@@ -131,13 +133,13 @@ def find(name: str) -> SubCommand:
 
 
 def builtin(name: str) -> SubCommand:
-    """The built-in verb of that name, whatever plugins say."""
+    """Returns the built-in verb of that name, even if a plugin replaces it."""
     module, _, attr = VERBS[name].target.partition(":")
     return _create(name, import_object(module, attr))
 
 
 def verb_at(words: Sequence[str]) -> int:
-    """Where the verb stands, behind the options of torchx itself; beyond the end when there is none."""
+    """Returns the index of the verb, after the global options; at least ``len(words)`` when there is none."""
     i = 0
     while i < len(words) and words[i].startswith("-"):
         i += 2 if words[i] in ("--log_level", "--log-level") else 1
@@ -145,17 +147,17 @@ def verb_at(words: Sequence[str]) -> int:
 
 
 def names(*, hidden: bool = False) -> list[str]:
-    """All verbs, built-in ones first."""
+    """Returns the names of all verbs, built-in ones first."""
     return [name for name in registry().names() if hidden or not name.startswith("_")]
 
 
 def _create(name: str, found: object) -> SubCommand:
-    # Any class or function that makes an object with the two methods will do: plugins need not import ours.
+    # Duck typing: plugins need not import our SubCommand.
     if callable(found):
         command: SubCommand = found()
         if callable(getattr(command, "add_arguments", None)) and callable(getattr(command, "run", None)):
             return command
     raise TorchXError(
         f"the plugin behind the verb `{name}` is not a SubCommand: it is `{found!r}`",
-        hint="its entry point must name a class with `add_arguments` and `run`; `torchx plugins` shows whose it is",
+        hint="its entry point must name a class with `add_arguments` and `run`; `torchx plugins` shows its package",
     )

@@ -1,4 +1,4 @@
-"""How the command line fails: one line that names the cause, one that says what to do, and an exit code."""
+"""Error reporting of the command line: a line with the cause, a line with a hint, and an exit code."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from torchx.util.secrets import mask_told
 from torchx.util.term import has_color, printable
 
 EXIT_BUG = 70
-"""Something was raised that nobody foresaw (sysexits.h: EX_SOFTWARE)."""
+"""An unexpected exception (sysexits.h: EX_SOFTWARE)."""
 
 EXIT_IO = 74
-"""A file, or standard output, could not be read or written (sysexits.h: EX_IOERR)."""
+"""An I/O error on a file or on stdout (sysexits.h: EX_IOERR)."""
 
 EXIT_BROKEN_PIPE = 141
-"""The reader of our output went away: what a shell reports for every program that SIGPIPE ends."""
+"""The reader of our output closed the pipe; shells report this code for a program that SIGPIPE ended."""
 
 EXIT_CODES = """\
 Exit codes:
-  0  done                            7    the job is gone
-  1  the job failed; doctor: bad     70   a bug
-  2  wrong usage                     74   a file, or the output, cannot be read or written
-  3  what was named is not there     75   the job has not ended (--exit-code)
-  4  the scheduler failed            124  the time of --timeout is up
-  5  the scheduler cannot do that    130  interrupted
-  6  a package is missing            141  the reader of the output went away"""
+  0  success                         7    the job no longer exists
+  1  the job or a check failed       70   a bug in torchx
+  2  usage error                     74   I/O error on a file or on stdout
+  3  not found                       75   the job has not ended (--exit-code)
+  4  the scheduler failed            124  timed out (--timeout)
+  5  not supported by the scheduler  130  interrupted
+  6  a package is missing            141  broken pipe"""
 
-_WHERE = "`torchx --log_level=DEBUG ...` shows where this comes from"
+_WHERE = "`torchx --log_level=DEBUG ...` shows the traceback"
 _MORE = "TORCHX_DEBUG=1 shows the traceback"
 
 _debug = False
@@ -37,11 +37,11 @@ _shows_progress = False
 
 
 class UsageError(TorchXError):
-    """The command line itself is wrong."""
+    """The command line is wrong."""
 
 
 def guard(work: Callable[[], None]) -> int:
-    """Runs ``work`` and returns the exit code; whatever it raises becomes a line on stderr."""
+    """Runs ``work`` and returns the exit code. Reports any exception in one line on stderr."""
     try:
         try:
             work()
@@ -61,10 +61,10 @@ def guard(work: Callable[[], None]) -> int:
     except OSError as e:
         _traceback_if_wanted()
         if e.filename is None:
-            _silence_stdout()  # a full disk behind stdout would complain once more, here and at exit
+            _silence_stdout()  # flushing it at exit would fail again, for example on a full disk
         where = f"`{e.filename}`: " if e.filename else ""
         if not where and isinstance(e, FileNotFoundError) and _is_nowhere():
-            error("the current directory was deleted", hint="go to one that is there: `cd ~`")
+            error("the current directory was deleted", hint="change to an existing one: `cd ~`")
             return EXIT_IO
         error(f"{where}{e.strerror or e}", hint="" if _wants_traceback() else _MORE)
         return EXIT_IO
@@ -77,7 +77,7 @@ def guard(work: Callable[[], None]) -> int:
 
 
 def error(message: str, *, hint: str = "") -> None:
-    """One line, red on a terminal, and what to do about it."""
+    """Prints an error, and a hint on how to fix it, to stderr."""
     _say("error", message, "\033[31m")
     if hint:
         color = has_color(sys.stderr)
@@ -86,18 +86,18 @@ def error(message: str, *, hint: str = "") -> None:
 
 
 def warn(message: str) -> None:
-    """One line of warning on stderr."""
+    """Prints a warning to stderr."""
     _say("warning", message, "\033[33m")
 
 
 def note(message: str) -> None:
-    """One line on stderr: what happens now, or what can be done next."""
+    """Prints a message to stderr."""
     _end_progress()
     print(f"\033[90m{message}\033[0m" if has_color(sys.stderr) else message, file=sys.stderr, flush=True)
 
 
 def progress(text: str) -> None:
-    """Shows how things are on one line of a terminal, in place of what it showed before; empty: nothing any more."""
+    """Replaces the progress line on the terminal; an empty text clears it."""
     global _shows_progress
     sys.stderr.write(f"\r\033[K{text}")
     sys.stderr.flush()
@@ -105,20 +105,20 @@ def progress(text: str) -> None:
 
 
 def _end_progress() -> None:
-    """Whatever is printed next has a line of its own."""
+    """Clears the progress line, so that the next message has a line of its own."""
     if _shows_progress:
         progress("")
 
 
 def show_tracebacks(on: bool) -> None:
-    """What ``--log_level=DEBUG`` asks for."""
+    """Turns tracebacks on or off; ``--log_level=DEBUG`` turns them on."""
     global _debug
     _debug = on
 
 
 def _say(kind: str, message: str, color: str) -> None:
     _end_progress()
-    sys.stdout.flush()  # so that the two streams stay in order on one terminal
+    sys.stdout.flush()  # keeps the two streams in order on a terminal
     head = f"torchx: {kind}:"
     text = printable(mask_told(message.strip(), sys.argv))
     print(f"{color}{head}\033[0m {text}" if has_color(sys.stderr) else f"{head} {text}", file=sys.stderr)
@@ -144,7 +144,7 @@ def _traceback_if_wanted() -> None:
 
 
 def _place(e: BaseException) -> str:
-    """In whose code it was raised: ours, or a plugin's."""
+    """Returns `` at MODULE:LINE`` of the code that raised it, which may be a plugin's."""
     tb = e.__traceback__
     while tb is not None and tb.tb_next is not None:
         tb = tb.tb_next
@@ -155,12 +155,12 @@ def _place(e: BaseException) -> str:
 
 
 def _silence_stdout() -> None:
-    """Points stdout nowhere, so that the interpreter's last flush does not fail again."""
+    """Redirects stdout to /dev/null, so that the flush at exit does not fail again."""
     try:
         devnull = os.open(os.devnull, os.O_WRONLY)
         os.dup2(devnull, sys.stdout.fileno())
         os.close(devnull)
-    except (OSError, ValueError, AttributeError):  # stdout is not a file: nothing to protect
+    except (OSError, ValueError, AttributeError):  # stdout is not a file
         pass
 
 

@@ -1,4 +1,4 @@
-"""``torchx --help``: the verbs in groups, without importing one of them."""
+"""``torchx --help``: the verbs in groups. Imports none of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from torchx.util.term import has_color
 EXAMPLES = """\
   torchx run train.py --epochs 3                a script, on this machine; -d returns at once
   torchx run dist.ddp -j 2x2 --script train.py  distributed training, 2 nodes x 2 workers
-  torchx status @last                           what became of it
-  torchx log -f @last                           what it writes"""
+  torchx status @last                           state of the newest run
+  torchx log -f @last                           its logs, until it ends"""
 
 
 def show() -> None:
@@ -21,7 +21,7 @@ def show() -> None:
 
 
 def page(*, color: bool = False) -> str:
-    """The help page."""
+    """Returns the help page."""
 
     def bold(text: str) -> str:
         return f"\033[1m{text}\033[0m" if color else text
@@ -39,7 +39,7 @@ def page(*, color: bool = False) -> str:
     lines += [
         "  --log_level   DEBUG, INFO, WARNING, ERROR or CRITICAL; DEBUG shows tracebacks",
         "  --version     print the version",
-        "  -h, --help    print this page; `torchx help VERB` prints the verb's",
+        "  -h, --help    print this page; `torchx help VERB` prints that of a verb",
     ]
     title, _, codes = EXIT_CODES.partition("\n")
     lines += ["", bold(title), codes]

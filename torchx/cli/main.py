@@ -1,4 +1,4 @@
-"""The command line: finds the verb, builds the parser of that verb alone, runs it."""
+"""Entry point of the command line: finds the verb, builds only its parser and runs it."""
 
 from __future__ import annotations
 
@@ -42,30 +42,30 @@ def main(argv: list[str] | None = None) -> None:
     """The ``torchx`` command.
 
     Args:
-        argv: the arguments after the program's name; those of this process when None.
+        argv: the arguments after the program name; default: ``sys.argv[1:]``.
 
     Raises:
-        SystemExit: the exit code is not 0; ``torchx --help`` lists the codes.
+        SystemExit: the exit code is not 0. ``torchx --help`` lists the codes.
 
     >>> main(["--version"])  # doctest: +ELLIPSIS
     torchx ...
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
-    _open_what_is_closed()
-    _write_what_cannot_be_encoded_as_question_marks()
+    _reopen_closed_streams()
+    _replace_unencodable_characters()
     _exit(failures.guard(lambda: _dispatch(arguments)))
 
 
 def run_main(subcmds: dict[str, SubCommand], argv: list[str] | None = None) -> None:
-    """Like :func:`main`, for a table of verbs of one's own: how programs build their command line on ours."""
-    import logging  # noqa: F401  # which such verbs may use by themselves: our lines are set up when they begin
+    """Runs a command line with custom verbs; otherwise like :func:`main`."""
+    import logging  # noqa: F401  # custom verbs may log: with the module loaded, `_set_up_logging` installs our handler
 
     arguments = sys.argv[1:] if argv is None else list(argv)
     _exit(failures.guard(lambda: _run(subcmds, arguments)))
 
 
 def create_parser(subcmds: dict[str, SubCommand]) -> argparse.ArgumentParser:
-    """The parser of these verbs; its namespace has the verb's ``run`` as ``func``."""
+    """Returns a parser for these verbs. The parsed namespace holds the verb's ``run`` as ``func``."""
     from torchx.cli.argparse_util import Parser
 
     parser = Parser(
@@ -82,22 +82,22 @@ def create_parser(subcmds: dict[str, SubCommand]) -> argparse.ArgumentParser:
         line = row.help if row else help_line(command)
         line = line.replace("%", "%%")  # argparse formats help texts
         if name.startswith("_"):
-            subparser = rows.add_parser(name, description=line)  # without `help` it is not listed
+            subparser = rows.add_parser(name, description=line)  # argparse does not list it without `help`
         else:
             subparser = rows.add_parser(name, description=line, help=line)
-        # Before the verb's own arguments: a verb with verbs of its own sets `func` itself.
+        # Set before `add_arguments`: a verb with subcommands overrides `func`.
         subparser.set_defaults(func=command.run, _parser=subparser)
         command.add_arguments(subparser)
     return parser
 
 
 def get_default_sub_cmds() -> dict[str, SubCommand]:
-    """The built-in verbs by name."""
+    """Returns the built-in verbs by name."""
     return {name: commands.builtin(name) for name in commands.VERBS}
 
 
 def get_sub_cmds() -> dict[str, SubCommand]:
-    """All verbs by name: built-in ones, and plugins; one that cannot be loaded is left out, with a warning."""
+    """Returns built-in and plugin verbs by name. Warns of a verb that cannot be loaded and omits it."""
     found = {}
     for name in commands.names(hidden=True):
         try:
@@ -108,13 +108,13 @@ def get_sub_cmds() -> dict[str, SubCommand]:
 
 
 def help_line(command: object) -> str:
-    """The first line of the docstring of a verb's class."""
+    """Returns the first line of the docstring of a verb's class."""
     lines = (type(command).__doc__ or "").strip().splitlines()
     return lines[0] if lines else ""
 
 
 def _dispatch(argv: list[str]) -> None:
-    """Answers ``--help`` and ``--version`` without a parser, and everything else with the parser of one verb."""
+    """Handles ``--help`` and ``--version`` without a parser, and everything else with the parser of one verb."""
     globals_, rest = _split(argv)
     if any(arg in ("-h", "--help") for arg in globals_) or not argv or rest == ["help"]:
         from torchx.cli import help_page
@@ -135,13 +135,13 @@ def _dispatch(argv: list[str]) -> None:
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """The options before the verb, and the verb with all that follows it."""
+    """Splits a command line into the options before the verb, and the verb with its arguments."""
     at = commands.verb_at(argv)
     for arg in argv[:at]:
         known = ("-h", "--help", "--version", "--log_level", "--log-level")
         if arg.startswith("-") and arg.partition("=")[0] not in known:
             hint = did_you_mean(arg, ("--help", "--version", "--log_level"))
-            raise UsageError(f"unknown option `{arg}`", hint=hint or "options of a verb stand behind it")
+            raise UsageError(f"unknown option `{arg}`", hint=hint or "options of a verb go after it")
     return argv[:at], argv[at:]
 
 
@@ -156,7 +156,10 @@ def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:
 
 
 def _set_up_logging(level: str | None) -> None:
-    """Log records as our own lines on stderr; without an explicit level, only once there is one."""
+    """Shows log records as ``torchx: warning: ...`` on stderr.
+
+    Without an explicit level the handler is installed only when ``logging`` is in use or the first notice is due.
+    """
     failures.show_tracebacks(level == "DEBUG")
     if level is None and "logging" not in sys.modules:
         notices.before_first(_show_log_records)
@@ -177,8 +180,8 @@ def _log_level(text: str) -> str:
     raise UsageError(f"`--log_level`: `{text}` is not a log level", hint=hint)
 
 
-def _open_what_is_closed() -> None:
-    """A program may start us with a closed stream (`>&-`): no file of ours may take its number, and be written to."""
+def _reopen_closed_streams() -> None:
+    """Opens /dev/null in place of a closed standard stream (`>&-`), so that no file of ours gets its descriptor."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
         while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
             pass
@@ -188,11 +191,11 @@ def _open_what_is_closed() -> None:
         sys.stderr = sys.stderr or open(2, "w", closefd=False)  # noqa: SIM115
 
 
-def _write_what_cannot_be_encoded_as_question_marks() -> None:
-    """A terminal that knows no `…`, or an argument that is not valid UTF-8, must not end in an error."""
+def _replace_unencodable_characters() -> None:
+    """Writes ``?`` for characters that the encoding of stdout lacks, instead of failing."""
     out = sys.stdout
     if out is sys.__stdout__ and getattr(out, "errors", "") in ("strict", "surrogateescape"):
-        out.reconfigure(errors="replace")  # type: ignore[union-attr]  # the process's own is a TextIOWrapper
+        out.reconfigure(errors="replace")  # type: ignore[union-attr]  # sys.__stdout__ is a TextIOWrapper
 
 
 def _exit(code: int) -> None:

@@ -1,4 +1,4 @@
-"""What ``torchx run`` is asked to do: its options, and one value of them, of JSON, and of defaults from config."""
+"""Options of ``torchx run``, read from the command line, from JSON on stdin, and from config files."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from torchx.util.strings import did_you_mean
 
 STDIN = "--stdin"
 _APPEND = {"action": "append"}
-FULL: Row = ("--full", "", "with --dryrun: all of it, also what is the same for each job")
-WAIT: Row = ("--wait", "", "wait until the job has ended; exit 1 when it failed; Ctrl-C cancels the job")
+FULL: Row = ("--full", "", "with --dryrun: also show what is the same for every job")
+WAIT: Row = ("--wait", "", "wait until the job has ended; exit 1 if it failed; Ctrl-C cancels the job")
 LOG: Row = ("--log", "", "show the logs of all replicas on stderr while waiting (implies --wait)")
-DETACH: Row = ("-d --detach", "", "print the handle and return, as happens anyway in a pipe")
+DETACH: Row = ("-d --detach", "", "print the handle and return at once; the default in a pipe")
 JSON: Row = ("--json", "", "print one JSON document instead of the handle")
 WHERE: tuple[Row, ...] = (
     ("-s --scheduler", "NAME", "where to run (default: local_cwd)"),
     (
         "-cfg --scheduler_args --scheduler-args",
         CFG,
-        "options of the scheduler, for example `-cfg queue=gpu,time=60`; may be given more than once",
+        "options of the scheduler, for example `-cfg queue=gpu,time=60`; repeatable",
         CFG_ROW,
     ),
     ("--profile", "NAME", "use the sections [...@NAME] of .torchxconfig"),
@@ -40,69 +40,69 @@ WHAT_TO_DO: tuple[Row, ...] = (
     WAIT,
     LOG,
     ("--tee_logs --tee-logs", "", "alias of --log"),
-    ("--check", "", "look for what is wrong with the job, on the scheduler too, and submit nothing; exit 1 if bad"),
-    ("--no-check --no_check", "", "submit it although a check refuses it, as for a script that is not there"),
+    ("--check", "", "check the job here and on the scheduler without submitting it; exit 1 if a check fails"),
+    ("--no-check --no_check", "", "submit the job even if a check fails, for example for a missing script"),
     DETACH,
-    (STDIN, "", "read all this as JSON from stdin; see the attributes of TorchXRunArgs"),
+    (STDIN, "", "read the arguments as JSON from stdin; the keys are the attributes of TorchXRunArgs"),
 )
 NOTICES: tuple[Row, ...] = (
     (
         "--notify",
         "WAY,...",
-        "have the status page sent when the job ends: `desktop`, `slack`, `webhook`, `mail`, `exec:PATH`, `none`; "
+        "send the status page when the job ends: `desktop`, `slack`, `webhook`, `mail`, `exec:PATH`, `none`; "
         "addresses are in [notify] of .torchxconfig",
     ),
-    ("--notify-on --notify_on", "EVENT,...", "of what: `start`, `end`, `fail`, `hang` (default: end)"),
+    ("--notify-on --notify_on", "EVENT,...", "when to notify: `start`, `end`, `fail`, `hang` (default: end)"),
 )
 WHAT_GOES_ALONG: tuple[Row, ...] = (
     (
         "--workspace --buck-target --buck_target",
         "PATH",
-        "code to patch into the image (default: the current directory); an empty PATH for none",
+        "directory to patch into the image (default: the current one); an empty PATH patches nothing",
     ),
     (
         "--allow-private-workspace",
         "",
-        "send the workspace although it is a home directory, or holds credentials such as .ssh or .aws",
+        "send the workspace even if it is a home directory or holds credentials such as .ssh or .aws",
     ),
-    ("--parent_run_id --parent-run-id", "ID", "the parent run, for trackers"),
+    ("--parent_run_id --parent-run-id", "ID", "id of the parent run, for trackers"),
     (
         "--secret",
         "NAME[=REFERENCE]",
-        "give the job a variable whose value is in no record of it: that of NAME here, or by env:NAME, "
-        "cmd:COMMAND, file:PATH, k8s:NAME/KEY, aws-sm:ARN; may be given more than once",
+        "set an environment variable whose value is not recorded: to that of NAME here, or to the one that "
+        "REFERENCE names: env:NAME, cmd:COMMAND, file:PATH, k8s:NAME/KEY, aws-sm:ARN; repeatable",
         _APPEND,
     ),
     (
         "--retry",
         "POLICY",
-        "start the job again by the cause of its failure: `standard`, or rules such as "
+        "restart the job depending on why it failed: `standard`, or rules such as "
         "`preempted:free, node:5:avoid, error:0`; see docs/retries.md",
     ),
     (
         "--after",
         "JOB[:ok|any|fail]",
-        "start once that job has succeeded, ended, or failed; it may be given more than once. With `--after wait` "
-        "as well this command waits for it, where the scheduler cannot",
+        "start once JOB has succeeded (`ok`, the default), ended, or failed; repeatable. Add `--after wait` to "
+        "wait in this command where the scheduler cannot",
         _APPEND,
     ),
     (
         "--timeout",
         "DURATION",
-        "end the job when it has run for so long, and call that a `timeout`: `90s`, `45m`, `2h`, `1d12h`; "
-        "the time in a queue does not count",
+        "end the job after this run time, with the failure class `timeout`: `90s`, `45m`, `2h`, `1d12h`; "
+        "time in a queue does not count",
     ),
     (
         "--watchdog",
         "DURATION[:ACTION]",
-        "when no replica has written anything for so long, look what each rank is doing, for `torchx status`: "
-        "`10m`; `10m:cancel` ends the job then, `10m:retry` the attempt",
+        "when no replica has written output for this long, record what each rank is doing, for `torchx status`: "
+        "`10m`; `10m:cancel` also ends the job, `10m:retry` the attempt",
     ),
     *NOTICES,
     JSON,
 )
 TEXT_OPTIONS = ("scheduler", "cfg", "workspace", "parent_run_id", "secret", "retry", "timeout", "watchdog")
-_EXAMPLES = "for example `--secret HF_TOKEN`, or where the value is: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"
+_EXAMPLES = "write `--secret HF_TOKEN`, or a reference to the value: `--secret HF_TOKEN=file:PATH`, `=cmd:COMMAND`"
 
 
 @dataclass
@@ -112,23 +112,23 @@ class TorchXRunArgs:
     Attributes:
         component_name: as on the command line: ``dist.ddp``, ``path/file.py:function``.
         scheduler: name of the scheduler.
-        scheduler_args: the scheduler's options as they came, from JSON.
+        scheduler_args: the scheduler's options from JSON, not yet typed.
         scheduler_cfg: the scheduler's options, typed.
-        dryrun: show what would be done.
-        wait: until the job has ended.
+        dryrun: show what would be submitted.
+        wait: wait until the job has ended.
         log: show its logs while waiting.
-        workspace: what is patched into the image; empty for nothing.
-        parent_run_id: the run that this one comes from.
-        tee_logs: like ``log``.
+        workspace: directory to patch into the image; empty for none.
+        parent_run_id: id of the parent run.
+        tee_logs: alias of ``log``.
         component_args: the component's arguments by name, from JSON.
         component_args_str: the component's arguments from the command line.
-        secrets: what ``--secret`` takes: ``NAME``, ``NAME=cmd:...``.
-        retry: what is started again by which cause; see :mod:`torchx.specs.retries`.
-        after: the jobs that come before, see :mod:`torchx.specs.after`.
+        secrets: values of ``--secret``: ``NAME``, ``NAME=cmd:...``.
+        retry: the retry policy; see :mod:`torchx.specs.retries`.
+        after: jobs to wait for; see :mod:`torchx.specs.after`.
         timeout: how long an attempt may run; see :mod:`torchx.specs.timeouts`.
-        watchdog: after which silence the job is looked into; see :mod:`torchx.specs.watchdog`.
-        notify: how to be notified; see :mod:`torchx.specs.notices`.
-        notify_on: of what.
+        watchdog: silence after which ranks are inspected; see :mod:`torchx.specs.watchdog`.
+        notify: how to notify; see :mod:`torchx.specs.notices`.
+        notify_on: events to notify of.
     """
 
     component_name: str
@@ -165,7 +165,7 @@ _JSON_NAMES = {
 
 
 def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
-    """The arguments in a JSON object whose keys are the attributes of :class:`TorchXRunArgs`.
+    """Builds the arguments from a JSON object whose keys are attributes of :class:`TorchXRunArgs`.
 
     Raises:
         ConfigError: a key is missing or unknown, or a value has the wrong type.
@@ -179,7 +179,7 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
         if key not in known:
             hint = did_you_mean(key, known) or f"the keys are: {', '.join(known)}"
             raise ConfigError(f"`{STDIN}`: unknown key `{key}`", hint=hint)
-        wanted = next(kind for kind in _JSON_NAMES if known[key].startswith(kind.__name__))  # of `dict[str, Any]`, dict
+        wanted = next(kind for kind in _JSON_NAMES if known[key].startswith(kind.__name__))  # `dict[...]` is dict
         if not isinstance(value, wanted) and not (value is None and known[key].endswith("| None")):
             got = _JSON_NAMES.get(type(value), type(value).__name__)
             raise ConfigError(f"`{STDIN}`: `{key}` must be {_JSON_NAMES[wanted]}, and is {got}")
@@ -200,13 +200,12 @@ def torchx_run_args_from_argparse(
     component_args: list[str],
     scheduler_cfg: Mapping[str, CfgVal],
 ) -> TorchXRunArgs:
-    """The arguments of a command line.
+    """Builds the arguments from a parsed command line.
 
     Args:
-        args: what the parser of ``torchx run`` returned; an option that is missing there has its default.
-        component_name: the component.
-        component_args: its own command line.
-        scheduler_cfg: the scheduler's options.
+        args: the namespace of ``torchx run``; missing options get their defaults.
+        component_args: the command line of the component.
+        scheduler_cfg: the scheduler's options, typed.
     """
     fields = {name for name, *_ in record_fields(TorchXRunArgs)}
     given = {name: value for name, value in vars(args).items() if name in fields and value is not None}
@@ -216,10 +215,10 @@ def torchx_run_args_from_argparse(
 
 
 def parse_secrets(given: list[str]) -> dict[str, Secret]:
-    """Variable to Secret.
+    """Parses the values of ``--secret`` into variable -> Secret.
 
     Raises:
-        UsageError: a name is not that of a variable, or what follows it is not a reference.
+        UsageError: a name is not a valid variable name, or a value is not a reference.
 
     >>> parse_secrets(["HF_TOKEN", "KEY=file:~/key"])
     {'HF_TOKEN': Secret('HF_TOKEN'), 'KEY': Secret('file:~/key')}
@@ -228,9 +227,9 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
     for text in given:
         name, equals, reference = str(text).partition("=")
         if not (name.isidentifier() and name.isascii()):
-            raise UsageError("`--secret`: what stands before `=` is not the name of a variable", hint=_EXAMPLES)
+            raise UsageError("`--secret`: the text before `=` is not a valid variable name", hint=_EXAMPLES)
         if equals and ":" not in reference:  # not shown: it may be the value itself
-            raise UsageError(f"`--secret` takes no value of `{name}`: command lines are seen by others", hint=_EXAMPLES)
+            raise UsageError(f"`--secret` takes no value of `{name}`: other users see command lines", hint=_EXAMPLES)
         try:
             found[name] = Secret(reference or name)
         except SpecError as e:
@@ -239,23 +238,23 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
 
 
 def default_scheduler() -> str:
-    """The scheduler that is used when none is named."""
+    """Returns the scheduler to use when none is named."""
     from torchx.schedulers import get_default_scheduler_name
 
     return get_default_scheduler_name()
 
 
-# What `[cli:run]` in a config file may say.
+# The keys of `[cli:run]` in a config file.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check")
 _CONFIG_TEXTS = ("component", *TEXT_OPTIONS)
 _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 
 def fill_from_config(args: argparse.Namespace) -> None:
-    """Adds what ``[cli:run]`` says to what the command line did not. An unknown key is warned about.
+    """Fills options that the command line lacks from ``[cli:run]``; warns of unknown keys.
 
     Raises:
-        ConfigError: a value cannot be taken, or the file is malformed.
+        ConfigError: a value is invalid, or the file is malformed.
     """
     from torchx.config import get_configs, warn_of_unknown
 
@@ -285,10 +284,10 @@ def _flag(key: str, text: str) -> bool:
 
 
 def read_json(text: str) -> dict[str, Any]:
-    """The JSON object in what came through stdin.
+    """Parses the JSON object of ``--stdin``.
 
     Raises:
-        UsageError: the text is none.
+        UsageError: the text is not a JSON object.
     """
     import json
 
@@ -305,11 +304,11 @@ def read_json(text: str) -> dict[str, Any]:
 
 
 def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
-    """Metadata that say who is to hear of the job: the command line, else ``[notify]`` of the config files.
+    """Returns the job metadata for notices, from the command line or else from ``[notify]`` in the config files.
 
     Args:
-        notify: as ``--notify`` has it.
-        notify_on: as ``--notify-on`` has it.
+        notify: value of ``--notify``; may be empty.
+        notify_on: value of ``--notify-on``; may be empty.
     """
     from torchx.config import load_files
 
@@ -326,7 +325,5 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
         NOTIFY_ON: notify_on or section.get("on", ""),
     }
     if not metadata[NOTIFY] and notify_on:
-        raise UsageError(
-            "`--notify-on` says of what, and `--notify` how is missing", hint="for example `--notify mail`"
-        )
+        raise UsageError("`--notify-on` needs `--notify`", hint="for example `--notify mail`")
     return {key: text for key, text in metadata.items() if text} if wish_of(metadata)[0] else {}

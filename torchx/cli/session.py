@@ -1,4 +1,4 @@
-"""``torchx run utils.session``: a job that waits, and a shell in it that opens when it runs."""
+"""``torchx run utils.session``: an interactive job, with a shell in it once it runs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _BY_SIGNAL = 128
 
 
 def hold(runner: Runner, scheduler: str, submit: Callable[[], str]) -> None:
-    """Submits the job; where somebody sits at a terminal, opens a shell in it, and ends it with the shell.
+    """Submits the job. On a terminal, opens a shell in it, and cancels the job when the shell ends.
 
     Raises:
-        NotSupportedError: the scheduler lets nobody into its jobs; nothing was submitted.
+        NotSupportedError: the scheduler cannot open a shell in its jobs; nothing was submitted.
         SystemExit: with the exit code of the shell.
     """
     runner.check_open(scheduler)
@@ -36,7 +36,7 @@ def hold(runner: Runner, scheduler: str, submit: Callable[[], str]) -> None:
     app_id = handle.rpartition("/")[2]
     print(handle, flush=True)
     if not (is_tty(sys.stdin) and is_tty(sys.stdout) and is_tty(sys.stderr)):
-        note(f"when it runs, `torchx shell {app_id}` opens a shell in it; `torchx cancel {app_id}` ends it")
+        note(f"once it runs, `torchx shell {app_id}` opens a shell in it; `torchx cancel {app_id}` ends it")
         return
     since = time.monotonic()
     try:
@@ -48,12 +48,12 @@ def hold(runner: Runner, scheduler: str, submit: Callable[[], str]) -> None:
         code = attach(process, stdin=True, tty=True)
     except BackendError as e:
         _exit_if_over(runner, handle, since)
-        e.hint = f"the session goes on: `torchx shell {app_id}` opens a shell in it, `torchx cancel {app_id}` ends it"
+        e.hint = f"the session still runs: `torchx shell {app_id}` opens a shell, `torchx cancel {app_id}` ends it"
         raise
     except SystemExit:  # the terminal was closed
         runner.cancel(handle)
         raise
-    if code >= _BY_SIGNAL:  # as when the time is over: that is on record a moment later
+    if code >= _BY_SIGNAL:  # perhaps the job was ended, by its time limit say: its state follows a moment later
         with suppress(TimeoutError):
             runner.wait(handle, wait_interval=_RECORD_S / 10, timeout=_RECORD_S)
     _exit_if_over(runner, handle, since)
@@ -68,7 +68,7 @@ def _shell(runner: Runner, handle: str, since: float) -> InsideProcess:
         status = _exit_if_over(runner, handle, since)
         if str(status.state) == "RUNNING":
             progress("")
-            with suppress(NotFoundError):  # its replica is just starting, or has just ended
+            with suppress(NotFoundError):  # the replica is starting, or has just ended
                 return runner.open(handle, SHELL, tty=terminal())
         show_progress(status, since)
         time.sleep(pause_s)
@@ -76,7 +76,7 @@ def _shell(runner: Runner, handle: str, since: float) -> InsideProcess:
 
 
 def _exit_if_over(runner: Runner, handle: str, since: float) -> AppStatus:
-    """The job's status, unless it has ended: then it is shown, and this process ends as `torchx run --wait` does."""
+    """Returns the status of a job that has not ended. Otherwise shows it and exits as ``torchx run --wait`` does."""
     status = runner.status(handle)
     if status is None:
         raise UnknownAppException(handle)

@@ -1,4 +1,4 @@
-"""What people type first: ``torchx run train.py``, and torchx's own options behind the component."""
+"""Shorthands of ``torchx run``: a script or program instead of a component, and options after the component."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 from torchx.cli.failures import UsageError
 
 _PYTHON = ("python", "python3")
-# Not passed on without a word: the job would run in the wrong place, or for real.
+# Rejected rather than passed on silently: the job would run in the wrong place, or although a dry run was meant.
 _REFUSED = ("--dryrun", "--dry-run", "-s", "--scheduler", "-cfg", "--scheduler_args", "--scheduler-args", "-j")
 
 
 def program(words: Sequence[str], *, size: str | None = None, dashes: bool = False) -> tuple[str, list[str]] | None:
-    """The component, and its arguments, that run a program; None when the words name a component.
+    """Returns the component that runs a program, and its arguments; None when the words name a component.
 
     Args:
         words: the program and its arguments.
-        size: nodes and workers, as of ``dist.ddp -j``.
-        dashes: the words stand behind ``--``: any program will do.
+        size: nodes and workers, as for ``dist.ddp -j``.
+        dashes: the words came after ``--``, so that any program is allowed.
 
     >>> program(["train.py", "--epochs", "3"])
     ('utils.python', ['--script', 'train.py', '--', '--epochs', '3'])
@@ -35,7 +35,7 @@ def program(words: Sequence[str], *, size: str | None = None, dashes: bool = Fal
         rest = rest[1:] if rest[:1] == ["--"] and not dashes else rest
         return _python(["--script", first], rest, size)
     if dashes and first in _PYTHON and rest:
-        while rest[:1] == ["-u"]:  # which both components do anyway
+        while rest[:1] == ["-u"]:  # both components run Python unbuffered anyway
             rest = rest[1:]
         if len(rest) > 1 and rest[0] in ("-m", "-c") and not (size and rest[0] == "-c"):
             return _python(rest[:2], rest[2:], size)
@@ -48,39 +48,38 @@ def program(words: Sequence[str], *, size: str | None = None, dashes: bool = Fal
             f"`-j {size}` needs a Python script or module, and `{first}` is neither",
             hint=f"`torchx run -j {size} train.py`, or `torchx run -j {size} -- python -m my_module`",
         )
-    # One word would be a line for the shell.
+    # utils.sh passes a single word to the shell as a command line.
     return "utils.sh", ["--", *words] if rest else ["--", "exec", first]
 
 
 def check_script(component_args: Sequence[str]) -> None:
-    """Refuses a script that only defines components.
-
-    Raises:
-        UsageError: it does.
-    """
+    """Raises UsageError for a script that only defines components."""
     script = component_args[component_args.index("--script") + 1]
     if not os.path.isfile(script):
-        return  # the scheduler knows where it is looked for
+        return  # the check of the local scheduler reports a missing script
     with open(script, encoding="utf-8", errors="replace") as f:
         text = f.read()
     found = re.findall(r"^def (\w+)\([^#]*?\)\s*->\s*[\"']?(?:\w+\.)*AppDef", text, re.MULTILINE)
     if found and "__main__" not in text:
         raise UsageError(
-            f"`{script}` defines components, and would do nothing as a script",
+            f"`{script}` only defines components, and does nothing as a script",
             hint=f"name a function of the file: `torchx run {script}:{found[0]}`",
         )
 
 
 def hoist(parser: argparse.ArgumentParser, component: str, words: list[str]) -> tuple[list[str], list[str]]:
-    """Options of torchx that stand behind the component, and the words without them.
+    """Separates options of torchx after the component from the component's own arguments.
 
-    An option that the component has, too, is the component's, and what stands behind ``--`` is nobody's else.
+    An option that both have is the component's, and so is everything after ``--``.
 
     Args:
-        parser: of ``torchx run``.
+        parser: the parser of ``torchx run``.
+
+    Returns:
+        the options of torchx, and the remaining words.
 
     Raises:
-        UsageError: one stands where words are passed on as they are, and may be meant for the program.
+        UsageError: an option of torchx stands among words that are passed to the program.
     """
     options: dict[str, Any] = parser._option_string_actions
     named = words[: words.index("--")] if "--" in words else words
@@ -112,11 +111,7 @@ def hoist(parser: argparse.ArgumentParser, component: str, words: list[str]) -> 
 
 
 def refuse(words: Sequence[str], component: str) -> None:
-    """Refuses options of torchx among words that are passed on as they are.
-
-    Raises:
-        UsageError: says where the option belongs.
-    """
+    """Raises UsageError if words that are passed to the program contain an option of torchx."""
     words = words[: words.index("--")] if "--" in words else words
     for word, following in zip(words, [*words[1:], ""], strict=False):
         name, equals, value = word.partition("=")
@@ -124,7 +119,7 @@ def refuse(words: Sequence[str], component: str) -> None:
             continue
         text = word if equals or name.startswith("--dry") else f"{word} {following}"
         raise UsageError(
-            f"`{text}` stands behind `{component}`, and would be passed on to the program",
+            f"`{text}` comes after `{component}`, and would be passed on to the program",
             hint=f"for torchx, write `torchx run {text} {component} ...`; for the program, `--` before its arguments",
         )
 
