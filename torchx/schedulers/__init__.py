@@ -25,7 +25,7 @@ __all__ = [
 
 
 class SchedulerFactory(Protocol):
-    """What makes a scheduler: ``factory(session_name, **scheduler_params)``."""
+    """Creates a scheduler: ``factory(session_name, **scheduler_params)``."""
 
     def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]: ...
 
@@ -40,16 +40,16 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "aws_sagemaker": "torchx.schedulers.aws_sagemaker_scheduler",
     "lsf": "torchx.schedulers.lsf_scheduler",
 }
-"""Name -> module with ``create_scheduler``. A row counts once its module is part of the build."""
+"""Name -> module with ``create_scheduler``. A row whose module is missing from the installation is ignored."""
 
 
 def get_scheduler_factories(
     group: str = "torchx.schedulers", skip_defaults: bool = False
 ) -> dict[str, SchedulerFactory]:
-    """Name -> factory of every scheduler; the default one first. A plugin may replace a built-in.
+    """Name -> factory of every scheduler, the default one first. A plugin may replace a built-in.
 
-    A scheduler's module is imported when its factory is called. A plugin that cannot be
-    loaded raises ``PluginError`` then, and disturbs nobody else.
+    A factory imports its scheduler's module when it is called. A plugin that cannot be loaded raises ``PluginError``
+    at that point and does not affect other schedulers.
 
     >>> "local_cwd" in get_scheduler_factories()
     True
@@ -59,7 +59,7 @@ def get_scheduler_factories(
 
 
 def get_default_scheduler_name() -> str:
-    """The scheduler of ``torchx run`` when none is named.
+    """The scheduler that ``torchx run`` uses unless the user names one.
 
     >>> get_default_scheduler_name()
     'local_cwd'
@@ -68,7 +68,7 @@ def get_default_scheduler_name() -> str:
 
 
 def missing_scheduler(name: str, choices: list[str]) -> TorchXError:
-    """The error for a scheduler name that is not among ``choices``."""
+    """Returns the error for a scheduler name that is not in ``choices``."""
     from torchx.util.strings import did_you_mean
 
     if name in DEFAULT_SCHEDULER_MODULES and name not in _builtin_rows():

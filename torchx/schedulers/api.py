@@ -1,5 +1,5 @@
-"""The contract of a backend: what every scheduler takes and answers."""
-# ruff: noqa: ARG002  # default methods of a contract take what their overrides need
+"""The contract of a backend: the base class :class:`Scheduler` and the values that it returns."""
+# ruff: noqa: ARG002  # default methods have the parameters that overrides need
 
 from __future__ import annotations
 
@@ -41,23 +41,23 @@ __all__ = [
 ]
 
 DAYS_IN_2_WEEKS = 14
-_VARARGS = 0x04  # of `inspect`, for what a function takes
+_VARARGS = 0x04  # inspect.CO_VARARGS
 
 
 @dataclass
 class DescribeAppResponse:
-    """What a backend knows of one job.
+    """The backend's description of one job.
 
     Attributes:
-        num_restarts: how often the job, or a part of it, was started again; -1 when the backend does not say.
-        msg: why the job is in its state, as a sentence.
+        num_restarts: how many times the job, or a part of it, was restarted; -1 if the backend does not report it.
+        msg: the reason for the job's state, as a sentence.
         structured_error_msg: JSON with the error of the replica that failed first.
-        ui_url: where a person looks at the job.
-        started_at: Unix time of its start; None when the backend does not say.
-        ended_at: Unix time of its end; None before, and when the backend does not say.
-        attempts: those that have ended, of a job with a retry policy.
-        hang: what its watchdog saw when it was silent last.
-        tasks: of a sweep, what became of each of its tasks.
+        ui_url: page of the job in the backend's web interface.
+        started_at: Unix time of its start; None if unknown.
+        ended_at: Unix time of its end; None if it has not ended or the time is unknown.
+        attempts: the attempts that have ended, if the job has a retry policy.
+        hang: what the job's watchdog found when the job was last silent.
+        tasks: for a sweep, the state of each task.
     """
 
     app_id: str = "<NOT_SET>"
@@ -78,7 +78,7 @@ class DescribeAppResponse:
 
 @dataclass
 class ListAppResponse:
-    """One line of a backend's list of jobs."""
+    """One entry of a backend's list of jobs."""
 
     app_id: str
     state: AppState
@@ -95,7 +95,7 @@ _STRINGS = frozenset({str})
 
 
 class ResolvedCfg(dict[str, object]):
-    """Run options that have been resolved: :meth:`Scheduler.submit_dryrun` takes them as they are."""
+    """Run options that are already resolved: :meth:`Scheduler.submit_dryrun` does not resolve them again."""
 
 
 class Scheduler(Generic[T], ABC):
@@ -113,14 +113,14 @@ class Scheduler(Generic[T], ABC):
     """What this backend can do."""
 
     wait_hint: float = 1.0
-    """How many seconds apart polling :meth:`describe` makes sense."""
+    """Recommended interval between two polls of :meth:`describe`, in seconds."""
 
     def __init__(self, backend: str, session_name: str) -> None:
         self.backend = backend
         self.session_name = session_name
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """A subclass with a ``describe`` of its own is asked by it, not by what its base answers without."""
+        """Resets methods that bypass ``describe`` to their defaults in a subclass that overrides ``describe``."""
         super().__init_subclass__(**kwargs)
         if "describe" not in cls.__dict__:
             return
@@ -132,24 +132,20 @@ class Scheduler(Generic[T], ABC):
     # -- options ---------------------------------------------------------------------------------
 
     def run_opts(self) -> runopts:
-        """The run options: this backend's own, and those of its workspace mixin if it has one."""
+        """The run options of this backend, including those of its workspace mixin if it has one."""
         opts = self._run_opts()
         if isinstance(self, HasWorkspaceOpts):
             opts.update(self.workspace_opts())
         return opts
 
     def _run_opts(self) -> runopts:
-        """The run options of this backend alone."""
+        """The run options of this backend, without those of its workspace mixin."""
         return runopts()
 
     # -- submission ------------------------------------------------------------------------------
 
     def submit(self, app: AppDef, cfg: T, workspace: str | Workspace | None = None) -> str:
-        """Build the workspace, render the request and submit it. ``app`` is not changed.
-
-        Returns:
-            The id of the job.
-        """
+        """Build the workspace, render the request, submit it and return the id of the job. ``app`` is not changed."""
         import copy
 
         app = copy.deepcopy(app)
@@ -165,9 +161,9 @@ class Scheduler(Generic[T], ABC):
         return self.schedule(self.submit_dryrun(app, resolved))
 
     def submit_dryrun(self, app: AppDef, cfg: T) -> AppDryRunInfo[Any]:
-        """The request that :meth:`schedule` would submit. Nothing is submitted.
+        """Return the request that :meth:`schedule` would submit, without submitting it.
 
-        The ``pre_proc`` hook of each role, in order, may still change the request.
+        The ``pre_proc`` hook of each role runs in order and may change the request.
         """
         given: Any = cfg
         resolved: T = dict(given) if isinstance(given, ResolvedCfg) else self.run_opts().resolve(given)  # type: ignore[assignment]  # T is a mapping of options
@@ -186,49 +182,49 @@ class Scheduler(Generic[T], ABC):
 
     @abstractmethod
     def _submit_dryrun(self, app: AppDef, cfg: T) -> AppDryRunInfo[Any]:
-        """Translate the job into this backend's native request. Must not submit, nor change ``app``."""
+        """Translate the job into this backend's native request. Must neither submit it nor change ``app``."""
 
     @abstractmethod
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """Submit the request; returns the id of the job."""
+        """Submit the request and return the id of the job."""
 
     submission_s: float = 10.0
-    """Seconds after which a submission whose process is gone has either made its job visible, or never will."""
+    """If the submitting process has died and the job is not visible after this many seconds, it was not submitted."""
 
     def expected_id(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """The id that this request's job will have; empty, the default: it is known only after the submission."""
+        """The id that the job of this request will have; empty, the default, if it is known only after submission."""
         return ""
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """A token by which :meth:`find_submission` finds this request's job; empty, the default: its id is enough.
+        """A token with which :meth:`find_submission` finds the job of this request. Empty, the default: use its id.
 
-        It is put on record before :meth:`schedule` is called.
+        The token is recorded before :meth:`schedule` is called.
         """
         return ""
 
     def find_submission(self, token: str, cfg: Mapping[str, CfgVal], *, age_s: float) -> str | None:
-        """What became of a submission whose answer was lost.
+        """Find the job of a submission whose response was lost.
 
         Args:
-            token: that of the request; else the id of the job, where it was known before; else empty.
-            cfg: the run options as they are on record.
+            token: the token of the request, else the id expected for the job, else empty.
+            cfg: the recorded run options.
             age_s: seconds since the submission began.
 
         Returns:
-            The id of the job; empty: there is none, and there will be none; None: that cannot be told yet.
+            The id of the job; an empty string if the submission failed; None if this is not known yet.
         """
         if token and self.exists(token):
             return token
         return "" if age_s > self.submission_s else None
 
     def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
-        """Refuse a bad job before its workspace is built."""
+        """Reject an invalid job before its workspace is built."""
 
     def _validate(self, app: AppDef, scheduler: str, cfg: T) -> None:
-        """Refuse a bad job after its workspace was built. A subclass may leave out ``cfg``, which was not always there.
+        """Reject an invalid job after its workspace was built. Overrides may omit ``cfg``, as in older versions.
 
         Raises:
-            SpecError: a role has the null resource, and this backend has to know what to reserve.
+            SpecError: a role has the null resource, but this backend must know what to reserve.
         """
         for role in app.roles:
             r = role.resource
@@ -239,45 +235,45 @@ class Scheduler(Generic[T], ABC):
                     "or `-h <named resource>` of the component",
                 )
 
-    # -- what became of it -----------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     @abstractmethod
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """State and definition of a job; None when there is no such job."""
+        """Return the state and definition of a job; None if the job does not exist."""
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """:meth:`describe` of many jobs; a backend overrides this if it can query them all at once."""
+        """:meth:`describe` for many jobs. Backends that can query them all at once override this."""
         return {app_id: self.describe(app_id) for app_id in app_ids}
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
-        """Sleep until the job may have ended, at most ``timeout_s`` seconds.
+        """Block until the job may have ended, at most ``timeout_s`` seconds.
 
-        A backend that is told of the end returns at once then; the default sleeps all the time.
+        The default sleeps for the whole time. A backend that is notified of the job's end returns at once.
         """
         import time
 
         time.sleep(timeout_s)
 
     def still_there(self, app_id: str) -> Callable[[], bool] | None:
-        """A function that says, at much less cost than :meth:`describe`, whether a job that has ended still exists.
+        """Return a function that checks, much faster than :meth:`describe`, whether a job that has ended still exists.
 
-        Such a job changes no more, so that its last description can be told again. None, the default: nothing is
-        cheaper, or the job is not known.
+        While it does, callers may reuse its last description. None, the default, if there is no faster check or the
+        job does not exist.
         """
         return None
 
     def exists(self, app_id: str) -> bool:
-        """True when the backend knows the job, whatever its state."""
+        """Whether the backend has this job, in any state."""
         return self.describe(app_id) is not None
 
     @abstractmethod
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
-        """The jobs that this backend knows."""
+        """List the jobs that this backend has."""
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
-        """All replicas of a job, as ``(role, number)``, for whoever reads its logs; None when there is no such job.
+        """List the replicas of a job, as ``(role, number)``, to read their logs; None if the job does not exist.
 
-        The default describes the job. A backend that explains failures there, and can list replicas for less, does so.
+        The default calls :meth:`describe`. Backends with a cheaper way to list replicas override this.
         """
         found = self.describe(app_id)
         if found is None:
@@ -286,10 +282,11 @@ class Scheduler(Generic[T], ABC):
         return submitted or [(role.role, replica.id) for role in found.roles_statuses for replica in role.replicas]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        """What several replicas wrote: for each, in order, its lines, each with its line end.
+        """Open the logs of several replicas: for each, in order, an iterable of lines with their line ends.
 
-        A backend overrides this one, and looks at the job once for all of them; nothing is read of a replica before
-        its lines are asked for, and what is wrong with one is raised then. ``query.last`` is the caller's business.
+        A backend overrides this method or :meth:`log_iter`. It looks up the job once for all replicas, reads nothing
+        of a replica before its lines are iterated over, and raises that replica's errors then. The caller applies
+        ``query.last``.
 
         Raises:
             NotSupportedError: this backend has no logs.
@@ -309,14 +306,14 @@ class Scheduler(Generic[T], ABC):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Lines that replica ``k`` of a role wrote, each with its line end: :meth:`open_logs` of one replica.
+        """Return the lines of replica ``k`` of a role, each with its line end: :meth:`open_logs` for one replica.
 
         Args:
             regex: only lines that match this regular expression.
             since: only lines written at or after this time; a time without zone is local.
             until: only lines written before this time.
-            should_tail: keep printing until the job has ended.
-            streams: which output; the backend's usual one when None.
+            should_tail: follow the log until the job has ended.
+            streams: which output; None: the backend's default.
 
         Raises:
             NotSupportedError: this backend has no logs.
@@ -333,35 +330,35 @@ class Scheduler(Generic[T], ABC):
             hint="`torchx status` shows the address of the job's page",
         )
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- cancel and delete -----------------------------------------------------------------------
 
     def cancel(self, app_id: str) -> None:
-        """End the job. Quiet when there is no such job or when it has ended."""
+        """Cancel the job. Does nothing if the job does not exist or has ended."""
         if self.exists(app_id):
             self._cancel_existing(app_id)
 
     @abstractmethod
     def _cancel_existing(self, app_id: str) -> None:
-        """End a job that exists."""
+        """Cancel a job that exists."""
 
     def delete(self, app_id: str) -> None:
-        """Remove the job from the backend. Quiet when there is no such job."""
+        """Remove the job from the backend. Does nothing if the job does not exist."""
         if self.exists(app_id):
             self._delete_existing(app_id)
 
     def _delete_existing(self, app_id: str) -> None:
-        """Remove a job that exists. Backends that keep nothing after the end only cancel it."""
+        """Remove a job that exists. The default, for backends that keep no record of ended jobs, only cancels it."""
         self._cancel_existing(app_id)
 
     def close(self) -> None:
-        """Release what this object holds on this machine. Jobs go on."""
+        """Release the local resources of this object. Jobs keep running."""
 
 
-Scheduler._validate.__defaults__ = (None,)  # not said above: an override need not have it
+Scheduler._validate.__defaults__ = (None,)  # not in the signature, so that overrides may omit `cfg`
 
 
 def validate(scheduler: Scheduler[Any], app: AppDef, name: str, cfg: Any) -> None:
-    """Call ``_validate`` of a scheduler, with the run options unless a subclass does not take them."""
+    """Call ``_validate`` of a scheduler, without the run options if its override has no such parameter."""
     code = getattr(scheduler._validate, "__code__", None)
     takes_two = code is not None and code.co_argcount == 3 and not code.co_flags & _VARARGS
     scheduler._validate(*(app, name) if takes_two else (app, name, cfg))
@@ -370,10 +367,10 @@ def validate(scheduler: Scheduler[Any], app: AppDef, name: str, cfg: Any) -> Non
 def open_logs(
     scheduler: Scheduler[Any], app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery
 ) -> Sequence[Iterable[str]]:
-    """What several replicas wrote: by ``open_logs`` of a scheduler, or by ``log_iter`` where a subclass has its own.
+    """Open the logs of several replicas with ``open_logs`` or ``log_iter``, whichever the most derived class overrides.
 
     Raises:
-        NotSupportedError: the query wants what the scheduler's ``capabilities`` lack.
+        NotSupportedError: the query needs a capability that the scheduler lacks.
     """
     caps, name = scheduler.capabilities, scheduler.backend
     if query.keep and not caps.log_keep:
@@ -415,7 +412,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def split_lines_iterator(chunks: Iterable[str]) -> Iterable[str]:
-    r"""The lines of each piece of a text; the end of a piece ends a line, too.
+    r"""The lines of each chunk of a text. The end of a chunk also ends a line.
 
     >>> list(split_lines_iterator(["a\nb", "c\n", "d"]))
     ['a\n', 'b', 'c\n', 'd']

@@ -1,4 +1,4 @@
-"""Which device files stand behind the devices that a resource names."""
+"""Maps the named devices of a resource to device files."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ DEVICES: dict[str, Callable[[int], list[DeviceMount]]] = {
 
 
 def get_device_mounts(devices: dict[str, int]) -> list[DeviceMount]:
-    """The device files of all named devices; one that is not known here is warned of and left out.
+    """The device files of all named devices. An unknown device is skipped with a warning.
 
     >>> [m.dst_path for m in get_device_mounts({EFA_DEVICE: 1})]
     ['/dev/infiniband/uverbs0']

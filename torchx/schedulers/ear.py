@@ -1,4 +1,4 @@
-"""Hears of jobs that change, where a system says so by a stream of events: nobody has to ask again and again."""
+"""Collects changes of jobs from event streams, so that callers need not poll."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 
 class Ear:
-    """Streams of app ids, each read by a thread of its own.
+    """Reads streams of app ids, each in a thread of its own.
 
     >>> ear = Ear()
     >>> ear.take({"all": lambda: iter(["job-1"])}, most_s=10) in ({"job-1"}, None)
@@ -17,40 +17,40 @@ class Ear:
         import threading
 
         self._changed: set[str] = set()
-        self._heard = threading.Event()
+        self._news = threading.Event()
         self._streams: dict[str, threading.Thread] = {}
-        self._deaf = False
+        self._missed = False
 
     def take(self, streams: Mapping[str, Callable[[], Iterable[str]]], most_s: float) -> set[str] | None:
-        """The jobs that have changed since the last call, once there are any; none when the time is over.
+        """Wait up to ``most_s`` seconds for changes, and return the jobs that have changed since the last call.
 
         Args:
-            streams: by name; each is opened by its thread, and again when it has ended.
+            streams: by name. Each is opened in its thread, and reopened by the next call after it has ended.
 
         Returns:
-            None: something may have been missed, as a stream begins or has ended. Ask for all, then call again.
+            None if events may have been missed, because a stream was just opened or has ended: query all jobs then.
         """
         import threading
 
         missing = [name for name in streams if name not in self._streams or not self._streams[name].is_alive()]
         for name in missing:
-            thread = threading.Thread(target=self._listen, args=(streams[name],), name=f"hears {name}", daemon=True)
+            thread = threading.Thread(target=self._read, args=(streams[name],), name=f"events of {name}", daemon=True)
             self._streams[name] = thread
             thread.start()
-        self._heard.wait(most_s)
-        self._heard.clear()
-        if self._deaf or missing:
-            self._deaf = False
+        self._news.wait(most_s)
+        self._news.clear()
+        if self._missed or missing:
+            self._missed = False
             return None
         changed, self._changed = self._changed, set()
         return changed
 
-    def _listen(self, stream: Callable[[], Iterable[str]]) -> None:
+    def _read(self, stream: Callable[[], Iterable[str]]) -> None:
         try:
             for app_id in stream():
                 self._changed.add(app_id)
-                self._heard.set()
-        except Exception:  # noqa: S110  # whatever went wrong, who asks the system hears of it
+                self._news.set()
+        except Exception:  # noqa: S110  # the caller meets the same error when it queries the system
             pass
-        self._deaf = True
-        self._heard.set()
+        self._missed = True
+        self._news.set()

@@ -1,4 +1,4 @@
-"""Names for jobs that nobody else has, short and without vowels that would spell words."""
+"""Short unique names for jobs, without vowels so that they spell no words."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ START_CANDIDATES = "bcdfghjklmnpqrstvwxz"
 END_CANDIDATES = START_CANDIDATES + "012345679"
 
 _LENGTH = 14
-# A character for each value of a random byte. Some have one value more than others, which costs 0.001 bits each.
+# Translation tables from random bytes to characters. Some characters are drawn slightly more often; this costs
+# 0.001 bits of randomness each.
 _START = (START_CANDIDATES * 13)[:256].encode()
 _END = (END_CANDIDATES * 9)[:256].encode()
 
 
 def random_uint64() -> int:
-    """A random number of 64 bits, from the system's generator: forked processes never repeat one another."""
+    """A random 64-bit number from the system's generator, so that forked processes draw different ones."""
     return int.from_bytes(os.urandom(8), "big")
 
 
@@ -22,7 +23,7 @@ def random_id(max_length: int | None = None) -> str:
     """A random id that starts with a letter.
 
     Args:
-        max_length: length of the id in characters; 14, 67 bits of randomness, when None.
+        max_length: length of the id in characters; None: 14, which is 67 bits of randomness.
 
     Raises:
         ValueError: ``max_length`` is below 1.
@@ -40,7 +41,7 @@ def make_unique(name: str, string_length: int = 0) -> str:
     """``name``, a dash and a random id.
 
     Args:
-        string_length: characters of the id; 0 means :func:`random_id`'s usual length.
+        string_length: characters of the id; 0: the default length of :func:`random_id`.
 
     >>> make_unique("train", 4).startswith("train-"), len(make_unique("train", 4))
     (True, 10)

@@ -1,4 +1,4 @@
-"""One file made of several that are still being written."""
+"""Merges several growing files into one."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _PAUSE_S = 0.05
 
 
 class Tee:
-    """Copies what is appended to the sources into one file, until it is closed; closing copies the rest.
+    """Copies what is appended to the sources into one file until it is closed. Closing copies the rest.
 
     Args:
-        out: open for writing; it stays the caller's to close.
-        sources: paths; one that does not exist yet is waited for.
+        out: open for writing; the caller closes it.
+        sources: paths; a file may be created later.
     """
 
     def __init__(self, out: io.FileIO, *sources: str) -> None:
@@ -31,7 +31,7 @@ class Tee:
             thread.start()
 
     def write(self, s: bytes) -> int:
-        """Append all of ``s``; returns its length."""
+        """Append all of ``s`` and return its length."""
         with self._lock:
             view = memoryview(s)
             while view:
@@ -39,7 +39,7 @@ class Tee:
         return len(s)
 
     def close(self) -> None:
-        """Copy what the sources hold by now, and stop."""
+        """Copy what the sources contain now, then stop."""
         self._ended.set()
         for thread in self._threads:
             thread.join()
@@ -48,7 +48,7 @@ class Tee:
         fd = -1
         try:
             while True:
-                ended = self._ended.is_set()  # before reading: what was written by then is still copied
+                ended = self._ended.is_set()  # before reading, so that all that was written until then is copied
                 fd = _open(path) if fd < 0 else fd
                 while fd >= 0 and (block := os.read(fd, _BLOCK)):
                     self.write(block)

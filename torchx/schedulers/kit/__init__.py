@@ -1,1 +1,1 @@
-"""Parts that backends share; one idea a file."""
+"""Building blocks that backends share, one concept per module."""

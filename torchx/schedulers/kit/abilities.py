@@ -1,6 +1,6 @@
-"""What a backend may be able to do beyond the contract of :class:`torchx.schedulers.api.Scheduler`.
+"""Optional abilities of a backend, beyond the contract of :class:`torchx.schedulers.api.Scheduler`.
 
-Each ability is a protocol: a backend has it by having its methods, and is asked with ``isinstance``.
+Each ability is a protocol. A backend has it if it has its methods; callers check with ``isinstance``.
 """
 
 from __future__ import annotations
@@ -45,192 +45,200 @@ __all__ = [
 
 
 class HasWorkspaceOpts(Ability):
-    """Has run options for workspaces. This and the next two come with :class:`torchx.workspace.WorkspaceMixin`."""
+    """Has run options for workspaces. :class:`torchx.workspace.WorkspaceMixin` provides this and the next two."""
 
     @abstractmethod
     def workspace_opts(self) -> runopts:
-        """The options, beside those of the backend."""
+        """Returns the options, in addition to those of the backend."""
 
 
 class BuildsWorkspaces(Ability):
-    """Brings the code of roles to where they run."""
+    """Ships the code of roles to where they run."""
 
     @abstractmethod
     def build_workspaces(self, roles: list[Role], cfg: Mapping[str, CfgVal]) -> None:
-        """Builds the workspace of each role that has one, and updates the roles in place."""
+        """Builds the workspace of each role that has one and updates the roles in place."""
 
 
 class DiscardsWorkspaces(Ability):
-    """Can take back what it built for a job that is not submitted after all."""
+    """Can remove the workspaces of a job that was not submitted after all."""
 
     @abstractmethod
     def discard_workspaces(self, roles: list[Role]) -> None:
-        """Removes what was built for these roles and is of use to nobody but their job."""
+        """Removes what was built for these roles and is used by no other job."""
 
 
 class Exports(Ability):
-    """Can write a job down so that it is run without torchx."""
+    """Can write a job to files that run without torchx."""
 
     @abstractmethod
     def export(self, dryrun_info: AppDryRunInfo[Any]) -> Export:
-        """What ``schedule`` would submit, as files. The code is beside them, in the folder ``code``."""
+        """Returns what ``schedule`` would submit, as files. The code is next to them in the folder ``code``."""
 
 
 class KnowsForeign(Ability):
-    """Knows jobs of its system that torchx did not launch."""
+    """Can access jobs of its system that torchx did not launch."""
 
     @abstractmethod
     def foreign(self) -> ForeignJobs:
-        """A view of this backend that has these jobs; it is closed by itself."""
+        """Returns a view of this backend that contains these jobs. Close it separately."""
 
 
 class Measures(Ability):
-    """Knows what the replicas of a job use; what ``metrics`` returns of one that runs or has ended."""
+    """Reports the resource usage of replicas, running or ended."""
 
     @abstractmethod
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
-        """What each replica uses, or has used, as far as it is known; None when there is no such job."""
+        """Returns the known usage of each replica; None if the job does not exist."""
 
 
 class Diagnoses(Ability):
-    """Knows what keeps jobs from running there, and can ask without starting one."""
+    """Can check what would prevent jobs from running, without starting one."""
 
     @abstractmethod
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[Any] | None = None) -> Iterable[Check]:
-        """Questions about the system, or about one job there; none is asked before its ``ask`` is called.
+        """Returns checks of the system, or of one job on it. A check runs when its ``ask`` is called.
 
         Args:
-            job: what ``submit_dryrun`` returned.
+            job: the result of ``submit_dryrun``.
         """
 
 
 class NamesRights(Ability):
-    """Knows which rights a user needs."""
+    """Can list the permissions that a user needs."""
 
     @abstractmethod
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
-        """The least rights for jobs with these run options, in the form that an administrator applies."""
+        """Returns the minimal permissions for jobs with these run options, in a form that an administrator applies."""
 
 
 class RunsTasks(Ability):
-    """Runs a sweep as one job, whose tasks start as there is room; what ``describe`` answers of it has ``tasks``.
+    """Runs a sweep as one job, which starts its tasks as capacity allows. ``describe`` returns their ``tasks``.
 
-    Of a backend without this ability, and where it refuses, torchx submits the tasks as single jobs.
+    If a backend lacks this ability or rejects a sweep, torchx submits its tasks as separate jobs.
     """
 
     @abstractmethod
     def check_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> None:
-        """Refuses what cannot be submitted so.
+        """Rejects a sweep that cannot be submitted as one job.
 
         Raises:
-            NotSupportedError: says why.
+            NotSupportedError: with the reason.
         """
 
     @abstractmethod
     def submit_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
-        """Submits the job once for each task, with its values in place of ``{name}``; returns the app id."""
+        """Submits the job once per task, with the task's values in place of ``{name}``, and returns the app id."""
 
     @abstractmethod
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
-        """Some tasks, each as a job of its own with its cause; None when there is no such sweep.
+        """Describes some tasks, each like a job of its own with its cause; None if the sweep does not exist.
 
         Raises:
-            NotFoundError: it has no such task.
+            NotFoundError: the sweep has no such task.
         """
 
     @abstractmethod
     def cancel_task(self, app_id: str, number: int) -> None:
-        """Ends one task; quiet when it has ended."""
+        """Cancels one task. Does nothing if it has ended."""
 
 
 class HearsChanges(Ability):
-    """Is told when jobs change; ``hears_all``: of every change, so that all jobs are asked for only now and then."""
+    """Is notified when jobs change.
+
+    Attributes:
+        hears_all: it is notified of every change, so that callers rarely need to query all jobs.
+    """
 
     hears_all: bool
 
     @abstractmethod
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
-        """Those of these jobs that may have changed; sleeps for so long until there are any. None: ask for all."""
+        """Waits up to ``most_s`` seconds and returns those of these jobs that may have changed. None: query all."""
 
 
 class SendsNotices(Ability):
-    """Its jobs send notices of their end themselves, with what ``AppDryRunInfo._notices`` holds."""
+    """Its jobs send the notices in ``AppDryRunInfo._notices`` themselves when they end."""
 
     @abstractmethod
     def take_notices(self, app_id: str) -> dict[str, str] | None:
-        """What a job that has ended has sent, by way: empty, or why not; it sends no more. None: it may yet.
+        """Returns the result per channel for a job that has ended: empty, or why sending failed.
 
-        Of an alarm of its watchdog by ``EVENT/WAY``, the event as :func:`torchx.specs.notices.hang_event` has it.
+        An alarm of the job's watchdog has the key ``EVENT/CHANNEL``, see :func:`torchx.specs.notices.hang_event`.
+        None: the job may still send notices.
         """
 
 
 class Simulates(Ability):
-    """Can make faults happen to a job on purpose."""
+    """Can inject faults into a job."""
 
     @abstractmethod
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
-        """Says what would be done to a job that runs; nothing is done before ``make`` of the answer is called.
+        """Prepares a fault for a running job. Nothing happens before ``make`` of the result is called.
 
         Args:
             fault: one of :data:`torchx.schedulers.kit.simulations.FAULTS`.
-            replica: whom it hits, as ``(role, number)``, where it does not hit the whole job.
+            replica: the target, as ``(role, number)``, unless the fault affects the whole job.
 
         Raises:
-            NotSupportedError: this cannot be made to happen there; says why.
-            BackendError: not now: the replica does not run, say.
+            NotSupportedError: this backend cannot inject the fault, with the reason.
+            BackendError: not possible now, for example because the replica is not running.
         """
 
 
 class TakesDefaults(Ability):
-    """Needs run options for jobs that are not on record, such as where to look for them."""
+    """Needs run options for jobs that are not in the registry, for example where to look for them."""
 
     @abstractmethod
     def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
-        """Says where the options come from: config files and the environment."""
+        """Sets the function that reads the options from config files and the environment."""
 
 
 class Enters(Ability):
-    """Can start a process inside a replica that runs."""
+    """Can start a process inside a running replica."""
 
     @abstractmethod
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
-        """Starts ``argv`` where replica ``k`` of a role runs: in its folder, its environment, its container.
+        """Starts ``argv`` in the folder, environment and container of replica ``k`` of a role.
 
         Args:
-            tty: it gets a terminal of this size; None: three pipes.
+            tty: size of the terminal to allocate; None: use three pipes.
 
         Raises:
-            NotFoundError: there is no such replica, or it does not run: :func:`torchx.schedulers.inside.not_running`.
-            NotSupportedError: this job cannot be entered; the hint says what to do instead.
+            NotFoundError: the replica does not exist or is not running, see
+                :func:`torchx.schedulers.inside.not_running`.
+            NotSupportedError: processes cannot be started in this job; the hint names an alternative.
         """
 
 
 class Archives(Ability):
-    """Has a way of its own for files in and out of a replica, faster than a process inside it."""
+    """Can copy files to and from a replica faster than through a process inside it."""
 
     @abstractmethod
     def archive(self, app_id: str, role: str, k: int, path: str, *, into: bool) -> InsideProcess:
-        """A stream of tar: of ``path`` and all that is below it, or, with ``into``, unpacked there.
+        """Returns a tar stream of ``path`` and everything below it, or, with ``into``, one that is unpacked there.
 
-        What fails, or does not arrive, is sent through a process.
+        If it fails or the data does not arrive, the caller copies through a process instead.
         """
 
 
 class SharesFiles(Ability):
-    """Runs its replicas among the files of this machine."""
+    """May run replicas that see the file system of this machine."""
 
     @abstractmethod
     def shares_files(self, app_id: str) -> bool:
-        """Whether a job does."""
+        """Whether the replicas of this job see the file system of this machine."""
 
 
 class Forwards(Ability):
-    """Has a way of its own to ports of a replica, which needs nothing in the image."""
+    """Can connect to ports of a replica without any program in the image."""
 
     @abstractmethod
     def way_to(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
-        """What connects to a port of a replica that runs, and says on STDERR why it cannot; None: it is refused.
+        """Returns a function that connects to a port of a running replica; None if this is not permitted.
+
+        The connection reports on STDERR why it failed.
 
         Raises:
-            NotFoundError: as of :meth:`Enters.enter`.
+            NotFoundError: as in :meth:`Enters.enter`.
         """

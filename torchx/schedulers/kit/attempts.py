@@ -1,13 +1,13 @@
-"""The attempts of one job, and whether there is another: :func:`decide`, for every backend alike.
+"""Decides whether a failed job gets another attempt: :func:`decide`, for every backend.
 
-Whoever starts a job again (the supervisor of a local job, the watcher of containers, a batch script) keeps its attempts
-in a file of the job's folder, one JSON object a line, and asks :func:`decide`. Five rules:
+The process that restarts a job (the supervisor of a local job, the watcher of containers, a batch script) records its
+attempts in a file in the job's folder, one JSON object per line, and calls :func:`decide`. Five rules:
 
-1. The class of the failure decides, by the job's :class:`~torchx.specs.retries.RetryRules`.
-2. The same exception twice in a row ends the job, whatever its budget: a retry does not mend a bug.
-3. An attempt that made progress gives the budgets back; not that of ``error``.
-4. ``free`` ends after :data:`MOST_IN_A_ROW` attempts in a row that made no progress.
-5. Hosts are avoided for a day; at most 8 of them, and no more than a tenth of what there is (but one).
+1. The job's :class:`~torchx.specs.retries.RetryRules` decide by the class of the failure.
+2. The same exception twice in a row ends the job, whatever its retry budget: a retry does not fix a bug.
+3. An attempt that made progress resets all retry budgets except that of ``error``.
+4. ``free`` stops after :data:`MOST_IN_A_ROW` attempts in a row without progress.
+5. Hosts are avoided for a day: at most 8, and at most a tenth of all hosts (but at least one).
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ _BY_THE_PROGRAM = ("error", "gpu_oom", "unknown")
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a job is started again, and how.
+    """Whether and how a job is restarted.
 
     Attributes:
-        again: it is.
-        why: in a few words.
-        avoid: hosts to keep away from.
-        memory: how many times its memory at first it gets.
+        again: whether it is restarted.
+        why: the reason, in a few words.
+        avoid: hosts that the next attempt must not use.
+        memory: factor by which the memory of the first attempt is multiplied.
     """
 
     again: bool
@@ -75,11 +75,11 @@ class Decision:
 
 
 def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | None:
-    """The policy that a job carries, as far as the backend keeps it; None when it has none.
+    """The part of a job's retry policy that the backend supports; None if the job has no policy.
 
     Raises:
-        SpecError: it cannot be read, or asks by name for what the backend cannot do.
-        NotSupportedError: the backend keeps no policies.
+        SpecError: the policy is invalid, or explicitly names an action that the backend does not support.
+        NotSupportedError: the backend supports no retry policies.
     """
     text = app.metadata.get(RETRY)
     if not text:
@@ -94,10 +94,10 @@ def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | N
 
 
 def refuse_parts(app: AppDef, system: str) -> None:
-    """For a system that starts a job again as a whole: refuses roles that are to start again by themselves.
+    """Rejects roles that restart on their own, for a system that can only restart the whole job.
 
     Raises:
-        SpecError: a role is.
+        SpecError: a role has a retry policy other than ``APPLICATION``.
     """
     for role in app.roles:
         if role.retry_policy.name != "APPLICATION":
@@ -109,17 +109,17 @@ def refuse_parts(app: AppDef, system: str) -> None:
 
 
 def program(module: str, *args: str) -> list[str]:
-    """The command that runs ``main`` of a module of torchx, for a process that owns a job and imports little."""
+    """The command that runs ``main`` of a torchx module, for a process that owns a job and imports little."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(torchx.__file__)))
     return [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); from {module} import main; main()", *args]
 
 
 def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) -> Decision:
-    """Whether a job whose last attempt has failed is started again.
+    """Decides whether a job whose last attempt has failed is restarted.
 
     Args:
-        attempts: all of them, the last one included.
-        hosts: how many there are to choose from; 0: that is not known.
+        attempts: all attempts, including the last one.
+        hosts: how many hosts the job can use; 0 if unknown.
 
     >>> from torchx.specs.retries import RetryRules
     >>> rules = RetryRules.parse("node:1:avoid")
@@ -149,7 +149,9 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
 
 
 def digest(failure: Failure) -> str:
-    """A word that is the same for the same exception raised at the same place, numbers and addresses aside; or empty.
+    """A hash that is equal for equal exceptions raised at the same place, ignoring numbers and addresses.
+
+    Empty if the failure has no message.
 
     >>> from torchx.specs.failures import Failure
     >>> digest(Failure("ValueError: step 17")) == digest(Failure("ValueError: step 923"))
@@ -169,10 +171,10 @@ def digest(failure: Failure) -> str:
 def put_down(
     folder: str, verdict: Verdict, rules: RetryRules, earlier: Sequence[Attempt], attempt: Attempt, *, hosts: int = 0
 ) -> Attempt:
-    """Writes down an attempt that has just ended, with what :func:`judged` says of it.
+    """Records an attempt that has just ended, completed by :func:`judged`.
 
     Args:
-        folder: of the job, on this machine; :data:`PROGRESS_FILE` in it says whether there was progress.
+        folder: the job's folder on this machine; :data:`PROGRESS_FILE` in it shows whether there was progress.
     """
     try:
         attempt.progress = os.stat(os.path.join(folder, PROGRESS_FILE)).st_mtime >= attempt.started > 0
@@ -187,10 +189,10 @@ def put_down(
 def judged(
     verdict: Verdict, rules: RetryRules, earlier: Sequence[Attempt], attempt: Attempt, *, hosts: int = 0
 ) -> Attempt:
-    """An attempt that has just ended, with what the verdict says of it and whether there is another one.
+    """Completes an attempt that has just ended: its class and cause by the verdict, and the decision on the next one.
 
     Args:
-        attempt: with its times, the hosts that failed, and what else the backend keeps.
+        attempt: has its times, the hosts that failed, and any data of the backend.
         hosts: see :func:`decide`.
     """
     from torchx.schedulers.kit.verdict import phrase
@@ -206,8 +208,9 @@ def judged(
 
 
 def begins_of(attempts: Sequence[Attempt]) -> dict[str, int]:
-    """Where the output of the last attempt begins, in files to which all of them write: path within the job's folder
-    to offset in bytes. The attempt before has noted it in ``more[BEGINS]``.
+    """Where the output of the last attempt begins in the log files that all attempts share.
+
+    Maps a path relative to the job's folder to an offset in bytes. The attempt before recorded it in ``more[BEGINS]``.
     """
     ended = [attempt for attempt in attempts if attempt.again]
     found = ended[-1].more.get(BEGINS) if ended else None
@@ -215,7 +218,7 @@ def begins_of(attempts: Sequence[Attempt]) -> dict[str, int]:
 
 
 def _counted(attempts: Sequence[Attempt]) -> int:
-    """How many retries of the last attempt's class there are, the next one included."""
+    """The number of retries for the class of the last failure, including the next one."""
     kind, count = attempts[-1].kind, 0
     for attempt in reversed(attempts):
         if attempt.progress and kind != "error":

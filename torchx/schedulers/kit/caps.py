@@ -1,4 +1,4 @@
-"""What a backend can do, as a value that is read before calling."""
+"""Describes what a backend can do, so that callers can check before they call it."""
 
 from __future__ import annotations
 
@@ -7,39 +7,40 @@ from torchx.util.records import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class Capabilities:
-    """The abilities of one backend. Every default says "no", so that a backend claims only what it has.
+    """The capabilities of one backend. Every default means "not supported".
 
     Attributes:
         logs: ``log_iter`` works.
-        log_streams: names of the :class:`~torchx.schedulers.api.Stream` members that ``log_iter`` tells apart.
-        log_since: ``since`` and ``until`` of ``log_iter`` are honoured.
-        log_follow: ``should_tail`` of ``log_iter`` is honoured.
-        log_keep: logs go with what the backend has of a job, and a copy of them can be kept on this machine.
-        exec: a process can be started inside a replica: ``torchx exec`` and its kin work.
+        log_streams: names of the :class:`~torchx.schedulers.api.Stream` members that ``log_iter`` can select.
+        log_since: ``log_iter`` honours ``since`` and ``until``.
+        log_follow: ``log_iter`` honours ``should_tail``.
+        log_keep: the backend deletes logs together with its record of the job, and can keep a copy on this machine.
+        exec: ``torchx exec`` and related commands can start a process inside a replica.
         log_timestamps: ``timestamps`` of a :class:`~torchx.schedulers.kit.logs.LogQuery` is honoured.
-        log_previous: its ``previous`` is honoured.
-        metrics: what replicas use: ``kept``, as samples in files of the job; ``live``, while they run; empty: unknown.
-        cancel: a running job can be ended.
-        delete: the job's record can be removed.
+        log_previous: ``previous`` of a ``LogQuery`` is honoured.
+        metrics: how resource usage is available: ``kept`` (samples in files of the job), ``live`` (while the job runs)
+            or empty (not at all).
+        cancel: a running job can be cancelled.
+        delete: the record of a job can be removed.
         list: ``list`` works.
-        retries: names of the :class:`~torchx.specs.RetryPolicy` members that are honoured.
-        retry_actions: a policy by cause (``--retry``) is kept: ``retry``, and those of ``avoid``, ``mem`` and
-            ``checkpoint`` that it may ask for; none: no such policy is.
-        timeout: how the time limit of a job (``--timeout``) is kept: the name of the run option that says the same, or
-            ``yes`` where there is none; empty: it is not.
-        watchdog: a job that is silent is looked into (``--watchdog``).
-        after: the ends of another job after which a job may start (``--after``): ``ok``, ``any``, ``fail``.
+        retries: names of the supported :class:`~torchx.specs.RetryPolicy` members.
+        retry_actions: supported actions of a retry policy by cause (``--retry``): ``retry``, ``avoid``, ``mem``,
+            ``checkpoint``; empty: such policies are not supported.
+        timeout: how the time limit of a job (``--timeout``) is set: the name of the equivalent run option, ``yes`` if
+            there is none, or empty if time limits are not supported.
+        watchdog: silent jobs are inspected (``--watchdog``).
+        after: supported conditions of ``--after``: ``ok``, ``any``, ``fail``.
         elastic: ``min_replicas`` of a role is honoured.
         multi_role: a job may have more than one role.
-        mounts: the kinds of mount that work: ``bind``, ``volume``, ``device``.
-        secrets: what is taken for a :class:`~torchx.specs.Secret`: ``value``, which is looked up where the job is
-            submitted; ``k8s``, ``aws-sm``: a reference that the backend itself follows.
-        workspaces: code is patched into the job's image or folder.
-        priority: a job may be given a priority.
-        gpus: GPUs are handed out to replicas.
-        resources: cpu and memory that a role asks for are reserved or enforced.
-        durable: the job goes on when the process that submitted it ends.
-        describe_many: many jobs cost one query.
+        mounts: supported kinds of mounts: ``bind``, ``volume``, ``device``.
+        secrets: supported kinds of :class:`~torchx.specs.Secret`: ``value``, resolved where the job is submitted, and
+            references that the backend itself resolves: ``k8s``, ``aws-sm``.
+        workspaces: code can be patched into the job's image or folder.
+        priority: a job can be given a priority.
+        gpus: GPUs are assigned to replicas.
+        resources: CPUs and memory that a role requests are reserved or enforced.
+        durable: the job survives the process that submitted it.
+        describe_many: one query answers for many jobs.
 
     >>> Capabilities(logs=True).logs, Capabilities().cancel
     (True, False)

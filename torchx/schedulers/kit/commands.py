@@ -1,7 +1,7 @@
-"""How a backend runs the commands of its system: through a runner that is handed to it.
+"""Runs the commands of a backend's system through an injected runner.
 
-A backend renders an argv and parses the answer. Where the command really runs (here, on a login node over
-SSH, or nowhere, in a test) is the business of its :class:`CommandRunner`.
+A backend renders an argv and parses the output. Its :class:`CommandRunner` determines where the command runs: on this
+machine, on a login node over SSH, or nowhere, in a test.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 
 
 class CommandRunner(Protocol):
-    """Runs one command to its end. See :class:`LocalCommandRunner`."""
+    """Runs one command until it exits. See :class:`LocalCommandRunner`."""
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed: ...
 
 
 class ConnectedRunner(CommandRunner):
-    """A runner over a connection that may break: it finds out whether a command was run whose answer was lost."""
+    """A runner over an unreliable connection, which can detect that a command ran although its response was lost."""
 
     def run_once(self, argv: Sequence[str], *, token: str, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs a command that must not run twice, however often this is called with the same token."""
+        """Runs a command at most once, however often this method is called with the same token."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Completed:
-    """A command that has ended.
+    """The result of a command.
 
     >>> Completed(["true"]).check().stdout
     ''
@@ -44,10 +44,10 @@ class Completed:
     stderr: str = ""
 
     def check(self) -> Completed:
-        """Itself, when the command succeeded.
+        """Returns itself if the command succeeded.
 
         Raises:
-            CommandError: it did not; the last line of its stderr says why.
+            CommandError: the command failed; the message contains the last line of its stderr.
         """
         if self.returncode == 0:
             return self
@@ -61,7 +61,7 @@ class Completed:
 
 
 def last_line(text: str, otherwise: str = "it said nothing") -> str:
-    """What a command said last.
+    """The last line of a command's output that is not blank.
 
     >>> last_line("a\\n b \\n\\n"), last_line("")
     ('b', 'it said nothing')
@@ -78,14 +78,14 @@ class LocalCommandRunner:
     """
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs ``argv`` to its end; a failure of the command itself is in the answer.
+        """Runs ``argv`` until it exits. A non-zero exit code is returned, not raised.
 
         Args:
             timeout: seconds.
 
         Raises:
-            CommandError: the program is not there or cannot be started.
-            TransientError: it did not end in time, and was killed.
+            CommandError: the program does not exist or cannot be started.
+            TransientError: the command timed out and was killed.
         """
         import subprocess
 

@@ -1,4 +1,4 @@
-"""A job written down so that it can be run without torchx: what a backend says of it, see ``abilities.Exports``."""
+"""The files of a job exported to run without torchx, see :class:`torchx.schedulers.kit.abilities.Exports`."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ __all__ = [
 ]
 
 CODE = "code"
-"""Folder of the export with the code of the job."""
+"""Folder of the export that contains the job's code."""
 MACHINERY = "machinery.sh"
-"""File with what is the same for each job."""
+"""File with the part of the script that is the same for every job."""
 DOCKERFILE = "Dockerfile"
 _DOCKERFILE_TEXT = f"ARG IMAGE\nFROM $IMAGE\nCOPY {CODE}/ .\n"
-_SECTION = "\n# -- "  # by which the scripts of backends begin a section; the first ends what is about one job
+_SECTION = "\n# -- "  # starts a section in the scripts of backends; all before the first one is about this job
 
 
 @dataclass(kw_only=True)
 class Export:
-    """One job, written down.
+    """One exported job.
 
     Attributes:
-        files: path within the folder to content, the most important first.
-        about: path to a line that says what the file is.
-        run: lines of bash that start the job; ``$here`` is the folder.
+        files: path relative to the export folder -> content, the most important file first.
+        about: path -> one line that describes the file.
+        run: lines of bash that start the job; ``$here`` is the export folder.
         needs: programs and services that these lines need, in words.
-        secrets: names of variables whose values are nowhere in the files; ``run`` finds them in its environment.
+        secrets: names of variables whose values are not in the files; ``run`` reads them from its environment.
         logs: where the output goes, in words.
-        notes: what is different from a job that torchx launches, a sentence each.
+        notes: differences from a job that torchx launches, one sentence each.
     """
 
     files: dict[str, str]
@@ -53,17 +53,17 @@ class Export:
 
 
 def split_script(script: str) -> tuple[str, str]:
-    """What a script says of its job, and what is the same for each."""
+    """Splits a script into the part about its job and the part that is the same for every job."""
     head, mark, rest = script.partition(_SECTION)
     return head + "\n", (mark + rest).lstrip("\n")
 
 
 def folder_of_a_run(files: Iterable[str], *, secrets_file: str, secrets: Iterable[str]) -> list[str]:
-    """Lines of bash that make ``$job``, a folder of its own for one run of an exported job, with copies of these files.
+    """Lines of bash that create ``$job``, a folder for one run of an exported job, with copies of these files.
 
     Args:
-        secrets_file: file in it that the job reads its secrets from, in the language of ``sh``.
-        secrets: variables to put there.
+        secrets_file: name of the ``sh`` file in that folder from which the job reads its secrets.
+        secrets: names of the variables to write to it.
     """
     names = " ".join(secrets)
     lines = [
@@ -85,18 +85,18 @@ def folder_of_a_run(files: Iterable[str], *, secrets_file: str, secrets: Iterabl
 
 
 def bases_of(info: AppDryRunInfo[Any]) -> dict[str, str]:
-    """Image of a role to that below its code, for roles whose code is built into an image."""
+    """Maps each image that contains the code of a role to its base image."""
     roles = info._app.roles if info._app is not None else []
     found = {role.image: info._tags.get(f"image.{role.name}", "") for role in roles}
     return {image: base for image, base in found.items() if base and base != image}
 
 
 def build_lines(images: Mapping[str, str], *, push: bool) -> tuple[list[str], dict[str, str]]:
-    """Lines of bash that build images with the code, and the files that these need.
+    """Lines of bash that build images with the code, and the files that these lines need.
 
     Args:
-        images: name of the image to that of the image below the code.
-        push: to a registry, too.
+        images: name of the image -> name of its base image.
+        push: also push the images to their registry.
     """
     if not images:
         return [], {}

@@ -1,8 +1,8 @@
-"""What a backend reports of a job: facts, from which :mod:`torchx.schedulers.kit.verdict` alone draws conclusions.
+"""The facts that a backend reports about a job. Only :mod:`torchx.schedulers.kit.verdict` draws conclusions from them.
 
-A backend's ``answers.py`` makes these out of native answers, and decides nothing: which replica is to blame, how states
-fold and what is said of it is the verdict's business. Facts are cheap to make; what costs a look into files or logs
-(:class:`~torchx.schedulers.failures.reader.Evidence`) is asked for later, of a few replicas, through a :class:`Look`.
+A backend's ``answers.py`` translates native answers into facts. The verdict decides which replica is to blame, how
+states combine, and what is reported. Facts must be cheap to collect. What needs files or logs to be read
+(:class:`~torchx.schedulers.failures.reader.Evidence`) is fetched later, for a few replicas, through a :class:`Look`.
 """
 
 from __future__ import annotations
@@ -19,29 +19,29 @@ if TYPE_CHECKING:
     from torchx.specs.retries import Attempt
 
     class Look(Protocol):
-        """Reads what failed replicas left behind: one answer for each, in order, in as few questions as possible."""
+        """Reads what failed replicas left behind: one result for each, in order, in as few queries as possible."""
 
         def __call__(self, replicas: Sequence[ReplicaFacts], /) -> Sequence[Evidence]: ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class ReplicaFacts:
-    """What is known of one replica.
+    """The facts about one replica.
 
     Attributes:
         role: name of its role.
         replica: its number within the role, from 0.
-        state: the backend's word for the state of this replica alone, translated by its table.
-        native: that word.
-        exit_code: of its last process; None when a signal ended it, or it is not known.
-        signal: name of the signal that ended it, such as ``SIGKILL``; empty when none did.
-        host: where it runs or ran; empty when not known.
+        state: the backend's state of this replica alone, translated by the backend's table.
+        native: the name of that state in the backend's own terms.
+        exit_code: of its last process; None if a signal ended it or the exit code is unknown.
+        signal: name of the signal that ended it, such as ``SIGKILL``; empty if none did.
+        host: where it runs or ran; empty if unknown.
         address: of the host.
-        started, ended: Unix times of its last process, seconds; 0 when not known.
-        reason: why it waits, or why it ended, in the backend's own terms as a sentence without full stop.
-        kind: class of the cause where the reason decides it, see :data:`torchx.schedulers.failures.classes.CLASSES`.
-        stuck: it waits for something that does not come by itself.
-        stopped: it did not end by itself: it was ended because of others, or with the whole job.
+        started, ended: Unix times of its last process, seconds; 0 if unknown.
+        reason: why it is waiting or why it ended, in the backend's terms, as a sentence without full stop.
+        kind: class of the cause if the reason determines it, see :data:`torchx.schedulers.failures.classes.CLASSES`.
+        stuck: it waits for something that needs somebody to act.
+        stopped: it was ended because of other replicas or together with the whole job.
         before: why the process or pod that it replaces had failed.
     """
 
@@ -64,15 +64,15 @@ class ReplicaFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class RoleFacts:
-    """What is known of one role.
+    """The facts about one role.
 
     Attributes:
         replicas: all of them, in order.
-        min_replicas: an elastic role goes on while so many run or have succeeded; None: it needs all of them.
-        state: what the object that owns the replicas says of all of them; None: it depends on the replicas.
-        reason: why, as a sentence without full stop.
-        restarts: its owner starts replicas anew as long as it goes on: a failed one does not end the role.
-        ending: its owner has given up, and waits for the last replicas to end.
+        min_replicas: an elastic role continues while this many replicas run or have succeeded; None: it needs all.
+        state: the state reported by the object that owns the replicas; None: it follows from the replicas.
+        reason: of that state, as a sentence without full stop.
+        restarts: its owner restarts failed replicas, so that a failed replica does not end the role.
+        ending: its owner has given up and is waiting for the last replicas to end.
     """
 
     name: str
@@ -86,27 +86,27 @@ class RoleFacts:
 
 @dataclass(frozen=True, kw_only=True)
 class JobFacts:
-    """What is known of a job.
+    """The facts about a job.
 
     Attributes:
         app_id: as in its handle.
         roles: in the order of the AppDef.
-        state: what the scheduler says of the whole job; None: it depends on its roles.
-        native: the scheduler's word for it.
-        reason: why it waits, or why it ended, as a sentence without full stop.
-        kind: class of the cause where the reason decides it, see :data:`torchx.schedulers.failures.classes.CLASSES`.
-        cancelled: somebody asked for its end.
-        unattended: nobody ends the other replicas when one has failed: the job has failed then, though others may run
-            on, unless ``state`` says otherwise.
-        restarts: how often it, or a part of it, was started again; -1 when not known.
-        attempts: those that have ended, of a job with a retry policy.
-        started, ended: Unix times, seconds; None when not known.
-        hang: what the watchdog of the job saw when it was silent last, as a sentence without full stop; empty: nothing.
-        notes: what else a reader should know, each a sentence without full stop.
-        tell_hosts: hosts are told apart by their names; where all replicas share one machine they are not worth a word.
-        definition: the roles as they were submitted; empty when they are not on record.
+        state: the state that the scheduler reports for the whole job; None: it follows from the roles.
+        native: the name of that state in the scheduler's own terms.
+        reason: why it is waiting or why it ended, as a sentence without full stop.
+        kind: class of the cause if the reason determines it, see :data:`torchx.schedulers.failures.classes.CLASSES`.
+        cancelled: its cancellation was requested.
+        unattended: nothing ends the other replicas when one has failed. The job counts as failed then although others
+            may still run, unless ``state`` says otherwise.
+        restarts: how many times it, or a part of it, was restarted; -1 if unknown.
+        attempts: the attempts that have ended, if the job has a retry policy.
+        started, ended: Unix times, seconds; None if unknown.
+        hang: what the job's watchdog found when the job was last silent, as a sentence without full stop, or empty.
+        notes: further sentences for the reader, each without full stop.
+        tell_hosts: whether messages name hosts; False if all replicas share one machine.
+        definition: the roles as submitted; empty if they were not recorded.
         metadata: of the AppDef.
-        ui_url: where a person looks at the job.
+        ui_url: page of the job in the backend's web interface.
     """
 
     app_id: str

@@ -1,4 +1,4 @@
-"""The few things that a command-driven backend does with the files of its jobs, here or on another machine."""
+"""File operations of a command-driven backend, on this or another machine."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchx.settings import make_private, torchx_home
 
 
 class Files(Protocol):
-    """Files of the machine where the scheduler's commands run. See :class:`LocalFiles`, method by method."""
+    """Files of the machine where the scheduler's commands run. :class:`LocalFiles` documents the methods."""
 
     wait_s: float
 
@@ -31,7 +31,7 @@ class Files(Protocol):
 
 
 MOST_GROWN = 1 << 20
-"""The most bytes of one file that one call of ``grown`` returns; the rest comes with the next."""
+"""Maximum number of bytes that one call of ``grown`` returns per file. The next call returns the rest."""
 
 _SOONEST_S = 0.02
 _LATEST_S = 0.25
@@ -40,31 +40,31 @@ _LATEST_S = 0.25
 class LocalFiles:
     """Files of this machine, or of a file system that it shares. Paths are absolute.
 
-    Every method raises BackendError where the system refuses, with the path and the reason.
+    Every method raises BackendError with the path and the reason if the operation fails.
     """
 
     wait_s: float = 0.0
-    """How long a reader that looks for news often waits in one call of :meth:`grown`, seconds: where a call is dear."""
+    """``wait_s`` that a polling reader passes to :meth:`grown`; above 0 if calls are expensive."""
 
     def home(self) -> str:
         """The user's home folder."""
         return os.path.expanduser("~")
 
     def torchx_home(self, *parts: str) -> str:
-        """A path below torchx's own folder; nothing is created."""
+        """A path below torchx's home folder. Creates nothing."""
         return torchx_home(*parts)
 
     def cwd(self) -> str:
-        """The folder that commands are run in: where a job runs unless it names another."""
+        """The working directory of commands, and of jobs that do not name another."""
         return os.getcwd()
 
     def make_folder(self, path: str) -> None:
-        """Make a folder and those above it; new ones are the user's alone. Quiet when it is there."""
+        """Create a folder and its parents if they do not exist. New folders are private to the user."""
         with _asked_to("be made", path):
             make_private(path)
 
     def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
-        """Write a file, whole or not at all; the folder must be there."""
+        """Write a file atomically. Its folder must exist."""
         temporary = f"{path}.{os.getpid()}.new"
         with _asked_to("be written", path):
             with open(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode), "wb") as f:
@@ -72,14 +72,14 @@ class LocalFiles:
             os.replace(temporary, path)
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes | None:
-        """What is in a file from ``offset`` on, at most ``size`` bytes; None when there is no such file.
+        """Read at most ``size`` bytes from ``offset`` on; None if there is no such regular file.
 
         A negative offset counts from the end of the file.
         """
         with (
             _asked_to("be read", path),
             contextlib.suppress(FileNotFoundError, NotADirectoryError),
-            # what a job put there instead of a file must not be waited for
+            # O_NONBLOCK: a job may have put a FIFO in the place of the file
             open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb", buffering=0) as f,
         ):
             found = os.fstat(f.fileno())
@@ -89,7 +89,7 @@ class LocalFiles:
         return None
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
-        """Size of each file, bytes; None when there is no such file."""
+        """Size of each file in bytes; None if it does not exist."""
         found: dict[str, int | None] = {}
         for path in paths:
             try:
@@ -99,11 +99,14 @@ class LocalFiles:
         return found
 
     def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
-        """What came into files after the offsets, at most :data:`MOST_GROWN` bytes of each; only files that have grown.
+        """Read what was appended to files after the offsets, at most :data:`MOST_GROWN` bytes of each.
 
         Args:
-            offsets: path to the number of bytes that are known; negative: only so many bytes at the end are wanted.
-            wait_s: seconds to wait for the first news; 0: do not.
+            offsets: path -> offset to read from; a negative one counts from the end of the file.
+            wait_s: seconds to wait until any file has grown.
+
+        Returns:
+            path -> data, for the files that have grown.
         """
         deadline = time.monotonic() + wait_s
         pause = _SOONEST_S
@@ -116,13 +119,13 @@ class LocalFiles:
             pause = min(pause * 1.5, _LATEST_S)
 
     def names(self, folder: str) -> list[str]:
-        """What is in a folder; nothing when there is none."""
+        """Names of the entries of a folder; empty if it does not exist."""
         with _asked_to("be read", folder), contextlib.suppress(FileNotFoundError, NotADirectoryError):
             return os.listdir(folder)
         return []
 
     def remove(self, folder: str) -> None:
-        """Remove a folder with all in it, or one file. Quiet when it is not there; links are not followed."""
+        """Remove a file, or a folder with its contents, if it exists. Does not follow links."""
         import shutil
 
         with _asked_to("be removed", folder), contextlib.suppress(FileNotFoundError):

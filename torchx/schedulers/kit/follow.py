@@ -1,14 +1,14 @@
-"""One follower for all logs: whole lines, those that a query wants, as they come, and in bounded memory.
+"""Follows logs: yields the lines that a query selects, as they are written and in bounded memory.
 
-A backend says where the lines of a replica are; this module does the rest. There are two kinds of places:
+A backend provides the source of a replica's lines, which is one of two kinds:
 
-* files that are read by offset, here or on another machine: a subclass of :class:`Follower`;
-* streams of an API, whose pieces have a time: a subclass of :class:`Lines`, over :func:`whole_lines` and
-  :func:`within`; :class:`Seen` goes on where a stream broke off, and :func:`split_stamp` reads the times.
+* files that are read by offset, on this or another machine: a subclass of :class:`Follower`;
+* streams of an API whose chunks have timestamps: a subclass of :class:`Lines` that uses :func:`whole_lines` and
+  :func:`within`. :class:`Seen` resumes an interrupted stream, and :func:`split_stamp` parses timestamps.
 
-What comes out can be iterated over (text), copied in blocks (:meth:`Lines.chunks`), and of files also be polled, and
-read from its last lines on; see :mod:`torchx.util.log_streams`. A line of more than 1 MiB comes in pieces, of which
-only the last one has the line end: joined they are the line, to the byte, and none is ever held whole.
+Callers iterate over the result (text) or copy it in blocks (:meth:`Lines.chunks`). Logs in files can also be polled and
+read from their last lines on; see :mod:`torchx.util.log_streams`. A line longer than 1 MiB comes in several parts, of
+which only the last one has a line end, so that it is never held in memory as a whole.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ from torchx.supervisor.lines import Part
 from torchx.util.records import dataclass
 
 _Blocks = Iterator[tuple[Hashable, bytes, int]]
-"""Names of streams, blocks of whole lines, and when they were written: nanoseconds since the epoch; 0: unknown."""
+"""Tuples of the stream's name, a block of whole lines, and its time in nanoseconds since the epoch (0 if unknown)."""
 
-_BLOCK = 1 << 16  # it and what is made of it stay in the processor's cache
-_PATIENCE_S = 0.2  # spent on lines that do not match before others have their turn
-_REDRAWN_S = 0.1  # a progress bar is shown so often
+_BLOCK = 1 << 16  # fits the processor's cache
+_PATIENCE_S = 0.2  # maximum time spent on lines that do not match before other logs get their turn
+_REDRAWN_S = 0.1  # interval between two updates of a progress bar
 
 
 class Lines(ABC):
-    """The lines of one replica's log that a query wants, each with its line end.
+    """The lines of one replica's log that a query selects, each with its line end.
 
-    Where there is a regular expression, each piece of a long line is searched by itself, and is a line if it matches.
+    A regular expression is applied to each part of a long line separately, and a part that matches counts as a line.
 
     Args:
-        query: its ``regex`` is applied here.
+        query: this class applies ``regex``, ``timestamps`` and ``live``.
     """
 
     def __init__(self, query: LogQuery) -> None:
@@ -51,15 +51,15 @@ class Lines(ABC):
 
     @abstractmethod
     def _read(self, *, patient: bool) -> _Blocks:
-        """All lines, in blocks of whole ones: names of their streams, blocks, and their times in nanoseconds since the
-        epoch (0 where that is not known). A piece of a long line is a :class:`Part`, but for the last one.
+        """Yields all lines in blocks of whole lines, see ``_Blocks``. Each part of a long line but the last is a
+        :class:`Part`.
 
         Args:
-            patient: wait for what is still to come; else there is an empty block whenever there is nothing new.
+            patient: wait for new lines; otherwise yield an empty block whenever there are none.
         """
 
     def __iter__(self) -> Iterator[str]:
-        # The generator itself, so that a loop over many lines runs in it alone.
+        # Returns the generator itself, so that a loop does not pass through __next__ for each line.
         if self._lines is None:
             self._lines = self._read_lines()
         return self._lines
@@ -72,11 +72,11 @@ class Lines(ABC):
             yield from StringIO(block.decode("utf-8", "replace"), newline="\n")
 
     def chunks(self) -> Iterator[bytes]:
-        """The lines in blocks of whole ones, as they were written; only the last may lack its line end."""
+        """Yields blocks of whole lines as they were written. Only the last line may lack its line end."""
         return filter(None, self._wanted(self._read(patient=True)))
 
     def _wanted(self, blocks: _Blocks) -> Iterator[bytes]:
-        """Those lines that match; where another stream goes on after a :class:`Part`, that line is ended."""
+        """The lines that match. Ends the line of a :class:`Part` when another stream continues after it."""
         regex, timestamps = self._query.regex, self._query.timestamps
         open_line: Hashable = None
         is_bar = False
@@ -97,7 +97,7 @@ class Lines(ABC):
 
 
 def _matching(block: bytes, regex: re.Pattern[str]) -> bytes:
-    """Those lines of a block that match, as they are; no part of a line is among them."""
+    """The lines of a block that match. A :class:`Part` that matches gets a line end."""
     found = regex.search
     if isinstance(block, Part):
         return block + b"\n" if found(block.decode("utf-8", "replace")) else b""
@@ -112,15 +112,15 @@ def _matching(block: bytes, regex: re.Pattern[str]) -> bytes:
 
 @dataclass
 class Cursor:
-    """A place in a file.
+    """A read position in a file.
 
     Attributes:
         path: of the file; it need not exist yet.
-        position: offset of what comes next.
-        scanned: there is no line end between the position and here.
+        position: offset of the next line.
+        scanned: offset up to which there is no line end after the position.
         end: offset to stop at; None: the end of the file.
-        inside: the position is in a long line, whose beginning was given away.
-        written: when what was read last was written, nanoseconds since the epoch; 0: that is not known.
+        inside: the position is inside a long line whose first part was already yielded.
+        written: time of the data read last, nanoseconds since the epoch; 0 if unknown.
     """
 
     path: str
@@ -134,20 +134,20 @@ class Cursor:
         self.scanned = self.position
 
     def begin_at(self, position: int, *, inside: bool = False) -> None:
-        """Goes on at an offset."""
+        """Moves to an offset."""
         self.position = self.scanned = position
         self.inside = inside
 
 
 class Follower(Lines):
-    """The lines of a log in one or several files that may still grow; waits for more until the job has ended.
+    """The lines of a log in one or several growing files. Waits for more until the job has ended.
 
-    Of an open line nothing is kept but where it begins: a thousand of them take no memory. A subclass says
-    where the files are and reads them, in the first methods.
+    Of an incomplete line only its offset is kept, so that following thousands of files takes little memory. A subclass
+    implements the first methods, which locate and read the files.
     """
 
     block = _BLOCK
-    """The most bytes that are read at once."""
+    """Maximum number of bytes per read."""
 
     def __init__(self, query: LogQuery) -> None:
         super().__init__(query)
@@ -162,51 +162,51 @@ class Follower(Lines):
 
     @abstractmethod
     def _files(self) -> list[Cursor]:
-        """The files to read, each from where the wanted lines begin to where they end. Called once."""
+        """Returns the files to read, each with the range of the selected lines. Called once."""
 
     @abstractmethod
     def _size(self, cursor: Cursor) -> int:
-        """How long a file is now, bytes; 0 when it does not exist."""
+        """Returns the current size of a file in bytes; 0 if it does not exist."""
 
     @abstractmethod
     def _read_at(self, cursor: Cursor, offset: int, size: int) -> bytes:
-        """At most ``size`` bytes from ``offset`` on; none where there are none just now."""
+        """Reads at most ``size`` bytes from ``offset`` on; empty if there are none now."""
 
     @abstractmethod
     def _ended(self, *, patient: bool) -> bool:
-        """Whether the job has ended; asked before each look for news: what was written by then is still read.
+        """Whether the job has ended. Called before each read, so that all that was written until then is still read.
 
         Args:
-            patient: somebody waits for this log alone; else it is polled along with others.
+            patient: the caller waits for this log only; otherwise it polls several logs in turn.
         """
 
     def _news(self, *, patient: bool, over: bool, moved: bool) -> None:
-        """Gets ready for a look for news: waits for some, if it is patient, the job is not over, and the look before
-        has found none (``moved``)."""
+        """Prepares the next read. Waits for new data if ``patient``, unless the job is ``over`` or the read before has
+        found some (``moved``)."""
 
     def _notes(self, cursor: Cursor) -> Sequence[tuple[float, int]]:  # noqa: ARG002  # for subclasses
-        """Unix times, and how long a file was by then, as far as that has been noted by now; oldest first."""
+        """The recorded pairs of Unix time and size of the file at that time, oldest first."""
         return ()
 
     def _let_go(self) -> None:
-        """Closes what is open: nothing more is there just now."""
+        """Closes open files until there is more to read."""
 
     def _close(self) -> None:
-        """Nobody reads these files any more."""
+        """Releases all resources when reading has ended."""
 
     # -- what comes out --
 
     def poll(self) -> bytes | None:
-        """The next block of :meth:`chunks`, ``b""`` when there is none just now, None at the end. Never waits.
+        """Returns the next block of :meth:`chunks`, ``b""`` if there is none yet, None at the end. Never waits.
 
-        Followed like this, a thousand replicas need no threads.
+        With it, one thread can follow thousands of replicas.
         """
         if self._polled is None:
             self._polled = self._wanted(self._read(patient=False))
         return self._first.popleft() if self._first else next(self._polled, None)
 
     def last(self, count: int) -> Follower:
-        """Itself, from the last ``count`` lines on of what there is now; to be called before anything is read."""
+        """Skips all but the last ``count`` lines that exist now, and returns itself. Call it before reading."""
         cursors = self._opened()
         searched = self._query.regex is not None and count > 0
         if not searched:
@@ -218,7 +218,7 @@ class Follower(Lines):
                 first.extend([block] if isinstance(block, Part) else BytesIO(block))
             open_lines = list(self._wanted(self._open_lines(cursors)))
             first.extend(open_lines)
-            if self._follow:  # each of these is shown once it has its end
+            if self._follow:  # open lines are yielded when they are complete
                 self._first.extend(list(first)[: max(0, len(first) - len(open_lines))])
             else:
                 self._close()
@@ -227,13 +227,13 @@ class Follower(Lines):
         return self
 
     def chunks(self) -> Iterator[bytes]:
-        """As of :class:`Lines`."""
+        """See :meth:`Lines.chunks`."""
         while self._first:
             yield self._first.popleft()
         yield from super().chunks()
 
     def _within_times(self, cursor: Cursor) -> Cursor:
-        """Moves a cursor to where the query's times begin, and lets it end where they do."""
+        """Restricts a cursor to the time range of the query, as far as times are recorded."""
         since, until = self._query.since, self._query.until
         notes = self._notes(cursor) if since is not None or until is not None else ()
 
@@ -278,7 +278,7 @@ class Follower(Lines):
             self._close()
 
     def _progress_bars(self, cursors: list[Cursor]) -> _Blocks:
-        """What there is of lines that went back to their beginning, now and then."""
+        """Yields the unfinished lines that contain a carriage return, at limited intervals."""
         now = time.monotonic()
         if now < self._redraw_at:
             return
@@ -291,27 +291,27 @@ class Follower(Lines):
                 yield cursor.path, Part(shown), cursor.written
 
     def _open_lines(self, cursors: list[Cursor]) -> _Blocks:
-        """What is there of lines without line end."""
+        """Yields the last lines, which have no line end."""
         for cursor in cursors:
             if rest := self._whole(cursor, cursor.position, cursor.scanned):
                 yield cursor.path, rest, cursor.written
 
     def _now(self, cursors: list[Cursor]) -> _Blocks:
-        """What there is by now; of several files in the order of writing, as far as that is known."""
+        """Yields what exists now. Subclasses with several files order it by the time of writing where it is known."""
         for cursor in cursors:
             yield from self._up_to(cursor)
 
     def _up_to(self, cursor: Cursor, until: int | None = None) -> _Blocks:
-        """The lines of a file up to an offset, or to where it ends now."""
+        """Yields the lines of a file up to an offset, or to its current end."""
         if self._query.timestamps:
             yield from self._noted(cursor, until)
-            if not self._over:  # when the rest was written is not known yet
+            if not self._over:  # the times of the rest will be recorded later
                 return
         while block := self._take(cursor, until):
             yield cursor.path, block, cursor.written
 
     def _noted(self, cursor: Cursor, until: int | None) -> _Blocks:
-        """The lines whose times are known. A line has the first time at which all of it was there."""
+        """Yields the lines whose times are recorded. The time of a line is the first one at which it was complete."""
         notes = self._notes(cursor)
         stop = min((end for end in (cursor.end, until) if end is not None), default=None)
         known = bisect_right(notes, cursor.scanned, key=itemgetter(1))
@@ -325,7 +325,7 @@ class Follower(Lines):
                 break
 
     def _take(self, cursor: Cursor, until: int | None = None) -> bytes:
-        """The next block; empty when no line has come to its end, and none is long. What is there is looked at once."""
+        """The next block; empty if no line is complete and none is long. Reads each byte of an open line only once."""
         stop = min((end for end in (cursor.end, until) if end is not None), default=None)
         while True:
             scanned = cursor.scanned
@@ -346,8 +346,8 @@ class Follower(Lines):
                 return part
 
     def _part(self, cursor: Cursor) -> bytes:
-        """What is there of a long line; empty when the line is not long yet."""
-        drawn = self._query.live  # by and by, in _progress_bars
+        """The next part of a long line; empty if the line is not long yet."""
+        drawn = self._query.live  # then _progress_bars yields the rest of a line that has begun
         if (drawn or not cursor.inside) and cursor.scanned - cursor.position < long_lines.LONG_LINE:
             return b""
         part = self._whole(cursor, cursor.position, cursor.scanned)
@@ -357,14 +357,14 @@ class Follower(Lines):
         return Part(part)
 
     def _whole(self, cursor: Cursor, start: int, end: int) -> bytes:
-        """Bytes of a file that were seen before; fewer when it has become shorter."""
+        """Reads a range that was read before; fewer bytes if the file was truncated."""
         data = b""
         while start + len(data) < end and (more := self._read_at(cursor, start + len(data), end - start - len(data))):
             data += more
         return data
 
     def _skip_to_last(self, cursor: Cursor, count: int) -> None:
-        """Goes to the last ``count`` lines of what there is now; a last one without line end is one, too."""
+        """Moves to the last ``count`` lines that exist now, including a last one without line end."""
         size = self._size(cursor)
         start, end = cursor.position, size if cursor.end is None else min(size, cursor.end)
         position, ends = end, count
@@ -392,7 +392,7 @@ _STAMP = re.compile(rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d
 
 @dataclass
 class Piece:
-    """A piece of output: ``stream`` is 1 for stdout and 2 for stderr, ``time`` in nanoseconds since the epoch."""
+    """A chunk of output: ``stream`` is 1 for stdout and 2 for stderr, ``time`` in nanoseconds since the epoch."""
 
     stream: int
     time: int
@@ -400,9 +400,10 @@ class Piece:
 
 
 def whole_lines(pieces: Iterable[Piece], *, live: bool = False) -> Iterator[Piece]:
-    r"""Pieces joined to lines, each with its line end and the time of its first piece; by stream, so that a line
-    of one is not torn by lines of the other. What has no line end is the last; a long line is not held, nor, ``live``,
-    is one that goes back to its start.
+    r"""Joins pieces into lines, per stream, so that lines of one stream do not interrupt a line of the other.
+
+    A line has the time of its first piece. Lines without line end come last. A long line is yielded in parts, and with
+    ``live`` also a line that contains a carriage return.
 
     >>> pieces = [Piece(1, 1, b"a"), Piece(2, 2, b"x\n"), Piece(1, 3, b"b\n"), Piece(1, 4, b"c")]
     >>> [(line.time, line.text) for line in whole_lines(pieces)]
@@ -430,7 +431,7 @@ def whole_lines(pieces: Iterable[Piece], *, live: bool = False) -> Iterator[Piec
 
 
 def within(lines: Iterable[Piece], query: LogQuery) -> Iterator[Piece]:
-    """The lines of the times that a query asks for. Those of a stream that is followed end with its ``until``."""
+    """The lines in the time range of a query. With ``follow``, the first line at or after ``until`` ends the stream."""
     since = None if query.since is None else int(query.since * 1e9)
     until = None if query.until is None else int(query.until * 1e9)
     for line in lines:
@@ -444,10 +445,10 @@ def within(lines: Iterable[Piece], query: LogQuery) -> Iterator[Piece]:
 
 
 class Seen:
-    """Knows what was read of a stream by time, and how much of the last time: of some systems it is a whole second.
+    """Resumes a stream by time. Counts the pieces that have the last time, since some systems have whole seconds only.
 
     Attributes:
-        last: time of the last piece, nanoseconds since the epoch; 0: there was none.
+        last: time of the last piece, nanoseconds since the epoch; 0 if there was none.
     """
 
     def __init__(self) -> None:
@@ -455,7 +456,7 @@ class Seen:
         self._count = 0
 
     def news(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """The pieces that were not read in an earlier pass."""
+        """Yields the pieces that were not read in an earlier pass."""
         last, skip = self.last, self._count
         for piece in pieces:
             if last and piece.time < last:
@@ -471,7 +472,7 @@ class Seen:
 
 
 def split_stamp(text: bytes) -> tuple[int, bytes]:
-    r"""The time that stands before a text, RFC 3339 in nanoseconds since the epoch, and the text; 0 when there is none.
+    r"""Splits a leading RFC 3339 timestamp from a text: nanoseconds since the epoch (0 if there is none), and the text.
 
     >>> split_stamp(b"1970-01-01T01:00:01.000000002+01:00 a b\n"), split_stamp(b"x y")
     ((1000000002, b'a b\n'), (0, b'x y'))

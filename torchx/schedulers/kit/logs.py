@@ -1,4 +1,4 @@
-"""The one query for logs, and what is the same for every backend when it is answered."""
+"""The query for logs, and helpers for backends that answer it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Stream(str, Enum):
-    """Which output of a replica: its stdout, its stderr, or both in the order of writing."""
+    """An output stream of a replica: its stdout, its stderr, or both in the order of writing."""
 
     STDOUT = "stdout"
     STDERR = "stderr"
@@ -25,21 +25,21 @@ class Stream(str, Enum):
 
 @dataclass(frozen=True, kw_only=True)
 class LogQuery:
-    """What is wanted of one replica's output.
+    """Selects lines of one replica's output.
 
     Attributes:
         since: only lines written at or after this Unix time, seconds.
         until: only lines written before this Unix time, seconds.
         regex: only lines that match this regular expression.
-        stream: which output; None: the backend's usual one.
-        follow: keep printing until the job has ended.
-        last: only so many lines of each replica, the newest; None: all.
-        keep: have the backend keep a copy, on this machine, of all that it reads for this: it has ``log_keep``.
-        timestamps: each line begins with the time at which it was written, as far as the backend knows it, and a
-            space: ``2026-11-23T08:00:00.250Z``, or ``-``.
-        previous: the output of the attempt before the last restart instead of all.
-        live: a progress bar is shown while it grows: what is there of its line comes as a
-            :class:`~torchx.supervisor.lines.Part`. A backend may ignore this one.
+        stream: which output; None: the backend's default.
+        follow: follow the log until the job has ended.
+        last: only this many of the newest lines of each replica; None: all.
+        keep: keep a copy of what is read on this machine; needs the capability ``log_keep``.
+        timestamps: prefix each line with the time of writing and a space: ``2026-11-23T08:00:00.250Z``, or ``-`` if
+            the backend does not know it.
+        previous: only the output of the attempt before the last restart.
+        live: update progress bars while they grow: an unfinished line comes as
+            :class:`~torchx.supervisor.lines.Part`. A backend may ignore this.
     """
 
     since: float | None = None
@@ -62,7 +62,7 @@ class LogQuery:
         should_tail: bool,
         streams: Stream | None,
     ) -> LogQuery:
-        """The query in the words of ``Scheduler.log_iter``. Times without zone are local.
+        """Creates the query from the arguments of ``Scheduler.log_iter``. Times without zone are local.
 
         Raises:
             ConfigError: ``regex`` is not a regular expression.
@@ -76,7 +76,7 @@ class LogQuery:
         )
 
     def words(self) -> dict[str, Any]:
-        """The query as arguments of ``Scheduler.log_iter``; its times are UTC.
+        """The query as arguments of ``Scheduler.log_iter``, with times in UTC.
 
         >>> LogQuery(follow=True).words()["should_tail"]
         True
@@ -95,7 +95,7 @@ class LogQuery:
         }
 
     def matching(self, lines: Iterable[str]) -> Iterable[str]:
-        """The lines in which the regular expression is found; all when there is none."""
+        """The lines that match the regular expression; all lines if there is none."""
         if self.regex is None:
             return lines
         found = self.regex.search
@@ -103,18 +103,16 @@ class LogQuery:
 
 
 def stamped(block: bytes, at: int, *, begun: bool = False) -> bytes:
-    """The lines of a block after their time, as with ``timestamps``; each state of a progress bar is one.
+    """Prefixes each line of a block with its time, see ``LogQuery.timestamps``; a carriage return also starts a line.
 
     Args:
-        block: a :class:`~torchx.supervisor.lines.Part` stays one.
-        at: nanoseconds since the epoch; 0: not known.
-        begun: the first line goes on with one that has its time already.
+        block: the result has the same type, which may be :class:`~torchx.supervisor.lines.Part`.
+        at: nanoseconds since the epoch; 0 if unknown.
+        begun: the block begins in the middle of a line, which already has its time.
 
     >>> stamped(b"a\\nb\\n", 1_500_000_000)
     b'1970-01-01T00:00:01.500Z a\\n1970-01-01T00:00:01.500Z b\\n'
     """
-    import re
-
     stamp = b"- "
     if at:
         second = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(at // 10**9))
@@ -124,12 +122,12 @@ def stamped(block: bytes, at: int, *, begun: bool = False) -> bytes:
 
 
 def not_started_again() -> NotFoundError:
-    """What a backend answers to ``previous`` where there was one attempt alone."""
+    """The error for ``previous`` if the replica had only one attempt."""
     return NotFoundError("this replica was not started again", hint="omit `--previous`")
 
 
 def compile_regex(regex: str) -> re.Pattern[str]:
-    """``re.compile`` whose error is one of ours.
+    """Like ``re.compile``, but raises a torchx error.
 
     Raises:
         ConfigError: ``regex`` is not a regular expression.

@@ -1,4 +1,4 @@
-"""Requests to an API as YAML: what a dry run prints, secrets masked, and what an export writes."""
+"""Renders requests to an API as YAML, for dry runs (with secrets masked) and exports."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _WORDS = ("command", "ContainerEntrypoint", "ContainerArguments")
 _TABLES = ("Environment", "HyperParameters", "tags")
 
 
-# `1e-4`, `0o17`, `2026-1-2`, `1_000`, `12e03` and the like: https://yaml.org/spec/1.2.2/#103-core-schema,
-# https://yaml.org/type/. Too many are quoted rather than too few.
+# Strings such as `1e-4`, `0o17`, `2026-1-2`, `1_000`, `12e03`, which some YAML readers take for numbers or dates:
+# https://yaml.org/spec/1.2.2/#103-core-schema, https://yaml.org/type/. Quoting too many of them does no harm.
 _ODD = (
     ("float", r"^[-+]?(?:[0-9]|\.[0-9_])[0-9a-fA-FxXoOpP_.,:+TtZz -]*$", "-+.0123456789"),
     ("float", r"^[-+]?\.(?i:inf|nan)$", "-+."),
@@ -21,17 +21,17 @@ _ODD = (
 
 
 def shown_yaml(item: dict[str, Any], *, in_lines: bool = False) -> str:
-    """A request for people to read, secrets masked. Arguments: see :func:`to_yaml`."""
+    """:func:`to_yaml` with secrets masked."""
     return to_yaml(masked(item), in_lines=in_lines)
 
 
 def to_yaml(value: Any, *, in_lines: bool = False) -> str:
-    """JSON types as YAML, or as JSON, which is YAML too, where PyYAML is missing.
+    """Renders JSON types as YAML, or as JSON, a subset of YAML, if PyYAML is missing.
 
-    Strings that another reader than PyYAML, that of kubectl for one, takes for something else are in quotes.
+    Quotes strings that readers such as kubectl's parse as another type, even if PyYAML does not.
 
     Args:
-        in_lines: strings of several lines are shown line by line, and characters beyond ASCII as they are.
+        in_lines: render strings with line breaks as block scalars, and non-ASCII characters unescaped.
     """
     try:
         import yaml
@@ -41,9 +41,9 @@ def to_yaml(value: Any, *, in_lines: bool = False) -> str:
         return json.dumps(value, indent=2) + "\n"
 
     class Dumper(yaml.SafeDumper):
-        """What is changed of it is ours alone."""
+        """A subclass, so that the changes below do not affect other users of PyYAML."""
 
-        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # as declared
+        def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002  # the base class's signature
             return True
 
     for tag, pattern, first in _ODD:
@@ -62,7 +62,7 @@ def to_yaml(value: Any, *, in_lines: bool = False) -> str:
 
 
 def masked(value: Any) -> Any:
-    """A copy without the values of secret variables and arguments.
+    """A copy with the values of secret variables and arguments masked.
 
     >>> masked({"command": ["a", "--token", "t"], "environment": [{"name": "API_KEY", "value": "v"}]})
     {'command': ['a', '--token', '********'], 'environment': [{'name': 'API_KEY', 'value': '********'}]}

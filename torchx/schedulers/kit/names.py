@@ -1,4 +1,4 @@
-"""Names as a backend allows them."""
+"""Rules for names of jobs and replicas on a backend."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torchx.util.records import dataclass
 
 @dataclass(frozen=True)
 class NameRule:
-    """Which names a backend takes.
+    """The names that a backend allows.
 
     Args:
         max_length: in characters.
-        allowed: inside of a character class of a regular expression.
+        allowed: the allowed characters, as the inside of a regular expression's character class.
         lower: upper case is not allowed.
         letter_first: the first character must be a letter.
     """
@@ -24,7 +24,7 @@ class NameRule:
     letter_first: bool = False
 
     def obeys(self, name: str) -> bool:
-        """Whether the backend takes ``name`` as it is.
+        """Whether the backend allows ``name`` unchanged.
 
         >>> DNS_LABEL.obeys("train-1"), DNS_LABEL.obeys("Train_1")
         (True, False)
@@ -32,10 +32,12 @@ class NameRule:
         return name != "" and self.make(name) == name
 
     def make(self, text: str, *, room: int = 0) -> str:
-        """``text`` as a name: what is not allowed becomes a dash, dashes and dots at the ends go, and it is cut.
+        """Turns ``text`` into a valid name.
+
+        Replaces characters that are not allowed by dashes, strips dashes, dots and underscores, and truncates the name.
 
         Args:
-            room: characters to leave for a suffix.
+            room: characters to reserve for a suffix.
 
         >>> DNS_LABEL.make("My Job/é", room=8)
         'my-job'
@@ -52,4 +54,4 @@ DNS_LABEL = NameRule(63, "a-z0-9-", lower=True, letter_first=True)
 """https://kubernetes.io/docs/concepts/overview/working-with-objects/names/#rfc-1035-label-names"""
 
 FILE_NAME = NameRule(180)
-"""Safe as the name of a file or folder, as one word of a shell and as a part of an app handle."""
+"""Safe as the name of a file or folder, as a shell word and as a part of an app handle."""

@@ -1,7 +1,8 @@
-"""Policies by cause on systems that retry by themselves and keep one counter: what of a policy such a system can keep.
+"""Maps retry policies by cause to systems that retry natively with a single counter.
 
-Kubernetes (``podFailurePolicy``) and AWS Batch (``evaluateOnExit``) match a failure against a list of rules, and count
-all retries together. So a policy fits if the classes that it retries are told apart by the rules, and have one number.
+Kubernetes (``podFailurePolicy``) and AWS Batch (``evaluateOnExit``) match a failure against a list of rules and count
+all retries together. They support a policy if their rules can distinguish the classes that it retries, and all of these
+have the same number of retries.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ __all__ = ["NativeRetries", "NativeSystem", "attempt_of"]
 
 @dataclass(frozen=True, kw_only=True)
 class NativeRetries:
-    """What such a system is asked for.
+    """The retries to request from the system.
 
     Attributes:
-        times: how many failures of the classes that count are retried, all of them together.
-        retried: the classes that are retried; any other failure ends the job.
+        times: maximum number of retries, over all classes that the system counts.
+        retried: the classes that are retried. Any other failure ends the job.
     """
 
     times: int
@@ -36,14 +37,14 @@ class NativeRetries:
 
 @dataclass(frozen=True, kw_only=True)
 class NativeSystem:
-    """How a system tells failures apart.
+    """The native retry support of a system.
 
     Attributes:
         name: of the backend.
-        groups: the classes that its rules can name; those of one group look alike to it.
+        groups: the classes that its rules can match. It cannot distinguish classes of the same group.
         uncounted: classes whose retries it does not count.
-        most: the largest number of retries.
-        free: ``most`` is what ``free`` stands for; otherwise ``free`` is more than the system can do.
+        most: maximum number of retries.
+        free: whether ``free`` in a policy is allowed and means ``most`` retries.
     """
 
     name: str
@@ -53,10 +54,10 @@ class NativeSystem:
     free: bool = True
 
     def policy(self, app: AppDef, caps: Capabilities) -> NativeRetries | None:
-        """What a job's policy asks of the system; None when the job has none. What is left out of ``standard`` is said.
+        """The retries for a job's policy; None if the job has none. Logs which classes of ``standard`` are dropped.
 
         Raises:
-            SpecError, NotSupportedError: it cannot be kept.
+            SpecError, NotSupportedError: the system cannot implement the policy.
         """
         rules = policy_of(app, self.name, caps)
         if rules is None:
@@ -68,10 +69,10 @@ class NativeSystem:
         return kept
 
     def keep(self, rules: RetryRules) -> NativeRetries:
-        """What the system can keep of a policy; of the rules of ``standard``, whatever fits.
+        """The part of a policy that the system supports. Drops rules of ``standard`` that it cannot implement.
 
         Raises:
-            SpecError: a rule that was written out cannot be kept.
+            SpecError: the system cannot implement a rule that the user wrote explicitly.
 
         >>> from torchx.specs.retries import RetryRules
         >>> system = NativeSystem(name="kubernetes", groups=[("node",), ("oom",), ("error",)], most=20)
@@ -91,7 +92,7 @@ class NativeSystem:
         for rule in others:
             if rule.kind in rules.named:
                 self._refuse(f"{first}, {rule}", f"it counts all failures together: write `{first}` or `{rule}`")
-        # of the others, those that may be retried as often: a job is never retried more than the policy says
+        # Of the others, retry only those with at least as many retries: never more than the policy allows.
         fit = [rule for rule in others if self._number(rule) >= times]
         return NativeRetries(times=times, retried=self._all_of([*(r for r in chosen if r not in others), *fit]))
 
@@ -105,7 +106,7 @@ class NativeSystem:
             self._refuse(str(rule), f"write `{rule.kind}:{self.most}`, which is its most")
 
     def _rule_of(self, group: tuple[str, ...], rules: RetryRules) -> RetryRule:
-        """The rule for classes that look alike: that which was written out, else the one with the most retries."""
+        """The rule for a group of classes: the one that the user wrote, else the one with the most retries."""
         found = [rule for rule in rules.rules if rule.kind in group]
         named = [rule for rule in found if rule.kind in rules.named]
         if len({rule.times for rule in named}) > 1:
@@ -125,10 +126,10 @@ class NativeSystem:
 
 
 def attempt_of(replica: ReplicaFacts, left: Evidence | None = None) -> Attempt:
-    """One process that failed, as an attempt: its times, host, class and cause. What was done then is for the caller.
+    """An attempt made from one failed process: times, host, class and cause. The caller adds the decision.
 
     Args:
-        left: what it left behind.
+        left: what the process left behind.
 
     >>> from torchx.schedulers.kit.facts import ReplicaFacts
     >>> from torchx.specs.api import AppState

@@ -1,4 +1,4 @@
-"""The one loop over roles, replicas and macros."""
+"""Iterates over the replicas of a job with their macros substituted."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ class Replica:
     """One replica of a job.
 
     Attributes:
-        role: its role, macros replaced; a copy that may be changed.
+        role: a copy of its role with macros substituted; it may be modified.
         k: its number within the role.
-        index: its number within the job, counted through all roles in order.
+        index: its number within the job, counted over all roles in order.
     """
 
     role: Role
@@ -26,12 +26,12 @@ class Replica:
 def replicas(
     app: AppDef, app_id: str, *, rank0_env: str = "", img_root: Callable[[Role], str] | None = None
 ) -> Iterator[Replica]:
-    """Every replica of every role. ``app`` is not changed.
+    """Yields every replica of every role. ``app`` is not changed.
 
     Args:
-        app_id: what the macro ``app_id`` stands for.
-        rank0_env: name of the variable that holds rank 0's host; empty where the backend has none.
-        img_root: root of a role's image, asked once per role; empty when None.
+        app_id: value of the macro ``app_id``.
+        rank0_env: name of the variable that holds rank 0's host; empty if the backend has none.
+        img_root: returns the root of a role's image, called once per role; None: the macro ``img_root`` is empty.
 
     >>> from torchx.specs.api import AppDef, Role
     >>> app = AppDef("a", [Role("w", "img", args=["${app_id}", "${replica_id}"], num_replicas=2)])

@@ -1,8 +1,8 @@
-"""Secrets in the environment of a role: which values are secret, and what they are, looked up at the submission.
+"""Secrets in the environment of a role: finds the secret variables, and resolves their values at submission.
 
-A backend that can hand a value to the replicas and to nobody else has ``"value"`` in ``Capabilities.secrets``. What
-:func:`split` returns as secret it leaves out of all that is stored or shown, and it asks for the values in
-``schedule``, by :func:`revealed`. References of other kinds that it names there (``k8s``) it passes on as they are.
+A backend that can pass a value to the replicas without exposing it has ``"value"`` in ``Capabilities.secrets``. It
+excludes the secret variables (:func:`split`) from all that it stores or shows, and gets their values in ``schedule``
+with :func:`revealed`. It passes on references of other kinds that it supports (``k8s``) unchanged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from torchx.util.secrets import is_secret_name
 __all__ = ["check", "is_secret", "is_value", "look_up", "revealed", "sources", "split"]
 
 MOST_BYTES = 128 << 10
-"""Linux passes no longer variable to a program."""
+"""Limit of Linux for the size of one environment variable."""
 
-_COMMAND_S = 120.0  # somebody may have to type a passphrase
+_COMMAND_S = 120.0  # enough for a user to type a passphrase
 
 
 def is_secret(name: str, value: str) -> bool:
-    """Whether a variable is a Secret, or has a name that says so.
+    """Whether a variable is a Secret or has a name that suggests one, such as ``HF_TOKEN``.
 
     >>> is_secret("MY_KEY", Secret("file:/k")), is_secret("HF_TOKEN", "hf_x"), is_secret("EPOCHS", "3")
     (True, True, False)
@@ -33,12 +33,12 @@ def is_secret(name: str, value: str) -> bool:
 
 
 def is_value(secret: str) -> bool:
-    """Whether it is known, or looked up, where the job is submitted."""
+    """Whether the value is known or resolved where the job is submitted, not by the backend."""
     return not isinstance(secret, Secret) or secret.kind in ("", *VALUES)
 
 
 def split(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """The variables that anybody may see, and the secret ones.
+    """Splits an environment into public and secret variables.
 
     >>> split({"EPOCHS": "3", "HF_TOKEN": "hf_x"})
     ({'EPOCHS': '3'}, {'HF_TOKEN': 'hf_x'})
@@ -48,13 +48,13 @@ def split(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def check(env: Mapping[str, str], taken: Collection[str], scheduler: str) -> None:
-    """Refuses Secrets that a scheduler cannot take.
+    """Rejects Secrets that a scheduler does not support.
 
     Args:
-        taken: what it takes, as its capabilities say.
+        taken: the kinds that it supports: ``Capabilities.secrets``.
 
     Raises:
-        NotSupportedError: says what would work.
+        NotSupportedError: the hint names the kinds that it supports.
 
     >>> check({"HF_TOKEN": Secret("env:HF_TOKEN")}, ["value"], "slurm")
     """
@@ -72,14 +72,14 @@ def check(env: Mapping[str, str], taken: Collection[str], scheduler: str) -> Non
 
 
 def revealed(env: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
-    """The environment with values in place of references.
+    """Replaces references in an environment by their values.
 
     Args:
-        known: reference to value, those that were looked up; new ones are added. ``AppDryRunInfo._secrets``, so that
-            a command is run once for each submission.
+        known: cache of values by reference; new ones are added. Usually ``AppDryRunInfo._secrets``, so that a command
+            runs only once per submission.
 
     Raises:
-        ConfigError: there is no value; says why.
+        ConfigError: a reference cannot be resolved, with the reason.
     """
     found = {}
     for name, value in env.items():
@@ -95,7 +95,7 @@ def revealed(env: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
 
 
 def sources(env: Mapping[str, str]) -> list[str]:
-    """Names of the variables that secrets are in on this machine: programs that submit have no need of them.
+    """Names of the variables on this machine that contain secrets, to hide them from programs that submit jobs.
 
     >>> sources({"HF_TOKEN": Secret("env:MY_HF"), "EPOCHS": "3"})
     ['HF_TOKEN', 'MY_HF']
@@ -106,13 +106,13 @@ def sources(env: Mapping[str, str]) -> list[str]:
 
 
 def look_up(name: str, secret: Secret) -> str:
-    """The value. One line end at its end is not part of it.
+    """Resolves a secret. Strips one trailing line end.
 
     Args:
-        name: of the variable that it is for.
+        name: of the variable that gets the value.
 
     Raises:
-        ConfigError: there is none. What a command or a file said instead is in no message.
+        ConfigError: there is no value. The message never contains the output of a command or the content of a file.
     """
     find = {"cmd": _from_command, "file": _from_file}.get(secret.kind, _from_variable)
     value = find(f"secret `{name}`", secret.place)

@@ -1,4 +1,4 @@
-"""Words and variables for scripts in a POSIX shell: whatever is in them, they arrive as they are."""
+"""Quotes words and variables for POSIX shell scripts, so that any content arrives unchanged."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ _NAME = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ012345678
 
 
 def quote(text: str, late: Mapping[str, str] | None = None) -> str:
-    r"""A word that the shell reads back as ``text``.
+    r"""Quotes ``text`` as one shell word.
 
     Args:
-        late: marks in ``text`` that stand for values which only the running job knows: mark to the name of the
-            shell's variable.
+        late: placeholders in ``text`` for values known only in the running job: placeholder -> name of the shell
+            variable with the value.
 
     Raises:
-        SpecError: there is a NUL in it, which no program can be given.
+        SpecError: ``text`` contains a NUL character, which cannot be passed to a program.
 
     >>> print(quote("plain"), quote("it's $5"))
     plain 'it'\''s $5'
@@ -41,7 +41,7 @@ def quote(text: str, late: Mapping[str, str] | None = None) -> str:
 
 
 def is_name(text: str) -> bool:
-    """Whether the shell takes it as the name of a variable.
+    """Whether ``text`` is a valid name of a shell variable.
 
     >>> is_name("A_1"), is_name("1A"), is_name("A-B")
     (True, False, False)
@@ -50,7 +50,7 @@ def is_name(text: str) -> bool:
 
 
 def exports(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> list[str]:
-    """Lines that put variables into the environment. Names that the shell does not take are left to :func:`env_words`.
+    """Lines that export variables. Skips names that are invalid in the shell: :func:`env_words` handles these.
 
     >>> exports({"A": "b c", "X-Y": "1"})
     ["export A='b c'"]
@@ -59,10 +59,10 @@ def exports(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> li
 
 
 def env_words(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> list[str]:
-    """The words ``env -- NAME=value ...`` for the names that :func:`exports` leaves out; none when there are none.
+    """The words ``env -- NAME=value ...`` for the names that :func:`exports` skips; empty if there are none.
 
     Raises:
-        SpecError: a name that no environment can have.
+        SpecError: a name is invalid in any environment.
 
     >>> env_words({"A": "b", "X-Y": "1"})
     ['env', '--', 'X-Y=1']
@@ -71,16 +71,16 @@ def env_words(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> 
         if not name or "=" in name or "\0" in name:
             raise SpecError(f"`{name!r}` cannot be the name of an environment variable", hint="no `=` and no NUL in it")
     odd = [quote(f"{name}=", None) + quote(value, late) for name, value in env.items() if not is_name(name)]
-    return ["env", "--", *odd] if odd else []  # a name may look like an option of `env`
+    return ["env", "--", *odd] if odd else []  # `--`, since a name may look like an option of `env`
 
 
 @functools.cache
 def read_script(module: str, name: str) -> str:
-    """A shell script that is a file beside a module, without the comment that it opens with.
+    """Reads a shell script next to a module, without its leading comment.
 
     Args:
         module: ``__file__`` of the module.
-        name: of the script.
+        name: file name of the script.
     """
     path = os.path.join(os.path.dirname(module), name)
     archive, in_archive, inside = path.partition(".pyz/")

@@ -1,7 +1,7 @@
-"""Faults that are made to happen on purpose, by ``torchx simulate``: what each is called, and what a backend answers.
+"""Fault injection with ``torchx simulate``: the names of the faults, and what a backend returns.
 
-A backend has the ability :class:`~torchx.schedulers.kit.abilities.Simulates`, in a file ``simulate.py`` of its folder.
-It makes the real thing happen: what a job hears, and what becomes of it, is what it will be at three in the morning.
+A backend implements :class:`~torchx.schedulers.kit.abilities.Simulates` in a module ``simulate.py``. It causes the real
+fault, so that the job receives the same signals and ends in the same way as in production.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ from torchx.util.records import dataclass
 __all__ = ["FAULTS", "Simulation", "cannot"]
 
 FAULTS = {
-    "preempt": "another job takes its place",
-    "timeout": "its time limit comes",
-    "oom": "the memory of a replica runs out",
-    "kill": "a replica is killed, with SIGKILL",
+    "preempt": "another job preempts it",
+    "timeout": "it reaches its time limit",
+    "oom": "a replica runs out of memory",
+    "kill": "a replica is killed with SIGKILL",
     "node": "the machine of a replica fails",
-    "hang": "a replica stops without a word, by SIGSTOP",
+    "hang": "a replica hangs, stopped by SIGSTOP",
 }
 """Name of each fault -> what happens."""
 
 
 @dataclass
 class Simulation:
-    """What would be done to a job.
+    """A prepared fault.
 
     Attributes:
-        says: what, as a sentence without full stop; it is shown before anything is done.
-        make: does it.
+        says: what will be done to the job, as a sentence without full stop, shown before ``make`` is called.
+        make: causes the fault.
     """
 
     says: str
@@ -38,11 +38,11 @@ class Simulation:
 
 
 def cannot(scheduler: str, fault: str, why: str, *, instead: str = "") -> NotSupportedError:
-    """The error of a backend that cannot make a fault happen.
+    """The error of a backend that cannot cause a fault.
 
     Args:
         why: as a sentence without full stop.
-        instead: what may be simulated in its place.
+        instead: arguments of a ``torchx simulate`` command that comes closest.
     """
-    hint = f"`torchx simulate {instead}` is as near as it gets" if instead else ""
+    hint = f"`torchx simulate {instead}` comes closest" if instead else ""
     return NotSupportedError(f"`{fault}` cannot be simulated on `{scheduler}`: {why}", hint=hint)

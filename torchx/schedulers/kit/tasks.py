@@ -1,4 +1,4 @@
-"""A sweep as answers of a backend: the whole of it, and one of its tasks."""
+"""Helpers for backends that run sweeps: validate, describe, and render the commands of tasks."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ __all__ = ["as_replicas", "check_numbers", "describe_sweep", "describe_task", "o
 
 
 def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Role:
-    """The role that each task runs.
+    """Returns the role that each task runs.
 
     Args:
         timeout: tasks may have a time limit.
 
     Raises:
-        NotSupportedError: the job is more than one process, or is to be started again: no task of ``backend``.
+        NotSupportedError: the job has several replicas, retries, a watchdog or a time limit, which tasks of ``backend``
+            cannot have.
     """
     from torchx.specs.retries import RETRY
     from torchx.specs.timeouts import TIMEOUT
@@ -46,16 +47,16 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
 
 
 def as_replicas(app: AppDef, tasks: TaskList) -> AppDef:
-    """The job, with a replica for each task."""
+    """The job with one replica per task."""
     (role,) = app.roles
     return replace(app, roles=[replace(role, num_replicas=len(tasks.points))])
 
 
 def describe_sweep(app_id: str, table: TaskTable, state: AppState | None = None) -> DescribeAppResponse:
-    """The answer of ``describe`` for a sweep.
+    """The result of ``describe`` for a sweep.
 
     Args:
-        state: where the backend knows it; that of the tasks when None.
+        state: as the backend reports it; None: it follows from the tasks.
     """
     state = table.state() if state is None else state
     answer = DescribeAppResponse(app_id=app_id, state=state, num_restarts=0, msg=table.summary(), tasks=table)
@@ -64,7 +65,7 @@ def describe_sweep(app_id: str, table: TaskTable, state: AppState | None = None)
 
 
 def describe_task(app_id: str, replica: ReplicaFacts, look: Look) -> DescribeAppResponse:
-    """The answer of ``describe`` for one task; arguments as of :func:`torchx.schedulers.kit.verdict.describe`."""
+    """The result of ``describe`` for one task; see :func:`torchx.schedulers.kit.verdict.describe`."""
     from torchx.schedulers.kit.facts import JobFacts, RoleFacts
     from torchx.schedulers.kit.verdict import describe
 
@@ -85,16 +86,16 @@ def describe_task(app_id: str, replica: ReplicaFacts, look: Look) -> DescribeApp
 
 
 def waiting(answer: DescribeAppResponse) -> DescribeAppResponse:
-    """Says of a task why it has not started."""
+    """Sets the reason why a task has not started."""
     answer.msg = "waits until other tasks of the sweep have ended"
     return answer
 
 
 def check_numbers(app_id: str, numbers: Sequence[int], count: int) -> None:
-    """Refuses a task that the sweep does not have.
+    """Checks the numbers of tasks.
 
     Raises:
-        NotFoundError: it has fewer.
+        NotFoundError: the sweep has no task with that number.
     """
     for k in numbers:
         if not 0 <= k < count:
@@ -105,7 +106,7 @@ def check_numbers(app_id: str, numbers: Sequence[int], count: int) -> None:
 
 
 def values_line(point: Sequence[str]) -> str:
-    r"""The values of a task as a line of a POSIX shell, whose variable ``nl`` is a line end.
+    r"""The values of a task as one line of assignments for a POSIX shell whose variable ``nl`` is a line end.
 
     >>> values_line(["its", "a\nb"])
     'v_0=its v_1=a"${nl}"b\n'
@@ -116,11 +117,11 @@ def values_line(point: Sequence[str]) -> str:
 def shell_words(
     names: Sequence[str], env: Mapping[str, str], words: Iterable[str], late: Mapping[str, str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """What exports a task's variables, and the words of its command, in a shell that has evaluated its values.
+    """The lines that export a task's variables, and the words of its command, for a shell with its values evaluated.
 
     Args:
         names: of the values.
-        late: what else stands in variables of that shell, see :func:`torchx.schedulers.kit.shell.quote`.
+        late: other values in variables of that shell, see :func:`torchx.schedulers.kit.shell.quote`.
     """
     marks = {name: f"@TORCHX_VALUE_{i}@" for i, name in enumerate(names)}
     late = {**{mark: f"v_{i}" for i, mark in enumerate(marks.values())}, **(late or {})}

@@ -1,14 +1,15 @@
-"""The one verdict on a job: its state, the replica that failed first, the class of the cause, and the sentence.
+"""Computes the verdict on a job: its state, the replica that failed first, the class of the cause, and a sentence.
 
-Backends report :class:`~torchx.schedulers.kit.facts.JobFacts`; whoever asks (``status``, ``list``, ``wait``,
-``--json``, notices, retries) hears what is said here. Four rules:
+Backends report :class:`~torchx.schedulers.kit.facts.JobFacts`. All readers (``status``, ``list``, ``wait``, ``--json``,
+notices, retries) use the verdict on them. Four rules:
 
-1. *Fold*: a gang is as its members are (:func:`fold`). What the scheduler or the owner of a role says of the whole goes
-   before; but nothing has ended while a replica of it runs.
-2. *Blame*: guilt goes before time. A replica that only lost its peer, or that was ended because of others, is never the
-   cause as long as another has a reason of its own.
-3. *Class*: the backend's own reason decides, else what it left behind (:mod:`torchx.schedulers.failures.classes`).
-4. *Sentence*: ``trainer/0 rank 1 on n3: exit code 1: no data in /data``; then what is known beyond that.
+1. *Fold*: the state of a gang follows from its members (:func:`fold`). The state that the scheduler or the owner of a
+   role reports takes precedence, but nothing has ended while one of its replicas runs.
+2. *Blame*: a replica that only lost its peer, or was ended because of others, is never the cause if another one has a
+   reason of its own, even if that one ended later.
+3. *Class*: the backend's own reason decides, else what the replica left behind
+   (:mod:`torchx.schedulers.failures.classes`).
+4. *Sentence*: ``trainer/0 rank 1 on n3: exit code 1: no data in /data``, followed by further reasons.
 """
 
 from __future__ import annotations
@@ -28,32 +29,32 @@ if TYPE_CHECKING:
     _Position = tuple[str, int]
 
 _AT_ONCE = 8
-"""Failed replicas that are looked into together."""
+"""How many failed replicas are inspected in one round."""
 
 _MOST = 32
-"""The most that are looked into, round by round, as long as all of them had only lost their peer."""
+"""How many are inspected in total, in further rounds while all of them had only lost their peer."""
 
 _NAMED = 3
 _SIGNALS = 128
 _STARTED = frozenset((AppState.RUNNING, AppState.SUCCEEDED))
 _LOST = frozenset((AppState.FAILED, AppState.CANCELLED))
 _BY_WEIGHT = (AppState.RUNNING, AppState.UNKNOWN, AppState.PENDING, AppState.SUBMITTED, AppState.UNSUBMITTED)
-"""What is found first in this order decides."""
+"""The first of these states that occurs decides."""
 
 _OF_THE_JOB = frozenset(("preempted", "node", "timeout", "quota", "image", "lost"))
-"""Classes of reasons that explain the end of the whole job better than the replicas that it took down."""
+"""Classes of a job's reason that explain its end better than the failures of its replicas do."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What is to be said of a job.
+    """The conclusions about a job.
 
     Attributes:
         state: of the whole job.
-        states: of each replica, by role and number: those that were ended because of others are CANCELLED.
-        failures: of the failed replicas that were looked into, by role and number.
-        cause: why the job failed, its ``kind`` being the class; None when it did not.
-        sentence: why it is in its state; empty when there is nothing to say.
+        states: of each replica, by role and number. Replicas that were ended because of others are CANCELLED.
+        failures: of the failed replicas that were inspected, by role and number.
+        cause: why the job failed, with the class in ``kind``; None if it did not fail.
+        sentence: the reason for the state; empty if there is none.
     """
 
     state: AppState
@@ -69,9 +70,9 @@ class Verdict:
 def fold(states: Iterable[AppState], *, min_replicas: int | None = None) -> AppState:
     """The state of a gang of replicas.
 
-    One that failed makes the gang fail, one that was cancelled makes it cancelled; but an elastic gang goes on, and
-    succeeds, while ``min_replicas`` of its members do. A gang of which some run and some wait, or some are done and
-    some wait, runs. No replicas at all: ``UNKNOWN``.
+    If a replica failed, the gang has failed; if one was cancelled, the gang is cancelled. But an elastic gang continues
+    and succeeds while ``min_replicas`` of its members do. A gang with both waiting and running or finished members is
+    RUNNING. Without replicas the state is UNKNOWN.
 
     >>> fold([AppState.RUNNING, AppState.PENDING]), fold([AppState.RUNNING, AppState.FAILED])
     (RUNNING (3), FAILED (5))
@@ -93,7 +94,7 @@ def fold(states: Iterable[AppState], *, min_replicas: int | None = None) -> AppS
 
 
 def state_of(facts: JobFacts) -> AppState:
-    """The state of a job, without looking into anything: what ``list`` shows is what ``status`` says.
+    """The state of a job by its facts alone. ``list`` uses it, so that it agrees with ``status``.
 
     >>> from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
     >>> two = [ReplicaFacts(role="w", replica=k, state=s) for k, s in enumerate((AppState.FAILED, AppState.RUNNING))]
@@ -104,14 +105,14 @@ def state_of(facts: JobFacts) -> AppState:
     if not is_terminal(state) or facts.unattended:
         return state
     begun = any(r.state is AppState.RUNNING for r in facts.replicas())
-    # it has failed, or is being cancelled, and ends
+    # it has failed or is being cancelled, but has not ended yet
     return AppState.RUNNING if begun or (facts.state is None and any(map(_is_open, facts.roles))) else state
 
 
 def _folded(facts: JobFacts) -> AppState:
     folded = fold(role_state(role) for role in facts.roles)
     if facts.state is AppState.FAILED and facts.kind not in _OF_THE_JOB and folded is AppState.SUCCEEDED:
-        # as the owner of a role: it counts any loss, and an elastic job can do without some
+        # the scheduler counts any lost replica as a failure, but an elastic job may have succeeded without it
         return folded if any(role.min_replicas is not None for role in facts.roles) else facts.state
     return folded if facts.state is None else facts.state
 
@@ -122,10 +123,10 @@ def _is_open(role: RoleFacts) -> bool:
 
 
 def role_state(role: RoleFacts, *, at_its_end: bool = False) -> AppState:
-    """What its owner says of a role, else what its replicas say; ``at_its_end``: what an owner that ends will say."""
+    """The state of a role, as reported by its owner or its replicas; ``at_its_end``: its state when all have ended."""
     members = fold((r.state for r in role.replicas), min_replicas=role.min_replicas)
     if role.state is not None:
-        # the owner counts any loss as the end of it; an elastic role can do without some
+        # the owner counts any lost replica as a failure, but an elastic role may have succeeded without it
         elastic = role.min_replicas is not None and role.state in _LOST and is_terminal(members)
         return members if elastic else role.state
     goes_on = role.restarts or (role.ending and not at_its_end)
@@ -139,49 +140,49 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
     """The verdict on a job.
 
     Args:
-        look: reads what failed replicas left behind; without it, only the facts speak.
-        at_once: into how many replicas it looks in the first round; each round after it takes twice as many, up to 8.
+        look: reads what failed replicas left behind; None: only the facts are used.
+        at_once: how many replicas to inspect in the first round; the number doubles each round, up to 8.
     """
     state = state_of(facts)
-    going = state  # what it will be when the last replica has ended
+    final = state  # the state when the last replica will have ended
     if state is AppState.RUNNING:
-        going = fold(role_state(role, at_its_end=True) for role in facts.roles)
-    suspects = _suspects(facts, going)
+        final = fold(role_state(role, at_its_end=True) for role in facts.roles)
+    suspects = _suspects(facts, final)
     failures: dict[_Position, Failure] = {}
     culprit = None
-    if suspects and state in (AppState.FAILED, AppState.RUNNING) and going is not AppState.SUCCEEDED:
-        failures = _looked_into(suspects, look, at_once)
+    if suspects and state in (AppState.FAILED, AppState.RUNNING) and final is not AppState.SUCCEEDED:
+        failures = _inspect(suspects, look, at_once)
         stopped = {(r.role, r.replica) for r in suspects if r.stopped}
         culprit = min(failures, key=lambda position: _guilt(failures[position], position in stopped))
-        if facts.reason and culprit in stopped and _says_nothing(failures[culprit], facts):
-            culprit = None  # nothing shows that it was this one
-    told = failures[culprit] if culprit else None
+        if facts.reason and culprit in stopped and _has_no_message(failures[culprit], facts):
+            culprit = None  # no evidence against this replica
+    blamed = failures[culprit] if culprit else None
     first = next((r for r in suspects if (r.role, r.replica) == culprit), None)
-    states = {(r.role, r.replica): _shown(r, facts, state, first) for r in facts.replicas()}
-    cause = _cause(facts, told) if state is AppState.FAILED else None
+    states = {(r.role, r.replica): _replica_state(r, facts, state, first) for r in facts.replicas()}
+    cause = _cause(facts, blamed) if state is AppState.FAILED else None
     return Verdict(
         state=state,
         states=states,
         failures=failures,
         cause=cause,
-        sentence=_sentence(facts, state, going, told),
+        sentence=_sentence(facts, state, final, blamed),
     )
 
 
 def _suspects(facts: JobFacts, state: AppState) -> list[ReplicaFacts]:
-    """The replicas that may have failed first, in the order of their ends.
+    """The replicas that may have failed first, in the order in which they ended.
 
-    Those that were told to end come last: one of them may have failed by itself just then, while what was taken for the
-    first failure had only lost it as a peer.
+    Those that were stopped come last. One of them may still be the cause: it failed by itself just before it was
+    stopped, and the replica that seemed to fail first had only lost it as a peer.
     """
     if state is AppState.CANCELLED:
         return []
     failed = [r for r in facts.replicas() if r.state is AppState.FAILED]
     own = [r for r in failed if not r.stopped]
-    told_to_end = [r for r in facts.replicas() if r.stopped and _ended_by_itself(r)]
+    stopped = [r for r in facts.replicas() if r.stopped and _ended_by_itself(r)]
     if not own and facts.kind not in _OF_THE_JOB:
-        told_to_end = [*told_to_end, *(r for r in failed if r not in told_to_end)]
-    return [*sorted(own, key=_when), *sorted(told_to_end, key=_when)]
+        stopped = [*stopped, *(r for r in failed if r not in stopped)]
+    return [*sorted(own, key=_when), *sorted(stopped, key=_when)]
 
 
 def _when(replica: ReplicaFacts) -> tuple[float, bool]:
@@ -189,16 +190,16 @@ def _when(replica: ReplicaFacts) -> tuple[float, bool]:
 
 
 def _ended_by_itself(replica: ReplicaFacts) -> bool:
-    """Whether a replica that was told to end has an exit code of its own, not that of the signal."""
+    """Whether a replica that was stopped has an exit code of its own, not that of a signal."""
     return replica.state in _LOST and 0 < (replica.exit_code or 0) < _SIGNALS
 
 
-def _looked_into(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: int) -> dict[_Position, Failure]:
-    """Why they failed: of the first few, and of more where all of these are only victims."""
+def _inspect(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: int) -> dict[_Position, Failure]:
+    """Why the first few failed; inspects more as long as all of these are only victims."""
     from torchx.schedulers.failures.classes import is_aftermath
 
     found: dict[_Position, Failure] = {}
-    # one that was told to end is a victim, whatever it left behind
+    # a replica that SIGTERM ended is a victim, whatever it left behind
     left = [r for r in suspects if r.signal != "SIGTERM"] or list(suspects[:at_once])
     left = left[:_MOST]
     while left and all(is_aftermath(failure) or not failure.summary() for failure in found.values()):
@@ -211,46 +212,46 @@ def _looked_into(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: i
 
 
 def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
-    """Why one replica failed: what it left behind, and the backend's reason, which goes before."""
+    """Why one replica failed: the backend's reason, which takes precedence, and what the replica left behind."""
     from torchx.schedulers.failures.classes import classify
     from torchx.schedulers.failures.reader import Evidence, read_failure
 
     left = evidence or Evidence()
     read = read_failure(left, exit_code=replica.exit_code, signal=replica.signal, ended=replica.ended)
     failure = replace(read, role=replica.role, replica=replica.replica, host=replica.host)
-    # why it was told to end is not why it failed by itself
+    # the reason why it was stopped is not the reason why it failed by itself
     own_reason = "" if replica.stopped and read.message else replica.reason
     reason, kind = left.reason or own_reason, replica.kind or left.kind
     if reason:
-        # its last words are those of a program that is being killed, unless it ended by itself
+        # its last output is that of a program being killed, unless it ended by itself
         own = failure.message if left.reason and not failure.signal else ""
         failure = replace(failure, message=f"{reason}: {own}" if own else reason)
     kind, line = (kind, reason) if kind else classify(failure, left.said)
     return replace(failure, kind=kind, evidence=line)
 
 
-def _says_nothing(failure: Failure, facts: JobFacts) -> bool:
+def _has_no_message(failure: Failure, facts: JobFacts) -> bool:
     from torchx.schedulers.failures.classes import is_aftermath
 
     return not failure.summary() or (facts.kind in _OF_THE_JOB and is_aftermath(failure))
 
 
 def _guilt(failure: Failure, stopped: bool) -> tuple[bool, bool, bool, float]:
-    """The cause comes before what followed from it, the earlier before the later; what ended in silence is last."""
+    """Sort key: causes before their aftermath, earlier before later, stopped replicas without any message last."""
     from torchx.schedulers.failures.classes import is_aftermath
 
     return stopped and not failure.summary(), is_aftermath(failure), stopped, failure.timestamp or float("inf")
 
 
-def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: ReplicaFacts | None) -> AppState:
-    """The state of one replica as the page shows it: it never contradicts the job's."""
+def _replica_state(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: ReplicaFacts | None) -> AppState:
+    """The state of one replica as shown to users, which never contradicts the state of the job."""
     own = replica.state
     if state in (AppState.PENDING, AppState.UNKNOWN) and facts.state is state:
         return state if own is not AppState.SUCCEEDED else own
     if replica is culprit:
         return AppState.FAILED
     if own is AppState.FAILED:
-        # what ended the culprit may have ended this one, too: then it is no victim of the culprit's
+        # the same signal may have ended both: then this replica is not a victim of the culprit
         victim = replica.stopped or (culprit is not None and replica.signal not in ("", culprit.signal))
         if victim or state is AppState.CANCELLED:
             return AppState.CANCELLED
@@ -262,30 +263,30 @@ def _shown(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: Rep
 
 
 def _cause(facts: JobFacts, failure: Failure | None) -> Failure:
-    """Why the job failed: the culprit's failure, with the class of the job's own reason where that explains more."""
+    """Why the job failed: the culprit's failure, with the class of the job's own reason if that explains more."""
     from torchx.specs.failures import Failure
 
     if failure is None:
         message = facts.reason or _nobody_failed(facts)
         return Failure(message, timestamp=facts.ended or 0, kind=facts.kind or "unknown", evidence=facts.reason)
     if (facts.kind in _OF_THE_JOB and failure.signal) or not failure.summary():
-        failure = replace(failure, message=facts.reason)  # it was killed by what ended the job
+        failure = replace(failure, message=facts.reason)  # what ended the job also killed this replica
     if facts.kind and (facts.kind in _OF_THE_JOB or failure.kind in ("unknown", "error", "lost")):
         failure = replace(failure, kind=facts.kind, evidence=facts.reason)
     return failure
 
 
-# -- what is said of it ------------------------------------------------------------------------------------
+# -- the sentence ------------------------------------------------------------------------------------------
 
 
-def _sentence(facts: JobFacts, state: AppState, going: AppState, failure: Failure | None) -> str:
+def _sentence(facts: JobFacts, state: AppState, final: AppState, failure: Failure | None) -> str:
     if state is AppState.FAILED:
-        parts = [*_why_failed(facts, failure), _again(facts), _not_again(facts)]
-    elif state is AppState.RUNNING and going is AppState.FAILED:
+        parts = [*_why_failed(facts, failure), _restarts(facts), _not_retried(facts)]
+    elif state is AppState.RUNNING and final is AppState.FAILED:
         open_ones = [r for r in facts.roles if failure is not None and r.name != failure.role and r.restarts]
         run_on = facts.unattended or any(map(_is_open, open_ones))
         parts = [*_why_failed(facts, failure), "the others run on" if run_on else "the others are being ended"]
-    elif state is AppState.RUNNING and (facts.cancelled or going is AppState.CANCELLED):
+    elif state is AppState.RUNNING and (facts.cancelled or final is AppState.CANCELLED):
         parts = ["it is being cancelled"]
     elif is_terminal(state):
         lost = _losses(facts) if state is AppState.SUCCEEDED else ""
@@ -301,18 +302,18 @@ def _why_failed(facts: JobFacts, failure: Failure | None) -> list[str]:
     whole = list(dict.fromkeys(text for text in (facts.reason, *(role.reason for role in facts.roles)) if text))
     if failure is None:
         return whole or [_nobody_failed(facts)]
-    told = phrase(failure, tell_host=facts.tell_hosts)
+    sentence = phrase(failure, tell_host=facts.tell_hosts)
     said = failure.summary()
     if whole and not said:
         return whole
     whole = [text for text in whole if said not in text]
     if facts.kind in _OF_THE_JOB:
-        return [*whole, "" if failure.signal else told]  # who was killed by it is not news
-    return [told, *(text for text in whole if facts.kind != failure.kind or not facts.kind)]
+        return [*whole, "" if failure.signal else sentence]  # do not name a replica that was killed for this reason
+    return [sentence, *(text for text in whole if facts.kind != failure.kind or not facts.kind)]
 
 
 def phrase(failure: Failure, *, tell_host: bool = True) -> str:
-    """Who failed, and why, in one sentence.
+    """One sentence that names the replica that failed and the reason.
 
     >>> from torchx.specs.failures import Failure
     >>> phrase(Failure("no data in /data", 1, role="d1", replica=0, rank=1, host="n3"))
@@ -330,21 +331,21 @@ def _nobody_failed(facts: JobFacts) -> str:
     return f"the scheduler says `{facts.native}`" if facts.native else "nobody knows how it ended"
 
 
-def _again(facts: JobFacts) -> str:
+def _restarts(facts: JobFacts) -> str:
     many = facts.restarts
     return f"after {many} restart{'s' if many > 1 else ''}" if many > 0 else ""
 
 
-def _not_again(facts: JobFacts) -> str:
+def _not_retried(facts: JobFacts) -> str:
     last = facts.attempts[-1] if facts.attempts else None
     return f"not retried ({last.why})" if last and not last.again else ""
 
 
 def _waits(facts: JobFacts, state: AppState, failure: Failure | None) -> str:
-    """What replicas wait for: the first that is stuck, else the first; and how many others wait for the same."""
+    """What the first stuck replica waits for, else the first waiting one, and how many others wait for the same."""
     waiting = [r for r in facts.replicas() if r.reason and not is_terminal(r.state)]
     if not waiting:
-        return _starts_again(facts, failure) if state is AppState.RUNNING else ""
+        return _restarting(facts, failure) if state is AppState.RUNNING else ""
     first = next((r for r in waiting if r.stuck), waiting[0])
     same = sum(r.reason == first.reason for r in waiting) - 1
     more = f" (and {same} more)" if same else ""
@@ -353,8 +354,8 @@ def _waits(facts: JobFacts, state: AppState, failure: Failure | None) -> str:
     return first.reason if one else f"{first.role}/{first.replica}{more}: {first.reason}{before_it}"
 
 
-def _starts_again(facts: JobFacts, failure: Failure | None) -> str:
-    """Which replica failed and is started again by its owner, and why it failed."""
+def _restarting(facts: JobFacts, failure: Failure | None) -> str:
+    """Which failed replica is being restarted by its owner, and why it failed."""
     begun = [r for role in facts.roles if role.restarts for r in role.replicas]
     failed = [r for r in begun if r.state is AppState.FAILED]
     if failure is not None and failed:
@@ -364,7 +365,7 @@ def _starts_again(facts: JobFacts, failure: Failure | None) -> str:
 
 
 def _losses(facts: JobFacts) -> str:
-    """Replicas without which an elastic job goes on, or went on."""
+    """The replicas that an elastic job lost without failing."""
     lost = [
         r for role in facts.roles if role.min_replicas is not None for r in role.replicas if r.state is AppState.FAILED
     ]
@@ -374,11 +375,11 @@ def _losses(facts: JobFacts) -> str:
     return f"{len(lost)} of {len(facts.replicas())} replicas lost ({names}); the job went on with the others"
 
 
-# -- the answer -----------------------------------------------------------------------------------------------
+# -- the response ---------------------------------------------------------------------------------------------
 
 
 def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE) -> DescribeAppResponse:
-    """The answer of ``Scheduler.describe``: the facts, and the verdict on them; arguments as of :func:`judge`."""
+    """The response of ``Scheduler.describe``: the facts and the verdict on them. Arguments: see :func:`judge`."""
     verdict = judge(facts, look, at_once=at_once)
     return DescribeAppResponse(
         app_id=facts.app_id,
@@ -398,9 +399,9 @@ def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ON
 
 
 def on_answer(answer: DescribeAppResponse) -> DescribeAppResponse:
-    """The verdict on the answer of a backend that reports no facts: who failed first, in the words used for all.
+    """Adds the verdict to the response of a backend that reports no facts: which replica failed first, and why.
 
-    The answer itself is returned where the verdict has been given, or where no replica failed.
+    Returns the response unchanged if it already has a verdict or no replica failed.
     """
     import copy
 
