@@ -8,6 +8,7 @@ import signal
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
 
@@ -55,9 +56,17 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """After all tests: no process, temporary file or open descriptor that was not there before them."""
     leftovers.adopt_orphans()
-    temporary = tmp_path_factory.mktemp("tmp")
+    temporary, no_test = tmp_path_factory.mktemp("tmp"), str(tmp_path_factory.mktemp("no-test") / ".torchx")
+    intruders: list[str] = []
+
+    def audit(event: str, args: tuple[object, ...]) -> None:
+        if event == "sqlite3.connect" and no_test in str(args[0]):
+            intruders.extend(traceback.format_stack())
+
+    sys.addaudithook(audit)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TMPDIR", str(temporary))
+        patch.setenv("TORCHX_HOME", no_test)  # of what runs before and after the tests, such as a thread of one
         patch.setattr(tempfile, "tempdir", None)
         descriptors = _descriptors()
         yield
@@ -69,6 +78,7 @@ def _nothing_is_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     for process in processes:
         os.kill(process.pid, signal.SIGKILL)
     assert not processes, f"processes outlived the tests: {processes}"
+    assert not intruders, f"the registry was opened by no test, here: {''.join(intruders)}"
     # PyTorch keeps a cache there, and torchrun, run by itself, the logs of its workers.
     files = sorted(name for name in os.listdir(temporary) if not name.startswith(("torchelastic_", "torchinductor_")))
     assert not files, f"temporary files outlived the tests: {files}"
