@@ -38,13 +38,13 @@ def test_out_and_in(torchx: Call, job: str, project: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("ends", "code", "said"),
     [
-        (("a", "b"), 2, "both files are here"),
+        (("a", "b"), 2, "both files are on this machine"),
         (("@last:a", "@last:b"), 2, "both files are in replicas"),
         (("@last:nope", "."), 3, "the replica has no file `nope`"),
         (("nope", "@last:"), 3, "`nope` does not exist"),
         (("@last/sh/3:a", "."), 3, "has no replica `3`"),
         (("nobody-x:a", "."), 3, "nobody-x"),
-        (("./a:b", "/c:d"), 2, "both files are here"),
+        (("./a:b", "/c:d"), 2, "both files are on this machine"),
     ],
 )
 def test_errors(torchx: Call, job: str, ends: tuple[str, str], code: int, said: str) -> None:

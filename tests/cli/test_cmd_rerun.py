@@ -400,5 +400,5 @@ def test_diff_of_a_run_with_itself(torchx: Call, repo: Path) -> None:
     """Nothing differs, and that is said."""
     torchx("run", "--wait", "train.py")
     outcome = torchx("diff", "@last", "@last")
-    assert (outcome.code, outcome.out.endswith("nothing differs of what is on record\n")) == (0, True)
+    assert (outcome.code, outcome.out.endswith("the recorded runs do not differ\n")) == (0, True)
     assert torchx("diff", "@last", "nobody").code == 3

@@ -116,7 +116,7 @@ def test_cancel_all(torchx: Call, paper: Any, project: Path) -> None:
     ended = launch(torchx, paper, AppState.SUCCEEDED)
     running = launch(torchx, paper, AppState.RUNNING)
     pending = launch(torchx, paper, AppState.PENDING, "utils.touch", "--file", "x")
-    assert torchx("cancel", "--state", "failed").err == "no run that matches has not ended\n"
+    assert torchx("cancel", "--state", "failed").err == "no matching run is active\n"
     assert torchx("cancel", "--name", "to*").code == 0
     assert [pending] == paper.CANCELLED
     paper.STATES[pending] = AppState.PENDING

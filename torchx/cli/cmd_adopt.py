@@ -14,23 +14,23 @@ from torchx.runner import Runner
 from torchx.util.term import is_tty
 
 _HELP = """\
-From then on `status`, `log`, `wait`, `watch` and `list` know the job, and it can be heard of:
+Records the job, so that `status`, `log`, `wait`, `watch`, `list` and notices work for it:
 
   torchx adopt 4711 --name bert --notify mail
   torchx wait @bert && torchx log @bert
-  torchx adopt --undo @bert                  off the record; nothing happens to the job
+  torchx adopt --undo @bert                  remove the record; the job is not affected
 
-`cancel` and `delete` leave it alone, unless they are told to by `--force`; `@last` never means it."""
+`cancel` and `delete` need `--force` for an adopted job. `@last` never refers to one."""
 
 
 class CmdAdopt(RunnerCommand):
-    """put a job on record that torchx did not launch, for status, log, wait, watch and notices"""
+    """put a job on record that torchx did not launch"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         add_job(subparser)
-        subparser.add_argument("--name", metavar="NAME", help="for @NAME (default: as its system calls it)")
-        subparser.add_argument("--undo", action="store_true", help="take it off the record again")
+        subparser.add_argument("--name", metavar="NAME", help="name for @NAME (default: its native name)")
+        subparser.add_argument("--undo", action="store_true", help="remove the job from the record again")
         declare(subparser, NOTICES, sparse=True)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:

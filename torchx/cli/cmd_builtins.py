@@ -16,7 +16,7 @@ class CmdBuiltins(SubCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument(
-            "--print", dest="print_component", metavar="NAME", help="print the source of a component, to start from"
+            "--print", dest="print_component", metavar="NAME", help="print the source of a component"
         )
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 

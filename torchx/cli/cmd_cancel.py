@@ -10,7 +10,7 @@ from torchx.cli.cmd_base import SubCommand
 from torchx.cli.cmd_list import parse_states
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
-from torchx.cli.questions import agreed
+from torchx.cli.questions import YES_HELP, agreed
 from torchx.cli.render import ago
 from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
@@ -28,65 +28,65 @@ class CmdCancel(SubCommand):
         add = subparser.add_argument
         add("app_handle", type=job_reference, nargs="*", metavar="JOB", help=JOB_HELP)
         add("--all", action="store_true", help="all my runs that have not ended")
-        add("--name", metavar="NAME", help="those of this name; `*` and `?` stand for other characters")
-        add("--state", type=parse_states, metavar="STATE,...", help="those in one of these states, for example pending")
-        add("-f", "--force", action="store_true", help="also jobs that were adopted: torchx did not launch them")
-        add("-y", "--yes", action="store_true", help="do not ask; without a terminal nobody is asked")
+        add("--name", metavar="NAME", help="my runs of this name; `*` and `?` are wildcards")
+        add("--state", type=parse_states, metavar="STATE,...", help="my runs in one of these states, such as pending")
+        add("-f", "--force", action="store_true", help="also adopted jobs, which torchx did not launch")
+        add("-y", "--yes", action="store_true", help=YES_HELP)
 
     def run(self, args: argparse.Namespace) -> None:
-        """Cancels each; quiet about those that have ended already."""
+        """Cancels each job. A job that has already ended is not an error."""
         several = args.all or args.name is not None or args.state is not None
         if several and args.app_handle:
-            hint = "leave out the one or the other"
+            hint = "omit one or the other"
             raise UsageError("jobs and `--all`, `--name`, `--state` exclude each other", hint=hint)
         if not (several or args.app_handle):
-            hint = "`@last` is the newest run, `--all` are all of mine; `torchx list` lists them all"
+            hint = "`@last` is the newest run, `--all` selects all of yours; `torchx list` lists them all"
             raise UsageError("no job is given", hint=hint)
         if references := _chosen(args) if several else args.app_handle:
             for_each_job(references, lambda runner, handle: _cancel(runner, handle, force=args.force))
 
 
 def for_each_job(references: list[str], act: Callable[[Runner, str], str]) -> None:
-    """Applies an action to several jobs; a failure with one of them does not stop the others.
+    """Applies an action to several jobs. A failure for one job does not stop the others.
 
     Args:
-        act: returns what is said to people.
+        act: returns a message for the terminal.
 
     Raises:
-        SystemExit: one failed; with its exit code.
+        SystemExit: with the exit code of the first failure.
     """
     failed: list[int] = []
     with get_runner() as runner:
         for handle in resolve_all(runner, references, failed):
             try:
-                said = act(runner, handle)
+                message = act(runner, handle)
             except TorchXError as e:
                 failed.append(e.exit_code)
                 error(str(e), hint=e.hint)
             else:
                 if is_tty(sys.stderr):
-                    note(said)
+                    note(message)
     if failed:
         sys.exit(failed[0])
 
 
 def _cancel(runner: Runner, handle: str, *, force: bool) -> str:
-    runner.cancel(handle, force=True) if force else runner.cancel(handle)  # a subclass may override it without
+    runner.cancel(handle, force=True) if force else runner.cancel(handle)  # an override may lack `force`
     grace = grace_s(runner, handle) if is_tty(sys.stderr) else None
     return f"cancelling {handle}" + (f", killed in {grace:g} s unless it ends before" if grace else "")
 
 
 def _chosen(args: argparse.Namespace) -> list[str]:
-    """Handles of my runs that have not ended and match; empty when the user does not want that."""
+    """Returns the handles of my matching runs that have not ended; empty when the user declines."""
     states = [state for state in args.state or list(AppState) if not is_terminal(state)]
     with get_runner() as runner:
         runs = [run for run in runner.runs(RunQuery(states=states, name=args.name, mine=True)) if run.handle]
     adopted = [] if args.force else [run for run in runs if run.session == FOREIGN]
     if adopted:
-        note(f"left alone, for torchx did not launch them: {', '.join(run.handle for run in adopted)}")
+        note(f"skipping adopted jobs (use --force): {', '.join(run.handle for run in adopted)}")
         runs = [run for run in runs if run not in adopted]
     if not runs:
-        note("no run that matches has not ended")
+        note("no matching run is active")
     elif not args.yes and is_tty(sys.stdin) and is_tty(sys.stderr) and not _agreed(runs):
         return []
     return [run.handle for run in runs]

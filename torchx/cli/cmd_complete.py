@@ -1,4 +1,4 @@
-"""``torchx __complete``: what the completion scripts ask; not meant for people."""
+"""``torchx __complete``: the back end of the completion scripts."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torchx.cli.completion import candidates
 
 
 class CmdComplete(SubCommand):
-    """what the completion scripts ask"""
+    """print completion candidates for a shell"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("shell", choices=["bash", "zsh", "fish"])
         subparser.add_argument(
-            "words", nargs=argparse.REMAINDER, help="the words after `torchx`; the last one is to be completed"
+            "words", nargs=argparse.REMAINDER, help="the words after `torchx`; the last one is completed"
         )
 
     def run(self, args: argparse.Namespace) -> None:
-        """Prints a line for each candidate, and a tab and a description behind it where the shell shows them."""
+        """Prints a candidate per line; for zsh and fish followed by a tab and a description."""
         bash = args.shell == "bash"
         words = args.words[1:] if args.words[:1] == ["--"] else args.words
         if bash and not words:
@@ -28,7 +28,7 @@ class CmdComplete(SubCommand):
         words = words or [""]
         try:
             found = candidates(words)
-        except Exception:  # a key was pressed: whatever is wrong is said when the line is run
+        except Exception:  # the user only pressed Tab: errors are reported when the line is run
             if os.environ.get("TORCHX_DEBUG"):
                 raise
             return
@@ -38,14 +38,14 @@ class CmdComplete(SubCommand):
 
 
 def split_line(line: str) -> list[str]:
-    """The words of an unfinished shell line; the last one is empty after a blank.
+    """Splits an unfinished shell line into words; the last one is empty after a blank.
 
     >>> split_line("torchx log 'a b' --x")
     ['torchx', 'log', 'a b', '--x']
     >>> split_line("torchx log ")
     ['torchx', 'log', '']
     """
-    for closing in ("", "'", '"'):  # the last word may still be in quotes
+    for closing in ("", "'", '"'):  # the last word may have an open quote
         try:
             words = shlex.split(line + closing)
         except ValueError:
@@ -57,7 +57,7 @@ def split_line(line: str) -> list[str]:
 
 
 def _typed_before_break(word: str) -> str:
-    """The part of a word that bash keeps: it takes `:` and `=` for the ends of words."""
+    """Returns the part of a word that bash keeps on the line, because `:` and `=` separate words there."""
     breaks = os.environ.get("TORCHX_COMP_BREAKS", ":=")
     last = max((word.rfind(c) for c in ":=" if c in breaks), default=-1)
     return word[: last + 1]

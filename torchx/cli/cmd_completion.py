@@ -1,4 +1,4 @@
-"""``torchx completion``: the script that teaches a shell to complete our words."""
+"""``torchx completion``: print the completion script of a shell."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchx.cli.cmd_base import SubCommand
 _BASH = r"""# torchx completion for bash. Put into ~/.bashrc:  eval "$(torchx completion bash)"
 _torchx_complete() {
     local IFS=$'\n' reply
-    # The line as it was typed: bash would split handles at their colons.
+    # The line as typed: bash splits handles at their colons.
     reply=$(TORCHX_COMP_LINE="${COMP_LINE:0:$COMP_POINT}" TORCHX_COMP_BREAKS="$COMP_WORDBREAKS" \
         "${COMP_WORDS[0]}" __complete bash 2>/dev/null)
     COMPREPLY=($reply)
@@ -53,13 +53,12 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 class CmdCompletion(SubCommand):
-    """the completion script of a shell"""
+    """print the completion script of a shell"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("shell", choices=list(SCRIPTS), metavar="SHELL", help="bash, zsh or fish")
         subparser.epilog = """\
-For this and all later shells:
-
+To enable completion in new shells:
   bash   echo 'eval "$(torchx completion bash)"' >> ~/.bashrc
   zsh    echo 'eval "$(torchx completion zsh)"' >> ~/.zshrc
   fish   echo 'torchx completion fish | source' >> ~/.config/fish/config.fish"""

@@ -17,7 +17,7 @@ reexports(__name__)
 
 
 class CmdConfigure(SubCommand):
-    """write a .torchxconfig with the options of the schedulers, to fill in"""
+    """write a .torchxconfig to fill in"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
@@ -35,7 +35,7 @@ class CmdConfigure(SubCommand):
             return
         path = os.path.join(os.getcwd(), CONFIG_FILE)
         try:
-            # The mode of opening decides, not a look before: nobody's file is lost between the two.
+            # `x` checks and creates atomically; a check before could race with another writer.
             with open(path, "w" if args.force else "x", encoding="utf-8") as file:
                 file.write(text.getvalue())
         except FileExistsError:
@@ -44,5 +44,5 @@ class CmdConfigure(SubCommand):
                 hint="`--print` shows the new content, `--force` overwrites the file",
             ) from None
         if sys.stderr.isatty():
-            note("fill in what is marked FIXME; `torchx runopts` explains the options")
+            note("fill in the values marked FIXME; `torchx runopts` explains the options")
         print(path)

@@ -1,4 +1,4 @@
-"""``torchx cp``: files in and out of a replica that runs."""
+"""``torchx cp``: copy files into and out of a running replica."""
 
 from __future__ import annotations
 
@@ -22,33 +22,32 @@ class CmdCp(RunnerCommand):
     """copy files or folders out of a replica, or into it"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        there = "JOB[/ROLE[/REPLICA]]:PATH is in a replica, PATH here; one of the two is there"
-        subparser.add_argument("source", metavar="SOURCE", help=there)
-        subparser.add_argument("target", metavar="TARGET", help="a folder that exists, or the new name")
+        source = "PATH on this machine, or JOB[/ROLE[/REPLICA]]:PATH in a replica"
+        subparser.add_argument("source", metavar="SOURCE", help=source)
+        subparser.add_argument("target", metavar="TARGET", help="likewise; an existing folder, or the new name")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        shown = _Shown() if is_tty(sys.stderr) else None
-        source, target = _there(runner, args.source), _there(runner, args.target)
+        tty = is_tty(sys.stderr)
+        source, target = _in_replica(runner, args.source), _in_replica(runner, args.target)
         if (source is None) == (target is None):
             raise UsageError(
-                "both files are here" if source is None else "both files are in replicas",
+                "both files are on this machine" if source is None else "both files are in replicas",
                 hint="write one of them as JOB[/ROLE[/REPLICA]]:PATH, for example `@last/trainer/0:ckpt/`",
             )
         handle, (role, k), path = source or target  # type: ignore[misc]  # one of them is not None
 
         ends = (path, args.target) if source else (args.source, path)
-        show: Callable[[int], None] = shown.add if shown else lambda _: None
+        show: Callable[[int], None] = _Progress().add if tty else lambda _: None
         done = runner.copy(handle, ends[0], ends[1], role, k, into=not source, progress=show)
-        if shown:
-            shown.end()
+        if tty:
             again = f", {done.skipped} were there" if done.skipped else ""
             note(f"{done.files} file{'s' * (done.files != 1)}, {done.bytes / _MB:.1f} MB{again}")
         for name in done.left_out:
             warn(f"`{name}` was left out: it is a link that leads out of the folder, or not a file")
 
 
-class _Shown:
-    """The progress on one line of the terminal."""
+class _Progress:
+    """Bytes and throughput on the progress line."""
 
     def __init__(self) -> None:
         self._began = self._last = time.monotonic()
@@ -61,13 +60,9 @@ class _Shown:
             self._last = now
             progress(f"{self._bytes / _MB:.1f} MB, {self._bytes / _MB / (now - self._began):.1f} MB/s")
 
-    @staticmethod
-    def end() -> None:
-        progress("")
 
-
-def _there(runner: Runner, text: str) -> tuple[str, Replica, str] | None:
-    """Handle, replica and path of a file in a replica; None for one here. Names of jobs may have colons in them."""
+def _in_replica(runner: Runner, text: str) -> tuple[str, Replica, str] | None:
+    """Returns handle, replica and path of a file in a replica; None for a local one. Job names may contain colons."""
     if text.startswith(("/", "./", "../", "~")) or ":" not in text.replace("://", "", 1):
         return None
     problem: NotFoundError | HandleError | None = None

@@ -1,4 +1,4 @@
-"""``torchx delete``: remove jobs, their logs and their records."""
+"""``torchx delete``: remove jobs with their logs and records."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torchx.runner import Runner
 
 
 class CmdDelete(SubCommand):
-    """remove jobs, their logs and their records; not of one that still runs, without --force"""
+    """remove ended jobs with their logs and records"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
-        subparser.add_argument("-f", "--force", action="store_true", help="also one that still runs, or was adopted")
+        subparser.add_argument("-f", "--force", action="store_true", help="also jobs that still run, and adopted jobs")
 
     def run(self, args: argparse.Namespace) -> None:
         for_each_job(args.app_handle, lambda runner, handle: _delete(runner, handle, force=args.force))
@@ -29,5 +29,5 @@ def _delete(runner: Runner, handle: str, *, force: bool) -> str:
             f"`{handle}` is {status.state}, and only jobs that have ended are deleted",
             hint="`torchx cancel` ends it and keeps its logs; `torchx delete --force` ends it and removes them",
         )
-    runner.delete(handle, force=True) if force else runner.delete(handle)  # a subclass may override it without
+    runner.delete(handle, force=True) if force else runner.delete(handle)  # an override may lack `force`
     return f"deleted {handle}"

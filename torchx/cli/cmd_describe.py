@@ -1,4 +1,4 @@
-"""``torchx describe``: what was launched."""
+"""``torchx describe``: show what was launched."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ reexports(__name__)
 
 
 class CmdDescribe(RunnerCommand):
-    """what was launched: roles, options and where they came from, source code; secrets are masked"""
+    """show what was launched: roles, options, source code"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
@@ -69,7 +69,7 @@ def _print_page(handle: str, app: AppDef | None, run: Run | None) -> None:
 
 
 def _provenance(app: AppDef | None, run: Run | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Role name to digest of its image, and to hash of its code: what the scheduler says, but first the record."""
+    """Returns image digests and workspace hashes by role name, from the record or else from the scheduler."""
     roles = app.roles if app is not None else []
     digests, hashes = image_digests(roles), workspace_hashes(roles)
     return (digests | run.image_digests, hashes | run.workspace_hashes) if run is not None else (digests, hashes)

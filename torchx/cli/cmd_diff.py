@@ -1,4 +1,4 @@
-"""``torchx diff``: what differs between two runs."""
+"""``torchx diff``: compare two runs."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from torchx.util.term import has_color, printable, text_width
 
 _MOST_LINES = 40
 _HELP = """\
-Compared are code, images, arguments, options and where they come from, resources, environment, metadata and
-outcome, as they are on record. The code is that of the commit and of what was not committed; git compares it.
+Compares the recorded code, images, arguments, options and their sources, resources, environment, metadata and
+outcome. The code is the commit plus the uncommitted changes, compared by git.
 
   torchx diff @last~1 @last
-  torchx diff --full @last~1 @last | less          with all of the patch
+  torchx diff --full @last~1 @last | less          with the whole patch
 
-Values that are masked on record count as equal. What cannot be compared is said on a line of its own."""
+Masked values count as equal. What cannot be compared is reported on stderr."""
 
 
 class CmdDiff(RunnerCommand):
-    """what differs between two runs: code, images, arguments, options, resources, environment, outcome"""
+    """compare two runs: code, arguments, outcome, ..."""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         subparser.add_argument("app_handle", type=job_reference, metavar="A", help=JOB_HELP)
         subparser.add_argument("more", type=job_reference, metavar="B", help="the other run")
-        subparser.add_argument("--full", action="store_true", help="the whole difference of the code")
+        subparser.add_argument("--full", action="store_true", help="show the whole patch of the code")
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
@@ -65,11 +65,10 @@ def _print_page(found: Comparison, *, full: bool) -> None:
     heads = []
     for label, run in (("a", found.a), ("b", found.b)):
         took = f" in {duration(run.ended_at - run.created_at)}" if run.ended_at else ""
-        told = f"{run.handle}  {run.state.name}{took}, launched {ago(run.created_at)}"
-        heads.append((label, told))
+        heads.append((label, f"{run.handle}  {run.state.name}{took}, launched {ago(run.created_at)}"))
     parts = [fields(heads, color=color), *_sections(found.rows, color=color)]
     if not found.rows:
-        parts.append("nothing differs of what is on record")
+        parts.append("the recorded runs do not differ")
     print("\n\n".join(parts))
     lines = mask_text(found.patch).splitlines()
     shown = lines if full else lines[:_MOST_LINES]
@@ -109,7 +108,7 @@ def _title(row: Difference) -> str:
 
 
 def _is_file(row: Difference) -> bool:
-    """A file of the code: what changed in it is one text, not two values."""
+    """Whether the row is a changed file: it has one text, not two values."""
     return row.section == "code" and row.a is None and not row.role and row.name != "commit"
 
 

@@ -1,4 +1,4 @@
-"""Whose output is meant: ``handle/role/0,2-4``, where the handle may be short and the rest left out."""
+"""References to jobs and replicas on the command line: ``handle/role/0,2-4``."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from torchx.specs.handles import MalformedAppHandleException
 from torchx.util.records import dataclass
 
 ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
-JOB_HELP = "its handle, its app id, the beginning of one, @last (the newest), @last~1 (the one before), or @NAME"
+JOB_HELP = "handle or app id, also a unique prefix; @last (newest run), @last~1 (the one before), or @NAME"
 _MOST_IDS = 1_000_000
-_LONGEST = 40  # characters of a number or range; Python does not even read numbers of thousands of digits
+_LONGEST = 40  # characters of a number or range; int() rejects thousands of digits
 
 
 @dataclass(frozen=True)
 class LogTarget:
-    """A job as it was named, and which role and replicas of it; None: all of them."""
+    """A reference to a job, with a role and replicas; None means all."""
 
     reference: str
     role: str | None
@@ -28,10 +28,10 @@ class LogTarget:
 
 
 def parse_target(identifier: str) -> LogTarget:
-    """The parts of what stands behind ``torchx log``.
+    """Parses the argument of ``torchx log``.
 
     Raises:
-        HandleError: it does not have this form, or the replicas are not a list of numbers and ranges.
+        HandleError: the identifier is malformed, or the replicas are not a list of numbers and ranges.
 
     >>> parse_target("local_cwd://torchx/echo-x1/trainer/0,2-4")
     LogTarget(reference='local_cwd://torchx/echo-x1', role='trainer', ids=[0, 2, 3, 4])
@@ -58,10 +58,10 @@ def parse_target(identifier: str) -> LogTarget:
 
 
 def job_reference(text: str) -> str:
-    """The argument of a verb that takes a job, checked for its form.
+    """Checks the form of a reference to a job, and returns it.
 
     Raises:
-        HandleError: it can be neither a handle nor short for one.
+        HandleError: the text is neither a handle nor a short form of one.
 
     >>> job_reference("@last")
     '@last'
@@ -76,10 +76,10 @@ def job_reference(text: str) -> str:
 
 
 def resolve_all(runner: Runner, references: Sequence[str], failed: list[int] | None = None) -> list[str]:
-    """The handles that references mean, each once; all before the first is used, for ``@last`` may change its meaning.
+    """Resolves references to handles, without duplicates. Call it before using the first: ``@last`` may change.
 
     Args:
-        failed: gets the exit code of each that means nothing, which is said. None: the first such error is raised.
+        failed: receives the exit codes of references that cannot be resolved, which are reported; None: raise instead.
     """
     handles = []
     for reference in dict.fromkeys(references):
@@ -94,7 +94,7 @@ def resolve_all(runner: Runner, references: Sequence[str], failed: list[int] | N
 
 
 def parse_ids(text: str, identifier: str = "") -> list[int]:
-    """Replica numbers, in order and each once.
+    """Parses replica numbers; returns them sorted, without duplicates.
 
     Raises:
         HandleError: the text is not a list of numbers and ranges.
@@ -116,15 +116,15 @@ def parse_ids(text: str, identifier: str = "") -> list[int]:
 
 
 def find_role_replicas(app: AppDef, role_name: str | None = None) -> list[tuple[str, int]]:
-    """All replicas of a job, or of one of its roles, as ``(role, number)``."""
+    """Returns the replicas of a job, or of one of its roles, as ``(role, number)``."""
     return [(r.name, k) for r in app.roles if role_name in (None, r.name) for k in range(r.num_replicas)]
 
 
 def select(replicas: Sequence[tuple[str, int]], target: LogTarget) -> list[tuple[str, int]]:
-    """The replicas that the target names.
+    """Returns the replicas that the target names.
 
     Raises:
-        NotFoundError: the job has no such role, or no such replica.
+        NotFoundError: the job has no such role or replica.
     """
     if target.role is None:
         return list(replicas)

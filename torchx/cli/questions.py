@@ -1,4 +1,4 @@
-"""What a person at a terminal is asked."""
+"""Questions to the user at the terminal."""
 
 from __future__ import annotations
 
@@ -9,8 +9,11 @@ from getpass import getpass
 from torchx.util.term import is_tty
 
 
+YES_HELP = "do not ask for confirmation; the default without a terminal"
+
+
 def ask_a_person() -> Callable[[str], str] | None:
-    """What asks a person for a value; None where there is nobody to ask."""
+    """Returns a function that asks the user for a masked value; None without a terminal."""
     if not (is_tty(sys.stdin) and is_tty(sys.stderr)):
         return None
 
@@ -21,7 +24,7 @@ def ask_a_person() -> Callable[[str], str] | None:
 
 
 def agreed(question: str) -> bool:
-    """Whether a person at the terminal says yes."""
+    """Asks a yes/no question, and returns whether the answer is yes."""
     sys.stderr.write(f"{question}? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

@@ -1,4 +1,4 @@
-"""What verbs print: tables that fit the terminal, colours, times; and JSON documents."""
+"""Output of the verbs: tables that fit the terminal, colours, times, JSON documents."""
 
 from __future__ import annotations
 
@@ -58,9 +58,9 @@ def table(
     """Prints rows under headers: in columns on a terminal, separated by tabs elsewhere.
 
     Args:
-        shrink: columns that are cut when the terminal is too narrow, the first first. Others never are: a handle that
-            is cut cannot be pasted.
-        state_column: the column whose texts are states.
+        shrink: columns to cut when the terminal is too narrow, in this order. Others are never cut, because a cut
+            handle cannot be pasted.
+        state_column: the column that holds states.
     """
     stream = out or sys.stdout
     if not is_tty(stream):
@@ -78,7 +78,7 @@ def table_lines(
     shrink: Sequence[int] = (),
     state_column: int | None = None,
 ) -> list[str]:
-    """The lines of :func:`table` on a terminal."""
+    """Returns the lines of :func:`table` on a terminal."""
     cells = [[printable(cell) for cell in row] for row in rows]
     color = has_color(stream)
     widths = column_widths([list(headers), *cells], width(stream), shrink)
@@ -94,7 +94,7 @@ def table_lines(
 
 
 def column_widths(rows: Sequence[Sequence[str]], room: int, shrink: Sequence[int]) -> list[int]:
-    """The widths of the columns, those of ``shrink`` made narrower until a line fits.
+    """Returns the widths of the columns; narrows those of ``shrink`` until a line fits.
 
     >>> column_widths([["aaaa", "b" * 30]], 20, shrink=[1])
     [4, 14]
@@ -108,14 +108,14 @@ def column_widths(rows: Sequence[Sequence[str]], room: int, shrink: Sequence[int
 
 
 def fits(rows: Sequence[Sequence[str]], *, shrink: Sequence[int] = ()) -> bool:
-    """Whether :func:`table` has room for the rows on standard output without breaking lines."""
+    """Whether the rows fit on stdout without wrapping."""
     room = width(sys.stdout)
     widths = column_widths([[printable(cell) for cell in row] for row in rows], room, shrink)
     return sum(widths) + len(_GAP) * (len(widths) - 1) <= room
 
 
 def fields(pairs: Sequence[tuple[str, str]], *, indent: str = "", color: bool = False) -> str:
-    """Lines of ``label: value`` with aligned values; pairs without a value are left out.
+    """Formats lines of ``label: value`` with aligned values; omits pairs without a value.
 
     >>> print(fields([("app", "x"), ("started", "now"), ("note", "")]))
     app:      x
@@ -132,7 +132,7 @@ def fields(pairs: Sequence[tuple[str, str]], *, indent: str = "", color: bool = 
 
 
 def value_text(value: Any) -> str:
-    """A value of a run option or of a job, in one line: text as it is, else JSON."""
+    """Formats a value of a run option or of a job on one line: text as it is, anything else as JSON."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -143,13 +143,13 @@ def value_text(value: Any) -> str:
 
 
 def document(data: Any) -> str:
-    """JSON for programs: one document, indented on a terminal, on one line elsewhere."""
+    """Formats a JSON document, secrets masked: indented on a terminal, on one line elsewhere."""
     import json
 
     indent = 2 if is_tty(sys.stdout) else None
     text = json.dumps(data, indent=indent, ensure_ascii=False, default=str)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
-    except UnicodeEncodeError:  # an output of ASCII, or bytes of an argument that are not UTF-8: escapes keep them
+    except UnicodeEncodeError:  # stdout is ASCII, or a value holds surrogates: escapes keep both
         text = json.dumps(data, indent=indent, default=str)
     return redact(text)

@@ -1,4 +1,4 @@
-"""What was, or would be, launched: an AppDef, its run options and where they come from, readable."""
+"""Pages of what was, or would be, launched: the AppDef, the run options and their sources."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torchx.util.secrets import MASK, is_secret_name, mask_text
 from torchx.util.shlex import join
 from torchx.util.term import has_color, is_tty, printable
 
-_SECTION = "\n# -- "  # by which the scripts of backends begin a section; the first ends what is about one job
-# Shorter values are too likely to be part of something else.
+_SECTION = "\n# -- "  # begins a section in the scripts of backends; only the text before the first one is job-specific
+# Shorter values are likely to occur elsewhere in the text.
 _LEAST_SECRET = 4
 
 
@@ -25,7 +25,7 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
     """Prints what ``torchx run`` would submit, secrets masked.
 
     Args:
-        full: also options at their default, and the sections of a script that are the same for each job.
+        full: also print options at their default, and the sections of a script that are the same for every job.
     """
     app, scheduler = info._app, str(info._scheduler)
     shown = serialize.masked(app) if app is not None else None
@@ -53,7 +53,7 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
 
 
 def _about_the_job(request: str) -> tuple[str, int]:
-    """A request up to the sections of a script that are the same for each job, and how many lines these have."""
+    """Returns the job-specific part of a request, and the number of lines after it."""
     head, mark, rest = request.partition(_SECTION)
     return head, (mark + rest).strip().count("\n") + 1 if mark else 0
 
@@ -61,10 +61,10 @@ def _about_the_job(request: str) -> tuple[str, int]:
 def app_page(
     app: AppDef, *, provenance: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}), color: bool = False
 ) -> str:
-    """An AppDef, a block for each role. Secrets must have been masked by the caller.
+    """Formats an AppDef, with a block for each role. The caller masks secrets.
 
     Args:
-        provenance: role name to digest of the image that it ran, and to hash of its code.
+        provenance: image digests and workspace hashes, each by role name.
     """
     head = f"{bold('app', color=color)} {printable(app.name)}"
     if app.metadata:
@@ -73,7 +73,7 @@ def app_page(
 
 
 def cfg_page(cfg: Mapping[str, Mapping[str, Any]], *, title: str, color: bool = False) -> str:
-    """Run options, their values, and where each comes from."""
+    """Formats run options with their values and sources."""
     rows = [(key, value_text(setting.get("value")), str(setting.get("source", ""))) for key, setting in cfg.items()]
     name_width = max((len(key) for key, _, _ in rows), default=0) + 1
     value_width = min(max((len(value) for _, value, _ in rows), default=0), 40)
@@ -85,7 +85,7 @@ def cfg_page(cfg: Mapping[str, Mapping[str, Any]], *, title: str, color: bool = 
 
 
 def hide_secrets(text: str, app: AppDef | None) -> str:
-    """``text`` without the secrets of the job: a request holds its environment in a form of its own."""
+    """Masks the secrets of the job in ``text``, whatever format the text has."""
     for role in app.roles if app is not None else ():
         for name, value in role.env.items():
             if value.__class__ is str and is_secret_name(name) and len(value) >= _LEAST_SECRET:
