@@ -73,7 +73,7 @@ def test_exit_codes_are_the_commands_own(script: str, code: int, runner: SSHComm
 
 def test_all_commands_share_one_login(runner: SSHCommandRunner, login: Sshd, monkeypatch: pytest.MonkeyPatch) -> None:
     """From threads, and from another runner, as in another process; more at once than sshd allows sessions."""
-    monkeypatch.setattr("torchx.schedulers.batch.ssh.runner._BUSY_S", 120)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.runner.BUSY_S", 120)
     results: list[str] = []
 
     def work(i: int) -> None:

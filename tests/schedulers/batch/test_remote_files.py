@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import BackendError, ConfigError
-from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder
+from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, read_whole
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
@@ -118,6 +118,16 @@ def test_what_many_replicas_left_behind(files: AnyFiles, fake: FakeSsh) -> None:
     assert (first.error_file, first.stderr, first.said) == ("{}", "", "")
     assert (second.error_file, second.stderr) == (None, "last\n")
     assert (third.stdout, third.said) == ("out\n", "said\n")
+
+
+def test_whole_files(files: AnyFiles, fake: FakeSsh) -> None:
+    """All of each file, however much it is together: over SSH an answer has some MiB at most. Others are left out."""
+    made = {str(fake.there / f"f{n}"): b"%d" % n * (MOST_GROWN - 1) for n in range(10)}
+    made[str(fake.there / "large")] = b"x" * (2 * MOST_GROWN + 1)
+    for path, data in made.items():
+        Path(path).write_bytes(data)
+    (fake.there / "empty").touch()
+    assert read_whole(files, [*made, str(fake.there / "empty"), str(fake.there / "no")]) == made
 
 
 def test_removing(files: AnyFiles, fake: FakeSsh) -> None:

@@ -137,7 +137,7 @@ def test_sessions_that_are_always_refused(
     runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """After a while it is said why."""
-    monkeypatch.setattr("torchx.schedulers.batch.ssh.runner._BUSY_S", 0.2)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.runner.BUSY_S", 0.2)
     fake.refuses(10_000)
     with pytest.raises(TransientError, match="accepts no further session") as caught:
         runner.run(["echo", "x"])

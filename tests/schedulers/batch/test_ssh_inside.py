@@ -69,7 +69,7 @@ def test_what_was_not_started_is_started_again(fake: FakeSsh) -> None:
 
 def test_a_login_node_that_never_has_room(fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is said that nothing was started."""
-    monkeypatch.setattr("torchx.schedulers.batch.ssh.inside._BUSY_S", -1.0)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.inside.BUSY_S", -1.0)
     fake.refuses(1)
     with pytest.raises(TransientError, match=r"accepts no further session .* `cat` was not started"):
         start("cat")

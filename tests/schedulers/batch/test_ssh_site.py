@@ -136,7 +136,7 @@ class OnASite(SiteWorkspaceMixin):
 
     def bring(self, info: AppDryRunInfo) -> list[str]:
         brought: list[str] = []
-        self._bring(info, site_of({"ssh": "login"}), brought)
+        self._upload(info, site_of({"ssh": "login"}), brought)
         return brought
 
 

@@ -484,6 +484,20 @@ def test_a_restart_of_lsf_is_waited_for() -> None:
     assert len(scheduler(fake).list()) == 12
 
 
+def test_a_large_definition_is_read_whole() -> None:
+    """Replicas have the names of their roles, however large the recorded job is."""
+    fake = FakeCommandRunner()
+    lsf = scheduler(fake)
+    app_id = an_elastic_job(lsf, fake, 1)
+    folder = lsf.folders(lsf._here).of(app_id)
+    assert folder is not None
+    record = Path(folder.path, "job.json")
+    record.write_text(record.read_text().replace("train.py", "x" * (2 << 20)))
+    found = lsf.describe(app_id)
+    assert found is not None
+    assert [r.role for r in found.roles_statuses] == ["trainer"]
+
+
 def test_submission_and_cancel() -> None:
     """The script in the job's folder is run once; the id is its last word; cancelling kills the job group."""
     fake = FakeCommandRunner()

@@ -26,7 +26,7 @@ from torchx.supervisor.layout import HANG_FILE, STACKS_FILE
 
 __all__ = ["programs"]
 
-WAITS = "exec tail -f /dev/null"
+WAITS = "echo up; exec tail -f /dev/null"  # silence begins when all but `exec` is done
 
 
 def seen(folder: Path) -> str:

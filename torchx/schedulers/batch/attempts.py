@@ -1,7 +1,7 @@
-"""The attempts of a batch job with a retry policy: its own script asks after each one, on the node where it runs.
+"""Retries of batch jobs: after each attempt the job's own script, on its node, asks whether to start another one.
 
-The nodes need no torchx: what is asked is a zip archive of the modules that judge, which lies in the job's folder. A
-Python of 3.10 or newer has to be on the node; without one the job is not started again.
+The nodes need no torchx: a zip archive in the job's folder has the modules that decide. They need Python 3.10 or newer;
+without it the job is not started again.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _COMMAND_S = 30.0
 
 
 def policy(app: AppDef, system: str, caps: Capabilities, *, no_memory: str = "") -> RetryRules | None:
-    """The job's policy; None when it has none.
+    """The retry policy of a job; None if it has none.
 
     Args:
-        system: its name as people write it; in small letters it is the backend's.
-        no_memory: what of this job keeps its next attempt from having more memory; empty: nothing.
+        system: name of the scheduler as messages show it; in lower case it is the name of the backend.
+        no_memory: why the next attempt of this job cannot get more memory; empty: it can.
 
     Raises:
-        SpecError: it cannot be kept for this job.
+        SpecError: the backend cannot apply the policy to this job.
     """
     rules = policy_of(app, system.lower(), caps)
     if rules is None:
@@ -48,9 +48,7 @@ def policy(app: AppDef, system: str, caps: Capabilities, *, no_memory: str = "")
 
 @functools.cache
 def program(backend: str) -> str:
-    """The archive, each byte a character as in a file name (``os.fsdecode``). It runs ``main`` of the backend's
-    ``attempts.py``.
-    """
+    """The archive as text (``os.fsdecode``). It runs ``main`` of the backend's ``attempts.py``."""
     import zipfile
 
     top = os.path.dirname(os.path.abspath(torchx.__file__))
@@ -69,18 +67,18 @@ def program(backend: str) -> str:
 
 
 def script(module: str, *names: str) -> str:
-    """What batch scripts need to run the programs in the archive (``program.sh``), and parts of a backend's own script.
+    """The functions of ``program.sh``, which run programs of the archive, followed by parts of a backend's own script.
 
     Args:
-        module: ``__file__`` of a module beside those.
-        names: of their files.
+        module: ``__file__`` of the module beside these parts.
+        names: their file names.
     """
     texts = [read_script(__file__, "program.sh"), *(read_script(module, name) for name in names)]
     return "\n\n".join(map(str.strip, texts))
 
 
 def attempts_in(folder: str) -> list[Attempt]:
-    """The attempts of a job on this machine that have ended; none where its folder has no such file."""
+    """The finished attempts of a job on this machine; empty if its folder has no record of any."""
     try:
         with open(os.path.join(folder, ATTEMPTS_FILE), encoding="utf-8", errors="replace") as f:
             return read_attempts(f)
@@ -89,13 +87,13 @@ def attempts_in(folder: str) -> list[Attempt]:
 
 
 def ends_of(folder: JobFolder, paths: list[str]) -> dict[str, int]:
-    """How long these files of the job's folder are, for :data:`torchx.schedulers.kit.attempts.BEGINS`."""
+    """The current sizes of files in the job's folder, for :data:`torchx.schedulers.kit.attempts.BEGINS`."""
     sizes = folder.files.sizes([os.path.join(folder.path, path) for path in paths])
     return {path: sizes[os.path.join(folder.path, path)] or 0 for path in paths}
 
 
 def said(*argv: str) -> list[str]:
-    """The lines of a command's answer; none when it fails, or is not there."""
+    """The lines that a command prints; none if it fails or is missing."""
     try:
         done = subprocess.run(
             argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_S

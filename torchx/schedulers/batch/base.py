@@ -1,8 +1,8 @@
-"""The base of backends that are driven by commands: it alone runs them, waits, tries again, and reads files of jobs.
+"""Base class of backends that are driven by commands: it alone runs them, retries, and reads the files of jobs.
 
-A backend brings pure functions: what to submit (:class:`Submission`), what an answer means (``parse_*``), and which
-commands ask for what (``*_argv``). It opens no process and no file by itself. Where commands and files are, here or
-behind a login node, is the business of a :class:`Site`.
+A backend adds pure functions: what to submit (:class:`Submission`), how to parse answers (``parse_*``), and the
+commands for each query (``*_argv``). It starts no process and opens no file itself. A :class:`Site` says where commands
+run and files are: on this machine or behind a login node.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from torchx.specs.tasks import is_terminal_task
 from torchx.util.records import dataclass, field
 
 if TYPE_CHECKING:
-    from torchx.schedulers.batch.logs import Growth
     from torchx.schedulers.kit.facts import ReplicaFacts
 
     Answers = dict[str, DescribeAppResponse | None]
@@ -69,21 +68,21 @@ CAPABILITIES = Capabilities(
     durable=True,
     describe_many=True,
 )
-"""Of a scheduler with a command for each verb, whose nodes share a file system."""
+"""Of a scheduler that has a command for each verb and nodes with a shared file system."""
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One job, ready to be handed over.
+    """One job, ready to be submitted.
 
     Attributes:
-        token: nobody else's; also the job's name in its scheduler, by which it is found when an answer is lost.
-        argv: the command. It is run in the folder of the caller.
-        folder: the job's own folder, absolute.
+        token: unique name of the job in its scheduler. It identifies the job if the answer to the submission is lost.
+        argv: the command; it runs in the caller's working directory.
+        folder: absolute path of the job's own folder.
         files: path within the folder to content; written before the command runs.
-        stdin: what the command reads.
-        without: variables that the command must not see: what it sees, the scheduler may keep.
-        timeout_s: how long it may take, seconds.
+        stdin: input of the command.
+        without: environment variables to hide from the command, because the scheduler may store them.
+        timeout_s: time limit of the command, seconds.
     """
 
     token: str
@@ -96,58 +95,58 @@ class Submission:
 
 
 class BatchScheduler(SiteScheduler):
-    """Base class; what a backend overrides stands under "the backend's part". Arguments: see :class:`SiteScheduler`."""
+    """Base class; backends override the methods under "the backend's part". Arguments: see :class:`SiteScheduler`."""
 
     wait_hint = 2.0
 
     submission_s = 2 * COMMAND_TIMEOUT_S  # the submitting command may outlive the process that started it
 
     fresh_s: float = 0.5
-    """Answers younger than this are used again, seconds: many who wait share one query."""
+    """Maximum age in seconds of a cached answer, so that many waiting callers share one query."""
 
     def __init__(self, backend: str, session_name: str, **parts: Any) -> None:
         super().__init__(backend, session_name, **parts)
         self._queries = JobQueries()
         self._attempts = itertools.count()
         self._growth: dict[int, Growth] = {}
-        self._ready: tuple[object, Submission] | None = None  # rendered for the record of runs, and submitted next
+        self._ready: tuple[object, Submission] | None = None  # rendered for `submission_token`, reused by `schedule`
 
     # -- the backend's part ----------------------------------------------------------------------
 
     @abstractmethod
     def _submission(self, info: AppDryRunInfo[Any], site: Site) -> Submission:
-        """What to submit. Pure: no command is run and no file is touched."""
+        """What to submit. Pure: it runs no command and touches no file."""
 
     def _secret_files(self, info: AppDryRunInfo[Any]) -> dict[str, str]:  # noqa: ARG002  # a hook
-        """Files of the job's folder with the values of its secrets: path within it to content. Asked for once."""
+        """Files for the job's folder that hold its secrets: path to content. Called once per submission."""
         return {}
 
     @abstractmethod
     def _parse_submitted(self, done: Completed) -> str:
-        """The id of the job, out of the answer of the submitting command, which succeeded."""
+        """The job id in the answer of a submitting command that succeeded."""
 
     @abstractmethod
     def _find_submitted(self, site: Site, token: str) -> str | None:
-        """The id of the job of that name; None when the scheduler knows none. What is incomplete is taken away."""
+        """The id of the job with this name; None if there is none. An incomplete submission is removed."""
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:  # noqa: ARG002  # a hook
-        """The id of a job of that name long after its submission, asked for by whoever finds that on record.
+        """The id of the job with this name, long after its submission.
 
         Args:
-            folder: where that of the job would be.
-            age_s: seconds since it began.
+            folder: the job's folder, if it exists.
+            age_s: seconds since the submission began.
 
         Returns:
-            As :meth:`find_submission`.
+            See :meth:`find_submission`.
         """
         found = self._find_submitted(site, token)
         return found or ("" if age_s > self.submission_s else None)
 
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
-        """What is known of these jobs, by as few commands as possible; jobs that nobody knows are left out.
+        """Facts about these jobs, by as few commands as possible; jobs that the scheduler does not know are left out.
 
         Args:
-            folders: those of the jobs whose folder is known.
+            folders: the known folders of these jobs.
         """
         raise NotImplementedError(f"`{type(self).__name__}` has no `_facts`")
 
@@ -158,7 +157,7 @@ class BatchScheduler(SiteScheduler):
     def _query(
         self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
     ) -> dict[str, DescribeAppResponse]:
-        """The verdict on these jobs; jobs that nobody knows are left out. Arguments: see :meth:`_facts`."""
+        """The verdicts on these jobs; unknown jobs are left out. Arguments: see :meth:`_facts`."""
         return {
             app_id: known.answer
             or describe(known.facts, functools.partial(self._look, known.folder) if known.folder else None)
@@ -171,55 +170,55 @@ class BatchScheduler(SiteScheduler):
 
     @abstractmethod
     def _cancel_argv(self, app_id: str) -> list[str]:
-        """The command that ends a job."""
+        """The command that cancels a job."""
 
     def _accept_cancel(self, done: Completed) -> None:
-        """Looks at the answer of that command; raises when it failed and the job goes on."""
+        """Raises if that command failed and the job still runs."""
         done.check()
 
     def _second_submission(self, info: AppDryRunInfo[Any], site: Site, done: Completed) -> Submission | None:  # noqa: ARG002  # a hook
-        """What to submit instead of that which was refused; None: nothing.
+        """An alternative to a rejected submission; None: there is none.
 
         Args:
-            done: how it was refused.
+            done: the scheduler's answer.
         """
         return None
 
-    def _bring(self, info: AppDryRunInfo[Any], site: Site, made: list[str]) -> None:
-        """Brings to the site what the job needs and the dry run has only named; may correct the request.
+    def _upload(self, info: AppDryRunInfo[Any], site: Site, created: list[str]) -> None:
+        """Uploads what the dry run has only named; may correct the request.
 
         Args:
-            made: takes the paths of what was made for the job alone, as soon as it is there.
+            created: receives the path of each new file or folder of this job as soon as it exists.
         """
 
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
-        """The folder with the logs of a job; None when there is no such job."""
+        """The folder with the logs of a job; None if there is no such job."""
         return self.folders(site).of(app_id)
 
     # -- submission ------------------------------------------------------------------------------
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """Submits the job, once: when the answer is lost, its scheduler is asked before it is tried again.
+        """Submits the job once: if the answer is lost, it looks for the job before it submits again.
 
         Raises:
-            CommandError: the scheduler refuses it. Nothing of it is left.
-            TransientError: the scheduler cannot be reached, and whether it took the job is not known.
+            CommandError: the scheduler rejected the job. Everything of it is removed.
+            TransientError: the scheduler cannot be reached, and whether it accepted the job is unknown.
         """
         site = self._site_of(dryrun_info._cfg)
         ready, self._ready = self._ready, None
         submission = ready[1] if ready and ready[0] is dryrun_info else self._prepared(dryrun_info, site)
         folder = JobFolder(site.files, submission.folder)
-        brought: list[str] = []
+        created: list[str] = []
         try:
             try:
-                self._bring(dryrun_info, site, brought)
-                submission = self._submission(dryrun_info, site) if brought else submission
+                self._upload(dryrun_info, site, created)
+                submission = self._submission(dryrun_info, site) if created else submission
                 secret = self._secret_files(dryrun_info)
                 folder.create({**submission.files, **secret}, dryrun_info._app, submission.token)
-            except TransientError as e:  # nothing was submitted, and whoever called must know that for certain
+            except TransientError as e:  # not transient: the caller must know that nothing was submitted
                 raise BackendError(e.message, hint=e.hint) from e
             done = self._submit(site, submission)
-            if isinstance(done, Completed):  # refused
+            if isinstance(done, Completed):  # rejected
                 second = self._second_submission(dryrun_info, site, done)
                 if second is None:
                     raise self._refusal(done)
@@ -228,9 +227,9 @@ class BatchScheduler(SiteScheduler):
             if isinstance(done, Completed):
                 raise self._refusal(done)
         except TransientError:
-            raise  # it may be there all the same
+            raise  # the job may exist: keep its files
         except Exception:
-            for path in (folder.path, *brought):
+            for path in (folder.path, *created):
                 site.files.remove(path)
             raise
         app_id = done
@@ -243,7 +242,7 @@ class BatchScheduler(SiteScheduler):
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
         if type(self).schedule is not BatchScheduler.schedule:
-            return ""  # a subclass of others: it may submit another request than this, or change it first
+            return ""  # a third-party subclass may submit another request
         site = self._site_of(dryrun_info._cfg)
         submission = self._prepared(dryrun_info, site)
         self._ready = (dryrun_info, submission)
@@ -264,12 +263,12 @@ class BatchScheduler(SiteScheduler):
         if app_id:
             self.folders(site).remember(app_id, place)
             self._recorded_cfg.cache_clear()
-        elif app_id is not None:  # the submission was killed, and nobody will read them
+        elif app_id is not None:  # there is no job: nothing will read its secrets
             site.files.remove(posixpath.join(place, SECRETS_FILE))
         return app_id
 
     def _submit(self, site: Site, submission: Submission) -> str | Completed:
-        """The id of the job, or the answer by which the scheduler refused it."""
+        """The id of the job, or the answer by which the scheduler rejected it."""
         once = site.commands.run_once if isinstance(site.commands, ConnectedRunner) else None
         attempt = next(self._attempts)
         spent, pause = 0.0, FIRST_PAUSE_S
@@ -277,7 +276,7 @@ class BatchScheduler(SiteScheduler):
             run = functools.partial(once, token=f"{submission.token}.{attempt}") if once else site.commands.run
             try:
                 done = self._run_without(run, site, submission)
-                attempt = next(self._attempts)  # there is an answer: the next attempt is another one
+                attempt = next(self._attempts)  # this one was answered
                 if done.returncode == 0:
                     return self._parse_submitted(done)
                 if not self.transient.search(done.stderr):
@@ -287,7 +286,7 @@ class BatchScheduler(SiteScheduler):
                 failure = e
             except CommandError as e:
                 raise self._missing(site, e) from e
-            # The job may have been taken, and the answer lost. Its name is nobody else's.
+            # The scheduler may have accepted the job although the answer is lost. The name is unique.
             self._sleep(pause)
             try:
                 found = self._find_submitted(site, submission.token)
@@ -302,7 +301,9 @@ class BatchScheduler(SiteScheduler):
             log(f"{failure}; the job is not there, submitting it again")
 
     def _run_without(self, run: Callable[..., Completed], site: Site, submission: Submission) -> Completed:
-        """Runs the command, where variables have to go by way of ``env``; the answer is that of the command."""
+        """Runs the command without the variables to hide. ``env`` removes them; the answer looks like the command's
+        own.
+        """
         words = [word for name in submission.without for word in ("-u", name)]
         argv = ["env", *words, *submission.argv] if words else submission.argv
         done = run(argv, stdin=submission.stdin, timeout=submission.timeout_s)
@@ -311,7 +312,7 @@ class BatchScheduler(SiteScheduler):
         return Completed(submission.argv, done.returncode, done.stdout, done.stderr) if words else done
 
     def _refusal(self, done: Completed) -> BackendError:
-        """The error for a submission that was refused. Backends add hints."""
+        """The error for a rejected submission. Backends add hints."""
         try:
             done.check()
         except CommandError as e:
@@ -321,15 +322,15 @@ class BatchScheduler(SiteScheduler):
     # -- what became of it -----------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        # not by `describe_many`: a subclass with a `describe` that calls this one has that by way of its own
+        # not by `describe_many`: in a subclass that one may call `describe`
         return self._queries.of([app_id], self._ask, fresh_s=self.fresh_s, others=self._others)[app_id]
 
     def describe_many(self, app_ids: Iterable[str]) -> Answers:
-        """The jobs, by one query for each site. Jobs that are being waited for are asked about along with them."""
+        """The jobs, by one query per site. Jobs that other callers wait for are part of it."""
         return self._queries.of(app_ids, self._ask, fresh_s=self.fresh_s, others=self._others)
 
     def _others(self, app_ids: list[str]) -> Iterable[str]:
-        """Jobs on record that have not ended, of this session and at the sites of these."""
+        """Unfinished jobs on record of this session at the same sites."""
         from torchx.runs import RunQuery, default_registry
 
         sites = {id(site) for site, _ in self._by_site(app_ids)}
@@ -360,7 +361,7 @@ class BatchScheduler(SiteScheduler):
         return [job for job in jobs if folders.get(job.app_id, JobFolder) is not None]
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
-        """As its folder says, without a question to the scheduler; where that is not known, as the scheduler says."""
+        """The replicas on record in the job's folder; without such a record, those that the scheduler reports."""
         ((site, _),) = self._by_site([app_id])
         folder = self.folders(site).of(app_id)
         roles = folder.roles() if folder is not None else []
@@ -382,7 +383,7 @@ class BatchScheduler(SiteScheduler):
         return [BatchLog(growth, where, query, is_over) for where, is_over in zip(paths, over, strict=True)]
 
     def _choose_previous(self, folder: JobFolder, paths: Sequence[LogPaths]) -> None:
-        """Limits what is read of replicas to the attempt before the last restart; for ``log_previous``."""
+        """Limits the logs of replicas to the attempt before the last restart; for ``log_previous``."""
 
     def _is_over(self, app_id: str, task: int = 0) -> bool:
         found = self.describe(app_id)
@@ -404,7 +405,7 @@ class BatchScheduler(SiteScheduler):
             site.files.remove(posixpath.join(folder.path, SECRETS_FILE))
 
     def _delete_existing(self, app_id: str) -> None:
-        """Ends the job if it runs, removes its folder, and remembers not to show it again."""
+        """Cancels the job if it runs, removes its folder, and hides it from now on."""
         ((site, _),) = self._by_site([app_id])
         self._cancel_existing(app_id)
         folder = self._log_folder(site, app_id)
@@ -416,7 +417,7 @@ class BatchScheduler(SiteScheduler):
         return described(self.describe(app_id), app_id, role, k)
 
     def close(self) -> None:
-        """Forgets what was asked; jobs go on."""
+        """Clears caches; jobs go on."""
         super().close()
         self._queries.clear()
         self._growth.clear()

@@ -1,13 +1,13 @@
-"""The folders of batch jobs: what is in one, and how it is found again from the id of its job.
+"""The folders of batch jobs: their contents, and how a job id leads to its folder.
 
 ::
 
     <home>/<backend>/<token>/          or  <job_dir>/torchx-jobs/<token>/
-        secrets.sh                     values of secrets, until the job has ended; nobody else's, mode 0600
+        secrets.sh                     values of secrets until the job ends; mode 0600
         job.json                       the AppDef, secrets masked, and the job's name
-        <role>/<k>/stdout.log          what replica k wrote
+        <role>/<k>/stdout.log          output of replica k
         <role>/<k>/stderr.log
-        <role>/<k>/times.idx           sizes of the two by the time, for `--since`; see batch_logs
+        <role>/<k>/times.idx           sizes of the two over time, for `--since`; see logs.py
         <role>/<k>/error.json          torchelastic's error file
     <home>/<backend>/ids/<app id>      path of the folder, or `deleted`
 
@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.failures import Evidence
+from torchx.schedulers.kit.files import MOST_GROWN
 from torchx.settings import torchx_home
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
@@ -41,37 +42,32 @@ IN_JOB_DIR = "torchx-jobs"
 _IDS = "ids"
 _DELETED = b"deleted"
 TAIL_BYTES = 1 << 16
-"""This much of the end of its output is read to find out why a replica failed."""
+"""How much of the end of its output is read to find out why a replica failed."""
 
 
 class JobFolders:
-    """All folders of one backend at one site.
-
-    Args:
-        files: of the site.
-        backend: name of the backend.
-    """
+    """All folders of one backend at one site."""
 
     def __init__(self, files: Files, backend: str) -> None:
         self._files = files
         self._root = files.torchx_home(backend)
 
     def place(self, token: str, job_dir: str | None = None) -> str:
-        """Path of the folder of a new job; nothing is created."""
+        """Path of the folder for a new job; it is not created."""
         return posixpath.join(job_dir, IN_JOB_DIR, token) if job_dir else posixpath.join(self._root, token)
 
     def remember(self, app_id: str, folder: str) -> None:
-        """Write down whose folder it is. Where that cannot be written the job runs all the same."""
+        """Record the folder of a job. If that fails, it logs a warning: the job runs anyway."""
         self._note(app_id, folder.encode("utf-8", "surrogateescape"))
 
     def of(self, app_id: str) -> JobFolder | None:
-        """The folder of a job; None when it is not known."""
+        """The folder of a job; None if it is not on record."""
         return self.of_many([app_id]).get(app_id)
 
     def of_many(self, app_ids: Iterable[str]) -> dict[str, JobFolder | None]:
-        """The folders of many jobs, by one look. None: the job was deleted, though its scheduler may go on showing it.
+        """The folders of many jobs, by one query. None: the job was deleted, but its scheduler may still report it.
 
-        Jobs whose folder is not known are left out.
+        Jobs without a recorded folder are left out.
         """
         markers = {self._marker(i): i for i in app_ids}
         noted = self._files.grown(dict.fromkeys(markers, 0)) if markers else {}
@@ -81,7 +77,7 @@ class JobFolders:
         }
 
     def delete(self, app_id: str, folder: str) -> None:
-        """Remove a job's folder, where one is given, and remember that the job is deleted."""
+        """Remove a job's folder, if one is given, and record that the job is deleted."""
         if folder:
             self._files.remove(folder)
         self._note(app_id, _DELETED)
@@ -100,26 +96,21 @@ class JobFolders:
 
 
 class JobFolder:
-    """The folder of one job.
-
-    Args:
-        files: of the site.
-        path: absolute.
-    """
+    """The folder of one job, by its absolute path."""
 
     def __init__(self, files: Files, path: str) -> None:
         self.files = files
         self.path = path
         self.begins: dict[str, int] = {}
-        """Where the output of the last attempt begins, see :func:`torchx.schedulers.kit.attempts.begins_of`."""
+        """Start offsets of the last attempt's output, see :func:`torchx.schedulers.kit.attempts.begins_of`."""
 
-    def create(self, files: dict[str, str], app: AppDef | None, token: str, **facts: str) -> None:
-        """Make the folder with ``job.json`` and these files (path within it to content) in it.
+    def create(self, files: dict[str, str], app: AppDef | None, token: str) -> None:
+        """Create the folder with ``job.json`` and these files (path within it to content).
 
         Raises:
-            BackendError: it cannot be written.
+            BackendError: the folder cannot be written.
         """
-        record: dict[str, Any] = {"format": 1, "name": token, **facts}
+        record: dict[str, Any] = {"format": 1, "name": token}
         if app is not None:
             record["app"] = appdef_to_dict(masked(app), fallback=repr)
         self.files.make_folder(self.path)
@@ -130,11 +121,11 @@ class JobFolder:
             self.files.write(path, text.encode("utf-8", "surrogateescape"))
 
     def is_ours(self) -> bool:
-        """Whether torchx made this folder: nothing else is ever removed."""
+        """Whether torchx created this folder: it removes no others."""
         return bool(self.files.read(posixpath.join(self.path, JOB_FILE), 0, 1))
 
     def roles(self) -> list[Role]:
-        """The roles that were submitted, secrets masked; none when they are not on record."""
+        """The submitted roles, secrets masked; empty if they are not on record."""
         return roles_of(self.files.read(posixpath.join(self.path, JOB_FILE)))
 
     def replica(self, role: str, k: int) -> str:
@@ -142,13 +133,13 @@ class JobFolder:
         return posixpath.join(self.path, folder_name(role), str(k))
 
     def log_paths(self, role: str, k: int) -> LogPaths:
-        """Where one replica's output is."""
+        """The log files of one replica."""
         base = self.replica(role, k)
         stdout, stderr, times = (posixpath.join(base, name) for name in (STDOUT_LOG, STDERR_LOG, TIMES_INDEX))
         return LogPaths(stdout, stderr, times)
 
     def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:
-        """What failed replicas left behind, by one look at the files of all of them.
+        """What failed replicas left behind, by one query for all of them.
 
         Args:
             replicas: names of roles, and numbers.
@@ -161,11 +152,11 @@ class JobFolder:
 def left_by(
     files: Files, folders: Sequence[str], *, said: str = "", begins: Mapping[str, int] | None = None
 ) -> list[Evidence]:
-    """What failed replicas left behind in their folders, by one look at all of them.
+    """What failed replicas left in their folders, by one query for all of them.
 
     Args:
-        said: name of the file in a replica's folder that has the system's own words; empty where there is none.
-        begins: paths of files of which only what stands from an offset on is meant: that of the last attempt.
+        said: name of the file in a replica's folder that holds the scheduler's messages; empty if there is none.
+        begins: start offsets of the last attempt in some files, by path.
     """
     ends = (STDERR_LOG, STDOUT_LOG, said) if said else (STDERR_LOG, STDOUT_LOG)
     offsets = {f"{folder}/{name}": -TAIL_BYTES - 1 for folder in folders for name in ends}
@@ -176,7 +167,7 @@ def left_by(
 
     def end(folder: str, name: str) -> str:
         data = found.get(f"{folder}/{name}", b"")
-        cut = len(data) > TAIL_BYTES  # in the middle of a line
+        cut = len(data) > TAIL_BYTES  # drop the partial first line
         return (data[data.find(b"\n") + 1 :] if cut else data).decode("utf-8", "replace")
 
     return [
@@ -190,20 +181,31 @@ def left_by(
     ]
 
 
+def read_whole(files: Files, paths: Iterable[str]) -> dict[str, bytes]:
+    """The whole content of files, by as few queries as possible; missing and empty files are left out."""
+    found = dict.fromkeys(paths, b"")
+    maybe_more = bool(found)
+    while maybe_more:
+        news = files.grown({path: len(data) for path, data in found.items()})
+        found.update({path: found[path] + data for path, data in news.items()})
+        maybe_more = sum(map(len, news.values())) >= MOST_GROWN  # shorter answers are complete
+    return {path: data for path, data in found.items() if data}
+
+
 def ends_of(files: Files, paths: Sequence[str]) -> list[Evidence]:
-    """What is at the end of these logs, each of one process that left nothing else, by one look."""
+    """The ends of these logs, by one query. Each is the only output of one process."""
     found = files.grown(dict.fromkeys(paths, -TAIL_BYTES))
     return [Evidence(stderr=found.get(path, b"").decode("utf-8", "replace")) for path in paths]
 
 
 @dataclass
 class LogPaths:
-    """The files of one replica's output. Where stderr goes to stdout, or there are no times, the path is empty.
+    """The log files of one replica. Empty paths: stderr goes to stdout, or times are not recorded.
 
     Attributes:
-        begin: lengths of stdout and stderr from which on they are read.
-        end: lengths to stop at; None: their ends.
-        again: there was a restart: ``begin`` and ``end`` are those of the attempt before it.
+        begin: start offsets in stdout and stderr.
+        end: end offsets; None: read to the end.
+        again: the replica was restarted; ``begin`` and ``end`` delimit the attempt before that.
     """
 
     stdout: str
@@ -215,7 +217,7 @@ class LogPaths:
 
 
 def roles_of(record: bytes | None) -> list[Role]:
-    """The roles in a ``job.json``; none in what is not one."""
+    """The roles in a ``job.json``; empty if it is not a valid one."""
     try:
         found = json.loads(record or b"{}")
         return appdef_from_dict(found["app"]).roles
@@ -224,7 +226,7 @@ def roles_of(record: bytes | None) -> list[Role]:
 
 
 def folder_name(role: str) -> str:
-    """A role's name as the name of a folder: every role has its own, and none leads out of the job's folder.
+    """A folder name for a role: unique, and always within the job's folder.
 
     >>> folder_name("trainer"), folder_name("../x y")
     ('trainer', '%2e%2e%2fx%20y')
@@ -241,10 +243,10 @@ def folder_name(role: str) -> str:
 
 
 def shared_folder(nodes: Completed, backend: str, remote: str) -> str | Finding:
-    """Whether the nodes see the folder in which the jobs of a backend are.
+    """Whether the nodes see the folder that holds the backend's jobs.
 
     Args:
-        nodes: an answer with the host names of the nodes.
+        nodes: answer with the host names of the nodes.
         remote: the login node; empty: this machine.
     """
     import socket
@@ -255,5 +257,5 @@ def shared_folder(nodes: Completed, backend: str, remote: str) -> str | Finding:
     from torchx.schedulers.findings import doubt
 
     where = f"`{torchx_home(backend)}`" if not remote else f"the folder of jobs on `{remote}`"
-    said = f"whether the nodes see {where} shows only when a job runs"
+    said = f"only a job can show whether the nodes see {where}"
     return doubt(said, f"`torchx doctor -s {backend} --deep`")

@@ -1,4 +1,4 @@
-"""Jobs at a site that torchx did not launch, whose output is in files of their own."""
+"""Jobs at a site that torchx did not launch, with their output in files of their own."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ else:
 
 
 class Outputs(JobFolder):
-    """What stands for the folder of a job: files anywhere.
+    """Output files anywhere, in place of a job's folder.
 
     Args:
-        hint: what to say of a job whose output is in no file that is known.
+        hint: shown for a job whose output file is unknown.
     """
 
     def __init__(self, files: Files, app_id: str, hint: str) -> None:
@@ -39,7 +39,7 @@ class Outputs(JobFolder):
 
     @abstractmethod
     def places(self) -> Mapping[str, tuple[str, str]]:
-        """The files of stdout and stderr, by replica: ``job/0``. Looked up when they are asked for."""
+        """The files of stdout and stderr by replica, such as ``job/0``."""
 
     def is_ours(self) -> bool:
         """Never."""
@@ -52,7 +52,7 @@ class Outputs(JobFolder):
     def log_paths(self, role: str, k: int) -> LogPaths:
         stdout, stderr = self.places().get(f"{role}/{k}", ("", ""))
         if not stdout:
-            raise NotFoundError(f"the output of `{self.app_id}` is in no file that is known", hint=self._hint)
+            raise NotFoundError(f"the output file of `{self.app_id}` is not known", hint=self._hint)
         return LogPaths(stdout, stderr if stderr != stdout else "")
 
     def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:  # noqa: ARG002  # as declared
@@ -66,11 +66,11 @@ class Outputs(JobFolder):
 
 
 class ForeignAtSites(ForeignJobs, _Base):
-    """What all views of backends that are driven by commands have in common."""
+    """Shared by the views of all command-driven backends."""
 
     @abstractmethod
     def _outputs(self, app_id: str) -> Outputs:
-        """Where the output of a job is."""
+        """The output files of a job."""
 
     def _ask(self, app_ids: list[str]) -> dict[str, DescribeAppResponse | None]:
         return {i: found for site, ids in self._by_site(app_ids) for i, found in self._query(site, ids, {}).items()}
@@ -82,16 +82,16 @@ class ForeignAtSites(ForeignJobs, _Base):
         return self._outputs(app_id)
 
     def _delete_existing(self, app_id: str) -> None:
-        """The system forgets it by itself; its output is the user's."""
+        """Cancels only: the scheduler forgets the job itself, and its output is the user's."""
         self._cancel_existing(app_id)
 
 
 def task_facts(facts: JobFacts, tasks: Sequence[ReplicaFacts], *, waits: str = "") -> JobFacts:
-    """What is known of an array, whose tasks run on when one has failed.
+    """Facts about an array, whose tasks continue when one has failed.
 
     Args:
-        facts: of the job as a whole.
-        waits: why others of its tasks wait that are not among these, if there are such.
+        facts: about the job as a whole.
+        waits: why further tasks wait that are not in ``tasks``; empty: there are none.
     """
     goes_on = bool(waits) or not all(is_terminal(task.state) for task in tasks)
     begun = any(task.state is not AppState.PENDING for task in tasks)
@@ -103,5 +103,5 @@ def task_facts(facts: JobFacts, tasks: Sequence[ReplicaFacts], *, waits: str = "
         unattended=True,
         ended=None if goes_on else max((task.ended for task in tasks), default=0.0) or None,
         roles=[RoleFacts(name=tasks[0].role, replicas=tasks)],
-        notes=[f"others of its tasks wait: {waits}"] if waits and begun else (),
+        notes=[f"other tasks wait: {waits}"] if waits and begun else (),
     )

@@ -1,7 +1,7 @@
-"""The watchdog of a batch job: on a node, beside the replicas, a program watches the job, and looks into it.
+"""The watchdog of a batch job: a program on a node, beside the replicas, that inspects the job when it is silent.
 
-The job's script starts ``python -m torchx.schedulers.BACKEND.hangs WISH ...`` in the job's folder, from the archive
-there; what was seen is left in that folder.
+The job's script runs ``python -m torchx.schedulers.BACKEND.hangs WISH ...`` in the job's folder, from the archive
+there. Findings are written to that folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     Enter = Callable[[Sequence[str], str, int], InsideProcess]
 
 _LOOK = "look"
-_MOST_S = 1.0  # until the end of the script is seen
+_MOST_S = 1.0  # delay before the end of the script is noticed
 
 
 def main(
@@ -34,14 +34,14 @@ def main(
     stacks: Callable[[], Stacks],
     up: Callable[[], bool] = lambda: True,
 ) -> None:
-    """Watches the job whose folder is the current one, until the script has ended; or looks into it, once.
+    """Watches the job in the current folder until its script ends; as ``hangs look``, inspects it once.
 
     Args:
-        module: the backend's.
-        folders: of its replicas.
-        news: hears that there is some, with what is to be done: ``cancel``, ``retry`` or nothing.
-        stacks: looks into the job.
-        up: whether all replicas run that it needs: as long as it waits for some it is not silent.
+        module: name of the backend's module.
+        folders: returns the folders of the replicas.
+        news: called when there are findings, with the action to take: ``cancel``, ``retry`` or empty.
+        stacks: inspects the job.
+        up: whether all required replicas run; while some are missing, the job does not count as silent.
     """
     if sys.argv[1] == _LOOK:
         from torchx.schedulers.stacks.look import tell
@@ -75,7 +75,7 @@ def stacks_of(folder: JobFolder, hosts: Mapping[tuple[str, int], str], enter: En
     """What the ranks of a job are doing.
 
     Args:
-        hosts: of the replicas that run.
+        hosts: hosts of the running replicas.
         enter: starts a command inside one of them.
     """
     from torchx.schedulers.inside.run import run

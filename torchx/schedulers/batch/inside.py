@@ -1,4 +1,4 @@
-"""A process beside a replica on a node of a cluster. The script there is ``inside.sh``."""
+"""A process beside a replica on a cluster node, started there by ``inside.sh``."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
 
 
 def sign_of(folder: str) -> str:
-    """What only processes of the replica with this folder have in their environment."""
+    """An environment entry that only processes of the replica with this folder have."""
     return f"TORCHELASTIC_ERROR_FILE={folder}/error.json"
 
 
 class Entered(MarkedProcess):
-    """A process on a node, seen through the client that has started it there.
+    """A process on a node, seen through the client that started it there.
 
     Args:
-        client: starts these words on the replica's node, with their streams.
-        sign: what the replica's processes have in their environment, and no others of this job do.
-        run: runs a command where the cluster's commands run, to its end.
-        ended: makes the error for a replica that is not there after all.
+        client: runs a command on the replica's node and connects its streams.
+        sign: environment entry that identifies the replica's processes within this job.
+        run: runs a command of the cluster to completion.
+        ended: creates the error for a replica that turns out not to run.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Entered(MarkedProcess):
 
     @abstractmethod
     def _failed(self, code: int) -> BackendError:
-        """The error for a client that has ended, by its exit code, before the script said how the command did."""
+        """The error for a client that exited before the script reported the command's exit code."""
 
     def write(self, data: bytes) -> None:
         self._link.write(data)
@@ -80,4 +80,4 @@ class Entered(MarkedProcess):
         code = self._link.wait()
         if not self._mark.who:
             raise self._not_there() if code == 0 else self._failed(code)
-        return code or 128 + signal.SIGKILL  # it was ended from outside
+        return code or 128 + signal.SIGKILL  # it was killed from outside

@@ -1,8 +1,8 @@
-"""Reads the output of batch jobs' replicas while it grows, through the ``Files`` of a site.
+"""Reads the growing output of batch jobs' replicas, through the ``Files`` of a site.
 
-Only byte offsets are kept, so that a connection may break and come back. ``times.idx`` of a replica, written by the
-job, has a line ``<Unix time> <bytes of stdout> <bytes of stderr>`` whenever one of them has grown: by it lines are
-found by their time, and both outputs are shown in the order of writing, to a second or so.
+Only byte offsets are kept, so reading resumes after a lost connection. The job writes a line ``<Unix time> <bytes of
+stdout> <bytes of stderr>`` to a replica's ``times.idx`` whenever one of them has grown: it gives lines their times, and
+both outputs their order, to a second or so.
 """
 
 from __future__ import annotations
@@ -24,42 +24,38 @@ if TYPE_CHECKING:
     Times = list[tuple[float, int, int]]
 
 _LISTEN_S = 2.0
-"""How long a reader of one replica waits for news before it asks whether the job has ended."""
+"""How long a reader of one replica waits for new output before it checks whether the job has ended."""
 
 _LOOK_S = 0.25
-"""Readers of many replicas look for news together, so often."""
+"""Interval at which readers of many replicas poll together."""
 
 _OVER_S = 2.0
 
 
 class Growth:
-    """What comes into files, for all readers at one site: one look for all of them together.
-
-    Args:
-        files: of the site.
-    """
+    """New content of the files at one site; readers share each poll."""
 
     def __init__(self, files: Files) -> None:
         self.files = files
-        self._held: dict[str, tuple[int, bytes]] = {}  # where it begins, and what came and may be asked for again
-        self._full: set[str] = set()  # more may be there already
+        self._held: dict[str, tuple[int, bytes]] = {}  # offset, and the data from there on that may be read again
+        self._full: set[str] = set()  # whose last answer had the maximum size
         self._looked = 0.0
 
     def reads(self, path: str) -> bool:
-        """Whether somebody reads the file."""
+        """Whether a reader has the file open."""
         return path in self._held
 
     def begin(self, path: str, offset: int) -> None:
-        """Read a file from ``offset`` on."""
+        """Start to read a file at ``offset``."""
         self._held[path] = (offset, b"")
 
     def look(self, *, wait_s: float = 0) -> None:
-        """Ask for news of all files whose last ones were taken."""
+        """Poll all files whose last data was consumed."""
         self._ask([path for path, (_, data) in self._held.items() if len(data) <= MOST_GROWN], wait_s)
         self._looked = time.monotonic()
 
     def look_if_due(self) -> None:
-        """Ask for news of all files, unless another reader has just done so."""
+        """Poll all files, unless another reader has just done so."""
         if time.monotonic() - self._looked >= _LOOK_S:
             self.look(wait_s=self.files.wait_s)
 
@@ -71,16 +67,16 @@ class Growth:
             self._full.add(path) if len(data) == MOST_GROWN else self._full.discard(path)
 
     def read(self, path: str, offset: int, size: int, *, keep: int, ask: bool) -> bytes:
-        """What came from ``offset`` on.
+        """The data from ``offset`` on.
 
         Args:
-            keep: what is before this offset will not be asked for again.
-            ask: look into the file where there is no more; else only if there was more than one answer can hold.
+            keep: drop cached data before this offset.
+            ask: read the file if the cache has no more data; otherwise only if the last answer had the maximum size.
         """
         begin, data = self._held[path]
         if keep > begin:
             begin, data = self._held[path] = (keep, data[keep - begin :])
-        if offset > begin + len(data):  # the last lines are looked for
+        if offset > begin + len(data):  # the reader looks for the last lines
             return self.files.read(path, offset, size) or b""
         if offset == begin + len(data) and (ask or path in self._full):
             self._ask([path])
@@ -88,17 +84,17 @@ class Growth:
         return data[offset - begin : offset - begin + size]
 
     def end(self, path: str) -> None:
-        """Nobody reads the file any more."""
+        """Stop reading a file."""
         self._held.pop(path, None)
 
 
 class BatchLog(Follower):
-    """The lines that a query wants of one replica.
+    """The lines of one replica that a query selects.
 
     Args:
-        growth: of the site; a :class:`Growth`, or its files.
-        paths: where the output is.
-        query: what is wanted.
+        growth: the :class:`Growth` of the site, or its files.
+        paths: the log files.
+        query: which lines to return.
         is_over: whether the job has ended.
     """
 
@@ -123,12 +119,12 @@ class BatchLog(Follower):
             raise not_started_again()
         streams = [stdout] if query.stream is Stream.STDOUT or not stderr else [stdout, stderr]
         streams = [stderr or stdout] if query.stream is Stream.STDERR else streams
-        if any(self._growth.reads(path) for path in streams):  # another reader of this replica is elsewhere in it
+        if any(self._growth.reads(path) for path in streams):  # another reader of this replica has another position
             self._growth = Growth(files)
         bounded = query.since is not None or query.until is not None
         if times and (bounded or query.timestamps or len(streams) > 1):
             block = bytes(MOST_GROWN)
-            while len(block) == MOST_GROWN:  # what is shorter was the end
+            while len(block) == MOST_GROWN:  # a shorter block is the last one
                 block = files.read(times, self._indexed, MOST_GROWN) or b""
                 self._learn_times(block)
         known = self._times if bounded else times or not query.timestamps
@@ -152,7 +148,7 @@ class BatchLog(Follower):
         return self._lengths[cursor.path]
 
     def _learn_times(self, block: bytes) -> None:
-        """Takes what has come to the index."""
+        """Parses new data of the index."""
         self._indexed += len(block)
         records, _, self._begun_record = (self._begun_record + block).rpartition(b"\n")
         for record in parse_times(records.decode("ascii", "replace")):
@@ -200,7 +196,7 @@ class BatchLog(Follower):
 
 
 def parse_times(text: str) -> Times:
-    """The records of an index; what is damaged is left out.
+    """The records of an index, without damaged ones.
 
     >>> parse_times("10.5 3 0\\nxx\\n11 7 2\\n")
     [(10.5, 3, 0), (11.0, 7, 2)]
@@ -218,10 +214,10 @@ def parse_times(text: str) -> Times:
 
 
 def check_query(query: LogQuery) -> None:
-    """Refuses what cannot be told of a task's output: both streams are in one file, which has no times.
+    """Rejects queries that a task's output cannot answer: both streams are in one file without times.
 
     Raises:
-        NotSupportedError: that is asked for.
+        NotSupportedError: the query needs times, separate streams, or earlier attempts.
     """
     if query.since is not None or query.until is not None:
         raise NotSupportedError(
@@ -232,6 +228,6 @@ def check_query(query: LogQuery) -> None:
         raise NotSupportedError(f"`{what}` does not work for tasks of a sweep", hint="omit it")
     if query.stream is not None and query.stream.value != "combined":
         raise NotSupportedError(
-            f"the tasks of a sweep write both streams to one file: there is no {query.stream.value} of its own",
+            f"the tasks of a sweep write both streams to one file: {query.stream.value} is not separate",
             hint="omit `--streams`",
         )

@@ -1,4 +1,4 @@
-"""What is known of jobs: many who wait for jobs at one cluster share their questions."""
+"""A cache of answers about jobs: callers that wait for jobs at one cluster share their queries."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
     Answers = dict[str, DescribeAppResponse | None]
 
 _WATCHED_S = 60.0
-_ROW_S = 0.5  # from an answer to the next question of one who asks about one job after the other
+_ROW_S = 0.5  # between two queries of a caller that loops over jobs
 
 
 @dataclass(frozen=True)
 class Known:
-    """What a backend reports of one job.
+    """Facts that a backend reports about one job.
 
     Attributes:
-        facts: the verdict is drawn from them.
-        folder: where its replicas left more; None where that is not known.
-        answer: the verdict, where it has been drawn.
+        facts: the input of the verdict.
+        folder: where its replicas left more evidence; None: unknown.
+        answer: the verdict, if it exists already.
     """
 
     facts: JobFacts
@@ -36,10 +36,9 @@ class Known:
 
 
 class JobQueries:
-    """Answers about jobs, which everybody who asks within a moment shares.
+    """Cached answers about jobs.
 
-    Jobs that have not ended are watched for a minute after somebody asked for them: whenever any of them is asked
-    about, the others are, too.
+    A job that has not ended is watched for a minute after a query: each query for any job covers all watched ones.
     """
 
     def __init__(self) -> None:
@@ -55,13 +54,13 @@ class JobQueries:
         fresh_s: float,
         others: Callable[[list[str]], Iterable[str]] = lambda _: (),
     ) -> Answers:
-        """The jobs; None for those that nobody knows.
+        """The answers for these jobs; None for unknown ones.
 
         Args:
-            ask: answers for all of these jobs, by as few commands as possible.
-            fresh_s: answers younger than this are used again, seconds.
-            others: jobs that may well be asked about next, by these; who asks about one job after the other asks about
-                all of them with the second.
+            ask: queries all of the given jobs, by as few commands as possible.
+            fresh_s: maximum age of a cached answer, seconds.
+            others: jobs that are likely to be queried next. A caller that loops over jobs queries all of them with the
+                second one.
         """
         wanted = dict.fromkeys(app_ids)
         now = time.monotonic()
@@ -81,15 +80,15 @@ class JobQueries:
         return answers
 
     def forget(self, app_id: str) -> None:
-        """Ask again for a job: something was done to it."""
+        """Drop the answer for a job, because its state was changed."""
         self._answers.pop(app_id, None)
 
     def running(self, app_ids: Iterable[str]) -> list[str]:
-        """Those of these jobs that were running when they were asked about last."""
+        """Those of these jobs that were running according to the last answer."""
         found = ((i, self._answers.get(i, (0.0, None))[1]) for i in app_ids)
         return [i for i, answer in found if answer is not None and answer.state.name == "RUNNING"]
 
     def clear(self) -> None:
-        """Forget all."""
+        """Drop everything."""
         self._answers.clear()
         self._watched.clear()

@@ -1,4 +1,4 @@
-"""Where the commands of one cluster run and its files are."""
+"""Where the commands of a cluster run and its files are."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """One cluster, from here.
+    """One cluster, as seen from this machine.
 
     Attributes:
-        name: empty for this machine; else what messages call it, for example ``me@login``.
+        name: empty for this machine; otherwise its name in messages, for example ``me@login``.
     """
 
     commands: CommandRunner
@@ -26,7 +26,7 @@ class Site:
     name: str = ""
 
     def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
-        """Starts a command with its streams.
+        """Starts a command and connects its streams.
 
         Raises:
             BackendError: the cluster's login node cannot be reached.

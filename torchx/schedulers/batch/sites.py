@@ -1,4 +1,4 @@
-"""Where the commands of a cluster run, here or behind a login node, and how they are run until there is an answer."""
+"""Runs the commands of a cluster, on this machine or on a login node, and retries them until there is an answer."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from torchx.specs.api import CfgVal, make_app_handle, runopts
 from torchx.util.notices import logger
 
 PATIENCE_S = 45.0
-"""How long a scheduler that does not answer is tried again: a restart of its daemon takes less."""
+"""How long commands are retried while the scheduler does not answer: its daemon restarts in less time."""
 
 COMMAND_TIMEOUT_S = 60.0
 CHECK_S = 2.0
-"""How long a command of a check may take, which is not tried again."""
+"""Time limit of a check's command, which is not retried."""
 FIRST_PAUSE_S = 0.25
 MOST_PAUSE_S = 5.0
 
 
 class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
-    """A backend whose jobs may be at any of several sites; it knows which.
+    """A backend whose jobs may be at several sites.
 
     Args:
         backend: name of the backend.
         session_name: groups the jobs.
-        commands: runs the scheduler's commands; this machine's when None.
+        commands: runs the scheduler's commands; None: on this machine.
         files: the files of the machine on which they run.
-        sleep: for tests, which do not wait.
+        sleep: replaced in tests, so that they do not wait.
     """
 
     transient: re.Pattern[str] = re.compile(r"(?!)")
-    """Found in the stderr of commands that failed for a reason that passes."""
+    """Matches the stderr of commands that failed for a temporary reason."""
 
     programs: str = ""
-    """What to say when a command is missing: whose commands they are."""
+    """What the hint for a missing command calls the scheduler's commands."""
 
     def __init__(
         self,
@@ -62,13 +62,13 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- sites -----------------------------------------------------------------------------------
 
     def _run_opts(self) -> runopts:
-        """Options of every batch backend: those that say where it is. Backends add their own."""
+        """Options of every batch backend: those that select the site. Backends add their own."""
         opts = runopts()
         opts.update(SITE_OPTS)
         return opts
 
     def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site:
-        """The site that the run options name; this machine when they name none."""
+        """The site that the run options name; this machine if they name none."""
         target = str((cfg or {}).get("ssh") or "")
         if cfg is None or not target:
             return self._here
@@ -78,11 +78,11 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         return self._sites[key]
 
     def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
-        """Says where the run options of jobs that are not on record come from: config files and the environment."""
+        """Sets where run options for jobs that are not on record come from: config files and the environment."""
         self._defaults = defaults
 
     def _site(self, app_id: str) -> Site:
-        """The site that a job was submitted to, as the record of runs says, or else the configuration."""
+        """The site of a job, from the record of runs or else from the configuration."""
         return self._site_of(self._recorded_cfg(app_id))
 
     @functools.cache  # noqa: B019  # a scheduler lives as long as its program
@@ -95,7 +95,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         return {key: setting.get("value") for key, setting in run.cfg.items() if isinstance(setting, dict)}
 
     def folders(self, site: Site) -> JobFolders:
-        """Where the jobs of this backend have their folders."""
+        """The folders of this backend's jobs at a site."""
         return JobFolders(site.files, self.backend)
 
     # -- commands --------------------------------------------------------------------------------
@@ -109,15 +109,16 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         patience_s: float = PATIENCE_S,
         timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> Completed:
-        """Runs a command that changes nothing, or may be repeated, until it ends; its failure is in the answer.
+        """Runs a command that may be repeated, and retries it while the failure is temporary. Other failures are
+        returned.
 
         Args:
-            patience_s: how long a failure that may pass is tried again, seconds.
-            timeout_s: of one attempt, seconds.
+            patience_s: for how long temporary failures are retried, seconds.
+            timeout_s: time limit of one attempt, seconds.
 
         Raises:
-            CommandError: the command is not there; the hint says what to do.
-            TransientError: it does not answer.
+            CommandError: the command does not exist; the hint says what to do.
+            TransientError: no answer within ``patience_s``.
         """
         spent, pause = 0.0, FIRST_PAUSE_S
         while True:
@@ -150,7 +151,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
     def _missing(self, site: Site, error: CommandError) -> CommandError:
         if error.returncode != 127:
             return error
-        if site.name and error.hint:  # it knows that machine
+        if site.name and error.hint:  # already specific to that machine
             return error
         where = f"on `{site.name}`" if site.name else "on this machine"
         return CommandError(
@@ -162,11 +163,11 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         )
 
     def close(self) -> None:
-        """Forgets the sites; jobs go on, and a connection closes by itself when it is not used."""
+        """Forgets the sites. Jobs go on, and an idle connection closes by itself."""
         self._sites.clear()
         self._recorded_cfg.cache_clear()
 
 
 def log(message: str) -> None:
-    """Warns the user."""
+    """Logs a warning for the user."""
     logger("torchx.schedulers").warning(message)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, roles_of
+from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, read_whole, roles_of
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.kit.files import Files
@@ -44,7 +44,7 @@ def jobs_of(
         folders: of those jobs that have one.
         now: Unix time.
     """
-    texts = files.grown({posixpath.join(f.path, name): 0 for f in folders.values() for name in _SMALL})
+    texts = read_whole(files, [posixpath.join(f.path, name) for f in folders.values() for name in _SMALL])
     roles = {app_id: roles_of(texts.get(posixpath.join(f.path, JOB_FILE))) for app_id, f in folders.items()}
     sweeps = {i: size_of(texts.get(posixpath.join(f.path, SWEEP_FILE), b"").decode()) for i, f in folders.items()}
     exits, reports = _ends(files, found, folders, roles, {app_id: size for app_id, (_, size) in sweeps.items()})
@@ -120,7 +120,7 @@ def _ends(
         for index, k in forgotten:
             places[posixpath.join(folder.path, REPORTS, f"{index}.{k}")] = (app_id, (index, k))
     reports: dict[str, dict[Position, str]] = {app_id: {} for app_id in folders}
-    for path, data in (files.grown(dict.fromkeys(places, 0)) if places else {}).items():
+    for path, data in read_whole(files, places).items():
         app_id, who = places[path]
         text = data.decode("utf-8", "replace")
         if posixpath.basename(path) != EXIT_FILE:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.batch.folders import JobFolder, folder_name
+from torchx.schedulers.batch.folders import JobFolder, folder_name, read_whole
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.schedulers.kit.tasks import (
@@ -150,7 +150,7 @@ def ends_of(folder: JobFolder) -> dict[tuple[int, int], Exit]:
     """How the tasks ended that wrote it down, by the numbers of role and task."""
     paths = [posixpath.join(folder.path, n) for n in folder.files.names(folder.path) if n.startswith(_ENDS)]
     found = {}
-    for data in (folder.files.grown(dict.fromkeys(paths, 0)) if paths else {}).values():
+    for data in read_whole(folder.files, paths).values():
         for line in data.decode("utf-8", "replace").splitlines():
             k, _, rest = line.partition(" ")
             if k.isdecimal() and (left := Exit.parse(rest)) is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.batch.base import BatchScheduler
-from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
+from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, read_whole
 from torchx.schedulers.batch.site import Site
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.shell import read_script
@@ -80,7 +80,7 @@ class EndsOfJobs(BatchScheduler):
         """Jobs that have succeeded, as their own files say, in Slurm's words: it need not be asked about them."""
         paths = {posixpath.join(f.path, EVENTS_FILE): (i, f) for i, f in folders.items() if i in self._ended}
         found = {}
-        for path, text in site.files.grown(dict.fromkeys(paths, 0)).items() if paths else ():
+        for path, text in read_whole(site.files, paths).items():
             app_id, folder = paths[path]
             events = parse_events(text.decode("utf-8", "replace"))
             if events.over and events.exit_code == 0:

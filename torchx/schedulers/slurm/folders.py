@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 
-from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, roles_of
+from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, read_whole, roles_of
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.kit.files import Files
@@ -29,10 +29,8 @@ def files_of(
     for app_id, found in records.items():
         if app_id not in paths and found and found[0].folder.startswith("/"):
             paths[app_id] = found[0].folder
-    wanted = {
-        posixpath.join(path, name): 0 for path in paths.values() for name in (JOB_FILE, EVENTS_FILE, ATTEMPTS_FILE)
-    }
-    texts = _whole(files, wanted)
+    names = (JOB_FILE, EVENTS_FILE, ATTEMPTS_FILE)
+    texts = read_whole(files, [posixpath.join(path, name) for path in paths.values() for name in names])
     jobs = {}
     for app_id in {**records, **folders}:
         path = paths.get(app_id, "")
@@ -113,25 +111,13 @@ def job_id_in(folder: JobFolder) -> str:
 def choose_previous(folder: JobFolder, paths: Sequence[LogPaths]) -> None:
     """Limits what is read of replicas to the attempt before their last restart."""
     path = posixpath.join(folder.path, EVENTS_FILE)
-    starts = starts_of(_whole(folder.files, {path: 0}).get(path, b"").decode("utf-8", "replace"))
+    starts = starts_of((folder.files.read(path) or b"").decode("utf-8", "replace"))
     for where in paths:
         replica = posixpath.relpath(posixpath.dirname(where.stdout), folder.path)
         began = starts.get(replica, [])
         where.again = len(began) > 1
         if where.again:
             where.begin, where.end = began[-2:]
-
-
-def _whole(files: Files, offsets: Mapping[str, int]) -> dict[str, bytes]:
-    """Files from the beginning to the end; those that are not there are left out."""
-    found: dict[str, bytes] = {}
-    asked = dict(offsets)
-    while asked:
-        news = files.grown(asked)
-        for path, data in news.items():
-            found[path] = found.get(path, b"") + data
-        asked = {path: len(found[path]) for path, data in news.items() if len(data) >= 1 << 19}
-    return found
 
 
 class LegacyFolder(JobFolder):

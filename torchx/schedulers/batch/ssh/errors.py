@@ -1,4 +1,4 @@
-"""What ``ssh`` says when it fails, as one line for people with what to do about it."""
+"""Errors of ``ssh`` as one-line messages with a hint."""
 
 from __future__ import annotations
 
@@ -9,27 +9,27 @@ from torchx.util.records import dataclass
 
 
 class ConnectionLostError(TransientError):
-    """The connection broke while a command ran: it may have done its work or not."""
+    """The connection broke while a command ran; whether the command finished is unknown."""
 
 
 class UnreachableError(TransientError):
-    """The login node cannot be reached just now."""
+    """The login node cannot be reached at the moment."""
 
 
 class LoginError(BackendError):
-    """The login node does not let us in, or is not the machine that it was."""
+    """The login node rejects the login, or its host key has changed."""
 
 
 @dataclass(frozen=True)
 class _Meaning:
-    pattern: str  # found in a line of ssh's stderr, in any case
+    pattern: str  # searched in ssh's stderr, ignoring case
     error: type[BackendError] | type[ConfigError]
     message: str  # after "cannot log in to `target`: "
     hint: str
 
 
 # The texts are those of OpenSSH 7.4 to 9.x (sshconnect.c, sshconnect2.c, readconf.c, packet.c, mux.c,
-# https://github.com/openssh/openssh-portable) and of the C library. The first that is found counts.
+# https://github.com/openssh/openssh-portable) and of the C library. The first match counts.
 _MEANINGS = (
     _Meaning(
         r"REMOTE HOST IDENTIFICATION HAS CHANGED|host key for .* has changed|has changed and you have requested strict",
@@ -89,7 +89,7 @@ _MEANINGS = (
 
 
 def login_error(target: str, said: str) -> BackendError | ConfigError:
-    """Why there is no connection.
+    """The error for a failed login.
 
     Args:
         said: stderr of ssh.
@@ -105,7 +105,7 @@ def login_error(target: str, said: str) -> BackendError | ConfigError:
             message = f"cannot log in to `{target}`: {meaning.message}{detail}"
             return meaning.error(message, hint=meaning.hint.format(target=target, host=host))
     hint = f"look at what `ssh -v {target}` says"
-    if not said.strip():  # it says so only at a higher level of its log
+    if not said.strip():  # ssh logs this case at a higher log level only
         return UnreachableError(f"cannot log in to `{target}`: the connection was closed", hint=hint)
     last = said.strip().splitlines()[-1].strip()
     return CommandError(f"cannot log in to `{target}`: {last}", argv=["ssh", target], stderr=said, hint=hint)
@@ -117,7 +117,7 @@ def _detail(said: str, found: re.Match[str]) -> str:
 
 
 def no_session(said: str) -> bool:
-    """Whether the master refused one more session: it is alive, and nothing was started.
+    """Whether the master rejected another session: it is alive, and nothing was started.
 
     >>> no_session("mux_client_request_session: session request failed: Session open refused by peer")
     True
@@ -126,7 +126,7 @@ def no_session(said: str) -> bool:
 
 
 def no_master(said: str) -> bool:
-    """Whether there was no master to talk to: nothing was started.
+    """Whether no master was running: nothing was started.
 
     >>> no_master("Control socket connect(/tmp/x): No such file or directory")
     True

@@ -1,4 +1,4 @@
-"""A command on a login node with its streams: a session of its own over the connection that is there."""
+"""A command on a login node with its streams: a session of its own over the shared connection."""
 
 from __future__ import annotations
 
@@ -7,28 +7,25 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from torchx.schedulers.batch.ssh.errors import no_master, no_session
-from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh.runner import BUSY_S, SSH_FAILED, SSHCommandRunner
 from torchx.schedulers.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.inside.spawned import SpawnedProcess
 
-_SSH_FAILED = 255
-_BUSY_S = 20.0  # how long a login node is asked for one more session
-
 
 class RemoteProcess(SpawnedProcess):
-    """A command, seen through its ``ssh``. It must not end with exit code 255: that is the code of a lost connection.
+    """A command, seen through its ``ssh``. Exit code 255 is reserved for a lost connection.
 
-    What login scripts and ``ssh`` say before it begins is not taken for its output.
+    Output of login scripts and ``ssh`` before the command starts is discarded.
 
     Raises:
-        BackendError: it was not started: the login node cannot be reached, or accepts no further session.
+        BackendError: the command was not started: the login node cannot be reached, or accepts no further session.
     """
 
     def __init__(self, runner: SSHCommandRunner, argv: Sequence[str], tty: Tty | None) -> None:
         self._runner = runner
         self._what = f"`{argv[0]}`"
         self._ahead: list[tuple[int, bytes]] = []
-        deadline, pause = time.monotonic() + _BUSY_S, 0.1
+        deadline, pause = time.monotonic() + BUSY_S, 0.1
         while True:
             words, first, mark = runner.session(argv, tty=tty is not None)
             super().__init__(words, tty=tty)
@@ -47,7 +44,7 @@ class RemoteProcess(SpawnedProcess):
                 runner.master.login()
 
     def _begin(self, mark: bytes, before: dict[int, bytes]) -> str | None:
-        """Reads up to the marks; returns what was said instead if they do not come."""
+        """Reads up to the marks; returns the output if they do not come."""
         while before:
             piece = super().read()
             if piece is None:
@@ -66,6 +63,6 @@ class RemoteProcess(SpawnedProcess):
 
     def wait(self) -> int:
         code = super().wait()
-        if code == _SSH_FAILED:
+        if code == SSH_FAILED:
             raise self._runner.lost("", code, self._what, began=True)
         return code

@@ -1,7 +1,7 @@
-"""The one connection to a login node that all commands share: OpenSSH's own multiplexing, started once and watched.
+"""The connection to a login node that all commands share, by OpenSSH's multiplexing.
 
-https://man.openbsd.org/ssh_config#ControlMaster. The user's ``~/.ssh/config`` decides how to get there (keys, agent,
-jumps, ports). What is set here besides is only what an unattended connection needs, and nothing that the user has set.
+https://man.openbsd.org/ssh_config#ControlMaster. The user's ``~/.ssh/config`` decides how to connect (keys, agent,
+jumps, ports). This module adds only what an unattended connection needs, and overrides nothing that the user has set.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from torchx.schedulers.batch.ssh.errors import LoginError, login_error
 from torchx.settings import make_private, torchx_home
 
 LOGIN_S = 30.0
-"""How long a login without questions may take."""
+"""Time limit of a login without prompts."""
 
 DIALOGUE_S = 180.0
-"""How long a person has for a password or a second factor."""
+"""Time limit for a person to enter a password or a second factor."""
 
-_PERSIST_S = 1800  # an idle connection ends then
+_PERSIST_S = 1800  # when idle
 _CONNECT_S = 10
-_ANSWER_S = 30.0  # of the master, which is on this machine: one that is slow is not one that is gone
+_ANSWER_S = 30.0  # of the local master process: long, because a slow one is still alive
 _ALIVE_S, _ALIVE_COUNT = 15, 3
-_LONGEST_SOCKET = 80  # 104 on macOS, less the 17 characters that ssh adds while it makes the socket
+_LONGEST_SOCKET = 80  # 104 on macOS, minus the 17 characters that ssh appends while it creates the socket
 _TARGET = re.compile(r"[A-Za-z0-9_.%+@:\[\]/~^-]+")
 _UNATTENDED = (
     *("-o", "RequestTTY=no", "-o", "RemoteCommand=none", "-o", "PermitLocalCommand=no"),
     *("-o", "ClearAllForwardings=yes", "-o", "ForwardX11=no", "-o", "LogLevel=ERROR"),
 )
-# A session that finds no master must fail, not log in on its own.
+# A session without a master must fail instead of logging in by itself.
 _NEVER_ALONE = ("-o", "ControlMaster=no", "-o", "BatchMode=yes", "-o", "ProxyCommand=false")
 
 
@@ -47,7 +47,7 @@ class Master:
         target: ``host``, ``user@host``, a ``Host`` of ``~/.ssh/config``, or ``ssh://user@host:port``.
 
     Raises:
-        ConfigError: ``target`` cannot be the name of a host.
+        ConfigError: ``target`` is not a valid host.
     """
 
     def __init__(self, target: str) -> None:
@@ -62,10 +62,10 @@ class Master:
     # -- sessions --------------------------------------------------------------------------------
 
     def session(self) -> list[str]:
-        """The beginning of the command line of one session; the remote command comes after it."""
+        """The ``ssh`` command line of one session, up to the remote command."""
         if self._is_users():
             return ["ssh", *_UNATTENDED, *_NEVER_ALONE, self.target]
-        # No need to read the configuration again: the connection is there.
+        # The connection exists, so ssh need not read the configuration.
         return ["ssh", "-F", "none", "-S", self.socket, *_UNATTENDED, *_NEVER_ALONE, self.target]
 
     @property
@@ -77,33 +77,33 @@ class Master:
         return self._socket
 
     def is_up(self) -> bool:
-        """Whether there is a master process. It may not have noticed yet that its network is gone."""
-        return os.path.exists(self.socket) and self._tell("check")
+        """Whether a master process runs. It may not have noticed yet that the network is down."""
+        return os.path.exists(self.socket) and self._control("check")
 
     def ensure(self) -> None:
-        """Log in, unless there is a connection. Processes that want one at the same time share one login.
+        """Log in, unless there is a connection. Concurrent processes share one login.
 
         Raises:
-            TransientError: the login node cannot be reached just now.
-            LoginError: it does not let us in.
+            TransientError: the login node cannot be reached at the moment.
+            LoginError: it rejects the login.
             ConfigError: ssh cannot read its configuration.
         """
-        if not os.path.exists(self.socket):  # if it is there and nobody listens, the session says so
+        if not os.path.exists(self.socket):  # a session reports a stale socket
             self.login()
 
-    def leave(self) -> None:
-        """Leave a connection that does not answer to its other sessions; the next one is made anew."""
-        self._tell("stop")
+    def abandon(self) -> None:
+        """Abandon an unresponsive connection to its current sessions; the next one opens a new connection."""
+        self._control("stop")
 
     def end(self) -> None:
-        """End the connection, and whatever runs over it."""
+        """Close the connection and all of its sessions."""
         if os.path.exists(self.socket):
-            self._tell("exit")
+            self._control("exit")
 
     # -- the login -------------------------------------------------------------------------------
 
     def login(self) -> None:
-        """Log in, unless there is a master. Errors as of :meth:`ensure`."""
+        """Log in, unless a master runs. Errors: see :meth:`ensure`."""
         lock = _lock(self.socket + ".lock", self.target)
         try:
             if self.is_up():
@@ -116,23 +116,23 @@ class Master:
             if code:
                 error = login_error(self.target, said)
                 if isinstance(error, LoginError) and _needs_dialogue(said) and not _has_terminal():
-                    error.hint += "; where a password or a code is asked for, log in once from a terminal"
+                    error.hint += "; if a password or a code is needed, log in once from a terminal"
                 raise error
         finally:
             os.close(lock)
 
     def _start(self, *, batch: bool) -> tuple[int, str]:
-        """Start the master. With ``batch`` ssh asks no questions; else it talks to the terminal.
+        """Start the master. With ``batch`` ssh asks no questions; otherwise it uses the terminal.
 
         Returns:
-            ssh's exit code and what it said.
+            Exit code and stderr of ssh.
         """
         import tempfile
 
-        # With questions, ssh shows them and nothing else: what went wrong is said by us, once.
+        # In a dialogue ssh shows its prompts only; torchx reports errors.
         mode = ["-o", "BatchMode=yes"] if batch else ["-o", "BatchMode=no", "-o", "LogLevel=QUIET"]
         argv = ["ssh", *mode, *self._start_options(), "-N", "-f", self.target]
-        # A file and not a pipe: the master, which stays, may keep it open.
+        # A file, not a pipe: the master process may keep it open.
         with tempfile.TemporaryFile() if batch else open(_TERMINAL, "wb") as said:
             try:
                 code = subprocess.run(
@@ -142,7 +142,7 @@ class Master:
                     stderr=said,
                     timeout=LOGIN_S if batch else DIALOGUE_S,
                     check=False,
-                    env={**os.environ, "LC_ALL": "C"},
+                    env=c_locale(),
                 ).returncode
             except FileNotFoundError as e:
                 raise _no_ssh() from e
@@ -167,7 +167,7 @@ class Master:
     # -- the user's configuration ----------------------------------------------------------------
 
     def _read_config(self) -> dict[str, str]:
-        """What ``ssh -G`` says of the target: option in lower case to value. It connects to nothing."""
+        """The options that ``ssh -G`` reports for the target, names in lower case. It does not connect."""
         if self._config is None:
             code, said, error = _ssh(["-G", self.target], LOGIN_S)
             if code:
@@ -176,9 +176,9 @@ class Master:
         return self._config
 
     def _users_socket(self) -> str:
-        """The control socket of the user's own configuration, if it keeps connections; else empty.
+        """The control socket of the user's own configuration, if that shares connections; otherwise empty.
 
-        With it, a login that the user has made in another window counts here, too.
+        Then a login that the user made in another window counts.
         """
         config: Mapping[str, str] = self._read_config()
         path = config.get("controlpath", "none")
@@ -189,35 +189,35 @@ class Master:
     def _is_users(self) -> bool:
         return self.socket == self._users_socket()
 
-    def _tell(self, command: str) -> bool:
+    def _control(self, command: str) -> bool:
         where = [] if self._is_users() else ["-F", "none", "-S", self.socket]
         return _ssh([*where, "-O", command, self.target], _ANSWER_S)[0] == 0
 
 
 def end_all() -> None:
-    """End all connections that were opened with the current ``$TORCHX_HOME``."""
+    """Close all connections that were opened with the current ``$TORCHX_HOME``."""
     folder = _socket_folder()
     for name in os.listdir(folder):
         path = os.path.join(folder, name)
-        if name.startswith(_prefix()) and not name.endswith(".lock"):
+        if not name.startswith(_prefix()):
+            continue
+        if not name.endswith(".lock"):
             _ssh(["-F", "none", "-S", path, "-O", "exit", "torchx"], _ANSWER_S)
-            _unlink(path)
-        if name.startswith(_prefix()) and name.endswith(".lock"):
-            _unlink(path)
+        _unlink(path)
 
 
 # -- sockets ---------------------------------------------------------------------------------------
 
 
 def _socket_folder() -> str:
-    """A folder that is ours alone, with a path that leaves room for a socket.
+    """A private folder with a path short enough for a socket.
 
     Raises:
-        ConfigError: somebody else can write into it.
+        ConfigError: other users can write to it.
     """
     folder = torchx_home("ssh")
     if len(os.path.join(folder, "x" * 18)) > _LONGEST_SOCKET:
-        folder = f"/tmp/torchx-ssh-{os.getuid()}"  # noqa: S108  # made 0700, and checked
+        folder = f"/tmp/torchx-ssh-{os.getuid()}"  # noqa: S108  # created with mode 0700, and checked
     try:
         if not os.path.isdir(folder):
             make_private(folder)
@@ -233,7 +233,7 @@ def _socket_folder() -> str:
 
 
 def _prefix() -> str:
-    # A home directory may be shared by machines; a connection is not.
+    # Machines may share a home directory, but not a connection.
     return _digest(f"{os.uname().nodename} {torchx_home()}")[:6] + "-"
 
 
@@ -242,7 +242,7 @@ def _digest(text: str) -> str:
 
 
 def _lock(path: str, target: str) -> int:
-    """A file that is locked until it is closed. Who holds it may be waiting for a person."""
+    """Lock a file until it is closed. The holder may be waiting for a person."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     deadline = time.monotonic() + DIALOGUE_S
     while True:
@@ -268,6 +268,11 @@ def _unlink(path: str) -> None:
 _TERMINAL = "/dev/tty"
 
 
+def c_locale() -> dict[str, str]:
+    """This process's environment, with messages of commands in English."""
+    return {**os.environ, "LC_ALL": "C"}
+
+
 def _ssh(args: list[str], timeout_s: float) -> tuple[int, str, str]:
     try:
         done = subprocess.run(
@@ -278,7 +283,7 @@ def _ssh(args: list[str], timeout_s: float) -> tuple[int, str, str]:
             errors="replace",
             timeout=timeout_s,
             check=False,
-            env={**os.environ, "LC_ALL": "C"},
+            env=c_locale(),
         )
     except FileNotFoundError as e:
         raise _no_ssh() from e
@@ -294,12 +299,12 @@ def _no_ssh() -> CommandError:
 
 
 def _needs_dialogue(said: str) -> bool:
-    """Whether a person at a terminal could answer what ssh was not allowed to ask."""
+    """Whether a person at a terminal could answer the questions that ssh was not allowed to ask."""
     return "Permission denied" in said or "Host key verification failed" in said or "host key is known for" in said
 
 
 def _has_terminal() -> bool:
-    """Whether somebody is there to answer. Nobody expects a question from a thread that works beside them."""
+    """Whether a person can answer. Background threads must not prompt."""
     if threading.current_thread() is not threading.main_thread():
         return False
     try:

@@ -1,7 +1,7 @@
-"""A command that runs at most once on a login node, however often the connection is lost while it is asked for.
+"""A command that runs at most once on a login node, even if the connection is lost.
 
-The command does not belong to the connection: it runs beside it and leaves its answer in a folder that is named by a
-token. Whoever asks again with the same token waits for that answer and gets it, and starts nothing.
+The command runs independently of the connection and stores its answer in a folder named by a token. A later call with
+the same token waits for that answer and starts nothing.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 _TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,200}")
 PATIENCE_S = 60.0
-"""How long a lost connection is tried again, seconds."""
+"""For how long a lost connection is retried, seconds."""
 
 _KEPT_DAYS = 14
 _LOOK = "ask the scheduler with `torchx list -s ...` before you submit it again"
 _DONE, _UNKNOWN, _SHORT = "done", "unknown", "short"
 
-# `mkdir` is atomic on every file system, NFS included. Who makes `lock` starts the command; nobody takes it away again.
-# The input is complete before anything is started: its size is counted, for a cut looks like its end. Each shell has a
-# file of its own: the one whose connection was cut may still be there when the next one comes.
+# `mkdir` is atomic on every file system, NFS included. The shell that creates `lock` starts the command; nothing ever
+# removes the lock. The command starts only if its input is complete: the size is checked, because a lost connection
+# looks like end of file. Each shell has its own file: after a lost connection two of them may run.
 _SCRIPT = """\
 umask 077
 top=@FOLDER@/submissions
@@ -60,16 +60,16 @@ if [ -e "$d/code" ]; then echo "@DONE@ $(cat "$d/code")"; cat "$d/out"; cat "$d/
 def run_once(
     runner: SSHCommandRunner, argv: Sequence[str], *, token: str, find: str, stdin: str = "", timeout: float
 ) -> Completed:
-    """Runs ``argv`` unless it was run with this token before; the answer is that of the one time it ran.
+    """Runs ``argv`` unless it ran with this token before; returns the answer of its only run.
 
     Args:
-        token: letters, digits, ``_``, ``.`` and ``-``; unique to what must happen once.
-        find: lines of shell that put the program into PATH.
-        timeout: seconds to wait for the command's end, each time it is asked for.
+        token: unique; letters, digits, ``_``, ``.`` and ``-``.
+        find: shell lines that put the program into PATH.
+        timeout: seconds to wait for the command, in each attempt.
 
     Raises:
-        CommandError: there is no place for the answer, and nothing was started.
-        TransientError: whether the command ran is not known.
+        CommandError: the answer cannot be stored, so nothing was started.
+        TransientError: whether the command ran is unknown.
     """
     if not _TOKEN.fullmatch(token):
         raise CommandError(f"`{token}` cannot name a submission", argv=[*argv])

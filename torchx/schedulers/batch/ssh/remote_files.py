@@ -1,8 +1,9 @@
-"""Files on a login node, by nothing but a POSIX shell there."""
+"""Files on a login node, accessed through its POSIX shell alone."""
 
 from __future__ import annotations
 
 import os
+import re
 import time
 from collections.abc import Iterable, Mapping
 
@@ -13,15 +14,15 @@ from torchx.schedulers.kit.files import MOST_GROWN
 from torchx.schedulers.kit.shell import quote
 
 PATIENCE_S = 45.0
-"""How long a lost connection is tried again."""
+"""For how long a lost connection is retried, seconds."""
 
 FOLLOW_PATIENCE_S = 300.0
-"""How long a lost connection of somebody who follows a log is tried again, seconds: they may be on a train."""
+"""For how long a lost connection is retried while a log is followed, seconds: the user may be on a train."""
 
-_MISSING = 44  # exit code of our scripts
-_ONE_WAIT_S = 15.0  # a script that nobody listens to any more ends by itself after so long
-_MOST_PATHS = 1000  # of one command
-_MOST_ANSWER = 8 << 20  # bytes of one answer
+_MISSING = 44  # exit code of these scripts
+_ONE_WAIT_S = 15.0  # limits how long a script outlives its connection
+_MOST_PATHS = 1000  # per command
+_MOST_ANSWER = 8 << 20  # bytes per answer
 
 _WRITE = """\
 umask 077
@@ -42,7 +43,7 @@ for name in * .[!.]* ..?*; do
   if [ -e "$name" ] || [ -L "$name" ]; then printf '%s\0' "$name"; fi
 done
 """
-# Lines of stdin are `OFFSET PATH`. `wc -c` asks for sizes of regular files and reads none: one process for any number.
+# Lines of stdin are `OFFSET PATH`. `wc -c` gets the sizes of any number of regular files without reading them.
 _SIZES = """\
 IFS='
 '
@@ -83,12 +84,9 @@ done
 
 
 class RemoteFiles:
-    """Files as seen from a login node; see :class:`torchx.schedulers.kit.files.LocalFiles`, method by method.
+    """Files on a login node; the methods are those of :class:`torchx.schedulers.kit.files.LocalFiles`.
 
-    A call is repeated when the connection is lost: none does harm when it is made twice.
-
-    Args:
-        runner: runs commands there.
+    Calls are retried when the connection is lost: all of them are idempotent.
     """
 
     wait_s: float = 1.0
@@ -114,7 +112,7 @@ class RemoteFiles:
 
     def write(self, path: str, data: bytes, *, mode: int = 0o600) -> None:
         new = quote(f"{_checked(path)}.{os.urandom(4).hex()}.new")
-        # The size is counted there: an input that ends early looks like one that is complete.
+        # The script checks the size, because a lost connection looks like end of file.
         script = _WRITE.format(path=quote(path), new=new, size=len(data), mode=f"{mode:04o}")
         self._script(script, path, "be written", stdin=data)
 
@@ -127,7 +125,7 @@ class RemoteFiles:
         return None if answer.returncode == _MISSING else answer.stdout
 
     def sizes(self, paths: Iterable[str]) -> dict[str, int | None]:
-        """One command for a thousand files."""
+        """One command per thousand files."""
         found: dict[str, int | None] = dict.fromkeys(map(_checked, paths))
         for batch in _batches([*found]):
             answer = self._script(
@@ -140,14 +138,14 @@ class RemoteFiles:
         return found
 
     def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
-        """One command for a thousand files, however long it waits. What it returns is whole: when the connection is
-        cut in between, the same bytes are asked for again.
+        """One command per thousand files, however long it waits. If the connection is lost, the same bytes are read
+        again.
         """
         deadline = time.monotonic() + wait_s
         batches = _batches([*map(_checked, offsets)])
         while batches:
             left = deadline - time.monotonic()
-            # Of several commands none may wait while another has news.
+            # With several commands none may wait, because another may have data.
             patience = min(max(left, 0), _ONE_WAIT_S if len(batches) == 1 else 0)
             news: dict[str, bytes] = {}
             for batch in batches:
@@ -164,7 +162,7 @@ class RemoteFiles:
         return [os.fsdecode(name) for name in answer.stdout.split(b"\0") if name]
 
     def remove(self, folder: str) -> None:
-        """ConfigError where it is the root or the home folder."""
+        """Raises ConfigError for the root and the home folder."""
         path = os.path.normpath(_checked(folder))
         if path in ("/", "//", self.home()):
             raise ConfigError(f"`{path}` on `{self._runner.target}` cannot be removed")
@@ -183,9 +181,7 @@ class RemoteFiles:
         quick = min(int(wait_s / 0.2), 10)
         slow = max(int(wait_s - 2), 0)
         numbers = {"ROOM": _MOST_ANSWER, "MOST": MOST_GROWN, "TICKS": quick + slow, "SLOW": slow, "KEY": key}
-        script = _GROWN
-        for name, value in numbers.items():
-            script = script.replace(f"@{name}@", str(value))
+        script = re.sub("@([A-Z]+)@", lambda m: str(numbers[m[1]]), _GROWN)
         paths = [*offsets]
         answer = self._script(
             script, paths[0], "be followed", stdin=_list(offsets), timeout=wait_s + 60, patience=FOLLOW_PATIENCE_S
@@ -218,10 +214,10 @@ class RemoteFiles:
 
 
 def _checked(path: str) -> str:
-    """A path that is safe in our lists.
+    """A path that is safe in these lists.
 
     Raises:
-        ConfigError: it is relative, or has a character that no sound file name has.
+        ConfigError: it is relative, or contains NUL or a line end.
     """
     if not path.startswith("/") or any(char in path for char in "\0\n"):
         raise ConfigError(f"`{path!r}` cannot be a path on a login node", hint="give an absolute path in one line")

@@ -1,27 +1,29 @@
-"""Brings a workspace to a login node: only what changed, and nothing when that content was there before.
+"""Uploads a workspace to a login node: only what has changed, and nothing if the same content was sent before.
 
-On the login node, in ``workspaces`` of torchx's own folder::
+In ``workspaces`` of torchx's own folder on the login node::
 
-    <hash>          a workspace as it was; it is never changed, and goes when it was not used for a month
-    latest.<key>    the hash that came last from one folder of one machine: the next one is likely to resemble it
-    part.<hash>.*   one that is on its way
+    <hash>          a workspace as it was sent; never changed, removed when unused for a month
+    latest.<key>    the hash sent last from one folder of one machine: the next one is likely to be similar
+    part.<hash>.*   an upload in progress
 
-Jobs run in copies, made there, which they may write into.
+Jobs run in copies of them, which they may modify.
 """
 
 from __future__ import annotations
 
+import contextlib
+import gzip
 import hashlib
 import os
 import re
 import shutil
 import subprocess
-import sys
 import tarfile
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, BinaryIO
 
 from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.batch.ssh.master import c_locale
 from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.shell import quote
 from torchx.specs.api import Workspace
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     import logging
 
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-_NOT_EMPTY = 45  # exit code of our script
+_NOT_EMPTY = 45  # exit code of the script
 _SEND_S = 3600.0
 _PLACE_S = 600.0
 _SAFE = re.compile(r"[A-Za-z0-9_./+@%,:=-]+")
@@ -54,7 +56,7 @@ _PLACE = """\
 umask 077
 cd {folder}/workspaces || exit 1
 if [ ! -d {hash} ]; then mv {part} {hash} || exit 1; fi
-rm -rf {part} {hash}/{part}  # the latter: somebody else was a moment quicker
+rm -rf {part} {hash}/{part}  # the latter: another upload of it finished first
 touch {hash}; echo {hash} > latest.{key}
 find . -mindepth 1 -maxdepth 1 \\( -mtime +30 -o -name 'part.*' -mtime +1 \\) -exec rm -rf {{}} + 2>/dev/null
 mkdir -p -- {target} || exit 1
@@ -73,12 +75,11 @@ exit $code
 
 @dataclass(frozen=True)
 class Placed:
-    """A workspace that has arrived.
+    """A workspace that was copied to its folder.
 
     Attributes:
-        folder: where the job finds it.
         hash: of its content.
-        sent: ``rsync``, ``tar``, or empty when it was there before.
+        sent: ``rsync``, ``tar``, or empty if the content was already there.
     """
 
     folder: str
@@ -88,7 +89,7 @@ class Placed:
 
 @dataclass(frozen=True)
 class _There:
-    """What is found on the login node."""
+    """The state of the login node."""
 
     place: str
     has_it: bool
@@ -98,7 +99,7 @@ class _There:
 
 
 def workspace_hash(workspace: Workspace | str) -> str:
-    """The hash of a workspace's content, as it is now.
+    """The hash of a workspace's current content.
 
     Raises:
         SpecError: it does not exist or cannot be read.
@@ -108,15 +109,15 @@ def workspace_hash(workspace: Workspace | str) -> str:
 
 
 def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target: str) -> Placed:
-    """Copies a workspace into the new folder ``target`` of the login node.
+    """Copies a workspace to the new folder ``target`` of the login node, by rsync if both sides have it, else by tar.
 
     Args:
-        target: absolute; it may exist if it is empty. Rsync is used where both sides have it, else tar.
+        target: absolute; if it exists, it must be empty.
 
     Raises:
         SpecError: the workspace does not exist or cannot be read.
         ConfigError: ``target`` is not empty.
-        BackendError: it cannot be brought there.
+        BackendError: the copy failed.
     """
     source = _source_name(workspace)
     files = entries(workspace)
@@ -155,10 +156,10 @@ def _look(runner: SSHCommandRunner, name: str, key: str) -> _There:
 
 
 def _send(runner: SSHCommandRunner, files: list[Entry], digest: str, there: _There) -> tuple[str, str, str]:
-    """Brings the files to a ``part`` folder.
+    """Uploads the files to a ``part`` folder.
 
     Returns:
-        Hash of what was sent, should somebody have written to the workspace meanwhile; the part; and by which way.
+        Hash of the files as sent, which may have changed meanwhile; the part; ``rsync`` or ``tar``.
     """
     import tempfile
 
@@ -182,7 +183,7 @@ def _send(runner: SSHCommandRunner, files: list[Entry], digest: str, there: _The
 
 
 def _stage(files: list[Entry], folder: str) -> str:
-    """Copies the files as they are now; returns the hash of the copy."""
+    """Copies the files in their current state; returns the hash of the copy."""
     digests: dict[str, str] = {}
     os.mkdir(folder, 0o700)
     for entry in files:
@@ -205,7 +206,7 @@ def _stage(files: list[Entry], folder: str) -> str:
 
 
 def _by_rsync(runner: SSHCommandRunner, folder: str, target: str, latest: str) -> bool:
-    """Whether rsync has brought the folder there. Files that ``latest`` has are copied on the login node."""
+    """Whether rsync uploaded the folder. Files that are also in ``latest`` are copied on the login node."""
     argv = ["rsync", "-rlptcz", "--delete", "--timeout=60", "-e", _remote_shell(runner.master.session()[:-1])]
     if re.fullmatch(r"[0-9a-f]+", latest):
         argv.append(f"--copy-dest=../{latest}")
@@ -214,7 +215,7 @@ def _by_rsync(runner: SSHCommandRunner, folder: str, target: str, latest: str) -
         runner.master.ensure()
         try:
             done = subprocess.run(
-                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SEND_S, check=False, env=_c_locale()
+                argv, stdin=subprocess.DEVNULL, capture_output=True, timeout=_SEND_S, check=False, env=c_locale()
             )
         except (OSError, subprocess.TimeoutExpired) as e:
             return _not_by_rsync(str(e))
@@ -232,10 +233,11 @@ def _not_by_rsync(reason: str) -> bool:
 
 
 def _pack(files: Iterable[Entry], folder: str, archive: BinaryIO, *, compress: bool) -> None:
-    kind = "w|gz" if compress else "w|"
-    options = {"compresslevel": 1} if compress and _knows_levels() else {}
-    # GNU's format, which any tar reads, with names of any length and bytes.
-    with tarfile.open(fileobj=archive, mode=kind, format=tarfile.GNU_FORMAT, **options) as tar:  # type: ignore[call-overload]  # mode is a str
+    # Every tar reads GNU's format, with names of any length and bytes.
+    with (
+        gzip.open(archive, "wb", 1) if compress else contextlib.nullcontext(archive) as stream,
+        tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as tar,
+    ):
         for entry in files:
             info = tar.gettarinfo(os.path.join(folder, entry.path), arcname=f"./{entry.path}")
             info.uid = info.gid = 0
@@ -257,22 +259,22 @@ def _by_tar(runner: SSHCommandRunner, archive: BinaryIO, part: str, *, compresse
         raise BackendError(f"the workspace cannot be unpacked on `{runner.target}`: {reason}")
 
 
-# -- small things ----------------------------------------------------------------------------------
+# -- words and names -------------------------------------------------------------------------------
 
 
 def _remote_shell(words: list[str]) -> str:
-    """The words as rsync takes them for ``-e``: it knows quotes, a quote in quotes is doubled (rsync(1))."""
+    """The words in rsync's syntax for ``-e``: a quote within quotes is doubled (rsync(1))."""
     return " ".join("'" + word.replace("'", "''") + "'" if re.search(r"[\s'\"]", word) else word for word in words)
 
 
 def _rsync_host(target: str) -> str:
-    """What stands before the colon. The shared connection decides where it leads."""
+    """The host for rsync. The shared connection decides where it leads."""
     plain = re.fullmatch(r"[A-Za-z0-9_.@-]+", target)
     return target if plain else "login"
 
 
 def _folder_name(digest: str) -> str:
-    """A hash as the name of a folder.
+    """A folder name for a hash.
 
     >>> _folder_name("sha256:" + "0a" * 32)
     '0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a'
@@ -292,11 +294,3 @@ def _digest(text: str) -> str:
 
 def _log() -> logging.Logger:
     return logger("torchx.ssh")
-
-
-def _knows_levels() -> bool:
-    return sys.version_info >= (3, 12)  # `compresslevel` of streams
-
-
-def _c_locale() -> dict[str, str]:
-    return {**os.environ, "LC_ALL": "C"}

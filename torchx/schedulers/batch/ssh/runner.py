@@ -1,7 +1,7 @@
-"""Runs the commands of a backend on a login node, over OpenSSH; nothing but a POSIX shell is needed there.
+"""Runs the commands of a backend on a login node over OpenSSH, with nothing but a POSIX shell there.
 
-All commands share one connection (:mod:`torchx.schedulers.batch.ssh.master`). ``ssh`` as the user has set it up does
-the rest: keys, agent, jumps and questions for a second factor are its own.
+All commands share one connection (:mod:`torchx.schedulers.batch.ssh.master`). Keys, agent, jumps and prompts for a
+second factor are those of the user's ``ssh``.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, UnreachableError, login_error, no_master, no_session
-from torchx.schedulers.batch.ssh.master import Master
+from torchx.schedulers.batch.ssh.master import Master, c_locale
 from torchx.schedulers.batch.ssh.once import run_once
 from torchx.schedulers.batch.ssh.script import Answer, command_line, enclose, join, parse
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
@@ -22,16 +22,18 @@ from torchx.schedulers.kit.shell import quote
 from torchx.util.notices import logger
 
 COMMAND_S = 120.0
-"""How long a command may take when its caller does not say."""
+"""Default time limit of a command."""
 
 _PROBE_S = 10.0
-_BUSY_S = 20.0  # how long a login node is asked for one more session
+BUSY_S = 20.0
+"""For how long a login node that is at its limit of sessions is asked for another one."""
+
 _MOST_RELOGINS = 2
-_NOT_FOUND, _SSH_FAILED = 127, 255
+_NOT_FOUND, SSH_FAILED = 127, 255
 _PROBE = "true"
 
-# `sshd` starts a shell that is no login shell: many sites put their scheduler into PATH in /etc/profile.d. Only where
-# the program is missing is the login shell asked for its PATH, for that may take seconds.
+# `sshd` does not start a login shell, but many sites put their scheduler into PATH in /etc/profile.d. A login shell may
+# take seconds, so its PATH is read only if the program is missing.
 _FIND = """\
 if ! command -v {program} >/dev/null 2>&1; then
   for torchx_shell in "$SHELL" bash sh; do
@@ -45,38 +47,39 @@ fi
 
 
 class SSHCommandRunner(ConnectedRunner):
-    """Runs commands on a login node. Threads may share it.
+    """Runs commands on a login node. Thread-safe.
 
     Args:
         target: ``host``, ``user@host``, a ``Host`` of ``~/.ssh/config``, or ``ssh://user@host:port``.
-        folder: torchx's own folder there; ``~`` stands for the home folder, to which it is relative. When empty:
-            ``$TORCHX_HOME`` if that is set there, else ``~/.torchx``.
+        folder: torchx's own folder there; relative paths and ``~`` start at the home folder. Empty: ``$TORCHX_HOME``
+            there, or else ``~/.torchx``.
 
     Raises:
-        ConfigError: ``target`` cannot be the name of a host.
+        ConfigError: ``target`` is not a valid host.
     """
 
     def __init__(self, target: str, folder: str = "") -> None:
         self.target = target
         self.folder = _word_of(folder)
-        """torchx's own folder, as a word of a script."""
+        """torchx's own folder, as a shell word."""
         self.master = Master(target)
         self._was_up = False
         self._mark = f"torchx-{os.urandom(8).hex()}:"
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs ``argv`` to its end, without a terminal, and in the C locale so that answers can be parsed.
-
-        The exit code is the command's own; a signal that ended it shows as 128 and its number.
+        """Runs ``argv`` to completion, without a terminal and in the C locale, so that its output can be parsed.
 
         Args:
-            timeout: seconds; :data:`COMMAND_S` when None.
+            timeout: seconds; None: :data:`COMMAND_S`.
+
+        Returns:
+            The command's own exit code; 128 plus the number of the signal that killed it.
 
         Raises:
-            CommandError: the program is not there.
-            ConnectionLostError: the connection broke; whether the command ran is not known.
-            TransientError: no answer in time, or the login node cannot be reached just now.
-            LoginError: the login node does not let us in.
+            CommandError: the program does not exist.
+            ConnectionLostError: the connection broke; whether the command ran is unknown.
+            TransientError: no answer in time, or the login node cannot be reached at the moment.
+            LoginError: the login node rejects the login.
         """
         words = list(argv)
         script = _find(words[0]) + join(words)
@@ -86,17 +89,8 @@ class SSHCommandRunner(ConnectedRunner):
         return self._found(Completed(words, answer.returncode or 0, _text(answer.stdout), _text(answer.stderr)))
 
     def run_once(self, argv: Sequence[str], *, token: str, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs ``argv`` unless it was run with this token before, however often the connection is lost meanwhile.
-
-        The answer is that of the one time it ran, whoever asks and whenever.
-
-        Args:
-            token: letters, digits, ``_``, ``.`` and ``-``; unique to what must happen once.
-            timeout: seconds that the command itself may take; :data:`COMMAND_S` when None.
-
-        Raises:
-            CommandError: it is not there, or there is no place for its answer: nothing was started.
-            TransientError: whether it ran is not known, or the login node cannot be reached just now.
+        """Runs ``argv`` at most once per token. See :func:`torchx.schedulers.batch.ssh.once.run_once`; errors as
+        :meth:`run`.
         """
         timeout_s = COMMAND_S if timeout is None else timeout
         find = _find(argv[0])
@@ -111,16 +105,16 @@ class SSHCommandRunner(ConnectedRunner):
         patience: float = 0.0,
         what: str = "a script",
     ) -> Answer:
-        """Runs a script of the POSIX shell to its end; its exit code is in the answer, never None.
+        """Runs a POSIX shell script to completion; the exit code in the answer is never None.
 
         Args:
-            stdin: what it reads; a file is read from its beginning.
-            timeout: seconds of one attempt; :data:`COMMAND_S` when None.
-            patience: for how many seconds a connection that was lost is tried again. The script may run twice then.
-            what: what it is called in errors.
+            stdin: its input; a file is read from the beginning.
+            timeout: time limit of one attempt, seconds; None: :data:`COMMAND_S`.
+            patience: for how many seconds a lost connection is retried. The script may run twice then.
+            what: name of the script in errors.
 
         Raises:
-            BackendError: as :meth:`run`.
+            BackendError: see :meth:`run`.
         """
         timeout_s = COMMAND_S if timeout is None else timeout
         patient_until, pause = 0.0, 0.25
@@ -132,12 +126,14 @@ class SSHCommandRunner(ConnectedRunner):
                 patient_until = patient_until or now + patience
                 lost = isinstance(e, ConnectionLostError)
                 self._was_up = self._was_up or lost
-                # A login node that was never reached is most likely misspelt.
+                # Do not retry a login node that was never reached: most likely it is misspelt.
                 if not self._was_up or now + pause > patient_until:
                     raise
                 if pause == 0.25:  # the first time
-                    told = f"the connection to `{self.target}` was lost, trying again" if lost else f"{e}; trying again"
-                    logger("torchx.ssh").warning(told)
+                    message = (
+                        f"the connection to `{self.target}` was lost, trying again" if lost else f"{e}; trying again"
+                    )
+                    logger("torchx.ssh").warning(message)
                 time.sleep(pause)
                 pause = min(pause * 2, 5.0)
             else:
@@ -145,13 +141,13 @@ class SSHCommandRunner(ConnectedRunner):
                 return answer
 
     def session(self, argv: Sequence[str], *, tty: bool) -> tuple[list[str], bytes, str]:
-        """The ``ssh`` that runs ``argv`` with its own streams for those of the command.
+        """The ``ssh`` command that runs ``argv`` with connected streams.
 
         Returns:
-            Its command line, what it must read first, and the mark behind which each stream of output begins.
+            Its command line, the first bytes of its input, and the mark that precedes each stream of output.
 
         Raises:
-            BackendError: the login node cannot be reached, or does not let us in.
+            BackendError: the login node cannot be reached, or rejects the login.
         """
         self.master.ensure()
         begin = f"printf %s {self._mark}" + ("" if tty else f"; printf %s {self._mark} >&2")
@@ -160,17 +156,17 @@ class SSHCommandRunner(ConnectedRunner):
         return [ssh, *(["-tt"] if tty else []), *words, line], first, self._mark
 
     def lost(self, noise: str, code: int, what: str, *, began: bool) -> Exception:
-        """The error for a session that failed.
+        """The error for a failed session.
 
         Args:
-            noise: what ``ssh`` said.
-            what: what it was to run.
-            began: whether that is known to have been started.
+            noise: output of ``ssh`` itself.
+            what: name of the command.
+            began: whether the command is known to have started.
         """
         return self._error(Answer(None, b"", b"", noise, began=began), code, what)
 
     def _attempt(self, script: str, stdin: bytes | BinaryIO, timeout_s: float, what: str) -> Answer:
-        """Runs the script once. It is tried again only where nothing can have been started."""
+        """Runs the script once. It is retried only if it cannot have started."""
         started = time.monotonic()
         relogins, pause = 0, 0.1
         self.master.ensure()
@@ -178,7 +174,7 @@ class SSHCommandRunner(ConnectedRunner):
             answer, code = self._session(script, stdin, timeout_s, what)
             if answer.returncode is not None:
                 return answer
-            if no_session(answer.noise) and time.monotonic() < started + min(_BUSY_S, timeout_s):
+            if no_session(answer.noise) and time.monotonic() < started + min(BUSY_S, timeout_s):
                 time.sleep(pause)
                 pause = min(pause * 2, 2.0)
             elif no_master(answer.noise) and relogins < _MOST_RELOGINS:
@@ -200,7 +196,7 @@ class SSHCommandRunner(ConnectedRunner):
                 capture_output=True,
                 timeout=timeout_s,
                 check=False,
-                env={**os.environ, "LC_ALL": "C"},
+                env=c_locale(),
                 **given,
             )
         except subprocess.TimeoutExpired as e:
@@ -210,17 +206,17 @@ class SSHCommandRunner(ConnectedRunner):
         return parse(self._mark, done.stdout, done.stderr), done.returncode
 
     def _late(self, timeout_s: float, what: str) -> TransientError:
-        """The error for no answer in time: the command may be slow, or the connection dead."""
+        """The error for a timeout: the command may be slow, or the connection dead."""
         late = TransientError(f"{what} did not end within {timeout_s:g} s on `{self.target}`")
         if what == _PROBE or self._answers():
             return late
-        self.master.leave()
+        self.master.abandon()
         return ConnectionLostError(
             f"`{self.target}` stopped answering during {what}", hint="check the network or the VPN"
         )
 
     def _found(self, done: Completed) -> Completed:
-        """The answer, when the program is there."""
+        """The answer, if the program exists."""
         if done.returncode != _NOT_FOUND or "not found" not in done.stderr:
             return done
         program = done.argv[0]
@@ -233,7 +229,7 @@ class SSHCommandRunner(ConnectedRunner):
         )
 
     def _answers(self) -> bool:
-        """Whether the connection still works: what is slow may be the command alone."""
+        """Whether the connection still works, so that only the command is slow."""
         try:
             answer, _ = self._session("true", b"", _PROBE_S, _PROBE)
         except TransientError:
@@ -249,7 +245,7 @@ class SSHCommandRunner(ConnectedRunner):
             )
         if no_master(noise):
             return login_error(self.target, noise)
-        if code != _SSH_FAILED and not answer.began:  # ssh is content, and our script was never started
+        if code != SSH_FAILED and not answer.began:  # ssh succeeded, but the script never started
             return CommandError(
                 f"the login shell of `{self.target}` does not run commands: {last_line(noise, f'exit code {code}')}",
                 argv=["ssh", self.target],
@@ -257,14 +253,11 @@ class SSHCommandRunner(ConnectedRunner):
                 stderr=noise,
                 hint=f"`ssh {self.target} true` must end with exit code 0",
             )
-        return ConnectionLostError(
-            f"the connection to `{self.target}` was lost during {what}",
-            hint="try again",
-        )
+        return ConnectionLostError(f"the connection to `{self.target}` was lost during {what}", hint="try again")
 
 
 def _word_of(folder: str) -> str:
-    r"""A folder as a word of a script.
+    r"""A folder as a shell word.
 
     >>> _word_of("~/my jobs"), _word_of("/scratch")
     ('"$HOME"/\'my jobs\'', '/scratch')

@@ -1,11 +1,11 @@
-r"""A script as one command line for any login shell, and its answer told apart from everything that shells and ssh say.
+r"""Encodes a script as one command line for any login shell, and separates its output from that of shells and ssh.
 
-``sshd`` hands a command line to the user's login shell: sh, bash, zsh, csh, fish, each with its own rules for quotes.
-The line made here means the same in all of them: it starts ``sh`` with words in single quotes that hold no quote, no
-line end and no ``!``. All else of the script is written as octal digits, which ``printf %b`` (POSIX) turns back.
+``sshd`` passes a command line to the user's login shell: sh, bash, zsh, csh, fish, each with its own quoting rules. The
+line made here has the same meaning in all of them: it starts ``sh`` with words in single quotes that contain no quote,
+line end or ``!``. Other characters of the script are written as octal digits, which ``printf %b`` (POSIX) decodes.
 
-The script's output stands between two marks on stdout and on stderr. What a login script prints before, and a logout
-script or ``ssh`` itself after them, is not taken for output; and where the last mark is missing, so may be output.
+The script's output is enclosed in marks on stdout and stderr. Output of login scripts before it, and of logout scripts
+or ``ssh`` after it, is discarded. If the last mark is missing, the output may be incomplete.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torchx.schedulers.kit.shell import quote
 from torchx.util.records import dataclass
 
 _MOST_LINE = 100_000
-"""Characters of a command line. Linux takes 128 KiB in one argument of a program, and sshd passes the line as one."""
+"""Maximum length of a command line: sshd passes it as one argument, which Linux limits to 128 KiB."""
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_ ./:=,@%+-]")
 _DECODE = """sh -c 'eval "$(printf %b "$1")"' sh '"""
@@ -27,13 +27,13 @@ _READ = "sh -c 'eval \"$(dd bs=1 count={} 2>/dev/null)\"'"
 
 @dataclass(frozen=True)
 class Answer:
-    """What came back from a script.
+    """The result of a script.
 
     Attributes:
-        returncode: of the script; None when its end was not heard of.
+        returncode: of the script; None if its end was not reported.
         stdout, stderr: of the script alone.
-        noise: what else was said on stderr, by ssh for the most part.
-        began: whether the script is known to have been started.
+        noise: other output on stderr, mostly of ssh.
+        began: whether the script is known to have started.
     """
 
     returncode: int | None
@@ -47,7 +47,7 @@ def join(argv: Sequence[str]) -> str:
     """An argv as a line of a POSIX shell.
 
     Raises:
-        CommandError: an argument holds a NUL, which no system passes on.
+        CommandError: an argument contains a NUL character, which no system can pass on.
     """
     if any("\0" in word for word in argv):
         raise CommandError(f"`{argv[0]}` cannot be run: an argument has a NUL character in it", argv=list(argv))
@@ -55,7 +55,7 @@ def join(argv: Sequence[str]) -> str:
 
 
 def enclose(script: str, mark: str) -> str:
-    """``script`` in the C locale, its output between marks, its exit code behind the last one on stderr."""
+    """``script`` in the C locale, its output between marks, its exit code after the last one on stderr."""
     return (
         f"LC_ALL=C; export LC_ALL; printf %s {mark}; printf %s {mark} >&2\n"
         f"(\n{script}\n)\ntorchx_code=$?\n"
@@ -64,7 +64,7 @@ def enclose(script: str, mark: str) -> str:
 
 
 def command_line(script: str) -> tuple[str, bytes]:
-    """A line that makes any login shell run ``script`` in ``sh``, and what must come first on its stdin.
+    """A line that makes any login shell run ``script`` in ``sh``, and the bytes that must come first on its stdin.
 
     >>> command_line("echo $HOME")[0]
     'sh -c \\'eval "$(printf %b "$1")"\\' sh \\'echo \\\\0044HOME\\''
@@ -77,7 +77,7 @@ def command_line(script: str) -> tuple[str, bytes]:
 
 
 def parse(mark: str, stdout: bytes, stderr: bytes) -> Answer:
-    """What the script wrote, and how it ended.
+    """The output of the script, and its exit code.
 
     >>> parse("@", b"Welcome!@out@", b"@err@3;bye").returncode
     3

@@ -1,4 +1,4 @@
-"""The run options that put a cluster behind a login node, and the site that they stand for."""
+"""The run options that select a cluster behind a login node, and the site for them."""
 
 from __future__ import annotations
 
@@ -40,10 +40,10 @@ class LoginNode(Site):
 
 
 def site_of(cfg: Mapping[str, CfgVal]) -> Site:
-    """The site behind ``cfg["ssh"]``. Nothing is connected to yet.
+    """The site for ``cfg["ssh"]``. It does not connect yet.
 
     Raises:
-        ConfigError: that cannot be the name of a host.
+        ConfigError: that is not a valid host.
 
     >>> site_of({"ssh": "me@login"}).name
     'me@login'

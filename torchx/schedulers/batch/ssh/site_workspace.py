@@ -1,4 +1,4 @@
-"""Workspaces of jobs on a cluster: copied here, or to the login node that the jobs go through."""
+"""Workspaces of jobs on a cluster, copied on this machine or to the login node."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ _TAKEN = "site_workspace.job_dirs"
 
 
 class SiteWorkspaceMixin(DirWorkspaceMixin):
-    """As :class:`DirWorkspaceMixin`; with run option ``ssh`` the folder is one of the login node.
+    """Like :class:`DirWorkspaceMixin`; with run option ``ssh`` the folder is on the login node.
 
-    There a job always gets a copy of the workspace, for it cannot run in the folder that it is submitted from: in
-    ``job_dir``, or else in a new folder below ``code`` in torchx's own folder there. A dry run names that folder and
-    hashes the workspace; nothing is sent before the job is submitted.
+    There a job always runs in a copy of the workspace, because the login node does not have the folder of submission:
+    in ``job_dir``, or in a new folder below ``code`` of torchx's own folder. A dry run names that folder and hashes the
+    workspace; nothing is sent before submission.
     """
 
     _named: dict[str, tuple[Workspace, str]] | None = None
@@ -45,13 +45,13 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             set_workspace_hash(role, self._named_folders()[role.image][1])
 
     def discard_workspaces(self, roles: list[Role]) -> None:
-        """As :class:`DirWorkspaceMixin`; of what is named only, there is nothing to remove."""
+        """Like :class:`DirWorkspaceMixin`; folders that are only named need no removal."""
         for role in roles:
             self._named_folders().pop(role.image, None)
         super().discard_workspaces(roles)
 
-    def _bring(self, info: AppDryRunInfo[Any], site: Site, made: list[str]) -> None:
-        """Sends the workspaces that the dry run has named, as they are now; corrects hashes of what changed."""
+    def _upload(self, info: AppDryRunInfo[Any], site: Site, created: list[str]) -> None:
+        """Uploads the workspaces that the dry run has named; corrects hashes of those that have changed since."""
         from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
         from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
@@ -61,10 +61,10 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             if not isinstance(site.commands, SSHCommandRunner):
                 raise NotSupportedError(f"a workspace can be sent to `{site.name}` by SSH only")
             placed = place_workspace(site.commands, workspace, folder)
-            made.append(folder)
+            created.append(folder)
             if placed.hash != promised:
                 self._correct(info, {role.name for role in roles if role.image == folder}, placed.hash)
-        for folder in made:
+        for folder in created:
             del self._named_folders()[folder]
 
     def _correct(self, info: AppDryRunInfo[Any], names: set[str], content: str) -> None:
@@ -75,11 +75,11 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             report_workspace_hash(info, name, content)
 
     def _environments(self, info: AppDryRunInfo[Any]) -> Iterable[tuple[str, dict[str, str]]]:
-        """Name of the role, and environment, of all that a request has environments for."""
+        """All environments in a request, each with the name of its role."""
         return [(role.name, role.env) for role in info._app.roles] if info._app is not None else []
 
     def _name_folder(self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]) -> str:
-        """The folder on the login node that the role's workspace will be in."""
+        """The folder on the login node for the role's workspace."""
         job_dir = str(cfg.get("job_dir") or "")
         if job_dir and not job_dir.startswith("/"):
             raise ConfigError(
@@ -89,10 +89,12 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
         if not job_dir:
             unique = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
             own = str(cfg.get("ssh_dir") or "")
-            if own.startswith("/"):  # there is nothing to ask for
+            if own.startswith("/"):  # no need to connect
                 job_dir = os.path.join(own, "code", unique)
             else:
-                find_site = self._site_of if isinstance(self, SiteScheduler) else site_of  # it keeps its connections
+                find_site = (
+                    self._site_of if isinstance(self, SiteScheduler) else site_of
+                )  # a scheduler reuses its connections
                 job_dir = find_site(cfg).files.torchx_home("code", unique)
         if build_cache.setdefault(_TAKEN, False):
             job_dir = f"{job_dir}.{role.name}"
@@ -100,7 +102,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
         return job_dir
 
     def _named_folders(self) -> dict[str, tuple[Workspace, str]]:
-        """Folders of workspaces that were not sent yet: the workspace, and the hash that it had."""
+        """Folders for workspaces that are not sent yet: the workspace, and its hash at the dry run."""
         if self._named is None:
             self._named = {}
         return self._named
