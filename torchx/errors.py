@@ -8,14 +8,14 @@
     ├── HandleError (ValueError)    exit 2   an app handle or a reference to a run is malformed
     ├── NotFoundError (LookupError) exit 3   no such app, role, replica, run or plugin
     ├── BackendError (RuntimeError) exit 4   the scheduler's backend failed
-    │   ├── CommandError            exit 4   one of its commands did: argv, exit code, stderr
-    │   ├── ParseError (ValueError) exit 4   its answer could not be read: the text is in it
+    │   ├── CommandError            exit 4   one of its commands failed: argv, exit code, stderr
+    │   ├── ParseError (ValueError) exit 4   its answer could not be parsed; ``.text`` holds it
     │   └── TransientError          exit 4   the same call may succeed later
     ├── NotSupportedError (NotImplementedError)  exit 5   this backend cannot do it
     └── MissingDependencyError (ImportError)     exit 6   an extra is not installed
 
-Each class is also the builtin exception that callers already catch. Exit codes
-of the command line: 0 done, 1 the job failed, 2 usage, then as above, 7 the job is gone, 130 interrupted.
+Each class also derives from the builtin exception that callers already catch. Other exit codes of the command line:
+0 success, 1 the job failed, 2 usage error, 7 the scheduler no longer has the job, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ EXIT_INTERRUPTED = 130
 
 
 class TorchXError(Exception):
-    """Base of all errors that torchx raises on purpose.
+    """Base class of all errors that torchx raises on purpose.
 
     Args:
-        message: what failed, with the offending value in backticks, and why.
-        hint: what to do about it; the command line prints it on a line of its own, and a traceback below the message.
+        message: what failed and why, with the offending value in backticks.
+        hint: how to fix it. The command line prints it on its own line; a traceback shows it below the message.
     """
 
     exit_code: int = EXIT_USAGE
@@ -48,7 +48,7 @@ class TorchXError(Exception):
         self.message = message
         self.hint = hint
         if hint:
-            self.__notes__ = [f"hint: {hint}"]  # as add_note does, from Python 3.11 on
+            self.__notes__ = [f"hint: {hint}"]  # what add_note() of Python 3.11 does
 
     def __str__(self) -> str:
         return self.message
@@ -82,9 +82,9 @@ class CommandError(BackendError):
     """A command of the backend failed.
 
     Args:
-        argv: the command as it was run.
+        argv: the command line.
         returncode: its exit code.
-        stderr: what it said.
+        stderr: its standard error.
     """
 
     def __init__(
@@ -103,10 +103,10 @@ class CommandError(BackendError):
 
 
 class ParseError(BackendError, ValueError):
-    """An answer of the backend could not be read.
+    """An answer of the backend could not be parsed.
 
     Args:
-        text: the answer, whole.
+        text: the complete answer.
     """
 
     def __init__(self, message: str = "", *, text: str = "", hint: str = "") -> None:
@@ -115,11 +115,11 @@ class ParseError(BackendError, ValueError):
 
 
 class TransientError(BackendError):
-    """A failure that may pass: the same call is worth trying again."""
+    """A transient failure: retrying the same call may succeed."""
 
 
 class NotSupportedError(TorchXError, NotImplementedError):
-    """This backend has no such capability."""
+    """The backend does not support the operation."""
 
     exit_code = EXIT_NOT_SUPPORTED
 
@@ -131,16 +131,16 @@ class MissingDependencyError(TorchXError, ImportError):
 
 
 def install_extra(name: str) -> str:
-    """The ``pip`` command for the packages that an extra of this torchx asks for.
+    """Return the ``pip`` command that installs the packages of an extra.
 
-    It names the packages, not ``torchx[NAME]``: the ``torchx`` on PyPI is another distribution.
+    It lists the packages instead of ``torchx[NAME]``, because ``torchx`` on PyPI is another distribution.
     """
     import shlex
     from importlib import metadata
 
     try:
-        asked = metadata.requires("torchx") or []
+        requirements = metadata.requires("torchx") or []
     except metadata.PackageNotFoundError:  # sources on PYTHONPATH
-        asked = []
-    packages = [line.partition(";")[0].strip() for line in asked if line.endswith((f"'{name}'", f'"{name}"'))]
+        requirements = []
+    packages = [line.partition(";")[0].strip() for line in requirements if line.endswith((f"'{name}'", f'"{name}"'))]
     return f"pip install {shlex.join(packages)}" if packages else f"install the packages of torchx's extra `{name}`"

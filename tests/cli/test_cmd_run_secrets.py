@@ -55,7 +55,7 @@ def test_the_job_has_the_value_and_nobody_else(torchx: Call, project: Path, monk
         ("HF_TOKEN", "secret `HF_TOKEN`: the variable `HF_TOKEN` is not set here"),
         ("HF_TOKEN=hunter2", "`--secret` takes no value of `HF_TOKEN`: other users see command lines"),
         ("HF_TOKEN=", "`--secret` takes no value of `HF_TOKEN`"),
-        ("HF_TOKEN=hunter2:x", "`--secret` of `HF_TOKEN`: a Secret is a reference to a value, and this is none"),
+        ("HF_TOKEN=hunter2:x", "`--secret` of `HF_TOKEN`: the reference of a Secret has an unknown kind"),
         ("9A=env:X", "`--secret`: the text before `=` is not a valid variable name"),
         ("K=k8s:hf/token", "`local_cwd` cannot take secret `K` from `k8s:hf/token`"),
         ("K=cmd:echo hunter2x; exit 4", "failed with exit code 4"),

@@ -1,4 +1,4 @@
-"""What to run: the job description that every scheduler understands.
+"""The job description that every scheduler understands.
 
 >>> from torchx.specs import AppDef, Role
 >>> AppDef("echo", roles=[Role("echo", image="/tmp", entrypoint="/bin/echo", args=["hello world"])]).name
@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from torchx.specs import api
-from torchx.specs.api import *  # noqa: F403  # what describes a job can be had from both
+from torchx.specs.api import *  # noqa: F403  # `torchx.specs` and `torchx.specs.api` export the same names
 from torchx.specs.mounts import parse_mounts as parse_mounts
 
 GiB = 1024
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 else:
     from torchx.util.reexports import reexports
 
-    # Imported when first used.
     _LAZY = {
         "torchx.component_reader.builders": "materialize_appdef",
         "torchx.plugins": "load_group",

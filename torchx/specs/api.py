@@ -1,6 +1,6 @@
-"""What to run: :class:`AppDef`, its roles, and what they need.
+"""The description of a job: :class:`AppDef`, its roles, and their resources.
 
-Everything that describes a job is importable from here and from ``torchx.specs``.
+``torchx.specs`` exports the same names.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 else:
-    Any = object  # so that typing.get_type_hints can read our classes
+    Any = object  # typing.get_type_hints() must be able to resolve the annotations below
     T = "T"
 
-    class Generic:  # enough of typing.Generic to be subscripted and subclassed
+    class Generic:  # stands in for typing.Generic, which is expensive to import
         __class_getitem__ = classmethod(GenericAlias)
 
 
@@ -105,10 +105,10 @@ Metadata = dict
 
 
 class RetryPolicy(str, Enum):
-    """What is started again when a replica fails, while ``Role.max_retries`` lasts."""
+    """Which replicas are restarted when a replica fails, up to ``Role.max_retries`` times."""
 
     REPLICA = "REPLICA"
-    """Only the replica that failed."""
+    """The failed replica only."""
 
     APPLICATION = "APPLICATION"
     """Every replica of every role."""
@@ -119,15 +119,15 @@ class RetryPolicy(str, Enum):
 
 @dataclass
 class Resource:
-    """What one replica needs.
+    """The resources of one replica.
 
     Args:
-        cpu: number of logical cores; ``-1``: not said.
-        gpu: number of GPUs, none unless asked for.
+        cpu: number of logical cores; ``-1`` for unspecified.
+        gpu: number of GPUs.
         memMB: main memory in MiB.
-        capabilities: what the host must be able to do, in the scheduler's own words.
-        devices: other devices, by name and number: ``{"vpc.amazonaws.com/efa": 4}``.
-        tags: anything that should travel along.
+        capabilities: scheduler-specific requirements on the host.
+        devices: count of other devices by name: ``{"vpc.amazonaws.com/efa": 4}``.
+        tags: arbitrary metadata.
 
     >>> Resource(cpu=1, memMB=128) == Resource(1, 0, 128)
     True
@@ -142,7 +142,7 @@ class Resource:
     devices: dict[str, int] = field(default_factory=dict)
     tags: dict[str, object] = field(default_factory=dict)
 
-    # By hand: gpu, in the middle, may be left out, and memMB behind it may not.
+    # Hand-written because `gpu` is optional while `memMB` after it is required.
     def __init__(  # noqa: PLR0917 - the order of the fields is public
         self,
         cpu: int,
@@ -163,12 +163,12 @@ class Resource:
 
     @property
     def is_unset(self) -> bool:
-        """Whether nobody has said how much is needed: the backend, or its site, knows what is usual there."""
+        """Whether no amounts are specified, so that the defaults of the backend or site apply."""
         return (self.cpu, self.gpu, self.memMB) == (-1, -1, -1)
 
     @staticmethod
     def copy(original: Resource, **capabilities: Any) -> Resource:
-        """A deep copy, with the given capabilities added to its own.
+        """Return a deep copy with additional capabilities.
 
         >>> Resource.copy(Resource(1, 0, 128), spot=True).capabilities
         {'spot': True}
@@ -184,14 +184,14 @@ class Resource:
 
 
 NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
-"""Nothing was asked for, in so many words. Backends that must reserve something refuse a role that carries it."""
+"""An explicitly unspecified resource. Backends that have to reserve resources reject a role with it."""
 
 
 class UnsetResource(Resource):
-    """The resource of a role that was given none: one CPU and 128 MiB, and they are a guess and not a limit.
+    """The default resource of a role: one CPU and 128 MiB, as an estimate and not as a limit.
 
-    A scheduler whose site has defaults leaves it to the site (``is_unset``). It equals :data:`NULL_RESOURCE`, too, by
-    which programs ask whether a role was given a resource.
+    Schedulers whose sites define defaults use those instead (``is_unset``). It compares equal to
+    :data:`NULL_RESOURCE`, because programs use that comparison to test whether a role has a resource.
     """
 
     def __init__(self, cpu: int = 1, gpu: int = 0, memMB: int = 128, **more: Any) -> None:
@@ -208,7 +208,7 @@ class UnsetResource(Resource):
             return True
         return self.is_unset and {**vars(self), **_NULL} == vars(other)
 
-    __hash__ = None  # type: ignore[assignment]  # mutable, as its base
+    __hash__ = None  # type: ignore[assignment]  # mutable, like its base class
 
 
 _NULL = {"cpu": -1, "gpu": -1, "memMB": -1}
@@ -220,20 +220,20 @@ class Role:
 
     Args:
         name: name of the role, unique within the job.
-        image: what the replicas run in: a container image, or a directory for schedulers without containers.
-        min_replicas: an elastic role goes on while this many replicas are left; None: all of them.
+        image: container image, or a directory for schedulers without containers.
+        min_replicas: an elastic role continues as long as this many replicas are left; None requires all of them.
         entrypoint: the program, without arguments.
-        args: its arguments. :class:`macros` are replaced here, in ``env``, ``metadata`` and ``mounts``.
+        args: its arguments. :class:`macros` are substituted in ``args``, ``env``, ``metadata`` and ``mounts``.
         env: environment variables; a value may be a :class:`~torchx.specs.Secret`.
-        num_replicas: how many replicas.
-        max_retries: how often ``retry_policy`` is applied before the job counts as failed.
-        retry_policy: what is started again.
-        resource: what one replica needs; when not said, one CPU and 128 MiB, which no backend makes a limit.
+        num_replicas: number of replicas.
+        max_retries: how often ``retry_policy`` is applied before the job fails.
+        retry_policy: which replicas are restarted after a failure.
+        resource: resources of one replica; by default one CPU and 128 MiB, which no backend enforces.
         port_map: ports to expose, by name: ``{"tensorboard": 6006}``.
-        metadata: anything that only one scheduler understands.
-        mounts: what is mounted into the file system of a replica.
-        workspace: the code to put onto the image.
-        overrides: values of other fields that become known late: whoever reads such a field reads what stands here; see
+        metadata: scheduler-specific settings.
+        mounts: paths, volumes and devices to mount into a replica.
+        workspace: source code to add to the image.
+        overrides: late-bound values of other fields: reading such a field returns the value given here; see
             :meth:`resolve_overrides`.
 
     >>> trainer = Role("trainer", image="pytorch:latest", entrypoint="python", args=["-m", "train"])
@@ -260,21 +260,21 @@ class Role:
     overrides: dict[str, Any] = field(default_factory=dict)
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - a hook
-        """Hook for subclasses: may change the request before it is submitted.
+        """Hook for subclasses: change the request before it is submitted.
 
         Args:
             scheduler: name of the scheduler.
-            dryrun_info: what would be submitted.
+            dryrun_info: the request.
 
-        Returns: what shall be submitted instead; here, the same.
+        Returns: the request to submit instead; by default ``dryrun_info`` unchanged.
         """
         return dryrun_info
 
     def resolve_overrides(self) -> None:
-        """Puts the values of ``overrides`` into the fields that they name, and empties it.
+        """Move the values of ``overrides`` into the fields that they name.
 
-        A value may be the value itself, a function without arguments that returns it, or an awaitable of it (an image
-        that is still being built, say). The Runner calls this on its own copy of the role, before it submits.
+        A value may be the value itself, a function without arguments that returns it, or an awaitable, for example of
+        an image that is still being built. The Runner calls this on its own copy of the role before it submits.
 
         Raises:
             SpecError: a name is not a field of the role.
@@ -299,8 +299,7 @@ class Role:
 
 
 class _Overrides:
-    """The field ``overrides`` of a role. Where there are some, or somebody may add some, fields are read through them:
-    from then on, for no other role shall pay for it."""
+    """Descriptor of ``Role.overrides``: installs the slower :func:`_read_field` once any role uses overrides."""
 
     def __get__(self, role: Role, owner: type[Role] | None = None) -> dict[str, Any]:
         self._watch()
@@ -318,13 +317,13 @@ class _Overrides:
 
 
 def _read_field(role: Role, name: str) -> Any:
-    """An override is seen when the field that it names is read."""
+    """``Role.__getattribute__``: reading an overridden field returns the override."""
     own = object.__getattribute__(role, "__dict__")
     overrides = own.get("overrides")
     if overrides and name in overrides and name in own:
         from torchx.specs.overrides import value_of
 
-        overrides[name] = value_of(overrides[name])  # kept: a coroutine can be awaited once
+        overrides[name] = value_of(overrides[name])  # stored: a coroutine can be awaited only once
         return overrides[name]
     return object.__getattribute__(role, name)
 
@@ -337,9 +336,9 @@ class AppDef:
     """A job: a name, and one or more roles.
 
     Args:
-        name: name of the job; the scheduler makes a unique id out of it.
-        roles: the sets of replicas.
-        metadata: strings that only the scheduler understands.
+        name: name of the job; the scheduler derives a unique id from it.
+        roles: the roles, each a set of replicas.
+        metadata: scheduler-specific strings.
 
     >>> AppDef("echo", roles=[Role("echo", image="/tmp", entrypoint="/bin/echo", args=["hello"])]).roles[0].args
     ['hello']
@@ -363,35 +362,35 @@ class AppDef:
 
 
 class AppDryRunInfo(Generic[T]):
-    """What would be submitted. ``print`` it to see it.
+    """The request that a scheduler would submit; ``print`` shows it.
 
     Args:
         request: the scheduler's own description of the job.
-        fmt: renders it for people.
+        fmt: renders the request as readable text.
 
     >>> AppDryRunInfo({"job": "echo"}, lambda request: f"submits {request['job']}")
     submits echo
     """
 
-    _notices: dict[str, Any] | None = None  # what a backend with `SendsNotices` gives its job, addresses included
-    _at_end: bytes = b""  # what a backend that can do so runs at the end; see torchx.runner.notices
-    _sample_s: float | None = None  # between two samples of what replicas use; 0: none are taken; None: as ever
-    _source: Any = None  # a GitState, where it is not that of the current directory
+    _notices: dict[str, Any] | None = None  # notification settings for backends with `SendsNotices`, with addresses
+    _at_end: bytes = b""  # script for backends that can run one at the end; see torchx.runner.notices
+    _sample_s: float | None = None  # interval of resource usage samples; 0 takes none, None uses the default
+    _source: Any = None  # the GitState, if it is not that of the current directory
 
     def __init__(self, request: T, fmt: Callable[[T], str]) -> None:
         self.request = request
         self._fmt = fmt
-        # Filled in by the scheduler and the Runner.
+        # Set by the scheduler and the Runner.
         self._app: AppDef | None = None
         self._cfg: Mapping[str, CfgVal] = {}
         self._scheduler: str | None = None
-        # Filled in by the Runner alone.
+        # Set by the Runner only.
         self._settings: Mapping[str, Setting] | None = None
         self._parent_run_id: str | None = None
         self._record: dict[str, Any] | None = None
-        self._secrets: dict[str, str] = {}  # reference to value, as they are looked up
-        self._tags: dict[str, str] = {}  # for the record, see torchx.runs.records
-        # By role: what the scheduler reports while it submits; see torchx.specs.images.
+        self._secrets: dict[str, str] = {}  # reference -> resolved value
+        self._tags: dict[str, str] = {}  # for the run registry, see torchx.runs.records
+        # By role, reported by the scheduler while it submits; see torchx.specs.images.
         self._image_digests: dict[str, str] = {}
         self._workspace_hashes: dict[str, str] = {}
 
@@ -400,7 +399,7 @@ class AppDryRunInfo(Generic[T]):
 
 
 def TORCHX_HOME(*subdir_paths: str) -> pathlib.Path:
-    """Path below the torchx home directory (``$TORCHX_HOME``, else ``~/.torchx``); the directory is created.
+    """Return a path below the torchx home directory (``$TORCHX_HOME`` or ``~/.torchx``) and create the directory.
 
     >>> TORCHX_HOME("out").name
     'out'

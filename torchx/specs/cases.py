@@ -1,14 +1,14 @@
-"""``snake_case`` and ``camelCase``, one into the other."""
+"""Conversion between ``snake_case`` and ``camelCase``."""
 
 from __future__ import annotations
 
 
 class cases:  # noqa: N801 - a public name
-    """Names of fields as Python writes them, and as JSON and Kubernetes do."""
+    """Convert names between Python style and the style of JSON and Kubernetes."""
 
     @staticmethod
     def camel_to_snake(name: str) -> str:
-        """``podIP`` to ``pod_ip``.
+        """Convert ``podIP`` to ``pod_ip``.
 
         >>> cases.camel_to_snake("nodeSelector"), cases.camel_to_snake("HTTPProxy"), cases.camel_to_snake("podIP")
         ('node_selector', 'http_proxy', 'pod_ip')
@@ -23,7 +23,7 @@ class cases:  # noqa: N801 - a public name
 
     @staticmethod
     def option(name: str) -> str:
-        """Any way to write the name of an option, as Python writes it.
+        """Normalize the name of an option to ``snake_case``.
 
         >>> cases.option("mailType"), cases.option("mail-type"), cases.option("mail_type")
         ('mail_type', 'mail_type', 'mail_type')
@@ -32,7 +32,7 @@ class cases:  # noqa: N801 - a public name
 
     @staticmethod
     def snake_to_camel(name: str) -> str:
-        """``node_selector`` to ``nodeSelector``.
+        """Convert ``node_selector`` to ``nodeSelector``.
 
         >>> cases.snake_to_camel("node_selector"), cases.snake_to_camel("name")
         ('nodeSelector', 'name')

@@ -16,14 +16,13 @@ FALSE = ("false", "0", "no", "off")
 
 
 def split_options(text: str, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The options of a literal: name and text of the value, quotes and all.
+    """Split a literal into ``(name, text of the value)`` pairs; quotes are kept.
 
     Args:
-        text: the literal.
-        known: the options there are: what follows a ``;`` is a new option only if it begins with one of their names.
+        known: names of the known options: after a ``;`` a new option begins only with one of these.
 
     Raises:
-        ConfigError: text before the first name.
+        ConfigError: there is text before the first name.
     """
     name = ""
     value = ""
@@ -46,15 +45,15 @@ def split_options(text: str, known: Mapping[str, Any]) -> Iterator[tuple[str, st
 
 
 def join_options(cfg: Mapping[str, CfgVal]) -> str:
-    """The literal of options, the inverse of splitting and casting."""
+    """Return the literal for the given options, which :func:`split_options` and :func:`cast` read back."""
     return ",".join(f"{name}={_literal(value)}" for name, value in cfg.items() if value is not None)
 
 
 def cast(text: str, tp: Any) -> CfgVal:
-    """The value of type ``tp`` that ``text`` stands for.
+    """Convert ``text`` to type ``tp``.
 
     Raises:
-        ConfigError: it stands for none.
+        ConfigError: the text is not a value of that type.
 
     >>> cast("yes", bool), cast("A:1;B:x=y", dict[str, str])
     (True, {'A': '1', 'B': 'x=y'})
@@ -102,17 +101,17 @@ def _is_name(text: str) -> bool:
 
 
 def pieces(text: str, separators: str = ",;", marks: str = "=:") -> Iterator[tuple[str, str]]:
-    """The pieces of a text, each with the separator before it. One in quotes does not divide.
+    """Split a text at separators outside of quotes; yields ``(preceding separator, piece)``.
 
     Args:
-        marks: what ends a name: quotes stand around a whole piece, or begin behind a mark.
+        marks: characters that end a name: a quote opens at the start of a piece or after a mark.
 
     >>> [piece for _, piece in pieces("a='1,2',b,\\"c;d\\"")]
     ["a='1,2'", 'b', '"c;d"']
     """
     separator = ""
     start = i = 0
-    opening = True  # a quote here would open a value or an item, it is not just a character in it
+    opening = True  # whether a quote at this position would open a quoted value
     while i < len(text):
         char = text[i]
         if opening and char in "'\"":
@@ -129,7 +128,7 @@ def pieces(text: str, separators: str = ",;", marks: str = "=:") -> Iterator[tup
 
 
 def unquote(text: str) -> str:
-    """The text without the quotes around it, if there are any; a backslash in them keeps a quote or a backslash.
+    r"""Remove the quotes around a text, if any, and unescape ``\\`` and the escaped quote inside.
 
     >>> unquote('"a, b"'), unquote("it's")
     ('a, b', "it's")
@@ -142,10 +141,10 @@ def unquote(text: str) -> str:
 
 
 def _closing_quote(text: str, start: int, after: str = ",;:=") -> int:
-    """Where the quote that opens at ``start`` closes; 0 when it does not, or closes in the middle of a word.
+    """Return the index of the quote that closes the one at ``start``; 0 if none does, or not at the end of a word.
 
     Args:
-        after: what may stand behind it, if it is not the end.
+        after: characters that may follow the closing quote.
     """
     quote = text[start : start + 1]
     if quote not in ("'", '"'):

@@ -1,6 +1,6 @@
-"""What configuration files say about specs: asked for here, answered by the Runner's room, which knows the files.
+"""Named resources from configuration files, which ``torchx.runner`` provides.
 
-A module of its own, so that the Runner's room can give its answer at the import of it without importing any resource.
+A separate module, so that importing ``torchx.runner`` imports no resource tables.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ _provider: Callable[[], Mapping[str, str]] = dict
 
 
 def provide_named_resources(provider: Callable[[], Mapping[str, str]]) -> None:
-    """Says where the resources of section ``[named_resources]`` come from.
+    """Set the source of the resources of section ``[named_resources]``.
 
     Args:
-        provider: called at each lookup; returns names and the text of their values, see
-            :func:`torchx.specs.named_resources.parse_resource`.
+        provider: called at each lookup; returns a mapping of names to texts that
+            :func:`torchx.specs.named_resources.parse_resource` parses.
     """
     global _provider
     _provider = provider
 
 
 def named_resources() -> Mapping[str, str]:
-    """Names and texts of the configured resources; none in a program that has not imported ``torchx.runner``."""
+    """Return the configured resources as texts by name; empty unless ``torchx.runner`` is imported."""
     return _provider()

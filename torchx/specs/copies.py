@@ -1,4 +1,4 @@
-"""Deep copies of plain data, many times quicker than ``copy.deepcopy``, which is the fallback."""
+"""Deep copies of plain data, many times faster than ``copy.deepcopy``, which is the fallback."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ if TYPE_CHECKING:
     from typing import Any
 
 ATOMS: set[type] = {str, int, float, bool, bytes, complex, type(None)}
-"""What cannot change is its own copy. Classes of enumerations come in when they are first met."""
+"""Immutable types, which need no copy. Enum classes are added when they are first seen."""
 
 _CONTAINERS = frozenset({dict, list})
 
-_copiers: dict[type, Callable[[Any], Any]] = {}  # of the other classes, as they are met
+_copiers: dict[type, Callable[[Any], Any]] = {}  # cache for all other classes
 
 
 def copy_data(value: Any) -> Any:
-    """A deep copy of ``value``; anything but dicts, lists, tuples, records and atoms is left to ``copy.deepcopy``.
+    """Return a deep copy of ``value``. ``copy.deepcopy`` copies all but dicts, lists, tuples, records and atoms.
 
-    Unlike there, an object that occurs twice is copied twice.
+    Unlike ``copy.deepcopy``, it copies an object that occurs twice two times.
 
     >>> original = {"a": [1, {"b": 2}]}
     >>> duplicate = copy_data(original)
@@ -44,7 +44,7 @@ def copy_data(value: Any) -> Any:
 
 
 def _copier_of(kind: type) -> Callable[[Any], Any]:
-    """How objects of a class other than dict, list and the atoms are copied."""
+    """Return the copy function for a class other than dict, list and the atoms."""
     if kind is tuple:
         return lambda value: tuple([copy_data(v) for v in value])
     if issubclass(kind, Enum):
@@ -61,10 +61,10 @@ def _copier_of(kind: type) -> Callable[[Any], Any]:
 
 
 def copy_fields(record: Any, *, shallow: str = "") -> Any:
-    """A deep copy of an object whose state is its ``__dict__``, of the same class.
+    """Return a deep copy of an object whose state is its ``__dict__``.
 
     Args:
-        shallow: name of a field whose dict is new, and whose values are not.
+        shallow: name of a dict field that is copied one level deep only.
     """
     new = record.__class__.__new__(record.__class__)
     fields = new.__dict__ = record.__dict__.copy()
@@ -72,7 +72,7 @@ def copy_fields(record: Any, *, shallow: str = "") -> Any:
         kind = value.__class__
         if kind in ATOMS:
             continue
-        if kind in _CONTAINERS and not value:  # as most fields of most roles are
+        if kind in _CONTAINERS and not value:  # the common case
             fields[name] = kind()
         else:
             fields[name] = dict(value) if name == shallow else copy_data(value)

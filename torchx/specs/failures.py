@@ -1,12 +1,12 @@
-"""Why a replica failed: the JSON text in the ``structured_error_msg`` of a status, written and read.
+"""The ``structured_error_msg`` of a status: JSON that describes why a replica failed.
 
-The text is what torchelastic writes to ``$TORCHELASTIC_ERROR_FILE``, so that such a file can be passed on as it is::
+The format is the one that torchelastic writes to ``$TORCHELASTIC_ERROR_FILE``, so such a file can be used unchanged::
 
     {"message": {"message": "RuntimeError: boom", "errorCode": 1,
                  "extraInfo": {"py_callstack": "Traceback ...", "timestamp": "1700000000"}},
      "signal": "SIGKILL", "class": "oom", "evidence": "...", "rank": 3, "role": "trainer", "replica": 1, "host": "n1"}
 
-``signal`` and what follows it are ours. Every key but ``message`` may be missing, and ``message`` may be a plain
+torchx adds ``signal`` and the keys after it. All keys except ``message`` are optional, and ``message`` may be a plain
 string. Unknown keys are ignored.
 """
 
@@ -18,8 +18,7 @@ from torchx.util.records import dataclass
 
 _NONE = "<NONE>"
 _SUMMARY_CHARS = 400
-_WHO = {"role": str, "host": str, "rank": int, "replica": int, "kind": str, "evidence": str}
-_OFTEN = {"SIGKILL": " (often: out of memory)"}
+_EXTENSIONS = {"role": str, "host": str, "rank": int, "replica": int, "kind": str, "evidence": str}
 
 
 @dataclass(frozen=True)
@@ -27,17 +26,17 @@ class Failure:
     """Why a replica failed.
 
     Args:
-        message: what happened, usually ``ExceptionName: text``; it may have several lines.
-        exit_code: of the process; None when it did not exit by itself, or it is not known.
-        signal: name of the signal that ended it, for example ``SIGKILL``; empty when none did.
+        message: error message, usually ``ExceptionName: text``; may have several lines.
+        exit_code: exit code of the process; None if it is unknown, or a signal killed the process.
+        signal: name of the signal that killed the process, for example ``SIGKILL``; empty if none did.
         traceback: the Python traceback, or the last lines of stderr.
-        timestamp: when, in seconds since the epoch; 0 when not known.
-        rank: global rank of the worker that failed, where torchrun or the worker itself says it.
-        kind: class of the cause, a word of ``torchx.schedulers.failures.classes.CLASSES``; ``class`` in the JSON text.
-        evidence: the line that decided the class.
-        role: name of the role of the replica that failed.
-        replica: number of that replica in its role.
-        host: where it ran.
+        timestamp: time of the failure as Unix time in seconds; 0 if unknown.
+        rank: global rank of the failed worker, if torchrun or the worker reports it.
+        kind: failure class, one of ``torchx.schedulers.failures.classes.CLASSES``; ``class`` in the JSON text.
+        evidence: the log line that determined the class.
+        role: name of the role of the failed replica.
+        replica: index of the failed replica within its role.
+        host: host name of the failed replica.
     """
 
     message: str = ""
@@ -53,7 +52,7 @@ class Failure:
     host: str = ""
 
     def summary(self) -> str:
-        """What happened, in one line and without who it was.
+        """Describe the failure in one line, without role, replica and host.
 
         >>> Failure("RuntimeError: boom", exit_code=1).summary()
         'exit code 1: RuntimeError: boom'
@@ -63,8 +62,8 @@ class Failure:
         parts = []
         message = " ".join(self.message.split())
         if self.signal:
-            guess = _OFTEN.get(self.signal, "") if not message and self.kind in ("", "unknown") else ""
-            parts.append(f"killed by {self.signal}{guess}")
+            guess = self.signal == "SIGKILL" and not message and self.kind in ("", "unknown")
+            parts.append(f"killed by {self.signal}{' (often: out of memory)' if guess else ''}")
         elif self.exit_code is not None:
             parts.append(f"exit code {self.exit_code}")
         if message:
@@ -72,21 +71,21 @@ class Failure:
         return ": ".join(parts)
 
     def to_structured_msg(self) -> str:
-        """The JSON text; :func:`parse_failure` reads it back."""
+        """Return the JSON text, which :func:`parse_failure` reads back."""
         import json
 
         message: dict[str, Any] = {"message": self.message}
         if self.exit_code is not None:
             message["errorCode"] = self.exit_code
         message["extraInfo"] = {"py_callstack": self.traceback, "timestamp": str(int(self.timestamp))}
-        ours = {"signal": self.signal, **{_key(name): getattr(self, name) for name in _WHO}}
+        ours = {"signal": self.signal, **{_key(name): getattr(self, name) for name in _EXTENSIONS}}
         return json.dumps(
             {"message": message, **{key: value for key, value in ours.items() if value not in ("", None)}}
         )
 
 
 def parse_failure(structured_error_msg: str | None) -> Failure | None:
-    """Reads a ``structured_error_msg``. Text that is not JSON is the message itself; None when there is nothing to say.
+    """Parse a ``structured_error_msg``. Text that is not JSON becomes the message. Returns None for an empty text.
 
     >>> parse_failure('{"message": {"message": "ValueError: x", "extraInfo": {"timestamp": "7"}}}').summary()
     'ValueError: x'
@@ -114,10 +113,10 @@ def parse_failure(structured_error_msg: str | None) -> Failure | None:
         signal=_text(data.get("signal")),
         traceback=_text(extra.get("py_callstack")),
         timestamp=_seconds(extra.get("timestamp", data.get("timestamp"))),
-        **{name: data[_key(name)] for name, kind in _WHO.items() if type(data.get(_key(name))) is kind},
+        **{name: data[_key(name)] for name, kind in _EXTENSIONS.items() if type(data.get(_key(name))) is kind},
     )
-    known = failure.summary() or failure.traceback or failure.kind
-    return failure if known else Failure(text)
+    has_content = failure.summary() or failure.traceback or failure.kind
+    return failure if has_content else Failure(text)
 
 
 def _key(name: str) -> str:

@@ -1,4 +1,4 @@
-"""App handles: ``{scheduler}://{session}/{app_id}``, the name of a job that every verb takes."""
+"""App handles: ``{scheduler}://{session}/{app_id}``, which identify a job in every command."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
 
     class ParsedAppHandle(namedtuple("ParsedAppHandle", "scheduler_backend session_name app_id")):
-        """The three parts of an app handle; unpacks like a tuple, and ``str()`` of it is the handle."""
+        """The three parts of an app handle; a named tuple whose ``str()`` is the handle."""
 
         __slots__ = ()
 
@@ -28,7 +28,7 @@ else:
 
 
 FOREIGN = "foreign"
-"""The session of jobs that torchx did not launch, see :mod:`torchx.schedulers.foreign`."""
+"""The session of jobs that torchx did not launch; see :mod:`torchx.schedulers.foreign`."""
 
 AppHandle = str
 """``{scheduler}://{session}/{app_id}``, for example ``kubernetes://torchx/my_job_123``."""
@@ -44,7 +44,7 @@ class MalformedAppHandleException(HandleError):
 
 
 class UnknownAppException(NotFoundError):
-    """The scheduler knows no such job."""
+    """The scheduler has no such job."""
 
     def __init__(self, app_handle: AppHandle) -> None:
         super().__init__(
@@ -58,8 +58,8 @@ class UnknownSchedulerException(NotFoundError):
     """No scheduler of that name is installed.
 
     Args:
-        scheduler_backend: the name that was asked for.
-        known: the names there are, for the hint.
+        scheduler_backend: the requested name.
+        known: the available names, for the hint.
     """
 
     def __init__(self, scheduler_backend: str, known: Iterable[str] = ()) -> None:
@@ -70,7 +70,7 @@ class UnknownSchedulerException(NotFoundError):
 
 
 def make_app_handle(scheduler_backend: str, session_name: str, app_id: str) -> str:
-    """The app handle of its three parts.
+    """Build an app handle from its three parts.
 
     >>> make_app_handle("kubernetes", "torchx", "my_job_123")
     'kubernetes://torchx/my_job_123'
@@ -79,7 +79,7 @@ def make_app_handle(scheduler_backend: str, session_name: str, app_id: str) -> s
 
 
 def parse_app_handle(app_handle: str) -> ParsedAppHandle:
-    """The three parts of an app handle. The session may be empty; the app id may contain slashes.
+    """Split an app handle into its three parts. The session may be empty; the app id may contain slashes.
 
     Raises:
         MalformedAppHandleException: the text is not a handle.
@@ -96,7 +96,7 @@ def parse_app_handle(app_handle: str) -> ParsedAppHandle:
 
 
 def _printable(text: str) -> bool:
-    # White space and control characters never come from us: they come from a line pasted with more than the handle.
+    # No handle contains white space or control characters: they come from a pasted line with more than the handle.
     return text.isprintable() and " " not in text
 
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of definitions, statuses and lists: HTML for any theme, that no value can break out of."""
+"""HTML for notebooks: job definitions, statuses and lists. All values are escaped; the colours suit any theme."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _COLORS = {
     "SUBMITTED": "#6e7781",
     "CANCELLED": "#9a6700",
 }
-_ELSE = "#57606a"
+_OTHER_COLOR = "#57606a"
 _BADGE = "display:inline-block;padding:0 .6em;border-radius:1em;color:#fff;font-size:85%;background:"
 _BOX = "border:1px solid #8884;border-radius:6px;padding:.6em .9em;margin:.2em 0;max-width:72em"
 _CELL = "text-align:left;padding:.1em 1.2em .1em 0;vertical-align:top"
@@ -33,7 +33,7 @@ _TRACEBACK_LINES = 12
 
 
 def status_html(status: AppStatus, handle: str = "") -> str:
-    """A status as a card: the state, the cause of a failure, and a line for each role.
+    """Render a status as a card: the state, the cause of a failure, and a row for each role.
 
     >>> from torchx.specs import AppState, AppStatus
     >>> "SUCCEEDED" in status_html(AppStatus(AppState.SUCCEEDED), "local_cwd://torchx/x")
@@ -42,9 +42,9 @@ def status_html(status: AppStatus, handle: str = "") -> str:
     parts = list(_facts(status))
     state = str(status.state)
     failure = None if state == "SUCCEEDED" else parse_failure(status.structured_error_msg)
-    said = status.msg if status.msg not in _NONE else failure.summary() if failure else ""
-    if said:
-        parts.append(f'<div style="margin-top:.4em">{_text(said)}</div>')
+    message = status.msg if status.msg not in _NONE else failure.summary() if failure else ""
+    if message:
+        parts.append(f'<div style="margin-top:.4em">{_text(message)}</div>')
     if failure is not None:
         trace = "\n".join(failure.traceback.strip("\n").splitlines()[-_TRACEBACK_LINES:])
         parts += [f'<pre style="{_PRE}">{_text(trace)}</pre>'] if trace else []
@@ -53,7 +53,7 @@ def status_html(status: AppStatus, handle: str = "") -> str:
 
 
 def app_html(app: AppDef) -> str:
-    """A definition as a table of its roles, secrets masked.
+    """Render a job definition as a table of its roles, with secrets masked.
 
     >>> from torchx.specs import AppDef, Role
     >>> "python -m train" in app_html(AppDef("a", [Role("r", "img", entrypoint="python", args=["-m", "train"])]))
@@ -70,7 +70,7 @@ def app_html(app: AppDef) -> str:
 
 
 def jobs_html(jobs: Iterable[Any]) -> str:
-    """Runs on record, or the jobs of a scheduler, as a table."""
+    """Render runs of the run registry, or jobs of a scheduler, as a table."""
     rows = []
     for job in jobs:
         begun, ended = getattr(job, "created_at", None), getattr(job, "ended_at", None)
@@ -81,12 +81,12 @@ def jobs_html(jobs: Iterable[Any]) -> str:
 
 
 def card(state: str, title: str, text: str) -> str:
-    """A card with a state, a title and a line of text."""
+    """Render a card with a state, a title and a line of text."""
     return _card(state, title, f"<div>{_text(text)}</div>")
 
 
 def _card(state: str, title: str, inner_html: str) -> str:
-    badge = f'<span style="{_BADGE}{_COLORS.get(state, _ELSE)}">{_text(state)}</span>'
+    badge = f'<span style="{_BADGE}{_COLORS.get(state, _OTHER_COLOR)}">{_text(state)}</span>'
     code = f" <code>{_text(title)}</code>" if title else ""
     return f'<div style="{_BOX}"><div>{badge}{code}</div>{inner_html}</div>'
 
@@ -102,7 +102,7 @@ def _facts(status: AppStatus) -> Iterator[str]:
     if times:
         yield f'<div style="opacity:.75">{_text(" · ".join(times))}</div>'
     url = status.ui_url or ""
-    if url.startswith(("http://", "https://")):  # nothing else that a scheduler says becomes a link
+    if url.startswith(("http://", "https://")):  # other schemes, such as `javascript:`, must not become links
         yield f'<div><a href="{_text(url)}" target="_blank" rel="noopener noreferrer">{_text(url)}</a></div>'
 
 
@@ -129,5 +129,4 @@ def _row(role: RoleStatus) -> tuple[str, str, str]:
 
 
 def _text(value: str) -> str:
-    # Control characters would be invisible at best; html.escape takes care of quotes, too.
     return html.escape("".join(c if c.isprintable() or c in "\n\t" else "?" for c in value))

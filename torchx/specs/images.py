@@ -1,11 +1,11 @@
-"""Which image and which code a role really runs: whoever finds it out says so here, and the record reads it here.
+"""Digests of the image and the code that a role actually runs.
 
-A tag such as ``latest`` says little about a job a month later; the digest says exactly what ran. Builders and
-schedulers learn it at different times, so there are two ways to tell:
+A tag such as ``latest`` does not identify an image a month later; a digest does. There are two ways to set it:
 
-* :func:`set_image_digest` while the role is made (builders; a scheduler that resolves the image in its dryrun):
-  the replicas see it as ``$TORCHX_IMAGE_DIGEST``.
-* :func:`report_image_digest` from ``Scheduler.schedule`` on (an engine that says what it pulled): for the record.
+* :func:`set_image_digest` while the role is built, by workspace builders or by a scheduler that resolves the image in
+  its dry run. Replicas see the digest as ``$TORCHX_IMAGE_DIGEST``.
+* :func:`report_image_digest` in ``Scheduler.schedule``, by an engine that reports which image it pulled. The run
+  registry records this digest.
 
 >>> from torchx.specs.api import AppDryRunInfo, Role
 >>> role = Role(name="trainer", image="repo/train:latest", entrypoint="python")
@@ -28,13 +28,12 @@ from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDryRunInfo, Role
 
 # https://github.com/opencontainers/image-spec/blob/main/descriptor.md#digests; Podman's ids are bare hex digits.
-# Compiled when there is one to read: most roles have none, and every command would pay for it.
 _DIGEST = r"(?:(?P<name>[^\s@]+)@)?(?P<digest>sha256:[0-9a-f]{64}|sha512:[0-9a-f]{128})"
 _ID = r"[0-9a-f]{64}"
 
 
 class NamesOnly:
-    """While it is entered, builders of images name the image that they would build, and build none: for dry runs.
+    """Context manager for dry runs: image builders compute the name of the image, but do not build it.
 
     >>> with NamesOnly():
     ...     NamesOnly.on
@@ -53,29 +52,25 @@ class NamesOnly:
 
 
 def set_image_digest(role: Role, digest: str) -> None:
-    """Puts the digest of the role's image into the role's environment, as ``TORCHX_IMAGE_DIGEST``.
+    """Set ``TORCHX_IMAGE_DIGEST`` in the role's environment.
 
     Args:
-        digest: ``name@sha256:<hex>`` for an image that a registry has, so that it can be pulled again by it;
+        digest: ``name@sha256:<hex>`` for an image in a registry, so that it can be pulled again;
             ``sha256:<hex>`` (or the bare hex digits) for the id of an image that only a local engine has. Anything
-            else takes the variable away: not to know is better than to say what is wrong.
+            else removes the variable: no digest is better than a wrong one.
     """
     _set(role, ENV_IMAGE_DIGEST, digest_in(digest))
 
 
 def set_workspace_hash(role: Role | dict[str, str], content_hash: str) -> None:
-    """Puts the hash of the role's workspace into its environment, as ``TORCHX_WORKSPACE_HASH``; empty removes it.
-
-    Args:
-        role: or an environment that was made of its own.
-    """
+    """Set ``TORCHX_WORKSPACE_HASH`` in the environment of a role, or in a given environment; empty removes it."""
     _set(role, ENV_WORKSPACE_HASH, content_hash)
 
 
 def report_image_digest(info: AppDryRunInfo[Any], role_name: str, digest: str) -> None:
-    """Records which image a role of this request runs; for ``Scheduler.schedule``.
+    """Report the image that a role runs, from ``Scheduler.schedule``.
 
-    It goes before what :func:`set_image_digest` said. What is not a digest is ignored.
+    It takes precedence over :func:`set_image_digest`. A text that is not a digest is ignored.
     """
     found = digest_in(digest)
     if found:
@@ -83,24 +78,24 @@ def report_image_digest(info: AppDryRunInfo[Any], role_name: str, digest: str) -
 
 
 def reported_image_digests(info: AppDryRunInfo[Any]) -> dict[str, str]:
-    """Role name -> digest, as given to :func:`report_image_digest`."""
+    """Return the digests given to :func:`report_image_digest`, by role name."""
     return dict(info._image_digests)
 
 
 def report_workspace_hash(info: AppDryRunInfo[Any], role_name: str, content_hash: str) -> None:
-    """Records which code was sent for a role, where it changed since the dry run."""
+    """Report the hash of the code sent for a role, if it changed since the dry run."""
     info._workspace_hashes[role_name] = content_hash
 
 
 def reported_workspace_hashes(info: AppDryRunInfo[Any]) -> dict[str, str]:
-    """Role name -> hash, as given to :func:`report_workspace_hash`."""
+    """Return the hashes given to :func:`report_workspace_hash`, by role name."""
     return dict(info._workspace_hashes)
 
 
 def image_digests(roles: Iterable[Role]) -> dict[str, str]:
-    """Role name -> digest of its image: from its environment, or from its image where that names one.
+    """Return image digests by role name, from the role's environment or its image reference.
 
-    Roles whose digest nobody knows are left out.
+    Roles without a digest are omitted.
 
     >>> from torchx.specs.api import Role
     >>> image_digests([Role(name="a", image="busybox:1", entrypoint="x")])
@@ -111,12 +106,12 @@ def image_digests(roles: Iterable[Role]) -> dict[str, str]:
 
 
 def workspace_hashes(roles: Iterable[Role]) -> dict[str, str]:
-    """Role name -> hash of its workspace; roles without one are left out."""
+    """Return workspace hashes by role name; roles without one are omitted."""
     return {role.name: role.env[ENV_WORKSPACE_HASH] for role in roles if role.env.get(ENV_WORKSPACE_HASH)}
 
 
 def digest_in(text: str) -> str:
-    """``text`` if it is a digest or a reference by digest, tag dropped; else the empty string.
+    """Return a digest, or a reference by digest without its tag; the empty string if ``text`` is neither.
 
     >>> digest_in("reg:5000/a:latest@sha256:" + "0" * 64) == "reg:5000/a@sha256:" + "0" * 64
     True

@@ -1,4 +1,4 @@
-"""Placeholders in a role that only the scheduler can fill in."""
+"""Placeholders in a role that the scheduler substitutes."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.specs.api import Role
-    from torchx.specs.mounts import BindMount, DeviceMount, VolumeMount
+    from torchx.specs.mounts import Mount
 
 __all__ = ["macros"]
 
 
 class macros:  # noqa: N801 - a public name
-    """Names that a role's ``entrypoint``, ``args``, ``env``, ``metadata`` and ``mounts`` may contain.
+    """Placeholders for a role's ``entrypoint``, ``args``, ``env``, ``metadata`` and ``mounts``.
 
-    Only these five are replaced; any other ``$``, ``$$`` or ``${...}`` is left as it is, for the shell. ``$${``
-    stands for a ``${`` that is not the beginning of a macro: components write ``$${`` + ``macros.rank0_env`` + ``}``
-    for a variable of the shell whose name is the macro's value.
+    Only these five are substituted; any other ``$``, ``$$`` or ``${...}`` is left unchanged, for the shell. ``$${``
+    escapes a ``${``: components write ``$${`` + ``macros.rank0_env`` + ``}`` for the shell variable whose name is the
+    value of the macro.
 
     >>> role_args = ["--id", macros.app_id, "${HOME}/$$", "$${app_id}", "$${" + macros.rank0_env + ":=localhost}"]
     >>> values = macros.Values(img_root="/img", app_id="job_1", replica_id="0", rank0_env="RANK0")
@@ -31,25 +31,20 @@ class macros:  # noqa: N801 - a public name
     """Root directory of the pulled image."""
 
     base_img_root = "${base_img_root}"
-    """Root directory of the base image, where a scheduler keeps one apart; else as ``img_root``."""
+    """Root directory of the base image, if the scheduler has a separate one; otherwise ``img_root``."""
 
     app_id = "${app_id}"
-    """The id that the scheduler gave to the job."""
+    """Id of the job, assigned by the scheduler."""
 
     replica_id = "${replica_id}"
-    """Index of the replica within its role: 0, 1, 2, ..."""
+    """Index of the replica within its role, from 0."""
 
     rank0_env = "${rank0_env}"
     """Name of the environment variable that holds the host name of replica 0."""
 
     @dataclass
     class Values:
-        """What the macros stand for in one replica.
-
-        Args:
-            img_root: as above, and so the others.
-            base_img_root: ``img_root`` when empty.
-        """
+        """Values of the macros for one replica; an empty ``base_img_root`` means ``img_root``."""
 
         img_root: str
         app_id: str
@@ -58,10 +53,10 @@ class macros:  # noqa: N801 - a public name
         base_img_root: str = ""
 
         def apply(self, role: Role) -> Role:
-            """A new role with the macros replaced.
+            """Return a new role with the macros substituted.
 
-            ``args``, ``env``, ``metadata``, ``mounts`` and ``port_map`` of the new role are its own; the values that
-            no macro can be in (``resource``, ``workspace``, ``overrides``) are shared with the given one.
+            ``args``, ``env``, ``metadata``, ``mounts`` and ``port_map`` are copies; ``resource``, ``workspace`` and
+            ``overrides``, which contain no macros, are shared with the given role.
             """
             table = self._table()
             new: Role = role.__class__.__new__(role.__class__)
@@ -76,7 +71,7 @@ class macros:  # noqa: N801 - a public name
             return new
 
         def substitute(self, arg: str) -> str:
-            """``arg`` with the macros replaced."""
+            """Return ``arg`` with the macros substituted."""
             return _text(arg, self._table())
 
         def _table(self) -> dict[str, str]:
@@ -90,7 +85,7 @@ class macros:  # noqa: N801 - a public name
 
 
 def _text(text: str, table: dict[str, str]) -> str:
-    # One pass by hand: a replaced value is not searched again, and `re` costs 5 ms to import.
+    # One pass, so that substituted values are not searched again; without `re`, whose import takes 5 ms.
     if text.__class__ is not str or "${" not in text:
         return text
     before, *rest = text.split("${")
@@ -108,7 +103,7 @@ def _text(text: str, table: dict[str, str]) -> str:
 
 
 def split_macros(text: str) -> list[str]:
-    """The text before, between and after its macros, and these, in turn.
+    """Split a text into plain text and macros, which alternate.
 
     >>> split_macros("a ${app_id} ${b} $${app_id}")
     ['a ', '${app_id}', ' ${b} $${app_id}']
@@ -119,7 +114,7 @@ def split_macros(text: str) -> list[str]:
 
 
 def unescaped(text: str) -> str:
-    """A text without macros as it is after they have been replaced.
+    """Return a text without macros as substitution would leave it: ``$${`` becomes ``${``.
 
     >>> unescaped("$${app_id} $5")
     '${app_id} $5'
@@ -140,9 +135,7 @@ def _any(value: Any, table: dict[str, str]) -> Any:
     return value
 
 
-def _mount(
-    mount: BindMount | VolumeMount | DeviceMount, table: dict[str, str]
-) -> BindMount | VolumeMount | DeviceMount:
-    new: BindMount | VolumeMount | DeviceMount = mount.__class__.__new__(mount.__class__)
+def _mount(mount: Mount, table: dict[str, str]) -> Mount:
+    new: Mount = mount.__class__.__new__(mount.__class__)
     new.__dict__.update({k: _any(v, table) for k, v in mount.__dict__.items()})
     return new

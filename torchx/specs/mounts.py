@@ -1,6 +1,6 @@
-"""What a replica finds mounted into its file system, and the string form of it.
+"""Mounts of a replica, and their string form.
 
-The string form is the one of ``docker run --mount``, one list for all mounts: each ``type=`` begins the next one.
+The string form is that of ``docker run --mount``, in one list for all mounts: each ``type=`` begins the next mount.
 
 ====================================  ===================================================================
 ``type=bind,src=PATH,dst=PATH``       a directory or file of the host; ``readonly`` makes it read-only
@@ -11,7 +11,7 @@ The string form is the one of ``docker run --mount``, one list for all mounts: e
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from enum import Enum
 
 from torchx.errors import SpecError
@@ -20,7 +20,7 @@ from torchx.util.strings import did_you_mean
 
 
 class MountType(str, Enum):
-    """The word after ``type=`` in the string form of a mount."""
+    """The value of ``type=`` in the string form of a mount."""
 
     BIND = "bind"
     VOLUME = "volume"
@@ -29,12 +29,12 @@ class MountType(str, Enum):
 
 @dataclass
 class BindMount:
-    """A path of the host, seen by the replica.
+    """A path of the host, mounted into the replica.
 
     Args:
         src_path: absolute path on the host.
         dst_path: absolute path in the replica.
-        read_only: whether writes are refused.
+        read_only: whether the mount is read-only.
     """
 
     src_path: str
@@ -47,9 +47,9 @@ class VolumeMount:
     """A named, persistent volume of the scheduler.
 
     Args:
-        src: the volume's name (Kubernetes: of the persistent volume claim).
+        src: name of the volume (on Kubernetes, of the persistent volume claim).
         dst_path: absolute path in the replica.
-        read_only: whether writes are refused.
+        read_only: whether the mount is read-only.
     """
 
     src: str
@@ -59,12 +59,12 @@ class VolumeMount:
 
 @dataclass
 class DeviceMount:
-    """A device of the host, made visible to the replica.
+    """A device of the host, exposed to the replica.
 
     Args:
         src_path: the device on the host, for example ``/dev/infiniband/uverbs0``.
         dst_path: its path in the replica.
-        permissions: letters out of ``r`` (read), ``w`` (write), ``m`` (mknod).
+        permissions: any of the letters ``r`` (read), ``w`` (write) and ``m`` (mknod).
     """
 
     src_path: str
@@ -73,9 +73,8 @@ class DeviceMount:
 
 
 Mount = BindMount | VolumeMount | DeviceMount
-"""Any of the three."""
 
-# The spellings that `docker run --mount` takes for each key.
+# The spellings that `docker run --mount` accepts for each key.
 _KEYS = {
     "type": "type",
     "src": "src",
@@ -99,27 +98,28 @@ _EXAMPLE = "write `type=bind,src=/host/path,dst=/path[,readonly]`"
 
 
 def parse_mounts(opts: list[str]) -> list[BindMount | VolumeMount | DeviceMount]:
-    """Reads the string form of mounts.
+    """Parse the string form of mounts.
 
     Args:
-        opts: the pieces ``key=value``, split at commas or not: ``["type=bind,src=/a,dst=/b"]`` and
-            ``["type=bind", "src=/a", "dst=/b"]`` are the same mount. A comma or a backslash that belongs to a
-            value is written ``\\,`` and ``\\\\``.
+        opts: ``key=value`` pairs, split at commas or not: ``["type=bind,src=/a,dst=/b"]`` and
+            ``["type=bind", "src=/a", "dst=/b"]`` are the same mount. Within a value, write ``\\,`` for a comma and
+            ``\\\\`` for a backslash.
 
     Raises:
-        SpecError: names the piece that is wrong.
+        SpecError: a pair is invalid.
 
     >>> parse_mounts(["type=bind,src=/data,dst=/mnt,readonly", "type=device", "src=/dev/fuse"])
     [BindMount(src_path='/data', dst_path='/mnt', read_only=True), \
 DeviceMount(src_path='/dev/fuse', dst_path='/dev/fuse', permissions='rwm')]
     """
-    mounts: list[BindMount | VolumeMount | DeviceMount] = []
+    mounts: list[Mount] = []
     current: dict[str, str] = {}
     for piece in _pieces(opts):
         spelled, eq, value = piece.partition("=")
         key = _KEYS.get(spelled.strip())
         if key is None:
-            raise _unknown_key(piece, spelled.strip())
+            hint = did_you_mean(spelled.strip(), _KEYS) or "one of: type, src, dst, readonly, perm"
+            raise SpecError(f"mount option `{piece}` is not known", hint=hint)
         if not eq and key != "readonly":
             raise SpecError(f"mount option `{piece}` has no value", hint=_EXAMPLE)
         if key == "type" and current:
@@ -138,7 +138,7 @@ DeviceMount(src_path='/dev/fuse', dst_path='/dev/fuse', permissions='rwm')]
 
 
 def format_mount(mount: BindMount | VolumeMount | DeviceMount) -> str:
-    """The string form of one mount: :func:`parse_mounts` reads it back to an equal one.
+    """Return the string form of a mount; :func:`parse_mounts` reads it back to an equal one.
 
     >>> format_mount(VolumeMount(src="data", dst_path="/mnt", read_only=True))
     'type=volume,src=data,dst=/mnt,readonly'
@@ -151,7 +151,7 @@ def format_mount(mount: BindMount | VolumeMount | DeviceMount) -> str:
     return f"{text},readonly" if mount.read_only else text
 
 
-def _build(found: dict[str, str]) -> BindMount | VolumeMount | DeviceMount:
+def _build(found: dict[str, str]) -> Mount:
     try:
         kind = MountType(found["type"])
     except ValueError:
@@ -186,12 +186,7 @@ def _parse_flag(value: str) -> bool:
     raise SpecError(f"mount option `readonly={value}` is not true or false", hint="write `readonly` or leave it out")
 
 
-def _unknown_key(piece: str, key: str) -> SpecError:
-    hint = did_you_mean(key, _KEYS) or "one of: type, src, dst, readonly, perm"
-    return SpecError(f"mount option `{piece}` is not known", hint=hint)
-
-
-def _pieces(opts: Iterable[str]) -> Iterable[str]:
+def _pieces(opts: list[str]) -> Iterator[str]:
     for opt in opts:
         piece = ""
         escaped = False

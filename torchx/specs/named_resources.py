@@ -1,7 +1,7 @@
-"""Named resources from everywhere: built in, of plugins, of configuration files.
+"""Named resources: built in, from plugins, and from configuration files.
 
-For one name, a configuration file goes before a plugin, and a plugin before what is built in. The module itself is a
-mapping of names to resources.
+For the same name, a configuration file takes precedence over a plugin, and a plugin over a built-in resource. The
+module itself is a mapping of names to resources.
 
 >>> from torchx.specs import named_resources
 >>> named_resources["gpu.small"].gpu, "gpu.tiny" in named_resources
@@ -41,15 +41,15 @@ __all__ = [
 ]
 
 ResourceFactory = Callable[[], Resource]
-"""A function that makes a new resource at each call."""
+"""A function that returns a new resource at each call."""
 
 _GROUP = "torchx.named_resources"
-# They stand for "not said", so that a component may take a name as argument and leave it open.
+# Names for an unspecified resource, which a component may use as default of an argument.
 _NULLS = ("MISSING", "NULL")
 
 
 class UnknownNamedResourceError(SpecError, KeyError):
-    """There is no named resource of that name."""
+    """No named resource has that name."""
 
 
 def resource(
@@ -58,16 +58,16 @@ def resource(
     memMB: int | None = None,
     h: str | None = None,
 ) -> Resource:
-    """A resource by name, or by its values.
+    """Return a resource by name, or from the given amounts.
 
     Args:
-        cpu: logical cores; 2 when not given.
-        gpu: GPUs; 0 when not given.
-        memMB: memory in MiB; 1024 when not given.
-        h: name of a named resource; when given, the other arguments do not count.
+        cpu: logical cores, by default 2.
+        gpu: GPUs, by default 0.
+        memMB: memory in MiB, by default 1024.
+        h: name of a named resource; overrides the other arguments.
 
     Raises:
-        UnknownNamedResourceError: there is no such name.
+        UnknownNamedResourceError: no named resource has that name.
 
     >>> resource(cpu=2), resource(cpu=2, h="gpu.small").gpu
     (Resource(cpu=2, gpu=0, memMB=1024), 1)
@@ -82,11 +82,11 @@ def resource(
 
 
 def get_named_resources(res: str) -> Resource:
-    """A new resource of that name; ``NULL`` and ``MISSING`` give the null resource.
+    """Return a new resource of that name; ``NULL`` and ``MISSING`` return the null resource.
 
     Raises:
-        UnknownNamedResourceError: there is no such name; it is also a ``KeyError``.
-        SpecError: what stands behind the name makes no resource.
+        UnknownNamedResourceError: no named resource has that name; also a ``KeyError``.
+        SpecError: the factory or the configured text is invalid.
 
     >>> get_named_resources("aws_p3.2xlarge").gpu
     1
@@ -103,21 +103,20 @@ def get_named_resources(res: str) -> Resource:
 
 
 def all_names() -> list[str]:
-    """Every name there is; no plugin is loaded."""
+    """Return all names, without loading plugins."""
     return sorted({*_registry().names(), *configured.named_resources()})
 
 
 def parse_resource(text: str, *, name: str = "") -> Resource:
-    """Reads the text of a resource: ``cpu=4,gpu=1,memMB=8192``, or the same as a JSON object.
+    """Parse the text of a resource: ``cpu=4,gpu=1,memMB=8192``, or a JSON object.
 
-    ``devices`` and ``capabilities`` may be given too: ``cpu=4,memMB=8192,devices=vpc.amazonaws.com/efa:1``.
+    ``devices`` and ``capabilities`` are supported too: ``cpu=4,memMB=8192,devices=vpc.amazonaws.com/efa:1``.
 
     Args:
-        text: the text.
-        name: of the named resource, for the error.
+        name: name of the resource, for error messages.
 
     Raises:
-        SpecError: an unknown key, a value of the wrong type, or no ``cpu`` or ``memMB``.
+        SpecError: a key is unknown, a value has the wrong type, or ``cpu`` or ``memMB`` is missing.
 
     >>> parse_resource('{"cpu": 4, "memMB": 8192, "devices": {"vpc.amazonaws.com/efa": 1}}').devices
     {'vpc.amazonaws.com/efa': 1}
@@ -158,8 +157,6 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 
 
 _TYPES: dict[str, type] = {"cpu": int, "gpu": int, "memMB": int, "devices": dict, "capabilities": dict}
-
-
 _registry_cache: list[Registry[ResourceFactory]] = []
 
 
@@ -198,7 +195,7 @@ def _made_by(factory: ResourceFactory, name: str) -> Resource:
 
 
 class _CustomResources(Mapping[str, ResourceFactory]):
-    """Named resources that are not built in, looked up when they are asked for."""
+    """Named resources that are not built in; each access looks them up again."""
 
     def __getitem__(self, name: str) -> ResourceFactory:
         if name not in self._names():
@@ -221,13 +218,13 @@ class _CustomResources(Mapping[str, ResourceFactory]):
 
 
 CUSTOM_NAMED_RESOURCES: Mapping[str, ResourceFactory] = _CustomResources()
-"""Factories by name, of plugins and configuration files."""
+"""Factories by name, from plugins and configuration files."""
 
 
 class _NamedResources(ModuleType, Mapping[str, Resource]):
-    """The class of this module: each item is a new resource."""
+    """The class of this module: each access returns a new resource."""
 
-    __eq__ = ModuleType.__eq__  # there is one of it, and modules are hashable
+    __eq__ = ModuleType.__eq__  # modules are compared by identity, and are hashable
     __hash__ = ModuleType.__hash__
 
     def __getitem__(self, name: str) -> Resource:

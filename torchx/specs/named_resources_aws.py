@@ -1,8 +1,8 @@
-"""Named resources for AWS: one for each instance type that jobs of this field run on.
+"""Named resources for AWS instance types that are common in machine learning.
 
-A resource asks for the whole instance, less what the operating system and the agents of the scheduler keep of the
-memory (``MEM_TAX``). Its name is ``aws_`` and the instance type: ``aws_p3.2xlarge``; so is its factory, with ``_`` for
-the dot. The type travels in ``capabilities[K8S_ITYPE]``. Sizes: https://aws.amazon.com/ec2/instance-types/
+A resource requests the whole instance, minus the memory that the operating system and the scheduler's agents use
+(``MEM_TAX``). Its name is ``aws_`` and the instance type, ``aws_p3.2xlarge``; its factory is ``aws_p3_2xlarge``.
+``capabilities[K8S_ITYPE]`` holds the instance type. Sizes: https://aws.amazon.com/ec2/instance-types/
 
 >>> aws_p3_2xlarge()
 Resource(cpu=8, gpu=1, memMB=59963, capabilities={'node.kubernetes.io/instance-type': 'p3.2xlarge'})
@@ -24,13 +24,13 @@ NEURON_DEVICE = "aws.amazon.com/neurondevice"
 """Inferentia and Trainium chips."""
 
 K8S_ITYPE = "node.kubernetes.io/instance-type"
-"""The capability that holds the instance type, which is also the node label of Kubernetes."""
+"""The capability that holds the instance type; also the Kubernetes node label."""
 
 MEM_TAX = 0.96
-"""The share of an instance's memory that a job can have."""
+"""The share of an instance's memory that is available to a job."""
 
 GiB = int(1024 * MEM_TAX)
-"""MiB that a job gets of each GiB of an instance."""
+"""MiB available to a job per GiB of an instance."""
 
 # instance type: logical cores, GPUs, memory in GiB, devices
 _INSTANCES: dict[str, tuple[int, int, int, dict[str, int]]] = {
@@ -79,10 +79,10 @@ _INSTANCES: dict[str, tuple[int, int, int, dict[str, int]]] = {
 
 
 def instance_type_from_resource(resource: Resource) -> str:
-    """The instance type that a resource of this module asks for.
+    """Return the instance type that a resource requests.
 
     Raises:
-        SpecError: it asks for none.
+        SpecError: it requests none.
 
     >>> instance_type_from_resource(NAMED_RESOURCES["aws_p5.48xlarge"]())
     'p5.48xlarge'

@@ -1,7 +1,7 @@
-"""Who is to hear of a job, and of what: the words of ``torchx run --notify`` and ``--notify-on``.
+"""Notifications of a job (``torchx run --notify`` and ``--notify-on``).
 
-A job carries them in ``AppDef.metadata``, under :data:`NOTIFY` and :data:`NOTIFY_ON`. Addresses are in no job: they are
-in ``[notify]`` of the config files of whoever submits.
+``AppDef.metadata`` stores the channels under :data:`NOTIFY` and the events under :data:`NOTIFY_ON`. Addresses are not
+part of the job: they come from ``[notify]`` in the config files of the submitting user.
 """
 
 from __future__ import annotations
@@ -11,20 +11,20 @@ from collections.abc import Mapping
 from torchx.errors import SpecError
 
 NOTIFY = "torchx/notify"
-"""The key of ``AppDef.metadata`` that holds the ways, such as ``slack,exec:/home/me/hook.sh``."""
+"""Metadata key of the channels, for example ``slack,exec:/home/me/hook.sh``."""
 
 NOTIFY_ON = "torchx/notify-on"
-"""The key that holds the events, such as ``fail``; ``end`` when it is missing."""
+"""Metadata key of the events, for example ``fail``; by default ``end``."""
 
 CHANNELS = ("desktop", "slack", "webhook", "mail", "exec:PATH")
 EVENTS = ("start", "end", "fail", "hang")
 
 
 def wish_of(metadata: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """The ways and the events that a job carries; none when nobody wants to hear of it.
+    """Return the channels and events of a job; both are empty if it sends no notifications.
 
     Raises:
-        SpecError: a word is not one of :data:`CHANNELS` or :data:`EVENTS`.
+        SpecError: a channel or an event is not in :data:`CHANNELS` or :data:`EVENTS`.
 
     >>> wish_of({NOTIFY: "slack, exec:./hook.sh", NOTIFY_ON: "start,fail"})
     (['slack', 'exec:./hook.sh'], ['start', 'fail'])
@@ -43,7 +43,7 @@ def wish_of(metadata: Mapping[str, str]) -> tuple[list[str], list[str]]:
 
 
 def hang_event(seen: str) -> str:
-    """What a notice of an alarm is noted as, by what was seen.
+    """Return the id under which a watchdog alarm is recorded as sent, derived from its sentence.
 
     >>> hang_event("no output for 10 min: it could not be looked into")
     'hang-21ae981a'

@@ -1,12 +1,12 @@
-"""Overlays: what a user adds to the request that a scheduler builds, such as fields of a Kubernetes pod.
+"""Overlays: user-defined changes to a scheduler's request, such as fields of a Kubernetes pod.
 
-An overlay is a dict in the shape of the request. Laid over it, a dict is merged key by key, a list is appended,
-anything else replaces. Three kinds of keys do otherwise:
+An overlay is a dict with the structure of the request. Applying it merges dicts key by key, appends lists, and replaces
+all other values. Three kinds of keys change that:
 
 ================================  ==============================================================
-``PUT("tolerations"): [...]``     replaces, whatever it is
+``PUT("tolerations"): [...]``     replaces the value, whatever its type
 ``DEL("nodeSelector"): None``     removes the key
-``JOIN("env", on="name"): [...]`` merges lists of dicts: items with the same ``name`` become one
+``JOIN("env", on="name"): [...]`` merges lists of dicts: items with the same ``name`` are merged
 ================================  ==============================================================
 
 >>> pod = {"nodeSelector": {"zone": "a"}, "env": [{"name": "A", "value": "1"}], "args": ["x"]}
@@ -29,38 +29,38 @@ from torchx.specs.copies import copy_data
 
 _Overlay = dict[str, Any]
 
-# No key of a request begins with `!`: it opens a tag in YAML.
+# No key of a request begins with `!`, which starts a tag in YAML.
 _DEL = "!del "
 _PUT = "!put "
 _JOIN = "!join("
 
 
 def DEL(key: str) -> str:
-    """A key of an overlay that removes ``key``; its value does not count."""
+    """Overlay key that removes ``key``; its value is ignored."""
     return _DEL + key
 
 
 def PUT(key: str) -> str:
-    """A key of an overlay that replaces ``key``, instead of merging into it."""
+    """Overlay key that replaces ``key`` instead of merging into it."""
     return _PUT + key
 
 
 def JOIN(key: str, *, on: str) -> str:
-    """A key of an overlay that merges a list of dicts into that of ``key``: items with the same ``on`` are merged."""
+    """Overlay key that merges a list of dicts into that of ``key``: items with the same ``on`` are merged."""
     return f"{_JOIN}{on}) {key}"
 
 
 def apply_overlay(base: _Overlay, overlay: _Overlay, *, _resolve: bool = True) -> None:
-    """Lays ``overlay`` over ``base``, which is changed in place; nothing of the overlay is shared with it.
+    """Apply an overlay to ``base`` in place; ``base`` shares no objects with the overlay afterwards.
 
     Args:
-        base: the request; or, with ``_resolve=False``, an earlier overlay.
-        overlay: what to lay over it.
-        _resolve: whether ``PUT``, ``DEL`` and ``JOIN`` take effect. Otherwise they are kept in ``base``, so that the
-            two overlays have become one.
+        base: the request; with ``_resolve=False``, an earlier overlay.
+        overlay: the overlay to apply.
+        _resolve: whether to evaluate ``PUT``, ``DEL`` and ``JOIN``. Otherwise they remain in ``base``, so that it
+            becomes the combination of two overlays.
 
     Raises:
-        SpecError: a dict is laid over something else, or a ``JOIN`` has no lists of dicts to work on.
+        SpecError: a dict would replace another type, or a ``JOIN`` applies to something other than lists of dicts.
     """
     for key, value in overlay.items():
         operator, name, on = _parse(key)
@@ -77,18 +77,18 @@ def apply_overlay(base: _Overlay, overlay: _Overlay, *, _resolve: bool = True) -
 
 
 def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
-    """A copy of the overlay of that kind; empty when there is none.
+    """Return a copy of the overlay of that kind; empty if there is none.
 
-    The metadata of a role may name a YAML or JSON file in the place of an overlay, or of all of a namespace
-    (``{"kubernetes": "file:///shared/overlay.yaml"}``); a file that has no such kind is the overlay.
+    In the metadata of a role, a YAML or JSON file may replace an overlay, or all overlays of a namespace
+    (``{"kubernetes": "file:///shared/overlay.yaml"}``). A file without the key ``kind`` is itself the overlay.
 
     Args:
-        target: whose overlay.
-        namespace: the scheduler that it is for, for example ``kubernetes``.
-        kind: what it is laid over, for example ``pod``.
+        target: the app or role with the overlay in its metadata.
+        namespace: name of the scheduler, for example ``kubernetes``.
+        kind: the object that the overlay applies to, for example ``pod``.
 
     Raises:
-        SpecError: what stands in the metadata is not an overlay.
+        SpecError: the metadata contains no valid overlay.
     """
     if isinstance(target, AppDef):
         found: Any = _read_json(target.metadata.get(_app_key(namespace, kind)), namespace, kind)
@@ -110,11 +110,11 @@ def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
 
 
 def set_overlay(target: AppDef | Role, namespace: str, kind: str, overlay: _Overlay) -> None:
-    """Adds a copy of the overlay to what ``target`` has of that namespace and kind.
+    """Add a copy of the overlay to the existing overlay of ``target``.
 
-    Dicts are merged and lists appended; of ``PUT``, ``DEL``, ``JOIN`` and plain keys of one field the last one counts.
-    It stands in the metadata: of a role as ``metadata[namespace][kind]``; of an app, whose metadata are strings, as
-    JSON under ``namespace.kind``.
+    Dicts are merged and lists appended. If a field has several of ``PUT``, ``DEL``, ``JOIN`` and plain keys, the last
+    one wins. The overlay is stored in ``metadata[namespace][kind]`` of a role; for an app, whose metadata values are
+    strings, as JSON in ``metadata["namespace.kind"]``.
 
     >>> role = Role("trainer", image="img")
     >>> set_overlay(role, "kubernetes", "pod", {"spec": {"priority": 1}})
@@ -139,17 +139,17 @@ def validate_overlay(
     overlay_name: str = "overlay",
     suggestion: str = "",
 ) -> None:
-    """Checks an overlay before it is laid over anything.
+    """Check an overlay without applying it.
 
     Args:
         overlay: the overlay.
-        blocklist: dotted paths that it must not touch: ``metadata.name``.
-        forbidden_keys: keys that it must not have, at any depth.
-        overlay_name: what to call it in an error.
-        suggestion: the hint of an error about ``blocklist`` or ``forbidden_keys``.
+        blocklist: dotted paths that it must not change, for example ``metadata.name``.
+        forbidden_keys: keys that it must not contain at any depth.
+        overlay_name: name of the overlay in error messages.
+        suggestion: hint of errors about ``blocklist`` and ``forbidden_keys``.
 
     Raises:
-        SpecError: one of these, a key that is not a string, a value that is not JSON, or a malformed operator.
+        SpecError: it violates one of these, or has a non-string key, a non-JSON value or a malformed operator.
     """
     if not isinstance(overlay, dict):
         raise SpecError(f"{overlay_name} is a {type(overlay).__name__}, not a dict")
@@ -163,7 +163,7 @@ def validate_overlay(
 
 
 def _walk(value: Any, path: str, overlay_name: str) -> Iterator[tuple[str, str, Any]]:
-    """Path, plain key and value of everything in an overlay; items of a list have the path of the list."""
+    """Yield path, plain key and value of all nodes of an overlay; list items have the path of their list."""
     if isinstance(value, list):
         for item in value:
             yield path, "", item
@@ -181,7 +181,7 @@ def _walk(value: Any, path: str, overlay_name: str) -> Iterator[tuple[str, str, 
 
 
 def _parse(key: str) -> tuple[str, str, str]:
-    """Operator (or ""), plain key, and the field of a JOIN."""
+    """Split a key into operator (or ""), plain key, and the ``on`` of a JOIN."""
     for operator in (_DEL, _PUT):
         if key.startswith(operator):
             return operator, key[len(operator) :], ""
@@ -207,7 +207,7 @@ def _merged(base: _Overlay, name: str, value: Any) -> Any:
 
 
 def _resolved(value: Any) -> Any:
-    """A copy in which operators have taken effect on nothing: what ``value`` alone describes."""
+    """Return a copy with all operators applied to an empty request."""
     if isinstance(value, dict):
         new: _Overlay = {}
         apply_overlay(new, value)
@@ -234,7 +234,7 @@ def _joined(old: Any, new: Any, name: str, on: str) -> list[Any]:
 
 
 def _compose(base: _Overlay, key: str, value: Any) -> None:
-    """Lays one key of an overlay over an earlier overlay, so that both in turn do what the two did."""
+    """Combine one key of an overlay with an earlier overlay, so that the result has the effect of both in turn."""
     operator, name, on = _parse(key)
     if operator in (_DEL, _PUT):
         for other in [k for k in base if _parse(k)[1] == name]:
@@ -258,7 +258,7 @@ def _compose(base: _Overlay, key: str, value: Any) -> None:
 
 
 def _added(overlay: _Overlay, more: _Overlay) -> _Overlay:
-    """The overlay, with ``more`` added to it."""
+    """Add ``more`` to the overlay in place and return it."""
     for key, value in more.items():
         operator, name, _ = _parse(key)
         for other in [k for k in overlay if k != key and _parse(k)[1] == name]:
@@ -274,13 +274,13 @@ def _added(overlay: _Overlay, more: _Overlay) -> _Overlay:
 
 
 def read_file(location: str, what: str) -> Any:
-    """What a YAML or JSON file holds.
+    """Load a YAML or JSON file.
 
     Args:
-        what: that it is, as the error begins.
+        what: beginning of the error message.
 
     Raises:
-        SpecError: it cannot be read.
+        SpecError: the file cannot be read or parsed.
     """
     try:
         with open(location.removeprefix("file://"), encoding="utf-8") as f:
@@ -290,7 +290,7 @@ def read_file(location: str, what: str) -> Any:
         import yaml
 
         return yaml.safe_load(text)
-    except Exception as e:  # of the file system, or what each parser raises
+    except Exception as e:  # from the file system or one of the parsers
         hint = "" if find_spec("yaml") else f"to read YAML: {install_extra('kubernetes')}"
         raise SpecError(f"{what}: the file `{location}` cannot be read: {e}", hint=hint) from None
 

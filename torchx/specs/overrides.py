@@ -1,4 +1,4 @@
-"""Values of a role that become known late, put in place."""
+"""Resolution of ``Role.overrides``, the late-bound values of a role."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def resolve_into(role: Role) -> None:
-    """See :meth:`torchx.specs.Role.resolve_overrides`."""
+    """Implement :meth:`torchx.specs.Role.resolve_overrides`."""
     names = [name for name in role.__dict__ if name != "overrides"]
     for name in role.overrides:
         if name not in names:
@@ -28,7 +28,7 @@ def resolve_into(role: Role) -> None:
 
 
 def value_of(value: Any) -> Any:
-    """What an override stands for: what a function returns, what an awaitable yields, or the value itself."""
+    """Resolve an override: call a function, await an awaitable, return any other value."""
     if callable(value):
         value = value()
     return _await(value) if hasattr(value, "__await__") else value
@@ -45,6 +45,6 @@ def _await(awaitable: Awaitable[Any]) -> Any:
         asyncio.get_running_loop()
     except RuntimeError:
         return asyncio.run(wait())
-    # Called from within a loop (a notebook): that one cannot be waited for from its own thread.
+    # A running loop (in a notebook) cannot be waited for from its own thread.
     with concurrent.futures.ThreadPoolExecutor(max_workers=1) as pool:
         return pool.submit(asyncio.run, wait()).result()

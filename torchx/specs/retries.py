@@ -1,15 +1,13 @@
-"""What is done when a job fails, by the cause of its failure: the words of ``torchx run --retry``.
+"""Retry policies by failure class (``torchx run --retry``), stored in ``AppDef.metadata[RETRY]``.
 
-A policy is a list of rules, ``class:times`` or ``class:times:action``, separated by commas::
+A policy is a comma-separated list of rules, ``class:times`` or ``class:times:action``::
 
     preempted:free, node:5:avoid, oom:2:mem*1.5, timeout:free:checkpoint, network:3:avoid, error:0
 
-``times`` is how often a job that failed for this cause is started again; ``free`` sets no limit. Actions change the
-next attempt: ``avoid`` keeps it away from the hosts that failed, ``mem*1.5`` asks for one and a half times the memory,
-``checkpoint`` asks the ranks for a checkpoint shortly before the time limit. ``standard`` stands for :data:`STANDARD`,
-and a rule behind it replaces the one that it has for the class.
-
-A job carries its policy in ``AppDef.metadata[RETRY]``.
+``times`` limits how often a job is restarted after a failure of that class; ``free`` sets no limit. Actions change the
+next attempt: ``avoid`` excludes the failed hosts, ``mem*1.5`` requests 1.5 times the memory, ``checkpoint`` asks the
+ranks for a checkpoint shortly before the time limit. ``standard`` stands for :data:`STANDARD`; a later rule replaces
+the standard rule of its class.
 """
 
 from __future__ import annotations
@@ -26,29 +24,29 @@ from torchx.util.strings import did_you_mean
 __all__ = ["FREE", "RETRY", "STANDARD", "Attempt", "RetryRule", "RetryRules", "read_attempts", "to_line"]
 
 RETRY = "torchx/retry"
-"""The key of ``AppDef.metadata`` that holds a job's policy."""
+"""Metadata key of the retry policy."""
 
 STANDARD = "preempted:free, node:5:avoid, oom:2:mem*1.5, timeout:free:checkpoint, network:3:avoid, error:0"
-"""What ``standard`` means. A backend keeps as much of it as it can; what is asked for by name it keeps, or refuses."""
+"""The policy ``standard``. A backend drops actions of it that it does not support; it rejects those written out."""
 
 FREE = -1
 """No limit."""
 
-_MOST = 1000
+_MAX_TIMES = 1000
 _CLASSES = ("preempted", "node", "oom", "gpu_oom", "timeout", "network", "image", "quota", "lost", "error", "unknown")
 _ACTION = re.compile(r"mem\*(\d+(?:\.\d+)?)")
 
 
 @dataclass(frozen=True)
 class RetryRule:
-    """What is done about one class of failures.
+    """The retry rule for one failure class.
 
     Attributes:
-        kind: the class, a word of ``torchx.schedulers.failures.classes.CLASSES``.
-        times: how often the job is started again; :data:`FREE`: as often as it takes.
-        avoid: the next attempt keeps away from the hosts that failed.
-        memory: the next attempt gets so many times the memory.
-        checkpoint: the ranks are asked for a checkpoint before the job ends.
+        kind: failure class, one of ``torchx.schedulers.failures.classes.CLASSES``.
+        times: maximum number of restarts; :data:`FREE` for no limit.
+        avoid: whether the next attempt excludes the failed hosts.
+        memory: factor by which the next attempt increases the memory.
+        checkpoint: whether to ask the ranks for a checkpoint before the attempt ends.
     """
 
     kind: str
@@ -68,33 +66,33 @@ class RetryRule:
 
 @dataclass(frozen=True)
 class RetryRules:
-    """A policy: one rule for each class that is named, ``0`` times for the others.
+    """A retry policy. Failure classes without a rule are not retried.
 
     Attributes:
-        rules: in the order in which they were written.
-        named: the classes whose rules were written out. What a backend cannot do of these it refuses; of the rules of
-            ``standard`` it leaves that out.
+        rules: the rules in the order given.
+        named: classes with an explicit rule, as opposed to one from ``standard``. A backend rejects unsupported actions
+            of these, and drops those of ``standard``.
     """
 
     rules: tuple[RetryRule, ...]
     named: tuple[str, ...] = ()
 
     def rule(self, kind: str) -> RetryRule:
-        """The rule for a class of failures."""
+        """Return the rule for a failure class."""
         return next((rule for rule in self.rules if rule.kind == kind), RetryRule(kind))
 
     def __str__(self) -> str:
         return ", ".join(map(str, self.rules))
 
     def within(self, actions: Collection[str], backend: str) -> RetryRules:
-        """What a backend can keep of the policy.
+        """Restrict the policy to the actions that a backend supports.
 
         Args:
-            actions: those that it has, of ``avoid``, ``mem`` and ``checkpoint``.
-            backend: its name.
+            actions: the supported actions, of ``avoid``, ``mem`` and ``checkpoint``.
+            backend: name of the backend, for error messages.
 
         Raises:
-            SpecError: a rule that was written out asks for an action that it does not have.
+            SpecError: an explicit rule uses an unsupported action.
 
         >>> str(RetryRules.parse("standard").within((), "local_cwd").rule("oom"))
         'oom:2'
@@ -116,12 +114,12 @@ class RetryRules:
         return RetryRules(tuple(kept), named=self.named)
 
     @classmethod
-    @functools.lru_cache(maxsize=16)  # a dry run asks for the policy several times
+    @functools.lru_cache(maxsize=16)  # a dry run parses the policy several times
     def parse(cls, text: str) -> RetryRules:
-        """Reads a policy.
+        """Parse a policy.
 
         Raises:
-            SpecError: which rule is wrong, and why.
+            SpecError: a rule is invalid.
 
         >>> rules = RetryRules.parse("standard, error:1")
         >>> rules.rule("error").times, rules.rule("oom").memory, rules.rule("image").times
@@ -148,20 +146,20 @@ class RetryRules:
 
 @dataclass
 class Attempt:
-    """One attempt that has ended.
+    """An attempt that has ended.
 
     Attributes:
-        started, ended: Unix times, seconds.
-        kind: class of its failure.
-        cause: the sentence.
-        hosts: that failed.
-        digest: the same for the same exception; empty when none was found.
-        progress: something was achieved: see :func:`torchx.distributed.progress`.
-        again: the job was started again after it.
-        why: why, or why not.
-        avoid: hosts that the next attempt keeps away from.
-        memory: how many times its memory at first the next attempt gets.
-        more: what a backend writes down for itself.
+        started, ended: Unix times in seconds.
+        kind: failure class.
+        cause: description of the failure.
+        hosts: the failed hosts.
+        digest: hash that identifies the exception; empty if none was found.
+        progress: whether the attempt reported progress; see :func:`torchx.distributed.progress`.
+        again: whether the job was restarted afterwards.
+        why: the reason for restarting, or for not restarting.
+        avoid: hosts that the next attempt excludes.
+        memory: memory of the next attempt, as a multiple of the original memory.
+        more: private data of the backend.
     """
 
     started: float = 0.0
@@ -179,14 +177,14 @@ class Attempt:
 
 
 def to_line(attempt: Attempt) -> str:
-    """The attempt as one line of the file, its end included."""
+    """Return the attempt as one line of JSON, with the line feed."""
     import json
 
     return json.dumps({"class" if key == "kind" else key: value for key, value in vars(attempt).items()}) + "\n"
 
 
 def read_attempts(lines: Iterable[str]) -> list[Attempt]:
-    """The attempts in a file; a line that was cut off is left out.
+    """Parse the lines of an attempts file; truncated lines are skipped.
 
     >>> read_attempts([to_line(Attempt(kind="oom")), '{"class": "er'])[0].kind
     'oom'
@@ -210,7 +208,7 @@ def read_attempts(lines: Iterable[str]) -> list[Attempt]:
 
 
 def _types(value: object) -> tuple[type, ...]:
-    """The types of what a field may hold, by what it holds at first; none for one that is not known."""
+    """Return the accepted types of a field by its default value; none for an unknown field."""
     return () if value is None else (int, float) if isinstance(value, float) else (type(value),)
 
 
@@ -223,10 +221,10 @@ def _rule(word: str) -> RetryRule:
         hint = did_you_mean(kind, (*_CLASSES, "standard")) or f"the classes are: {', '.join(_CLASSES)}"
         raise SpecError(f"retry policy: `{word}`: there is no class `{kind}`", hint=hint)
     times, *actions = rest.split(":")
-    if times != "free" and not (times.isascii() and times.isdigit() and int(times) <= _MOST):
+    if times != "free" and not (times.isascii() and times.isdigit() and int(times) <= _MAX_TIMES):
         raise SpecError(
             f"retry policy: `{word}` does not say how often",
-            hint=f"write `{kind}:free`, or `{kind}:3` (at most {_MOST})",
+            hint=f"write `{kind}:free`, or `{kind}:3` (at most {_MAX_TIMES})",
         )
     fields: dict[str, float | bool] = {}
     for action in actions:

@@ -1,4 +1,4 @@
-"""Options of a scheduler: their types, defaults and help; and a job's values for them."""
+"""Run options of a scheduler: types, defaults and help, and parsing of a job's values."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
-"""A value of an option."""
+"""The value of a run option."""
 
 _SCALARS: tuple[type, ...] = (str, int, float, bool)
 _LIST = list[str]
@@ -22,12 +22,12 @@ _DICT = dict[str, str]
 
 
 class InvalidRunConfigException(ConfigError):
-    """A job's value for an option is not valid.
+    """A run option has an invalid value.
 
     Args:
-        invalid_reason: why.
+        invalid_reason: why the value is invalid.
         cfg_key: name of the option.
-        cfg: all values of the job.
+        cfg: all run options of the job.
     """
 
     def __init__(self, invalid_reason: str, cfg_key: str, cfg: Mapping[str, CfgVal], *, hint: str = "") -> None:
@@ -38,7 +38,7 @@ class InvalidRunConfigException(ConfigError):
 
 
 def get_type_name(tp: Any) -> str:
-    """The name of an option's type.
+    """Return the name of an option's type.
 
     >>> get_type_name(int), get_type_name(list[str])
     ('int', 'list[str]')
@@ -48,13 +48,13 @@ def get_type_name(tp: Any) -> str:
 
 
 class runopt:  # noqa: N801 - a public name
-    """One option.
+    """A run option.
 
     Args:
-        default: value when the job gives none.
+        default: the default value.
         opt_type: ``str``, ``int``, ``float``, ``bool``, ``list[str]`` or ``dict[str, str]``.
-        is_required: whether the job must give a value.
-        help: one or more sentences; a function that returns them is called when they are first asked for.
+        is_required: whether a job must set the option.
+        help: the help text, or a function that returns it, called on first access.
     """
 
     __slots__ = ("_help", "default", "is_required", "opt_type")
@@ -73,19 +73,19 @@ class runopt:  # noqa: N801 - a public name
 
     @property
     def is_type_list_of_str(self) -> bool:
-        """Whether values are lists of strings."""
+        """Whether the type is ``list[str]``."""
         return bool(self.opt_type == _LIST)
 
     @property
     def is_type_dict_of_str(self) -> bool:
-        """Whether values are dicts of strings."""
+        """Whether the type is ``dict[str, str]``."""
         return bool(self.opt_type == _DICT)
 
     def cast_to_type(self, value: str) -> CfgVal:
-        """The value that a string stands for; see :meth:`runopts.cfg_from_str` for lists and dicts.
+        """Convert a string to the type of the option; :meth:`runopts.cfg_from_str` describes lists and dicts.
 
         Raises:
-            ConfigError: the string is no such value.
+            ConfigError: the string is not a value of that type.
 
         >>> runopt(None, list[str], False, "").cast_to_type("a,b;c")
         ['a', 'b', 'c']
@@ -108,7 +108,7 @@ class runopt:  # noqa: N801 - a public name
 
 
 class runopts:  # noqa: N801 - a public name
-    """The options that a scheduler takes; iterates over ``(name, runopt)`` in order of name.
+    """The run options of a scheduler; iterates over ``(name, runopt)`` sorted by name.
 
     >>> opts = runopts()
     >>> opts.add("queue", type_=str, help="queue to submit to", required=True)
@@ -130,10 +130,10 @@ class runopts:  # noqa: N801 - a public name
         default: CfgVal = None,
         required: bool = False,
     ) -> None:
-        """Declares an option.
+        """Declare an option.
 
         Raises:
-            ConfigError: it is required and has a default, or the type is not one of the six, or the default not of it.
+            ConfigError: the type is not supported, the default is of another type, or a required option has a default.
         """
         opt = runopt(default, type_, required, help)
         if opt.opt_type not in (*_SCALARS, _LIST, _DICT):
@@ -150,11 +150,11 @@ class runopts:  # noqa: N801 - a public name
         self._opts[cfg_key] = opt
 
     def get(self, name: str) -> runopt | None:
-        """The option of that name, or None. ``clusterName`` and ``cluster-name`` are names of ``cluster_name``, too."""
+        """Return the option, or None. ``clusterName`` and ``cluster-name`` also match ``cluster_name``."""
         return self._opts.get(self.name_of(name))
 
     def name_of(self, key: str) -> str:
-        """The name of the option that ``key`` means; ``key`` itself when there is none.
+        """Return the declared name of the option that ``key`` matches; ``key`` itself if none matches.
 
         >>> opts = runopts()
         >>> opts.add("mail-type", type_=str, help="when to send mail")
@@ -167,18 +167,18 @@ class runopts:  # noqa: N801 - a public name
         return next((name for name in self._opts if cases.option(name) == plain), key)
 
     def __or__(self, other: runopts) -> runopts:
-        """The options of both; for a name in both, the declaration of ``other`` counts."""
+        """Return the options of both; ``other`` takes precedence."""
         both = runopts()
         both.update(self)
         both.update(other)
         return both
 
     def update(self, other: runopts) -> None:
-        """Adds the options of ``other``; for a name in both, its declaration wins."""
+        """Add the options of ``other``, which take precedence."""
         self._opts.update(other._opts)
 
     def unknown(self, cfg: Mapping[str, CfgVal]) -> list[str]:
-        """The keys of ``cfg`` that are not options: typos, mostly.
+        """Return the keys of ``cfg`` that are not options.
 
         >>> runopts().unknown({"quue": "gpu"})
         ['quue']
@@ -186,7 +186,7 @@ class runopts:  # noqa: N801 - a public name
         return [key for key in cfg if key not in self._opts and key not in self]
 
     def resolve(self, cfg: Mapping[str, CfgVal]) -> dict[str, CfgVal]:
-        """``cfg`` with the defaults filled in. Keys that are not options stay: :meth:`unknown` names them.
+        """Return ``cfg`` with defaults filled in. Unknown keys are kept; :meth:`unknown` lists them.
 
         Raises:
             InvalidRunConfigException: a required option has no value, or a value has the wrong type.
@@ -214,19 +214,19 @@ class runopts:  # noqa: N801 - a public name
         return resolved
 
     def cfg_from_str(self, cfg_str: str) -> dict[str, CfgVal]:
-        """Reads ``name=value,name=value,...``; a name that is not an option keeps its text as value.
+        """Parse ``name=value,name=value,...``; values of unknown options stay strings.
 
         ======================  ============================================================================
-        ``a=1,b=x``             two options; ``;`` may stand for ``,`` before the name of an option
-        ``l=x;y;z``             items of a ``list[str]``, at ``;`` or ``,``
-        ``d=K:v;K2:v2``         items of a ``dict[str, str]``, at ``;`` or ``,``; ``=`` may stand for ``:``
-        ``s=x,y``               a comma that no ``name=`` follows belongs to the value of a ``str``
-        ``s="x,y=1"``           quotes, ``'`` or ``"``, around a value or an item protect what is in it
+        ``a=1,b=x``             two options; before the name of an option, ``;`` also separates
+        ``l=x;y;z``             a ``list[str]``, separated by ``;`` or ``,``
+        ``d=K:v;K2:v2``         a ``dict[str, str]``, separated by ``;`` or ``,``; ``=`` may replace ``:``
+        ``s=x,y``               a comma without ``name=`` after it belongs to the value of a ``str``
+        ``s="x,y=1"``           quotes (``'`` or ``"``) around a value or an item protect separators in it
         ======================  ============================================================================
 
         Raises:
-            InvalidRunConfigException: a value that is not of the option's type.
-            ConfigError: text before the first name.
+            InvalidRunConfigException: a value has the wrong type.
+            ConfigError: there is text before the first name.
         """
         cfg: dict[str, CfgVal] = {}
         for name, text in split_options(cfg_str, self._opts):
@@ -234,14 +234,14 @@ class runopts:  # noqa: N801 - a public name
         return cfg
 
     def cfg_to_str(self, cfg: Mapping[str, CfgVal]) -> str:
-        """The literal of ``cfg``: :meth:`cfg_from_str` reads it back. Values that are None are left out."""
+        """Return ``cfg`` as a literal, which :meth:`cfg_from_str` reads back. Values that are None are omitted."""
         return join_options(cfg)
 
     def cfg_from_json_repr(self, json_repr: str) -> dict[str, CfgVal]:
-        """Reads a JSON object; strings are cast to the type of their option.
+        """Parse a JSON object; strings are converted to the type of their option.
 
         Raises:
-            InvalidRunConfigException: a value that is not of the option's type.
+            InvalidRunConfigException: a value has the wrong type.
             ConfigError: the text is not a JSON object.
         """
         import json
@@ -266,7 +266,7 @@ class runopts:  # noqa: N801 - a public name
 
     @staticmethod
     def is_type(obj: CfgVal, tp: Any) -> bool:
-        """Whether ``obj`` is a value of the type; an int is a float too, a bool is not an int.
+        """Whether ``obj`` is a value of the type; an int is also a float, a bool is not an int.
 
         >>> runopts.is_type(["a"], list[str]), runopts.is_type([1], list[str]), runopts.is_type(True, int)
         (True, False, False)
@@ -281,7 +281,7 @@ class runopts:  # noqa: N801 - a public name
         return isinstance(obj, (int, float) if tp is float else tp)
 
     def names(self) -> Iterable[str]:
-        """The names, in the order in which they were added."""
+        """Return the names in the order of declaration."""
         return self._opts
 
     def __iter__(self) -> Iterator[tuple[str, runopt]]:
@@ -294,7 +294,7 @@ class runopts:  # noqa: N801 - a public name
         return isinstance(name, str) and self.name_of(name) in self._opts
 
     def __repr__(self) -> str:
-        """The help text: usage, required options, optional ones."""
+        """Return the help text: usage, required and optional options."""
         required = [(name, opt) for name, opt in self if opt.is_required]
         optional = [(name, opt) for name, opt in self if not opt.is_required]
         usage = [f"{n}={n.upper()}" for n, _ in required] + [f"[{n}={n.upper()}]" for n, _ in optional]
@@ -324,6 +324,6 @@ class runopts:  # noqa: N801 - a public name
 
 
 def _normalize(tp: Any) -> Any:
-    """``typing.List[str]`` as ``list[str]``, and so on."""
+    """Convert ``typing.List[str]`` to ``list[str]``, and so on."""
     origin = getattr(tp, "__origin__", None)
     return origin[tp.__args__] if origin in (list, dict) else tp

@@ -1,6 +1,6 @@
-"""The options of ``sbatch`` as people write them: on a command line, and in the ``#SBATCH`` lines of a script.
+"""Parser of ``sbatch`` options, on a command line or in ``#SBATCH`` lines: https://slurm.schedmd.com/sbatch.html.
 
-https://slurm.schedmd.com/sbatch.html. Reading is total: what is not an option is an error that names its line.
+An unknown option is an error that names its line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _FLAG_WORDS = (
     "contiguous hold ignore-pbs no-requeue overcommit parsable quiet requeue reboot spread-job test-only use-min-nodes"
     " verbose wait disable-stdout-job-summary stepmgr"
 )
-_OPEN_WORDS = "exclusive get-user-env nice no-kill oversubscribe propagate resv-ports"
+_OPTIONAL_VALUE_WORDS = "exclusive get-user-env nice no-kill oversubscribe propagate resv-ports"
 _VALUE_WORDS = (
     "account acctg-freq array batch bb bbf begin chdir cluster-constraint clusters comment constraint container"
     " container-id core-spec cores-per-socket cpu-freq cpus-per-gpu cpus-per-task deadline delay-boot dependency"
@@ -36,22 +36,22 @@ _VALUE_WORDS = (
     " tres-bind tres-per-task uid wait-all-nodes wckey workdir wrap"
 )
 _FLAGS = frozenset(_FLAG_WORDS.split())
-_MAY_HAVE = frozenset(_OPEN_WORDS.split())
-"""These have a value only after ``=``, or, the short ones, in the same word."""
+_OPTIONAL_VALUE = frozenset(_OPTIONAL_VALUE_WORDS.split())
+"""Long options with a value only after ``=``, short ones only in the same word."""
 _WITH_VALUE = frozenset(_VALUE_WORDS.split())
-_KNOWN = sorted(_FLAGS | _MAY_HAVE | _WITH_VALUE)
+_KNOWN = sorted(_FLAGS | _OPTIONAL_VALUE | _WITH_VALUE)
 HETJOB = "hetjob"
 
 
 @dataclass(frozen=True)
 class Directive:
-    """One option of a script.
+    """An option in a script.
 
     Attributes:
-        line: its number, from 1.
+        line: line number, from 1.
         option: the long name.
-        value: empty of a flag.
-        text: as it was written.
+        value: the value; empty for a flag.
+        text: the option as written.
     """
 
     line: int
@@ -61,10 +61,10 @@ class Directive:
 
 
 def directives(text: str, name: str = "the script") -> list[Directive]:
-    """The options in the ``#SBATCH`` lines of a script, up to its first command.
+    """Parse the ``#SBATCH`` lines before the first command of a script.
 
     Raises:
-        SpecError: it is not a script, or a line cannot be read: ``sbatch`` would refuse it.
+        SpecError: the text is not a script, or ``sbatch`` would reject a line.
 
     >>> directives("#!/bin/sh\\n#SBATCH -N2 --time=1:00  # short\\necho\\n#SBATCH -n 3\\n")[1]
     Directive(line=2, option='time', value='1:00', text='--time=1:00')
@@ -94,13 +94,13 @@ def directives(text: str, name: str = "the script") -> list[Directive]:
 
 
 def read_options(words: Sequence[str], where: str) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Long name, value and text of each option at the beginning of a command line, and the words from the script on.
+    """Split a command line into ``(long name, value, text)`` of its options, and the words from the script on.
 
     Args:
-        where: for the error.
+        where: location for error messages.
 
     Raises:
-        SpecError: ``sbatch`` has no such option, or its value is missing.
+        SpecError: an option is unknown, or its value is missing.
 
     >>> read_options(["-p", "gpu", "--mem=4G", "run.sh", "-x"], "here")
     ([('partition', 'gpu', '-p gpu'), ('mem', '4G', '--mem=4G')], ['run.sh', '-x'])
@@ -119,7 +119,7 @@ def read_options(words: Sequence[str], where: str) -> tuple[list[tuple[str, str,
 
 
 def _split(word: str, where: str) -> Iterator[tuple[str, str, bool]]:
-    """The options in one word, with their values, and whether the value is the next word."""
+    """Yield ``(long name, value, whether the value is the next word)`` of each option in a word."""
     if word.startswith("--"):
         given, equals, value = word[2:].partition("=")
         name = given if given in _KNOWN else _unique(given)
@@ -141,13 +141,13 @@ def _split(word: str, where: str) -> Iterator[tuple[str, str, bool]]:
 
 
 def _unique(beginning: str) -> str:
-    """The one option that begins so, which ``sbatch`` takes, too; empty when there is none, or several."""
+    """Resolve an unambiguous prefix of a long option, as ``sbatch`` does; otherwise return the empty string."""
     matches = [name for name in _KNOWN if name.startswith(beginning)]
     return matches[0] if len(matches) == 1 and beginning else ""
 
 
 def _words(text: str) -> list[str]:
-    """The words of a line, up to a comment; raises ValueError where a quote is not closed."""
+    """Split a line into words, up to a comment; raises ValueError if a quote is not closed."""
     lexer = shlex.shlex(text, posix=True, punctuation_chars=False)
     lexer.whitespace_split = True
     lexer.commenters = "#" if re.search(r"(^|\s)#", text) else ""
@@ -155,15 +155,15 @@ def _words(text: str) -> list[str]:
 
 
 def expand(pattern: str, values: Mapping[str, str]) -> str:
-    """The name of an output file: https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN.
+    """Expand a filename pattern: https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN.
 
     Args:
-        values: letter to what it stands for; others stay as they are.
+        values: replacement by letter; other letters are not expanded.
 
     >>> expand("out/%x-%4j.%N%%", {"x": "train", "j": "17", "N": "n1"})
     'out/train-0017.n1%'
     """
-    if "\\" in pattern:  # nothing is expanded then
+    if "\\" in pattern:  # a backslash disables expansion
         return pattern.replace("\\", "")
 
     def one(found: re.Match[str]) -> str:

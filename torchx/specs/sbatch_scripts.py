@@ -1,4 +1,4 @@
-"""Batch scripts that people have, as jobs: what their ``#SBATCH`` lines ask for on schedulers that are not Slurm."""
+"""Jobs from existing batch scripts: translation of ``#SBATCH`` lines for schedulers other than Slurm."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from torchx.specs.sbatch_lines import Directive, directives
 from torchx.specs.scripts import SBATCH
 from torchx.specs.timeouts import TIMEOUT
 
-_OF_SLURM = (
+_IGNORED = (
     *("account", "acctg-freq", "comment", "error", "job-name", "no-requeue", "open-mode", "output", "parsable"),
     *("partition", "qos", "quiet", "requeue", "verbose", "wckey"),
 )
-"""Options that say nothing elsewhere: who pays and in which queue, where the output goes."""
+"""Options without meaning outside of Slurm, such as accounts, queues and output files."""
 
 _HINTS = {
     "array": "`torchx sweep` launches a job once for each set of values",
@@ -30,10 +30,10 @@ _UNREADABLE = "is a value that torchx cannot read"
 
 
 def script_app(path: str, text: str, args: Iterable[str], image: str) -> AppDef:
-    """The job that a batch script describes.
+    """Return the job that a batch script describes.
 
     Raises:
-        SpecError: ``sbatch`` would not take it; the line is named.
+        SpecError: ``sbatch`` would reject a line of the script.
     """
     name = posixpath.basename(path)
     found = directives(text, name)
@@ -54,14 +54,14 @@ def script_app(path: str, text: str, args: Iterable[str], image: str) -> AppDef:
 
 
 def translate(found: Iterable[Directive], name: str) -> tuple[Resource, int]:
-    """What a script asks of one machine, and its time limit in seconds; 0: none.
+    """Return the resource that a script requests, and its time limit in seconds (0: none).
 
     Raises:
-        NotSupportedError: a line asks for what only Slurm has; it is named.
+        NotSupportedError: a line requires Slurm.
     """
     numbers: dict[str, float] = {}
     for one in found:
-        if one.option in _OF_SLURM or (one.option == "export" and one.value == "ALL"):
+        if one.option in _IGNORED or (one.option == "export" and one.value == "ALL"):
             continue
         reader = _READERS.get(one.option)
         number = None if reader is None else reader(one.value)
@@ -88,7 +88,7 @@ def _refuse_steps(text: str, name: str) -> None:
 
 
 def _whole(text: str) -> int | None:
-    """``4``; of ``1-2`` the least that will do."""
+    """``4``, or the minimum of a range such as ``1-2``."""
     found = re.fullmatch(r"(\d{1,6})(?:-\d{1,6})?", text.strip())
     return int(found[1]) if found else None
 
@@ -99,13 +99,13 @@ def _megabytes(text: str) -> float | None:
 
 
 def _gpus(text: str) -> int | None:
-    """``2``, ``a100:2``, ``gpu:a100:2``; several kinds together are too many for one number."""
+    """``2``, ``a100:2`` or ``gpu:a100:2``; None for several GPU types."""
     found = re.fullmatch(r"(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,4})", text.strip())
     return int(found[1]) if found else 1 if text.strip() == "gpu" else None
 
 
 def seconds(text: str) -> int | None:
-    """https://slurm.schedmd.com/sbatch.html#OPT_time
+    """Parse a time limit: https://slurm.schedmd.com/sbatch.html#OPT_time. 0 means no limit, None is invalid.
 
     >>> [seconds(t) for t in ("90", "90:30", "2:00:00", "1-0", "1-12:30", "UNLIMITED", "soon")]
     [5400, 5430, 7200, 86400, 131400, 0, None]

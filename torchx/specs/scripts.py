@@ -1,4 +1,4 @@
-"""Batch scripts of Slurm that people have, as jobs: see :mod:`torchx.specs.sbatch_scripts`."""
+"""Recognizes jobs that were made from batch scripts; see :mod:`torchx.specs.sbatch_scripts`."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from torchx.specs.api import Role
 
 SBATCH = "torchx/sbatch"
-"""The key of a role's metadata that has the script; of an app's, why it cannot run anywhere but on Slurm."""
+"""Metadata key: in a role, the script; in an app, why it can run on Slurm only."""
 
 
 def is_script(roles: Iterable[Role]) -> bool:
-    """Whether a job is such a script."""
+    """Whether a job was made from a batch script."""
     return any(SBATCH in role.metadata for role in roles)

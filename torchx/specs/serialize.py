@@ -1,14 +1,14 @@
-"""A job as JSON types, and back without loss.
+"""Lossless conversion of jobs to and from JSON.
 
-The form is one key for each field, under a format number::
+The format has a version number, and one key for each field::
 
     {"version": 1, "name": "train", "metadata": {}, "roles": [{"name": "trainer", "image": "img",
      "retry_policy": "APPLICATION", "resource": {"cpu": 1, "gpu": 0, "memMB": 128, ...},
      "mounts": [{"type": "bind", "src_path": "/a", "dst_path": "/b", "read_only": false}],
      "workspace": {"projects": {"/src": ""}}, ...}]}
 
-Keys that are missing when it is read have the default of their field. A value of ``env`` that is a
-:class:`~torchx.specs.Secret` is ``{"secret": "env:HF_TOKEN"}``: the reference.
+Missing keys get the default of their field. A :class:`~torchx.specs.Secret` in ``env`` is stored as its reference:
+``{"secret": "env:HF_TOKEN"}``.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ Fallback = Callable[[Any], Any]
 
 FORMAT_VERSION = 1
 _ROLE_FIELDS = [name for name, *_ in record_fields(Role)]
-_DEEPEST = 100  # levels that can be copied and written without coming near the interpreter's limit
+_MAX_DEPTH = 100  # far below the recursion limit
 
 
 def appdef_to_dict(app: AppDef, *, fallback: Fallback | None = None) -> dict[str, Any]:
-    """The job as JSON types.
+    """Convert a job to JSON types.
 
     Args:
         app: the job; it is not changed.
-        fallback: makes a JSON value of one that is none, for those who would rather lose it than fail (``repr``, say).
+        fallback: converts values without a JSON type, for example ``repr``, at the loss of the original value.
 
     Raises:
-        SpecError: a value that JSON has no type for, named by its path; only without ``fallback``.
+        SpecError: a value has no JSON type, and there is no ``fallback``.
 
     >>> appdef_to_dict(AppDef("train"))
     {'version': 1, 'name': 'train', 'metadata': {}, 'roles': []}
@@ -56,10 +56,10 @@ def appdef_to_dict(app: AppDef, *, fallback: Fallback | None = None) -> dict[str
 
 
 def appdef_from_dict(data: dict[str, Any]) -> AppDef:
-    """The job of :func:`appdef_to_dict`.
+    """Convert the result of :func:`appdef_to_dict` back to a job.
 
     Raises:
-        SpecError: a key that is not known, a value of the wrong type, or a newer format.
+        SpecError: a key is unknown, a value has the wrong type, or the format is newer.
 
     >>> appdef_from_dict({"version": 1, "name": "train"})
     AppDef(name='train')
@@ -81,17 +81,17 @@ def appdef_from_dict(data: dict[str, Any]) -> AppDef:
 
 
 def appdef_to_json(app: AppDef, *, fallback: Fallback | None = None) -> str:
-    """:func:`appdef_to_dict` as compact text."""
+    """Convert a job to compact JSON text."""
     import json
 
     return json.dumps(appdef_to_dict(app, fallback=fallback), separators=(",", ":"))
 
 
 def appdef_from_json(text: str) -> AppDef:
-    """The job of :func:`appdef_to_json`.
+    """Convert the text of :func:`appdef_to_json` back to a job.
 
     Raises:
-        SpecError: the text is no such JSON.
+        SpecError: the text is not valid JSON, or does not describe a job.
     """
     import json
 
@@ -100,39 +100,38 @@ def appdef_from_json(text: str) -> AppDef:
     except (ValueError, RecursionError) as e:
         raise SpecError(f"app is not valid JSON: {e}") from None
     if _is_deep(data):
-        raise SpecError(f"app is nested more than {_DEEPEST} levels deep")
+        raise SpecError(f"app is nested more than {_MAX_DEPTH} levels deep")
     return appdef_from_dict(data)
 
 
 def role_to_dict(role: Role, *, fallback: Fallback | None = None) -> dict[str, Any]:
-    """One role, as in :func:`appdef_to_dict`."""
+    """Convert a role to JSON types; see :func:`appdef_to_dict`."""
     made: dict[str, Any] = _plain(_role(role), "", fallback)
     return made
 
 
 def role_from_dict(data: dict[str, Any]) -> Role:
-    """The role of :func:`role_to_dict`."""
+    """Convert the result of :func:`role_to_dict` back to a role."""
     return _read_role(data, "role")
 
 
 def masked(app: AppDef) -> AppDef:
-    """A copy fit to be shown: credentials in ``env``, ``args`` and ``metadata`` are masked.
+    """Return a copy for display: credentials in ``env``, ``args`` and ``metadata`` are masked.
 
     >>> masked(AppDef("a", [Role("r", "img", env={"HF_TOKEN": "abc"})])).roles[0].env
     {'HF_TOKEN': '********'}
     """
-
-    shown: AppDef = copy_data(app)
-    shown.metadata = mask_value("", shown.metadata)
-    for role in shown.roles:
+    copy: AppDef = copy_data(app)
+    copy.metadata = mask_value("", copy.metadata)
+    for role in copy.roles:
         role.env = mask_env(role.env)
         role.args = mask_args(role.args)
         role.metadata = mask_value("", role.metadata)
-    return shown
+    return copy
 
 
 def _role(role: Role) -> dict[str, Any]:
-    own = vars(role)  # as it is: a field does not show the override that is beside it
+    own = vars(role)  # bypasses the overrides
     resource: Resource = own["resource"]
     amounts = _NULL if resource.is_unset else {name: getattr(resource, name) for name in _NULL}
     return {
@@ -155,10 +154,12 @@ def _mount(mount: BindMount | VolumeMount | DeviceMount) -> Any:
     for kind, (cls, fields) in _MOUNTS.items():
         if isinstance(mount, cls):
             return {"type": kind, **{name: getattr(mount, name) for name in fields}}
-    return _NotAMount(mount)  # found out like any other value that JSON has no type for
+    return _NotAMount(mount)
 
 
 class _NotAMount:
+    """Wraps an invalid mount, so that :func:`_plain` rejects it even if it is a JSON type."""
+
     def __init__(self, value: object) -> None:
         self.value = value
 
@@ -170,7 +171,7 @@ def _plain(value: Any, path: str, fallback: Fallback | None) -> Any:
     kind = value.__class__
     if kind in (str, int, bool, type(None)):
         return value
-    if kind is float and value - value == 0:  # not infinite, not NaN: JSON has neither
+    if kind is float and value - value == 0:  # JSON has neither infinity nor NaN
         return value
     if kind is list:
         return [_plain(item, f"{path}[{i}]", fallback) for i, item in enumerate(value)]
@@ -186,7 +187,7 @@ def _plain(value: Any, path: str, fallback: Fallback | None) -> Any:
 
 def _is_deep(data: Any) -> bool:
     level = [data]
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         inner = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, (dict, list)))
         level = [value for values in inner for value in values]
         if not level:
@@ -210,7 +211,7 @@ _NOTHING = object()
 
 
 class _Node:
-    """A JSON object that is being read: every key is taken once, and no key may be left over."""
+    """Reader of a JSON object: each key is taken once, and :meth:`close` rejects keys that are left over."""
 
     def __init__(self, data: Any, path: str) -> None:
         if not isinstance(data, dict):
@@ -276,7 +277,7 @@ def _read_variable(value: Any, path: str) -> Any:
 
 
 _NULL: dict[str, Any] = {"cpu": -1, "gpu": -1, "memMB": -1}
-"""The resource of a role that was given none."""
+"""The resource of a role without one."""
 
 
 def _read_resource(data: Any, path: str) -> Resource:

@@ -10,7 +10,7 @@ YELLOW_BOLD = "\033[1;33m"
 
 
 class AppState(int, Enum):
-    """Where a job, or one replica of it, stands.
+    """The state of a job or a replica.
 
     >>> str(AppState.RUNNING), repr(AppState.RUNNING)
     ('RUNNING', 'RUNNING (3)')
@@ -26,14 +26,14 @@ class AppState(int, Enum):
     UNKNOWN = 7
 
     def __str__(self) -> str:
-        return self._name_  # `name` is a property in Python, and a list prints thousands of states
+        return self._name_  # `name` is a property, which is slow for lists of thousands of states
 
     def __repr__(self) -> str:
         return f"{self.name} ({self.value})"
 
 
 ReplicaState = AppState
-"""A replica goes through the same states as an app."""
+"""Replicas have the same states as apps."""
 
 COLORS = {
     "SUCCEEDED": "\033[32m",
@@ -44,13 +44,13 @@ COLORS = {
     "CANCELLED": YELLOW_BOLD,
     "UNKNOWN": YELLOW_BOLD,
 }
-"""How a terminal shows the name of each state."""
+"""Terminal colours by state name."""
 
 _TERMINAL = frozenset({AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED})
 
 
 def state_text(state: AppState | str, *, color: bool, text: str = "") -> str:
-    """The name of a state, or another text about it, in its colour; of what is not a state, the text."""
+    """Return the name of a state, or another text, in the colour of the state; other texts stay uncoloured."""
     text = text or str(state)
     start = COLORS.get(str(state), "") if color else ""
     return f"{start}{text}{RESET}" if start else text
@@ -66,7 +66,7 @@ def is_terminal(state: AppState) -> bool:
 
 
 def is_started(state: AppState) -> bool:
-    """Whether there is nothing more to wait for before one can look at the job: it runs, or it is over.
+    """Whether the job has started: the state is RUNNING or final.
 
     >>> is_started(AppState.RUNNING), is_started(AppState.PENDING)
     (True, False)

@@ -1,4 +1,4 @@
-"""What became of a job: states, and the status of an app, its roles and their replicas."""
+"""The status of an app, its roles and their replicas."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from torchx.specs.retries import Attempt
     from torchx.specs.tasks import TaskTable
 else:
-    Attempt = TaskTable = object  # `typing.get_type_hints` finds the name, and nobody pays for the import
+    Attempt = TaskTable = object  # lets typing.get_type_hints() resolve the names without importing their modules
 
 __all__ = [
     "NONE",
@@ -36,13 +36,13 @@ class ReplicaStatus:
 
     Args:
         id: index within the role, from 0.
-        state: its state.
+        state: state of the replica.
         role: name of the role.
-        hostname: where it runs; empty when not known.
+        hostname: name of its host; empty if unknown.
         structured_error_msg: why it failed, as JSON; see :mod:`torchx.specs.failures`.
         hostaddr: address of the host.
-        started_at, ended_at: Unix times of its last process, seconds; None when not known.
-        memory_peak, memory_limit: the most bytes that it used, and may use; None when not known, or nobody has looked.
+        started_at, ended_at: Unix times in seconds of its last process; None if unknown.
+        memory_peak, memory_limit: peak memory usage and memory limit in bytes; None if unknown or not queried.
     """
 
     _brief_repr = True
@@ -69,7 +69,7 @@ class RoleStatus:
     replicas: list[ReplicaStatus]
 
     def to_json(self) -> dict[str, Any]:
-        """JSON types: ``{"role": str, "replicas": [...]}``; states of replicas as numbers."""
+        """Convert to JSON types: ``{"role": str, "replicas": [...]}``; states of replicas are numbers."""
         return {
             "role": self.role,
             "replicas": [
@@ -91,21 +91,21 @@ class AppStatus:
     """The status of a job.
 
     Args:
-        state: of the whole job.
-        num_restarts: how often it was started again.
-        msg: what the scheduler says about it.
-        structured_error_msg: why it failed, as JSON; see :mod:`torchx.specs.failures`.
-        ui_url: where people can look at it.
+        state: state of the whole job.
+        num_restarts: number of restarts.
+        msg: message of the scheduler.
+        structured_error_msg: why the job failed, as JSON; see :mod:`torchx.specs.failures`.
+        ui_url: web page of the job.
         roles: the replicas, by role.
-        started_at: Unix time of its start, where the scheduler says so.
-        ended_at: Unix time of its end, where the scheduler says so.
-        created_at: Unix time of its submission, where it is known without looking into the record of runs.
-        as_of: Unix time at which the job was seen in this state, where its scheduler cannot be queried now; None: now.
-        error: why its scheduler could not be queried.
-        attempts: those that have ended, of a job with a retry policy.
-        hang: what its watchdog saw when it was silent last: for how long, and what the ranks were doing.
-        tasks: of a sweep, what became of each of its tasks.
-        gone: its scheduler no longer has the job, and nobody saw its end; ``msg`` has the last state that was seen.
+        started_at: Unix time of the start, if the scheduler reports it.
+        ended_at: Unix time of the end, if the scheduler reports it.
+        created_at: Unix time of the submission, if known without reading the run registry.
+        as_of: if the scheduler cannot be reached, the Unix time at which this state was observed; otherwise None.
+        error: why the scheduler could not be queried.
+        attempts: past attempts of a job with a retry policy.
+        hang: report of the watchdog about the last hang: its length, and what the ranks were doing.
+        tasks: the tasks of a sweep.
+        gone: the scheduler no longer has the job, and its end was not observed; ``msg`` has the last known state.
 
     >>> AppStatus(AppState.SUCCEEDED).is_terminal()
     True
@@ -130,27 +130,27 @@ class AppStatus:
     tasks: TaskTable | None = None
 
     def is_terminal(self) -> bool:
-        """Whether the job is over."""
+        """Whether the state is final."""
         return is_terminal(self.state)
 
     def raise_for_status(self) -> None:
-        """Raises an error unless the job succeeded.
+        """Raise an error unless the job succeeded.
 
         Raises:
-            AppStatusError: the state is anything but SUCCEEDED.
+            AppStatusError: the state is not SUCCEEDED.
         """
         if self.state != AppState.SUCCEEDED:
             raise AppStatusError(self)
 
     def to_json(self, filter_roles: list[str] | None = None) -> dict[str, Any]:
-        """JSON types; the state of the job by name, of the replicas as numbers.
+        """Convert to JSON types; the state of the job is a name, the states of replicas are numbers.
 
         ``{"state": "FAILED", "num_restarts": 0, "roles": [{"role": "trainer", "replicas": [{"id": 0, "state": 5,
         "role": "trainer", "hostname": "", "structured_error_msg": "<NONE>", "hostaddr": ""}]}], "msg": "",
         "structured_error_msg": "<NONE>", "url": null}``
 
         Args:
-            filter_roles: only these roles; None: all.
+            filter_roles: include only these roles; None includes all.
         """
         return {
             "state": str(self.state),
@@ -162,11 +162,11 @@ class AppStatus:
         }
 
     def format(self, filter_roles: list[str] | None = None, *, color: bool = False) -> str:
-        """One readable page: the state, the cause of a failure, the replicas of each role by state.
+        """Return readable text: the state, the cause of a failure, and the replicas of each role by state.
 
         Args:
-            filter_roles: only these roles; None: all.
-            color: with terminal colours.
+            filter_roles: include only these roles; None includes all.
+            color: use terminal colours.
         """
         from torchx.specs.status_page import render_status
 
@@ -181,25 +181,25 @@ class AppStatus:
         return status_html(self)
 
     def _repr_pretty_(self, printer: Any, _: bool) -> None:
-        printer.text(self.format())  # what IPython shows as text
+        printer.text(self.format())  # called by IPython
 
     def _roles(self, names: list[str] | None) -> list[RoleStatus]:
         return [role for role in self.roles if names is None or role.role in names]
 
 
 class AppStatusError(TorchXError):
-    """A job that should have succeeded did not.
+    """A job did not succeed.
 
     Args:
-        status: how it ended; also the attribute ``status``.
+        status: status of the job; also the attribute ``status``.
     """
 
     exit_code = EXIT_JOB_FAILED
 
     def __init__(self, status: AppStatus, *args: object) -> None:
         reason = f": {status.msg}" if status.msg else ""
-        said = " ".join(str(arg) for arg in args)
-        super().__init__(f"{said + ': ' if said else ''}the job did not succeed, it is {status.state}{reason}")
+        prefix = " ".join(str(arg) for arg in args)
+        super().__init__(f"{prefix + ': ' if prefix else ''}the job did not succeed, it is {status.state}{reason}")
         self.status = status
         if status.gone:
             self.exit_code = EXIT_GONE

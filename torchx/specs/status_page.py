@@ -1,4 +1,4 @@
-"""The page that ``torchx status`` shows: the state, the cause of a failure, the replicas of each role by state."""
+"""The text that ``torchx status`` prints: the state, the cause of a failure, the replicas of each role by state."""
 
 from __future__ import annotations
 
@@ -17,22 +17,20 @@ if TYPE_CHECKING:
     from torchx.specs.retries import Attempt
     from torchx.specs.status import AppStatus, ReplicaStatus, RoleStatus
 
-# A role of up to so many replicas is shown in full; of a larger one, only replicas that stand out are.
-_SHOWN_IN_FULL = 8
-_SHOWN_OF_MANY = 10
+_MAX_FULL_ROLE = 8  # larger roles list only the replicas in one of the states below
+_MAX_LISTED = 10
 _TRACEBACK_LINES = 8
 _CAUSE_CHARS = 100
-# Replicas in these states stand out among many.
-_STANDS_OUT = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
+_ALWAYS_LISTED = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
 
 
 def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = False) -> str:
-    """The page.
+    """Render a status as text.
 
     Args:
-        status: of the job.
-        roles: those of its roles that are shown; the cause of a failure is looked for in them.
-        color: with terminal colours.
+        status: status of the job.
+        roles: the roles to show.
+        color: use terminal colours.
     """
     msg = "" if status.msg == "<NONE>" else printable(status.msg, lines=True)
     failure = None if status.state == AppState.SUCCEEDED else parse_failure(status.structured_error_msg)
@@ -54,18 +52,18 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
     if roles:
         lines.append("roles:")
         for role in roles:
-            above = failure.replica if failure is not None and failure.role == role.role else None
-            lines += [f"  {line}" for line in _render_role(role, color=color, above=above)]
+            culprit = failure.replica if failure is not None and failure.role == role.role else None
+            lines += [f"  {line}" for line in _render_role(role, color=color, culprit=culprit)]
     return "\n".join(lines)
 
 
 def _attempts(attempts: list[Attempt]) -> Iterator[str]:
-    """The last attempts: when each ended, after how long, the class of its end, why, and what was changed after it."""
+    """The last attempts: end time, duration, failure class and cause, and what the next attempt changed."""
     if attempts:
         yield "attempts:"
-    if len(attempts) > _SHOWN_OF_MANY:
-        yield f"  ... {len(attempts) - _SHOWN_OF_MANY} before"
-    first = max(len(attempts) - _SHOWN_OF_MANY, 0)
+    if len(attempts) > _MAX_LISTED:
+        yield f"  ... {len(attempts) - _MAX_LISTED} before"
+    first = max(len(attempts) - _MAX_LISTED, 0)
     for number, one in enumerate(attempts[first:], first + 1):
         when = time.strftime("%b %d %H:%M:%S", time.localtime(one.ended))
         changed = [
@@ -80,7 +78,7 @@ def _attempts(attempts: list[Attempt]) -> Iterator[str]:
 
 
 def _traceback(failure: Failure, cause: str) -> Iterator[str]:
-    """The last lines of the traceback, less those that the cause has said."""
+    """The last lines of the traceback, without those that the cause repeats."""
     trace = printable(failure.traceback.strip("\n"), lines=True).splitlines()
     while trace and " ".join(trace[-1].split()) in cause:
         trace.pop()
@@ -90,26 +88,27 @@ def _traceback(failure: Failure, cause: str) -> Iterator[str]:
         yield f"            | {line.rstrip()}"
 
 
-def _render_role(role: RoleStatus, *, color: bool, above: int | None) -> Iterator[str]:
+def _render_role(role: RoleStatus, *, color: bool, culprit: int | None) -> Iterator[str]:
+    """Render a role; the cause above already describes the failure of replica ``culprit``."""
     counts: dict[AppState, int] = {}
     for replica in role.replicas:
         counts[replica.state] = counts.get(replica.state, 0) + 1
     ordered = sorted(counts.items(), key=lambda item: -item[1])
     folded = ", ".join(f"{n} {state_text(state, color=color)}" for state, n in ordered) or "no replicas yet"
     yield f"{printable(role.role)}: {folded}"
-    many = len(role.replicas) > _SHOWN_IN_FULL
-    shown = [r for r in role.replicas if not many or r.state in _STANDS_OUT]
-    if many and len(shown) == len(role.replicas):
-        shown = [r for r in shown if parse_failure(r.structured_error_msg)]  # all failed: those that say why
-    for replica in shown[: _SHOWN_OF_MANY if many else len(shown)]:
-        yield f"  {_render_replica(replica, color=color, told=replica.id == above)}"
-    if many and len(shown) > _SHOWN_OF_MANY:
-        yield f"  ... and {len(shown) - _SHOWN_OF_MANY} more"
+    many = len(role.replicas) > _MAX_FULL_ROLE
+    listed = [r for r in role.replicas if not many or r.state in _ALWAYS_LISTED]
+    if many and len(listed) == len(role.replicas):
+        listed = [r for r in listed if parse_failure(r.structured_error_msg)]  # all failed: only those with a reason
+    for replica in listed[: _MAX_LISTED if many else len(listed)]:
+        with_reason = replica.id != culprit and replica.state != AppState.SUCCEEDED
+        yield f"  {_render_replica(replica, color=color, with_reason=with_reason)}"
+    if many and len(listed) > _MAX_LISTED:
+        yield f"  ... and {len(listed) - _MAX_LISTED} more"
 
 
-def _render_replica(replica: ReplicaStatus, *, color: bool, told: bool) -> str:
-    silent = told or replica.state == AppState.SUCCEEDED
-    failure = None if silent else parse_failure(replica.structured_error_msg)
+def _render_replica(replica: ReplicaStatus, *, color: bool, with_reason: bool) -> str:
+    failure = parse_failure(replica.structured_error_msg) if with_reason else None
     state = state_text(replica.state, color=color, text=f"{replica.state!s:<9}")
     why = printable(failure.summary()) if failure else ""
     parts = [f"[{replica.id}]", state, printable(_host(replica)), _memory(replica), why]
@@ -117,7 +116,7 @@ def _render_replica(replica: ReplicaStatus, *, color: bool, told: bool) -> str:
 
 
 def _memory(replica: ReplicaStatus) -> str:
-    """``peak memory 3.2 GiB of 16 GiB``; empty when nothing is known."""
+    """``peak memory 3.2 GiB of 16 GiB``; empty if unknown."""
     if replica.memory_peak is None:
         return ""
     limit = f" of {size_text(replica.memory_limit)}" if replica.memory_limit else ""
@@ -125,7 +124,7 @@ def _memory(replica: ReplicaStatus) -> str:
 
 
 def _most_memory(roles: list[RoleStatus]) -> Iterator[str]:
-    """Who of several replicas came nearest to its limit."""
+    """The replica closest to its memory limit, if there are several."""
     known = [r for role in roles for r in role.replicas if r.memory_peak is not None]
     if len(known) > 1:
         most = max(known, key=lambda r: (r.memory_peak or 0) / (r.memory_limit or 1))

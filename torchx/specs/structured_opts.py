@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import typing
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +17,10 @@ if TYPE_CHECKING:
 
 
 class StructuredOpts(Mapping[str, "CfgVal"]):
-    """Base of dataclasses that hold the run options of a scheduler, and are a mapping of them.
+    """Base of dataclasses that declare and hold the run options of a scheduler; also a mapping of the options.
 
-    The name of a field is the option's name, its type the option's type (``X | None``: optional), and the string
-    literal below it the help. A field without default is required. ``clusterName`` means the field ``cluster_name``.
+    Each field declares an option with its name and type (``X | None`` if optional); the string literal below the field
+    is the help. A field without default is required. ``clusterName`` matches the field ``cluster_name``.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -37,7 +38,7 @@ class StructuredOpts(Mapping[str, "CfgVal"]):
 
     @classmethod
     def as_runopts(cls) -> runopts:
-        """The options, for ``Scheduler._run_opts``."""
+        """Return the declared options, for ``Scheduler._run_opts``."""
         opts = runopts()
         for name, tp, default, has_default in _fields(cls):
             opts.add(name, type_=tp, help=_help_of(cls, name), default=default, required=not has_default)
@@ -45,18 +46,18 @@ class StructuredOpts(Mapping[str, "CfgVal"]):
 
     @classmethod
     def from_cfg(cls, cfg: Mapping[str, CfgVal]) -> Self:
-        """An instance with the values of ``cfg``; defaults where it has none; keys that are not fields are left out.
+        """Create an instance from ``cfg``. Missing options get their default; unknown keys are ignored.
 
         Raises:
-            ConfigError: a field without default has no value.
+            ConfigError: a required option is missing.
         """
         values: dict[str, CfgVal] = {}
         missing: list[str] = []
-        otherwise = {cases.option(key): cfg[key] for key in cfg if not key.islower() or "-" in key}
+        aliases = {cases.option(key): cfg[key] for key in cfg if not key.islower() or "-" in key}
         for name, _, _, has_default in _fields(cls):
             value = cfg.get(name)
-            if value is None and otherwise:
-                value = otherwise.get(name)
+            if value is None:
+                value = aliases.get(name)
             if value is not None:
                 values[name] = value
             elif not has_default:
@@ -89,30 +90,28 @@ class StructuredOpts(Mapping[str, "CfgVal"]):
 
     @classmethod
     def get_docstrings(cls) -> dict[str, str]:
-        """The help of each field that has one; of none where the source cannot be read (a REPL, say)."""
+        """Return the help of the fields; empty if the source is not available, for example in a REPL."""
         from torchx.util.field_docs import field_docs
 
         return field_docs(cls, StructuredOpts)
 
 
 def _help_of(cls: type[StructuredOpts], name: str) -> Callable[[], str]:
-    # Called when the help is shown: reading it takes parsing the source.
-    return lambda: cls.get_docstrings().get(name, "")
+    return lambda: cls.get_docstrings().get(name, "")  # lazy: it parses the source
 
 
 _known_fields: dict[Any, list[tuple[str, Any, CfgVal, bool]]] = {}
 
 
 def _fields(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
-    """Name, type, default, and whether there is one, of each field."""
+    """Return name, type, default, and whether there is a default, of each field."""
     if cls not in _known_fields:
         _known_fields[cls] = [(n, _resolve_type(cls, n, tp), default, has) for n, tp, default, has in _declared(cls)]
     return _known_fields[cls]
 
 
 def _declared(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
-    # The nearest base that was decorated says which fields there are: a record, or a real dataclass.
-    for base in cls.__mro__:
+    for base in cls.__mro__:  # a subclass without a decorator has the fields of its base
         if is_record(base):
             return record_fields(base)
         if "__dataclass_fields__" in base.__dict__:
@@ -131,22 +130,8 @@ def _declared(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
     )
 
 
-# What the annotations of most fields say. Anything else is evaluated, with `typing`, which costs 7 ms.
-_NAMED_TYPES = {
-    "str": str,
-    "int": int,
-    "float": float,
-    "bool": bool,
-    "list[str]": list[str],
-    "dict[str, str]": dict[str, str],
-}
-
-
 def _resolve_type(cls: Any, name: str, annotation: Any) -> Any:
-    while isinstance(annotation, str):  # quoted twice, when quotes and `from __future__ import annotations` meet
-        plain = annotation.removesuffix(" | None")
-        if plain in _NAMED_TYPES:
-            return _NAMED_TYPES[plain]
+    while isinstance(annotation, str):  # `from __future__ import annotations` quotes a quoted annotation again
         annotation = _evaluate(cls, name, annotation)
     args = getattr(annotation, "__args__", ())
     if type(None) in args:  # a union with None
@@ -156,12 +141,9 @@ def _resolve_type(cls: Any, name: str, annotation: Any) -> Any:
 
 
 def _evaluate(cls: Any, name: str, annotation: str) -> Any:
-    import typing
-
     owner = next((base for base in cls.__mro__ if name in own_annotations(base)), cls)
     module = sys.modules.get(owner.__module__)
-    scope = {**vars(typing), **(vars(module) if module else {})}
     try:
-        return eval(annotation, scope)  # noqa: S307 - an annotation of code that has been imported
+        return eval(annotation, vars(typing), vars(module) if module else {})  # noqa: S307 - of an imported module
     except Exception as e:
         raise ConfigError(f"the type `{annotation}` of option `{name}` of `{cls.__name__}` cannot be read: {e}") from e

@@ -1,4 +1,4 @@
-"""The tasks of a sweep: the values that they differ in, where these stand in a job, and what became of each."""
+"""The tasks of a sweep: their values, placeholders for the values in a job, and their states."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ if TYPE_CHECKING:
 __all__ = ["ENV_TASK", "NAME", "TaskList", "TaskTable", "check_placeholders", "fill", "placeholders"]
 
 ENV_TASK = "TORCHX_TASK"
-"""In the environment of a task: its number within the sweep, from 0."""
+"""Environment variable with the index of a task within the sweep, from 0."""
 
 NAME = r"[A-Za-z_][\w.-]*"
-"""What the name of a value looks like, as a regular expression."""
+"""Regular expression for the name of a value."""
 
-# `${name}` is a macro or the shell's; JSON and format strings do not look like this, or are doubled.
+# `${name}` is a macro or a shell variable. JSON does not match; `{{name}}` is the escaped form.
 _PLACEHOLDER = rf"\{{\{{({NAME})\}}\}}|(?<!\$)\{{({NAME})\}}"
 _FAILED = (AppState.FAILED, AppState.UNKNOWN)
 
 
 @dataclass(frozen=True, kw_only=True)
 class TaskList:
-    """What the tasks of a sweep differ in.
+    """The values of the tasks of a sweep.
 
     Attributes:
-        names: of the values.
-        points: for each task its values, in the order of ``names``.
-        max_parallel: how many tasks run at the same time; 0: as many as the backend finds right.
+        names: names of the values.
+        points: the values of each task, in the order of ``names``.
+        max_parallel: maximum number of tasks that run at the same time; 0 leaves it to the backend.
     """
 
     names: Sequence[str]
@@ -43,11 +43,11 @@ class TaskList:
     max_parallel: int = 0
 
     def values(self, k: int) -> dict[str, str]:
-        """The values of task ``k`` by name."""
+        """Return the values of task ``k`` by name."""
         return dict(zip(self.names, self.points[k], strict=True))
 
     def text(self, k: int) -> str:
-        """The values of task ``k`` in one line.
+        """Return the values of task ``k`` in one line.
 
         >>> TaskList(names=["lr", "seed"], points=[("1e-4", "0")]).text(0)
         'lr=1e-4, seed=0'
@@ -57,13 +57,13 @@ class TaskList:
 
 @dataclass(kw_only=True)
 class TaskTable:
-    """What became of the tasks of a sweep, one entry a task in each list.
+    """The states of the tasks of a sweep; each list has one entry per task.
 
     Attributes:
-        states: their states.
-        exit_codes: ``-n`` for signal n; None before the end, and where it is not known.
-        ended: Unix times of their ends; 0 before.
-        max_parallel: how many may run at the same time; 0 where there is no limit.
+        states: the states.
+        exit_codes: the exit codes, ``-n`` for signal n; None if unknown or not ended.
+        ended: Unix times at which the tasks ended; 0 if not ended.
+        max_parallel: maximum number of tasks that run at the same time; 0 for no limit.
     """
 
     states: list[AppState]
@@ -72,15 +72,15 @@ class TaskTable:
     max_parallel: int = 0
 
     def counts(self) -> dict[AppState, int]:
-        """How many tasks are in each state; states of none are missing."""
+        """Return the number of tasks by state; states without tasks are omitted."""
         return {state: self.states.count(state) for state in dict.fromkeys(self.states)}
 
     def failed(self) -> list[int]:
-        """The tasks that failed, or of which nobody knows how they ended."""
+        """Return the indices of the tasks that failed or ended in an unknown way."""
         return [k for k, state in enumerate(self.states) if state in _FAILED]
 
     def state(self) -> AppState:
-        """The state of the sweep: its tasks are not a gang, so it ends with the last of them.
+        """Return the state of the sweep. Its tasks are not a gang, so it ends with the last task.
 
         >>> TaskTable(states=[AppState.FAILED, AppState.PENDING], exit_codes=[1, None], ended=[1.0, 0.0]).state().name
         'RUNNING'
@@ -93,7 +93,7 @@ class TaskTable:
         return AppState.CANCELLED if AppState.CANCELLED in counts else AppState.SUCCEEDED
 
     def summary(self) -> str:
-        """The counts as a sentence.
+        """Return the counts as a sentence.
 
         >>> TaskTable(states=[AppState.SUCCEEDED, AppState.FAILED], exit_codes=[0, 1], ended=[1.0, 1.0]).summary()
         '1 of 2 tasks succeeded, 1 failed'
@@ -105,7 +105,7 @@ class TaskTable:
 
 
 def progress(msg: str) -> str:
-    """How far a sweep is, of a message that begins with :meth:`TaskTable.summary`; empty of any other.
+    """Shorten a message that begins with :meth:`TaskTable.summary`; other messages give the empty string.
 
     >>> progress("6 of 9 tasks succeeded, 1 failed, 2 running"), progress("exit code 3")
     ('7/9 done, 1 failed', '')
@@ -119,12 +119,12 @@ def progress(msg: str) -> str:
 
 
 def is_terminal_task(state: AppState) -> bool:
-    """Whether a task in this state has ended; of one in the state UNKNOWN nobody saw how."""
+    """Whether a task in this state has ended; UNKNOWN means that its end was not observed."""
     return is_terminal(state) or state is AppState.UNKNOWN
 
 
 def fill(text: str, values: Mapping[str, str]) -> str:
-    """The text with the values in place of their ``{name}``; ``{{name}}`` stands for ``{name}`` itself.
+    """Replace each ``{name}`` with its value, and ``{{name}}`` with the literal ``{name}``.
 
     >>> fill("--lr={lr} {{lr}} ${app_id} {0} {'a': 1}", {"lr": "1e-4"})
     "--lr=1e-4 {lr} ${app_id} {0} {'a': 1}"
@@ -134,31 +134,33 @@ def fill(text: str, values: Mapping[str, str]) -> str:
     return re.sub(_PLACEHOLDER, lambda m: f"{{{m[1]}}}" if m[1] else values[m[2]], text)
 
 
-def fill_in(words: Any, values: Mapping[str, str]) -> None:
-    """Puts the values into a role, or whatever else has an ``entrypoint``, ``args`` and ``env``."""
-    words.entrypoint = fill(words.entrypoint, values)
-    words.args = [fill(arg, values) for arg in words.args]
-    words.env = {n: fill(text, values) if text.__class__ is str else text for n, text in words.env.items()}
+def fill_in(role: Any, values: Mapping[str, str]) -> None:
+    """Substitute the values in a role, or in any object with ``entrypoint``, ``args`` and ``env``."""
+    role.entrypoint = fill(role.entrypoint, values)
+    role.args = [fill(arg, values) for arg in role.args]
+    role.env = {n: fill(text, values) if text.__class__ is str else text for n, text in role.env.items()}
 
 
 def replica_names(roles: Sequence[Role], count: int) -> list[tuple[str, int]]:
-    """How replicas of a sweep are called, where each task is a job of these roles: where that is one replica,
-    ``(role, task)``; else ``(task, n)``, the replicas of all roles counted through.
+    """Return the (role name, replica) ids of a sweep of ``count`` tasks, each a job of these roles.
+
+    If a task has one replica, they are ``(role, task)``; otherwise ``(task, n)``, where n counts the replicas of all
+    roles.
     """
-    several = sum(role.num_replicas for role in roles)
-    if several == 1:
+    per_task = sum(role.num_replicas for role in roles)
+    if per_task == 1:
         return [(role.name, k) for role in roles if role.num_replicas for k in range(count)]
-    return [(str(k), n) for k in range(count) for n in range(several)]
+    return [(str(k), n) for k in range(count) for n in range(per_task)]
 
 
 def replica_of(roles: Sequence[Role], replica: tuple[str, int]) -> tuple[int, tuple[str, int]]:
-    """The task of such a replica, and what it is called within that task's job."""
+    """Convert an id of :func:`replica_names` to the task and the (role name, replica) within the task's job."""
     own = [(role.name, k) for role in roles for k in range(role.num_replicas)]
     return (replica[1], own[0]) if len(own) == 1 else (int(replica[0]), own[replica[1]])
 
 
 def placeholders(text: str) -> set[str]:
-    """The names of the values that stand in a text.
+    """Return the names of the placeholders in a text.
 
     >>> sorted(placeholders("--lr={lr} {{seed}}"))
     ['lr']
@@ -167,7 +169,7 @@ def placeholders(text: str) -> set[str]:
 
 
 def texts(app: AppDef) -> Iterable[str]:
-    """Where values may stand in a job: in arguments and variables."""
+    """Yield the texts of a job that may contain placeholders: entrypoints, arguments and environment variables."""
     for role in app.roles:
         yield role.entrypoint
         yield from role.args
@@ -175,10 +177,10 @@ def texts(app: AppDef) -> Iterable[str]:
 
 
 def check_placeholders(app: AppDef, names: Sequence[str]) -> None:
-    """Refuses a job with a placeholder for which there is no value.
+    """Check that each placeholder of a job has a value.
 
     Raises:
-        SpecError: it has one.
+        SpecError: a placeholder has none.
     """
     for text in texts(app):
         for name in sorted(placeholders(text) - set(names)):

@@ -1,7 +1,7 @@
-"""How long a job may run: the words of ``torchx run --timeout``, which mean the same on every scheduler.
+"""The time limit of a job (``torchx run --timeout``), stored in ``AppDef.metadata[TIMEOUT]``.
 
-An attempt that has run for so long is ended, and has failed with the class ``timeout``. The time that it waits in a
-queue does not count, and the next attempt has all of it again. A job carries its limit in ``AppDef.metadata[TIMEOUT]``.
+On every scheduler, an attempt that exceeds the limit is killed and fails with class ``timeout``. Time in the queue does
+not count, and each attempt has the full limit.
 """
 
 from __future__ import annotations
@@ -10,18 +10,17 @@ from torchx.errors import SpecError
 from torchx.specs.api import AppDef
 
 TIMEOUT = "torchx/timeout"
-"""The key of ``AppDef.metadata`` that holds a job's limit, such as ``2h``."""
+"""Metadata key of the time limit, for example ``2h``."""
 
-_MOST_S = 366 * 86400
+_MAX_S = 366 * 86400
 
 
 def timeout_s(app: AppDef) -> int:
-    """The limit that a job carries, in seconds; 0 when it has none.
+    """Return the time limit of a job in seconds; 0 if it has none.
 
     Raises:
-        SpecError: it cannot be read.
+        SpecError: the limit is invalid.
 
-    >>> from torchx.specs.api import AppDef
     >>> timeout_s(AppDef("a", metadata={TIMEOUT: "1h30m"})), timeout_s(AppDef("a"))
     (5400, 0)
     """
@@ -30,10 +29,10 @@ def timeout_s(app: AppDef) -> int:
 
 
 def parse_timeout(text: str) -> int:
-    """Seconds of a limit.
+    """Parse a time limit; returns seconds.
 
     Raises:
-        SpecError: it is not a length of time with its unit, or one that makes no sense as a limit.
+        SpecError: the text is not a duration with a unit, or not between 1 second and 366 days.
 
     >>> parse_timeout("2h"), parse_timeout("90 s"), parse_timeout("1.5h")
     (7200, 90, 5400)
@@ -46,13 +45,13 @@ def parse_timeout(text: str) -> int:
         if text.strip().isdecimal() and len(text) < 10:
             hint = f"write its unit: `{text.strip()}s`, `{text.strip()}m` or `{text.strip()}h`"
         raise SpecError(f"the timeout `{text}` is not a length of time", hint=hint)
-    if not 1 <= seconds <= _MOST_S:
+    if not 1 <= seconds <= _MAX_S:
         raise SpecError(f"the timeout `{text}` is too {'short' if seconds < 1 else 'long'}", hint="1s to 366d")
     return int(seconds)
 
 
 def clock(seconds: int, *, of_hours: bool = False) -> str:
-    """A limit as batch systems write it: hours, minutes and seconds; or hours and whole minutes, rounded up.
+    """Format a limit for batch systems: ``H:MM:SS``; with ``of_hours``, ``H:MM`` with the minutes rounded up.
 
     >>> clock(5400), clock(90), clock(90, of_hours=True)
     ('1:30:00', '0:01:30', '0:02')

@@ -1,10 +1,10 @@
-"""What is done when a whole job has been silent: the words of ``torchx run --watchdog``.
+"""The watchdog for hung jobs (``torchx run --watchdog``), stored in ``AppDef.metadata[WATCHDOG]``.
 
-``10m`` has a job looked into of which no replica has written anything for ten minutes, and that has left no mark of
-progress either (:func:`torchx.distributed.progress`); where ranks compute meanwhile, it is left alone for half an hour.
-``torchx status`` shows what every rank was doing. An action behind it says what comes next: ``stacks``, the default,
-does nothing more; ``cancel`` ends the job, which has failed with the class ``timeout``; ``retry`` ends the attempt, and
-the policy of ``--retry`` says whether there is another one. A job carries its wish in ``AppDef.metadata[WATCHDOG]``.
+With ``10m``, the watchdog inspects a job if no replica has written output or reported progress
+(:func:`torchx.distributed.progress`) for ten minutes; if its ranks are still computing, it waits for half an hour.
+``torchx status`` shows what every rank was doing. An optional action determines what follows: ``stacks``, the default,
+does nothing more; ``cancel`` ends the job, which fails with class ``timeout``; ``retry`` ends the attempt, and the
+policy of ``--retry`` decides about another one.
 """
 
 from __future__ import annotations
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
 __all__ = ["ACTIONS", "SILENT", "WATCHDOG", "Watchdog", "parse_watchdog", "watchdog_of"]
 
 WATCHDOG = "torchx/watchdog"
-"""The key of ``AppDef.metadata`` that holds the wish, such as ``10m:cancel``."""
+"""Metadata key of the watchdog setting, for example ``10m:cancel``."""
 
 SILENT = "no output for "
-"""How a sentence begins that says of a job that it is silent now."""
+"""Beginning of the sentence that reports a currently silent job."""
 
 ACTIONS = ("stacks", "cancel", "retry")
-_LEAST_S = 2
+_MIN_S = 2
 
 
 class Watchdog(NamedTuple):
-    """How long a job may be silent, in seconds, and what is done then."""
+    """How many seconds a job may be silent, and the action that follows."""
 
     seconds: int
     action: str
 
 
 def watchdog_of(app: AppDef) -> Watchdog | None:
-    """What a job wishes; None when nothing.
+    """Return the watchdog of a job, or None.
 
     Raises:
-        SpecError: it cannot be read, or it needs a policy for retries that the job does not have.
+        SpecError: the setting is invalid, or requires a retry policy that the job does not have.
     """
     text = app.metadata.get(WATCHDOG) if app.metadata else None
     if not text:
@@ -53,10 +53,10 @@ def watchdog_of(app: AppDef) -> Watchdog | None:
 
 
 def parse_watchdog(text: str) -> Watchdog:
-    """Reads such a wish.
+    """Parse a watchdog setting, ``TIME`` or ``TIME:ACTION``.
 
     Raises:
-        SpecError: it is not one.
+        SpecError: the setting is invalid.
 
     >>> parse_watchdog("10m"), parse_watchdog("1h30m:retry")
     (Watchdog(seconds=600, action='stacks'), Watchdog(seconds=5400, action='retry'))
@@ -65,7 +65,7 @@ def parse_watchdog(text: str) -> Watchdog:
 
     span, _, action = text.strip().partition(":")
     seconds = None if span.rstrip().lower().endswith("ago") else parse_span(span)
-    if seconds is None or seconds < _LEAST_S:
+    if seconds is None or seconds < _MIN_S:
         raise SpecError(f"`{span}` of the watchdog is not a length of time from 2s up", hint="for example `10m`")
     action = action.strip() or ACTIONS[0]
     if action not in ACTIONS:

@@ -1,4 +1,4 @@
-"""Which directories of source code go onto the image of a role."""
+"""Workspaces: directories of source code to add to the image of a role."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 @dataclass
 class Workspace:
-    """Projects, and where each goes below the workspace's root in the image.
+    """Projects, and their destinations below the workspace root of the image.
 
     Args:
-        projects: source directory (a path or an fsspec URL) to its place below the root; ``""`` is the root itself.
+        projects: maps source directory (a path or an fsspec URL) to destination below the root; ``""`` is the root.
 
     >>> Workspace.from_str("/src/trainer=trainer,/src/lib=lib").projects
     {'/src/trainer': 'trainer', '/src/lib': 'lib'}
@@ -26,17 +26,16 @@ class Workspace:
 
     @staticmethod
     def from_str(workspace: str | None) -> Workspace:
-        """Reads ``PATH`` (one project, at the root), ``PATH=PLACE,PATH=PLACE,...``, or a YAML mapping: lines
-        ``PATH: PLACE``.
+        """Parse ``PATH`` (one project, at the root), ``PATH=PLACE,PATH=PLACE,...``, or a YAML mapping ``PATH: PLACE``.
 
-        None and the empty string give the empty workspace. Where there is no line of YAML, a comma, an equals sign or a
-        backslash that belongs to a path is written with a backslash before it; :meth:`to_text` does.
+        None and the empty string return the empty workspace. Outside of YAML, a comma, an equals sign or a backslash in
+        a path is escaped with a backslash, as :meth:`to_text` does.
 
         >>> Workspace.from_str("/src/trainer: trainer\\n/src/lib: lib").projects
         {'/src/trainer': 'trainer', '/src/lib': 'lib'}
 
         Raises:
-            SpecError: a place that is not below the root, or one source given twice.
+            SpecError: a destination is not below the root, or a source is given twice.
         """
         projects: dict[str, str] = {}
         for src, dst in _lines(workspace or "") or _entries(workspace or ""):
@@ -50,7 +49,7 @@ class Workspace:
         return Workspace(projects)
 
     def is_unmapped_single_project(self) -> bool:
-        """Whether this is one project that goes to the root.
+        """Whether the workspace is a single project at the root.
 
         >>> Workspace.from_str("/src").is_unmapped_single_project()
         True
@@ -58,10 +57,10 @@ class Workspace:
         return len(self.projects) == 1 and not next(iter(self.projects.values()))
 
     def merge_into(self, outdir: str | pathlib.Path) -> None:
-        """Copies every project, less what it ignores, to its place below ``outdir``, in order: a later one wins.
+        """Copy every project, without ignored files, to its destination below ``outdir``; later projects overwrite.
 
         Raises:
-            SpecError: a source that does not exist or cannot be read, or a place that is not below ``outdir``.
+            SpecError: a source cannot be read, or a destination is not below ``outdir``.
             ConfigError: a file cannot be written.
         """
         import os
@@ -77,7 +76,7 @@ class Workspace:
         return hash(frozenset(self.projects.items()))
 
     def __str__(self) -> str:
-        """For people: ``/src/trainer:trainer;/src/lib:lib``.
+        """Return a readable form: ``/src/trainer:trainer;/src/lib:lib``.
 
         >>> str(Workspace({"/a": "", "/b": "t"}))
         '/a;/b:t'
@@ -85,7 +84,7 @@ class Workspace:
         return ";".join(f"{src}:{dst}" if dst else src for src, dst in self.projects.items())
 
     def to_text(self) -> str:
-        """The text that :meth:`from_str` reads back.
+        """Return the text form, which :meth:`from_str` reads back.
 
         >>> Workspace({"/a": "", "/b": "t"}).to_text()
         '/a,/b=t'
@@ -113,7 +112,7 @@ def _escape(path: str) -> str:
 
 
 def _lines(text: str) -> list[tuple[str, str]]:
-    """The pairs of a YAML mapping; none when the text is not one."""
+    """Return the pairs of a YAML mapping; empty if the text is not one."""
     found = []
     for line in text.strip().removeprefix("{").removesuffix("}").splitlines():
         src, colon, dst = f"{line.strip()} ".rpartition(": ")
