@@ -58,7 +58,7 @@ class ForeignJobs(_Base):
         """
         both: type[Self] = type(cls.__name__, (cls, type(backend)), {"__doc__": cls.__doc__})
         view = both.__new__(both)
-        vars(view).update(vars(backend))
+        view.__dict__.update(backend.__dict__)  # all of it declared: the class derives from the backend's
         return view
 
     @abstractmethod
