@@ -40,7 +40,7 @@ def test_many_wait_at_once(runner, jobs):
     async def main():
         handles = [runner.run(echo_app(), "memory") for _ in range(100)]
         waits = [asyncio.create_task(runner.aio.wait(handle)) for handle in handles]
-        while runner.aio._news is None or len(runner.aio._news._going) < 100:
+        while runner.aio._news is None or len(runner.aio._news._unfinished) < 100:
             await asyncio.sleep(0)
         for job in jobs.values():
             job.state = AppState.SUCCEEDED

@@ -126,7 +126,7 @@ def test_nobody_knows_it(runner, down):
     assert error.value.hint == "two: two is down"
     with pytest.raises(BackendError, match="two is down"):
         runner.why("nobody", "two")
-    with pytest.raises(NotSupportedError, match="knows no jobs but"):
+    with pytest.raises(NotSupportedError, match="finds only jobs that torchx launched"):
         runner.why("nobody", "plain")
 
 

@@ -134,7 +134,7 @@ def test_one_of_many_asks(jobs, tmp_path, monkeypatch):
             while next(watch).state is not RUNNING:
                 pass
         assert len(set(map(id, asked))) == 1  # each poller has a scheduler of its own
-        (first,) = (w for w in watches if any(p._files._held for p in w._pollers._pollers.values()))
+        (first,) = (w for w in watches if any(p._files._lock_fd for p in w._pollers._pollers.values()))
         (asking,) = first._pollers._pollers.values()
         first.close()
         asking._thread.join(60)  # a question that takes long is not waited for when a watch is closed

@@ -1,4 +1,4 @@
-"""Changes of runs as they are seen: what ``Runner.watch`` returns, and what those who wait sleep on."""
+"""State changes of runs: the iterator that ``Runner.watch`` returns, and the news that waiting callers sleep on."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from torchx.specs.tasks import TaskTable
 from torchx.util.folder_watch import FolderWatch
 
 TICK_S = 0.2
-"""How often a reader looks whether there is a change where the kernel does not say that something was written."""
+"""How often a reader checks for changes if the kernel does not report writes."""
 
 _ASK_AGAIN_S = 2.0
 _TASKS_EVERY_S, _TASKS_SHARE = 1.0, 10
-"""Seconds between two looks at the tasks of sweeps at least, and how many times as long as the last look took."""
-_LOOK_S = 2.0  # a watch that hears of nothing looks all the same
-_TRUST_S = 10.0  # without a beat for so long, nobody polls: the home cannot be written
+"""Minimum time between two queries for the tasks of sweeps: in seconds, and in multiples of the last query's time."""
+_LOOK_S = 2.0  # a watch checks for changes at least this often
+_TRUST_S = 10.0  # without a beat for this long, no process polls: the home cannot be written
 
 
 class _Pollers:
-    """A poller for each scheduler that has been named."""
+    """A poller for each scheduler that :meth:`serve` was called with."""
 
     def __init__(self, registry: RunRegistry, backends: Backends) -> None:
         self._registry = registry
@@ -35,7 +35,7 @@ class _Pollers:
         self._pollers: dict[str, Poller] = {}
 
     def serve(self, schedulers: Iterable[str] = ()) -> None:
-        """Has a poller for each of them from now on, and for those before, as long as somebody calls this."""
+        """Starts pollers for these schedulers, and keeps all pollers alive; must be called regularly."""
         for poller in self._pollers.values():
             poller.want()
         for name in (*self._pollers, *schedulers):
@@ -43,11 +43,11 @@ class _Pollers:
                 self._pollers[name] = Poller(name, self._registry, self._backends.another())
 
     def beats(self) -> dict[str, Beat | None]:
-        """What is known of the last question to each scheduler."""
+        """The last beat for each scheduler; None if there is none, or it is late."""
         return {name: poller.beat() for name, poller in self._pollers.items()}
 
     def status(self, handle: str) -> AppStatus | None:
-        """The whole status of a job as whoever polls has seen it; None where its scheduler has to be asked."""
+        """The whole status of a job as recorded by a poller; None if the scheduler must be queried."""
         name, _, app_id = parse_app_handle(handle)
         status = self._registry.status(handle)
         if status is None or status.is_terminal():
@@ -56,17 +56,16 @@ class _Pollers:
         return None if beat is None or beat.error or app_id in beat.unknown else status
 
     def close(self) -> None:
-        """Lets others do it."""
         while self._pollers:
             self._pollers.popitem()[1].close()
 
-    def __del__(self) -> None:  # the watch of a loop that was left with `break`
+    def __del__(self) -> None:  # for a loop over a watch that was left with `break`
         for poller in self._pollers.values():
             poller.stop()
 
 
 class _Cursor:
-    """How far one reader has come among the changes."""
+    """The position of one reader in the sequence of changes."""
 
     def __init__(self, registry: RunRegistry) -> None:
         self._registry = registry
@@ -74,29 +73,28 @@ class _Cursor:
         self._seq = registry.last_change()
 
     def sleep(self, most_s: float) -> None:
-        """Sleeps until somebody writes something down, or for so many seconds; it may be less."""
+        """Sleeps until the registry is written, or for at most ``most_s`` seconds; it may return early."""
         if self._folder is None:
             self._folder = FolderWatch(os.path.dirname(self._registry.path), tick_s=TICK_S)
-            return  # what was written before is not heard
+            return  # earlier writes are not reported
         self._folder.wait(most_s)
 
     def close(self) -> None:
-        """The kernel need not tell any more."""
         if self._folder is not None:
             self._folder.close()
 
     def read(self, *, mine: bool = False) -> list[Change]:
-        """The changes that it has not seen."""
+        """Returns the changes since the last call."""
         last = self._registry.last_change()
         if last == self._seq:
             return []
         found = self._registry.changes(self._seq, until=last, mine=mine)
-        self._seq = last  # less than before when the file was set aside
+        self._seq = last  # smaller than before if the file was set aside
         return found
 
 
 class News:
-    """What those who wait for jobs sleep on, instead of asking the scheduler again and again.
+    """Sleeps until jobs must be queried, so that callers that wait need not poll the scheduler.
 
     Args:
         handles: the jobs; more may be added.
@@ -106,26 +104,26 @@ class News:
         self._registry = registry
         self._pollers = _Pollers(registry, backends)
         self._cursor = _Cursor(registry)
-        self._going: dict[str, bool] = {}
-        self._asked: dict[str, float] = {}
-        self._trusted: dict[str, float] = {}
+        self._unfinished: dict[str, bool] = {}
+        self._next_query: dict[str, float] = {}
+        self._last_beat: dict[str, float] = {}
         self.add(handles)
 
     def add(self, handles: Iterable[str]) -> None:
-        """Further jobs to wait for."""
+        """Adds jobs to wait for."""
         for handle in handles:
-            if self._going.get(handle):
+            if self._unfinished.get(handle):
                 continue
             run = self._registry.get(handle)
-            self._going[handle] = run is not None and not run.is_terminal()
-            self._trusted.setdefault(parse_app_handle(handle)[0], time.monotonic())
-        self._pollers.serve(self._trusted)
+            self._unfinished[handle] = run is not None and not run.is_terminal()
+            self._last_beat.setdefault(parse_app_handle(handle)[0], time.monotonic())
+        self._pollers.serve(self._last_beat)
 
     def wait(self, handles: Iterable[str], most_s: float) -> list[str]:
-        """Those of these jobs that it is time to ask about, once there are any; none when so many seconds have passed.
+        """Waits until some of these jobs must be queried and returns them; returns an empty list after ``most_s``.
 
-        A job is asked about when the record says that it is over; and, every other second, when the record does not
-        know it, when its scheduler cannot be asked or no longer knows it, and when nobody polls.
+        A job must be queried if it has ended according to the registry. It must be queried every other second if it is
+        not on record, its scheduler cannot be queried or no longer knows it, or no process polls.
         """
         deadline = time.monotonic() + most_s
         while not (found := self.look(handles)) and (left := deadline - time.monotonic()) > 0:
@@ -133,31 +131,32 @@ class News:
         return found
 
     def look(self, handles: Iterable[str]) -> list[str]:
-        """As :meth:`wait`, of this moment."""
+        """Returns the jobs that must be queried now; see :meth:`wait`."""
         for change in self._cursor.read():
-            if change.handle in self._going:
-                self._going[change.handle] = not change.is_terminal() and change.state is not AppState.UNKNOWN
+            if change.handle in self._unfinished:
+                self._unfinished[change.handle] = not change.is_terminal() and change.state is not AppState.UNKNOWN
         now = time.monotonic()
         self._pollers.serve()
         beats = self._pollers.beats()
-        self._trusted.update({name: now for name, beat in beats.items() if beat is not None})
+        self._last_beat.update({name: now for name, beat in beats.items() if beat is not None})
         found = []
         for handle in handles:
             name, _, app_id = parse_app_handle(handle)
             beat = beats.get(name)
-            troubled = beat is not None and (bool(beat.error) or app_id in beat.unknown)
-            alone = now - self._trusted[name] > _TRUST_S
-            if (not self._going[handle] or troubled or alone) and now >= self._asked.get(handle, 0.0):
-                self._asked[handle] = now + _ASK_AGAIN_S
+            failing = beat is not None and (bool(beat.error) or app_id in beat.unknown)
+            unpolled = now - self._last_beat[name] > _TRUST_S
+            is_due = now >= self._next_query.get(handle, 0.0)
+            if (not self._unfinished[handle] or failing or unpolled) and is_due:
+                self._next_query[handle] = now + _ASK_AGAIN_S
                 found.append(handle)
         return found
 
     def status(self, handle: str) -> AppStatus | None:
-        """The status of a job as whoever polls has seen it; None where its scheduler has to be asked."""
+        """The status of a job as recorded by a poller; None if the scheduler must be queried."""
         return self._pollers.status(handle)
 
     def close(self) -> None:
-        """Ends the pollers, if they are not needed elsewhere."""
+        """Ends the pollers of this process."""
         self._cursor.close()
         self._pollers.close()
 
@@ -169,15 +168,15 @@ class News:
 
 
 class Watch:
-    """Changes of runs, oldest first: ``for change in watch``, or ``async for change in watch``.
+    """Iterates over the changes of runs, oldest first: ``for change in watch``, or ``async for change in watch``.
 
-    The first ones say how the runs are now; their ``seq`` is 0. A watch of named jobs is over when all of them have
-    ended, any other goes on until it is closed, as the end of a ``with`` block does.
+    The first changes report the current states; their ``seq`` is 0. A watch of given jobs stops when all of them have
+    ended. Any other watch continues until it is closed, for example by the end of a ``with`` block.
 
     Args:
-        handles: only these jobs; None: all on record, and those that are still to come.
+        handles: only these jobs; None: all current and future runs on record.
         mine: only runs of the current user.
-        tasks: finds the changes of tasks, where those of sweeps are wanted.
+        tasks: source of the changes of the tasks of sweeps, if they are wanted.
     """
 
     def __init__(
@@ -203,16 +202,16 @@ class Watch:
         self._serve()
 
     def problems(self) -> dict[str, str]:
-        """Of each scheduler that could not be asked the last time: why."""
+        """Schedulers that could not be queried the last time, each with the reason."""
         beats = self._pollers.beats()
         return {name: beat.error for name, beat in beats.items() if beat is not None and beat.error}
 
     def status(self, handle: str) -> AppStatus | None:
-        """The status of a job as whoever polls has seen it; None where its scheduler has to be asked."""
+        """The status of a job as recorded by a poller; None if the scheduler must be queried."""
         return self._pollers.status(handle)
 
     def close(self) -> None:
-        """Ends the watch; jobs go on."""
+        """Ends the watch; jobs keep running."""
         self._closed = True
         self._cursor.close()
         self._pollers.close()
@@ -245,14 +244,14 @@ class Watch:
         self.close()
 
     def within(self, most_s: float) -> Change | None:
-        """The next change, if there is one within so many seconds; ``StopIteration`` when the watch is over."""
+        """Waits up to ``most_s`` seconds for the next change; None if there is none. StopIteration ends the watch."""
         deadline = time.monotonic() + most_s
         while (change := self._next()) is None and (left := deadline - time.monotonic()) > 0:
             self._cursor.sleep(min(left, _LOOK_S))
         return change
 
     def _next(self) -> Change | None:
-        """The next change that is there already; StopIteration when there will be none."""
+        """The next change, without waiting; None if there is none yet. StopIteration ends the watch."""
         if not self._ready:
             over = self._closed or (self._handles is not None and self._is_over())
             self._read()
@@ -278,11 +277,11 @@ class Watch:
                 self._ready.append(change)
 
     def _is_over(self) -> bool:
-        going = {handle for handle, (state, _) in self._seen.items() if not is_terminal(state)}
-        if any(self._seen[handle][0] is not AppState.UNKNOWN for handle in going):
+        open_handles = {handle for handle, (state, _) in self._seen.items() if not is_terminal(state)}
+        if any(self._seen[handle][0] is not AppState.UNKNOWN for handle in open_handles):
             return False
-        # Lost by its scheduler, which is an end; or in a state that the scheduler alone understands.
-        return not going or going.isdisjoint(run.handle for run in self._registry.list(unfinished=True))
+        # UNKNOWN is final for a job that its scheduler lost, but not for a state that only the scheduler understands.
+        return not open_handles or open_handles.isdisjoint(run.handle for run in self._registry.list(unfinished=True))
 
     def _serve(self) -> None:
         handles = self._handles
@@ -292,7 +291,7 @@ class Watch:
         self._pollers.serve(names)
 
     def _now(self, handles: Sequence[str] | None) -> list[Run]:
-        """The runs at the beginning of the watch."""
+        """The runs at the start of the watch."""
         if handles is None:
             return self._registry.list(RunQuery(mine=self._mine), unfinished=True)[::-1]
         runs = []
@@ -307,11 +306,11 @@ class Watch:
 
 
 class TaskChanges:
-    """What has become of the tasks of some sweeps since the last look.
+    """Finds changes of the tasks of sweeps, by comparing successive statuses.
 
     Args:
-        status: asks for the status of a job.
-        handles: of jobs; those that are not sweeps are looked at once.
+        status: queries the status of a job.
+        handles: app handles; those of jobs that are not sweeps are queried once.
     """
 
     def __init__(self, status: Callable[[str], AppStatus | None], handles: Iterable[str]) -> None:
@@ -320,10 +319,10 @@ class TaskChanges:
         self._due = 0.0
 
     def look(self, *, now: bool = False) -> list[Change]:
-        """The changes, if it is time to look; a task that still waits at the first look is none.
+        """Returns the changes since the last query, if a query is due; at first, those of tasks that are not PENDING.
 
         Args:
-            now: it is time.
+            now: query in any case.
         """
         began = time.monotonic()
         if not self._seen or (began < self._due and not now):

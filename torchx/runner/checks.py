@@ -1,4 +1,4 @@
-"""What no scheduler could run: an AppDef whose names, numbers or texts are not what they have to be."""
+"""Validates an AppDef: checks that names, numbers and texts are such that any scheduler could run it."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _DEEPEST = 100
 
 
 def check(app: AppDef) -> None:
-    """Refuses an AppDef that no scheduler could run.
+    """Validates an AppDef.
 
     Raises:
-        SpecError: what is wrong with which role.
+        SpecError: no scheduler could run it; the message names the role and the problem.
     """
     if not hasattr(app, "roles"):
         raise SpecError(f"`{app!r}` is not an AppDef", hint="to run a component by its name, call `run_component`")
@@ -51,7 +51,7 @@ def _check_role(role: Role) -> None:
     for mount in role.mounts:
         if not isinstance(mount, (BindMount, VolumeMount, DeviceMount)):
             raise SpecError(
-                f"role `{role.name}` has a mount `{mount!r}`, which is none",
+                f"role `{role.name}` has a mount `{mount!r}`, which is not a mount",
                 hint="use BindMount, VolumeMount, DeviceMount",
             )
     if isinstance(role.args, str):
@@ -84,7 +84,7 @@ def _check_counts(role: Role) -> None:
     if least_of is not None and not (isinstance(least_of, int) and 1 <= least_of <= role.num_replicas):
         raise SpecError(
             f"role `{role.name}` has `min_replicas={least_of}` and `num_replicas={role.num_replicas}`",
-            hint="the former is between 1 and the latter",
+            hint="`min_replicas` must be between 1 and `num_replicas`",
         )
 
 
@@ -113,7 +113,7 @@ def _check_text(role: Role, what: str, value: Any) -> None:
         _check_kind(role, what, value)
     if "\0" in value or not _is_encodable(value):
         odd = "a NUL character" if "\0" in value else "half of a surrogate pair"
-        raise SpecError(f"role `{role.name}`: {what}, `{value!a}`, has {odd} in it", hint="no program can be given one")
+        raise SpecError(f"role `{role.name}`: {what}, `{value!a}`, has {odd} in it", hint="remove it")
 
 
 def _check_kind(role: Role, what: str, value: object) -> None:
@@ -131,7 +131,7 @@ def _check_kind(role: Role, what: str, value: object) -> None:
 
 
 def _is_encodable(text: str) -> bool:
-    """Whether it can be passed to a program; bytes that are not UTF-8 stand in it as ``os.fsdecode`` has them."""
+    """Whether a text can be passed to a program; bytes that are not UTF-8 are surrogates, as of ``os.fsdecode``."""
     if text.isascii():
         return True
     try:
@@ -142,7 +142,7 @@ def _is_encodable(text: str) -> bool:
 
 
 def _check_depth(value: object, what: str) -> None:
-    """Refuses what holds itself, or is so deep that nobody can have meant it."""
+    """Raises SpecError for metadata that contains itself, or is nested too deeply."""
     level = [value]
     for _ in range(_DEEPEST):
         if not level:
@@ -151,4 +151,4 @@ def _check_depth(value: object, what: str) -> None:
         for one in level:
             below += one.values() if isinstance(one, dict) else one if isinstance(one, (list, tuple)) else ()
         level = below[:MOST_REPLICAS]
-    raise SpecError(f"{what} is more than {_DEEPEST} levels deep", hint="does it hold itself?")
+    raise SpecError(f"{what} is more than {_DEEPEST} levels deep", hint="does it contain itself?")

@@ -1,4 +1,4 @@
-"""From the name of a component and its arguments to an AppDef, with defaults from the config files."""
+"""Makes an AppDef from a component's name and arguments, with defaults from the config files."""
 
 from __future__ import annotations
 
@@ -8,18 +8,16 @@ from typing import Any
 from torchx import config
 from torchx.specs.api import AppDef
 
-_PREFIX = "component"
-
 
 def make_app(
     component: str, component_args: list[str] | dict[str, Any], defaults: Mapping[str, Mapping[str, str]] | None
 ) -> AppDef:
-    """Calls a component.
+    """Calls a component and returns its AppDef.
 
     Args:
         component: its name.
-        component_args: its command line, or its arguments by name.
-        defaults: component to argument to text; the config files' when None.
+        component_args: its command line as a list, or its arguments by name.
+        defaults: default arguments as text, by component and argument; None: those of the config files.
 
     Raises:
         SpecError: there is no such component, or an argument is wrong.
@@ -35,19 +33,15 @@ def make_app(
 
 
 def _configured(component: str, fn: Callable[..., AppDef]) -> dict[str, Any]:
-    """The values of ``[component:NAME]``; an argument that the component lacks is warned about and left out."""
-    values = config.get_configs(_PREFIX, component)
+    """The values of ``[component:NAME]``; warns about arguments that the component does not have, and omits them."""
+    values = config.get_configs("component", component)
     if not values:
         return {}
     from torchx.component_reader.signature import read
 
     signature = read(fn)
+    known = [parameter.name for parameter in signature.parameters]
     for name in [name for name in values if signature.get(name) is None]:
         del values[name]
-        config.warn_of_unknown(
-            f"{_PREFIX}:{component}",
-            name,
-            f"component `{component}` has no argument",
-            [p.name for p in signature.parameters],
-        )
+        config.warn_of_unknown(f"component:{component}", name, f"component `{component}` has no argument", known)
     return dict(values)

@@ -1,4 +1,4 @@
-"""Files in and out of a replica: a stream of tar through a process inside it, or through the backend's own way."""
+"""Copies files into and out of a replica, as a tar stream: through a process inside it, or by the backend's own API."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import stat
 import tarfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -21,12 +22,13 @@ from torchx.util.records import dataclass
 Open = Callable[[Sequence[str]], InsideProcess]
 """Starts a command inside the replica."""
 Archive = Callable[[str, bool], InsideProcess]
-"""The backend's own way: see :class:`torchx.schedulers.kit.abilities.Archives`."""
+"""The backend's own API for archives: see :class:`torchx.schedulers.kit.abilities.Archives`."""
 Progress = Callable[[int], None]
 
-# What $1 is; then the folder $5, or, if $1 is not a folder, $3: its path, who may do what there, and `type size mtime
-# name` of all that is below $6 and those after it, or $4, each with an end that no name has. GNU and busybox have the
-# words. With $2 the folder is made.
+# Prints the kind of the path $1: folder, file or nothing. Then, of the folder $5 (or $3 if $1 is not a folder): its
+# real path, user and group, whether it can be written, its file system; and `mode size mtime name` of all files below
+# $6 and following (or $4), each ended by `//`, which no name contains. $2: create the folder. GNU and busybox tools
+# have all options that are used here.
 _LOOK = """\
 LC_ALL=C path=$1 make=$2 dir=$3 what=$4; export LC_ALL; shift 4
 if [ -d "$path" ]; then kind=folder dir=$1; shift
@@ -37,17 +39,17 @@ echo $kind
 cd -- "$dir" || exit ${make:+0}
 pwd -P; echo "$(id -u) $(id -g) $([ -w . ] && echo w || echo r) $(stat -f -c %T . 2>/dev/null)"
 exec find "$@" -exec stat -c "%f %s %Y %n//" {} +"""
-_GONE = "No such file"  # of `find` and `stat`: it is not there any more, or not yet
+_GONE = "No such file"  # from `find` and `stat`: the file was removed meanwhile, or does not exist yet
 _MOST_NAMES = 500
-_SAID = 4096
-# Names end with NUL. GNU tar unquotes those that it reads, unless it is told not to. Another tar gets them as
-# arguments, and where they are too many, one archive comes behind the other.
+_MOST_STDERR = 4096
+# Names on stdin end with NUL. GNU tar needs --no-unquote to take them literally. Other implementations of tar get them
+# as arguments; if they do not fit on one command line, several archives follow one another.
 _PACK = """\
 cd -- "$1" && set -- -cf - --no-recursion || exit
 if tar --no-unquote --version >/dev/null 2>&1; then exec tar "$@" --null --no-unquote -T -; fi
 exec xargs -0 tar "$@"
 """
-# The rest of the file $2, from byte $4 on, while its size and time are $3.
+# Prints the rest of the file $2, from byte $4 on, and fails if its size and modification time are not $3.
 _REST = """\
 cd -- "$1" || exit
 same() { [ "$(stat -c "%s %Y" -- "$2")" = "$3" ] || { echo "it has changed" >&2; exit 1; }; }
@@ -59,7 +61,7 @@ _IN_MEMORY = ("", "tmpfs", "ramfs")
 
 @dataclass(frozen=True)
 class Copied:
-    """What a copy did: files and bytes that were sent, files that were there already, and what was left out."""
+    """The result of a copy: copied files and bytes, files that were already there, and names that were left out."""
 
     files: int
     bytes: int
@@ -69,9 +71,9 @@ class Copied:
 
 @dataclass(frozen=True)
 class There:
-    """A folder inside the replica, and mode, size and time of each file in it.
+    """A folder inside the replica, with its owner and the mode, size and modification time of each file in it.
 
-    The path is empty where the backend's own way does not lead: into a file system in memory, or past rights.
+    ``path`` is empty if the backend's own API cannot be used: the folder is in memory, or not writable.
     """
 
     kind: str
@@ -89,21 +91,21 @@ def download(
     *,
     here: bool = False,
 ) -> Copied:
-    """Copies a file or a folder out of a replica, as ``cp -r`` would. What is there, of the same size and time, stays.
+    """Copies a file or folder out of a replica, like ``cp -r``. Skips files of the same size and modification time.
 
-    Nothing is written outside of the target whatever the replica sends: no name leads out, no link is followed, and
-    links that lead out and special files are left out.
+    Nothing is written outside the target, whatever the replica sends: names that lead out are rejected, links are not
+    followed, and links that point out of the folder and special files are left out.
 
     Args:
-        source: path there; with a slash at its end, what is in the folder instead of the folder.
-        target: path here: a folder that exists, or the new name.
-        progress: called with the bytes of each piece.
-        archive: the backend's own way; what does not come by it comes by a process.
-        here: the files there are those of this machine.
+        source: path in the replica; with a trailing slash: the contents of the folder instead of the folder.
+        target: path on this machine: an existing folder, or the new name.
+        progress: called with the number of bytes of each chunk.
+        archive: the backend's own API; whatever it does not deliver is copied through a process.
+        here: the replica's files are files of this machine.
 
     Raises:
-        NotFoundError: there is no such file there.
-        BackendError: the copy broke off; the same call goes on with what is missing, also of a file.
+        NotFoundError: the file does not exist in the replica.
+        BackendError: the copy was interrupted; the same call resumes it, also within a file.
     """
     base = os.path.basename(source.rstrip("/")) or "."
     there = _look(start, source, (os.path.dirname(source) or ".", f"./{base}"), (source, "."), here=here)
@@ -122,11 +124,11 @@ def download(
     wanted = [n for n in there.files if n not in files or not taker.has(n, there.files[n])]
     folder = source if there.kind == "folder" else os.path.dirname(source) or "."
     for name in [n for n in wanted if n in files]:
-        _go_on(start, folder, name, there.files[name], taker)
+        _resume(start, folder, name, there.files[name], taker)
     wanted = [n for n in wanted if n not in files or not taker.has(n, there.files[n])]
     if here and there.path:
         with suppress(OSError):
-            _across([(f"./{n}", os.path.join(there.path, n)) for n in wanted], taker)
+            _copy_locally([(f"./{n}", os.path.join(there.path, n)) for n in wanted], taker)
     elif archive and there.path and 2 * sum(files.get(n, 0) for n in wanted) >= sum(files.values()):
         path = os.path.join(there.path, "." if there.kind == "folder" else base)
         with suppress(TorchXError), archive(path, False) as process:
@@ -135,7 +137,7 @@ def download(
     if wanted:
         with start(["sh", "-c", _PACK, "sh", folder]) as process:
             names = b"".join(os.fsencode(f"./{n}\0") for n in wanted)
-            _beside(lambda: (process.write(names), process.close_stdin()))
+            _in_background(lambda: (process.write(names), process.close_stdin()))
             _unpack(process, taker, wanted)
     return Copied(taker.files, taker.bytes, len(files) - taker.files, taker.left_out)
 
@@ -149,7 +151,7 @@ def upload(
     *,
     here: bool = False,
 ) -> Copied:
-    """Copies a file or a folder into a replica; arguments and errors as of :func:`download`, the other way round."""
+    """Copies a file or folder into a replica; arguments and errors are those of :func:`download`, reversed."""
     if not os.path.lexists(source):
         raise NotFoundError(f"`{source}` does not exist", hint="it is a file or a folder of this machine")
     base, name = os.path.basename(os.path.abspath(source)), os.path.basename(target)
@@ -170,7 +172,7 @@ def upload(
     if here and there.path:
         taker = Taker(there.path, {}, progress)
         with suppress(OSError):
-            _across([(n, found.paths[n]) for n in todo], taker)
+            _copy_locally([(n, found.paths[n]) for n in todo], taker)
         todo = [n for n in todo if not taker.has(n, found.facts(n))]
     elif archive and there.path:
         with suppress(TorchXError), archive(there.path, True) as process:
@@ -184,11 +186,11 @@ def upload(
 
 
 class _Sent:
-    """What of this machine is sent into a replica: folders, files, and links that stay inside.
+    """Files of this machine to send into a replica: folders, regular files, and links that stay inside.
 
     Args:
-        found: names there and paths here.
-        owner: user and group there.
+        found: names in the replica and paths on this machine.
+        owner: user and group in the replica.
     """
 
     def __init__(self, found: Sequence[tuple[str, str]], owner: tuple[int, int]) -> None:
@@ -208,12 +210,12 @@ class _Sent:
             self.paths[name] = path
 
     def facts(self, name: str) -> tuple[int, int, int]:
-        """Mode, size and time."""
+        """Mode, size and modification time."""
         found = self.files.get(name) or os.lstat(self.paths[name])
         return (found.st_mode, found.st_size, int(found.st_mtime))
 
     def missing(self, there: There, *, everything: bool = False) -> list[str]:
-        """What is not there, files with the same size and time; with ``everything`` all folders and links."""
+        """Names that the replica lacks or has with another size or time; ``everything``: and all folders and links."""
 
         def is_there(name: str) -> bool:
             return there.files.get(name, (0, -1, 0))[1:] == self.facts(name)[1:]
@@ -221,13 +223,13 @@ class _Sent:
         return [n for n in self.paths if (not is_there(n) if n in self.files else everything or n not in there.files)]
 
     def send(self, process: InsideProcess, names: list[str], progress: Progress, *, has_errors: bool = False) -> None:
-        """Writes them to a process that reads tar.
+        """Writes the files as tar to a process.
 
         Args:
-            has_errors: it writes errors, and waits until they are read.
+            has_errors: the process writes to stderr, which must be read meanwhile so that it does not block.
         """
         pipe: Any = _Pipe(process, progress)
-        drained = _beside(pipe.drain) if has_errors else pipe.drain
+        drained = _in_background(pipe.drain) if has_errors else pipe.drain
         refused = False
         try:
             packed: Any = tarfile.TarFile(mode="w", fileobj=pipe, format=tarfile.GNU_FORMAT, copybufsize=CHUNK)
@@ -248,19 +250,19 @@ class _Sent:
 
 
 def _member(tar: Any, path: str, name: str) -> Any:
-    tar.inodes.clear()  # a second name of a file is a file
+    tar.inodes.clear()  # so that a hard link is sent as a file
     return tar.gettarinfo(path, name)
 
 
-def _across(found: Sequence[tuple[str, str]], taker: Taker) -> None:
-    """Copies files of this machine, by names and paths."""
-    with tarfile.TarFile(mode="w", fileobj=io.BytesIO()) as tar:  # which knows what is what
+def _copy_locally(found: Sequence[tuple[str, str]], taker: Taker) -> None:
+    """Copies files within this machine, given as names and paths."""
+    with tarfile.TarFile(mode="w", fileobj=io.BytesIO()) as tar:  # for the metadata only
         for name, path in found:
             taker.take(_member(tar, path, name), partial(open, path, "rb", 0))
 
 
-def _go_on(start: Open, folder: str, name: str, facts: tuple[int, int, int], taker: Taker) -> None:
-    """Takes the rest of a file that was cut off; nothing where none of it is here."""
+def _resume(start: Open, folder: str, name: str, facts: tuple[int, int, int], taker: Taker) -> None:
+    """Resumes the copy of a file, if a part of it is here."""
 
     @contextmanager
     def rest() -> Iterator[_Pipe]:
@@ -276,12 +278,12 @@ def _go_on(start: Open, folder: str, name: str, facts: tuple[int, int, int], tak
 
 
 def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str]) -> None:
-    """Takes what is wanted of the tar that a process writes."""
+    """Writes the wanted members of the tar that a process prints."""
     pipe: Any = _Pipe(process)
     names, cut = set(wanted), ""
     try:
         with tarfile.open(mode="r|", fileobj=pipe, bufsize=CHUNK) as tar:
-            tar.ignore_zeros = True  # the end of one archive may be the beginning of another
+            tar.ignore_zeros = True  # several archives may follow one another
             for member in tar:
                 if os.path.normpath(member.name) in names:
                     taker.take(member, partial(tar.extractfile, member))
@@ -291,11 +293,11 @@ def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str]) -> No
 
 
 def _finish(process: InsideProcess, pipe: _Pipe, drained: Callable[[], None], names: Collection[str], cut: str) -> None:
-    """Waits for the end of a process that packs or unpacks, and says what is wrong.
+    """Waits for a process that packs or unpacks, and raises BackendError if the copy is incomplete.
 
     Args:
-        drained: waits until all that it has written is read.
-        cut: why the stream is not whole; empty if it is.
+        drained: waits until all output of the process is read.
+        cut: why the stream is incomplete; empty if it is complete.
     """
     try:
         drained()
@@ -303,7 +305,7 @@ def _finish(process: InsideProcess, pipe: _Pipe, drained: Callable[[], None], na
     except BackendError as e:
         code, cut = 0, str(e)
     if code:
-        why = "; ".join(pipe.said.decode("utf-8", "replace").splitlines()[:3]) or f"exit code {code}"
+        why = "; ".join(pipe.stderr.decode("utf-8", "replace").splitlines()[:3]) or f"exit code {code}"
         what = next(iter(names)) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         raise BackendError(f"`{what}` cannot be copied: inside the replica, {why}", hint=AGAIN)
     if cut:
@@ -320,19 +322,19 @@ def _walk(source: str) -> Iterator[tuple[str, str]]:
 def _look(
     start: Open, path: str, itself: Sequence[str], below: Sequence[str], *, make: str = "", here: bool = False
 ) -> There:
-    """What is at a path inside the replica.
+    """Inspects a path inside the replica.
 
     Args:
-        itself: if it is not a folder: the folder that matters, and what in it is listed, with all that is below.
-        below: if it is one: the same, and further names to list.
-        make: not empty: the folder is made if need be.
-        here: its path matters everywhere.
+        itself: for a path that is not a folder: the folder to look in, and the name to list in it.
+        below: for a folder: the folder to look in, and the names to list in it.
+        make: if not empty, the folder is created.
+        here: return the folder's real path even if it is in memory or not writable.
     """
     done = run(start(["sh", "-c", _LOOK, "sh", path, make, *itself, *below]))
-    said = done.stderr.decode("utf-8", "replace").splitlines()
-    wrong = [line for line in said if _GONE not in line]
-    if done.exit_code and (wrong or not said):
-        why = "; ".join(wrong[:3]) or f"exit code {done.exit_code}"
+    errors = done.stderr.decode("utf-8", "replace").splitlines()
+    relevant = [line for line in errors if _GONE not in line]
+    if done.exit_code and (relevant or not errors):
+        why = "; ".join(relevant[:3]) or f"exit code {done.exit_code}"
         raise BackendError(f"the replica's files cannot be read: {why}", hint="it needs `sh`, `find`, `stat` and `tar`")
     kind, where, who, listed = (os.fsdecode(done.stdout) + "\n\n\n").split("\n", 3)
     user, group, rights, system = (*who.split(), "", "", "", "")[:4]
@@ -346,10 +348,8 @@ def _look(
     )
 
 
-def _beside(work: Callable[[], object]) -> Callable[[], None]:
-    """Has it done by a thread; what is returned waits for its end, and raises its error."""
-    from concurrent.futures import Future
-
+def _in_background(work: Callable[[], object]) -> Callable[[], None]:
+    """Calls ``work`` in a daemon thread; the function that is returned waits for its end, and raises its error."""
     end: Future[None] = Future()
 
     def run() -> None:
@@ -365,21 +365,21 @@ def _beside(work: Callable[[], object]) -> Callable[[], None]:
 
 
 class _Pipe:
-    """A process as the file that ``tarfile`` reads or writes."""
+    """The file object through which ``tarfile`` reads from or writes to a process."""
 
     def __init__(self, process: InsideProcess, progress: Progress = lambda _: None) -> None:
         self._process = process
         self._progress = progress
-        self.said = b""
+        self.stderr = b""
         self.read_any = False
 
     def read(self, _: int) -> bytes:
-        """The next piece, as it comes: ``tarfile`` takes any."""
+        """The next chunk of stdout, of any size: ``tarfile`` accepts that."""
         while (piece := self._process.read()) is not None:
             if piece[0] == STDOUT:
                 self.read_any = True
                 return piece[1]
-            self.said = (self.said + piece[1])[:_SAID]
+            self.stderr = (self.stderr + piece[1])[:_MOST_STDERR]
         return b""
 
     def drain(self) -> None:

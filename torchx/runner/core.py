@@ -161,7 +161,7 @@ class RunnerCore:
             scheduler: name of the scheduler.
             cfg: run options; they override those of the environment and the config files.
             workspace: code to build into the image of every role that has no workspace of its own.
-            parent_run_id: ID of the parent run, for trackers.
+            parent_run_id: id of the parent run, for trackers.
 
         Returns:
             The request. ``_app``, ``_cfg`` and ``_scheduler`` hold what it was made from; ``_settings`` holds the value

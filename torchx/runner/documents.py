@@ -1,4 +1,4 @@
-"""Parts of the JSON documents that several verbs, or the page in the browser, hand out; see ``docs/cli-json.md``."""
+"""Parts of the JSON documents that several commands and the web page share; see ``docs/cli-json.md``."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _NONE = ("", "<NONE>")
 
 
 def handle_fields(handle: str) -> dict[str, Any]:
-    """The parts of a handle, as the JSON documents of all verbs have them."""
+    """The parts of a handle, as in the JSON documents of all commands."""
     scheduler, session, app_id = parse_app_handle(handle)
     return {"handle": handle, "scheduler": scheduler, "session": session, "app_id": app_id}
 
@@ -31,9 +31,8 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
     """State, message, restarts, cause of failure, replicas.
 
     Args:
-        roles: only these; None: all.
+        roles: only these roles; None: all.
     """
-    shown = [role for role in status.roles if roles is None or role.role in roles]
     return {
         "state": str(status.state),
         "msg": None if status.msg in _NONE else status.msg,
@@ -43,12 +42,12 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
         "hang": status.hang or None,
         "attempts": [_attempt(attempt) for attempt in status.attempts],
         "tasks": None if status.tasks is None else _tasks(status.tasks),
-        "roles": [_role(role) for role in shown],
+        "roles": [_role(role) for role in status.roles if roles is None or role.role in roles],
     }
 
 
 def metrics_fields(found: Sequence[ReplicaMetrics]) -> list[dict[str, Any]]:
-    """What replicas use: limits, samples, and each attempt in short."""
+    """The usage of replicas: limits, samples, and a summary of each attempt."""
     return [
         {
             "role": one.role,
@@ -67,12 +66,12 @@ def metrics_fields(found: Sequence[ReplicaMetrics]) -> list[dict[str, Any]]:
 
 
 def failures_fields(groups: Sequence[FailureGroup]) -> list[dict[str, Any]]:
-    """Why tasks of a sweep failed, the most frequent cause first."""
+    """The failed tasks of a sweep by cause, most frequent cause first."""
     return [{"class": group.kind, "cause": group.cause, "tasks": group.tasks} for group in groups]
 
 
 def results_fields(results: SweepResults) -> list[dict[str, Any]]:
-    """What came out of each task of a sweep, with the values that it was given."""
+    """The results of each task of a sweep, with its values."""
     tasks = enumerate(zip(results.points, results.metadata, strict=True))
     return [
         {"task": k, "values": dict(zip(results.names, point, strict=True)), "metadata": dict(wrote)}
@@ -81,7 +80,7 @@ def results_fields(results: SweepResults) -> list[dict[str, Any]]:
 
 
 def exit_code_of(status: AppStatus) -> int:
-    """What a verb that answers with its exit code says of a job."""
+    """The exit code by which a command reports the state of a job."""
     if status.gone:
         return EXIT_GONE
     if not status.is_terminal():
@@ -90,7 +89,7 @@ def exit_code_of(status: AppStatus) -> int:
 
 
 def run_fields(run: Run) -> dict[str, Any]:
-    """What is on record of a run, without its AppDef."""
+    """The recorded fields of a run, without its AppDef."""
     return {
         "handle": run.handle,
         "scheduler": run.scheduler,
@@ -115,7 +114,7 @@ def run_fields(run: Run) -> dict[str, Any]:
 
 
 def failure_fields(failure: Failure | None) -> dict[str, Any] | None:
-    """Why a replica failed; None when nothing is known."""
+    """The failure of a replica; None if nothing is known about it."""
     if failure is None:
         return None
     return {
@@ -130,7 +129,7 @@ def failure_fields(failure: Failure | None) -> dict[str, Any] | None:
 
 
 def _cause(status: AppStatus) -> dict[str, Any] | None:
-    """The verdict: who failed first, and the class of the cause; None of a job that has not failed."""
+    """The verdict: the replica that failed first, and the class of the cause; None for a job that has not failed."""
     failure = None if str(status.state) == "SUCCEEDED" else parse_failure(status.structured_error_msg)
     if failure is None:
         return None
@@ -146,7 +145,7 @@ def _cause(status: AppStatus) -> dict[str, Any] | None:
 
 
 def _tasks(table: TaskTable) -> dict[str, Any]:
-    """The tasks of a sweep: how many are in which state, and the numbers of those that failed."""
+    """The tasks of a sweep: how many are in each state, and the numbers of failed tasks."""
     return {
         "total": len(table.states),
         "max_parallel": table.max_parallel or None,
@@ -156,7 +155,7 @@ def _tasks(table: TaskTable) -> dict[str, Any]:
 
 
 def _attempt(attempt: Attempt) -> dict[str, Any]:
-    """One attempt of a job with a retry policy, and what was changed for the next one."""
+    """One attempt of a job with a retry policy, and the changes for the next attempt."""
     return {
         "started_at": iso(attempt.started or None),
         "ended_at": iso(attempt.ended or None),

@@ -1,4 +1,4 @@
-"""Jobs that torchx did not launch: found by the names that other tools give them, explained, and adopted."""
+"""Finds, explains and adopts jobs that torchx did not launch, by the names that their schedulers give them."""
 
 from __future__ import annotations
 
@@ -42,14 +42,15 @@ _WAITS_S = 30.0
 
 @dataclass(kw_only=True)
 class Explained:
-    """What is to be said of a job that somebody asks about.
+    """The answer of :func:`why`.
 
     Attributes:
-        about: name, user, command, ... as far as its system says so.
-        role, replica: whose output it is: the replica that is to blame, else the first; None where there is none.
-        lines: the end of that output.
+        about: name, user, command, ... as far as the scheduler reports them.
+        role, replica: the replica whose log is shown: the one that caused the failure, else the first; None if there is
+            none.
+        lines: the last lines of that log.
         log_note: why there are no lines.
-        on_record: so that short references mean it.
+        on_record: whether the job is in the run registry, so that short references resolve to it.
     """
 
     handle: str
@@ -63,23 +64,23 @@ class Explained:
 
 
 def why(runner: RunnerCore, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
-    """How any job is that this user can see, whoever launched it: state, cause, what it waits for, its last words.
+    """Explains any job that this user can see: state, cause of a failure, reason for waiting, last log lines.
 
     Args:
-        reference: as for other verbs; or as the job's own system calls it: ``4711``, ``slurm://4711_3``, a container,
-            ``k8s://NAMESPACE/job/NAME``.
-        scheduler: look there alone.
-        lines: so many of its output; of the replica that is to blame, where it failed.
+        reference: a reference as for other verbs, or the name that the job's own scheduler uses: ``4711``,
+            ``slurm://4711_3``, the name of a container, ``k8s://NAMESPACE/job/NAME``.
+        scheduler: search only this scheduler.
+        lines: number of log lines, of the replica that caused the failure if the job failed.
 
     Raises:
-        NotFoundError: nobody knows such a job; the hint says who cannot be asked.
-        HandleError: several schedulers know one.
+        NotFoundError: no scheduler knows such a job; the hint lists the schedulers that could not be queried.
+        HandleError: several schedulers know a job of this name.
     """
     return explain(runner, find(runner, reference, scheduler), lines)
 
 
 def find(runner: RunnerCore, reference: str, scheduler: str | None) -> str:
-    """The handle of the job that somebody means; arguments and errors are those of :func:`why`."""
+    """Resolves a reference to a handle; arguments and errors are those of :func:`why`."""
     runner._recorder.settle_intents(runner._scheduler)
     registry = default_registry()
     scheme, separator, rest = reference.partition("://")
@@ -127,16 +128,14 @@ def _recorded(registry: RunRegistry, reference: str) -> Run | None:
 def _ask(
     reference: str, schedulers: Sequence[str], get: Find, *, must_know: bool
 ) -> tuple[list[str], dict[str, TorchXError]]:
-    """Handles of the jobs that are called so, one for each scheduler that has such a one; and why others cannot say."""
+    """Queries the schedulers for a job of this name. Returns the handles found, and the errors by scheduler."""
 
     def question(name: str) -> Callable[[], str | TorchXError]:
         def ask() -> str | TorchXError:
             try:
                 view = get(name, FOREIGN)
                 if not isinstance(view, ForeignJobs):
-                    return (
-                        NotSupportedError(f"`{name}` knows no jobs but those that torchx launched") if must_know else ""
-                    )
+                    return NotSupportedError(f"`{name}` finds only jobs that torchx launched") if must_know else ""
                 named = view.find(reference)
             except TorchXError as e:
                 return e
@@ -153,7 +152,7 @@ def _ask(
 
 
 def _handle_of(found: str, registry: RunRegistry) -> str:
-    """The handle on record of a job of ours; where it was launched from another home, one that its scheduler knows."""
+    """The recorded handle of a job that torchx launched; if it is not on record here, one that its scheduler knows."""
     scheduler, session, app_id = parse_app_handle(found)
     if session:
         return found
@@ -163,7 +162,7 @@ def _handle_of(found: str, registry: RunRegistry) -> str:
 
 
 def explain(runner: RunnerCore, handle: str, lines: int) -> Explained:
-    """State, cause, what it is, and the end of its output."""
+    """Explains the job of a handle; see :func:`why`."""
     _, backend, app_id = runner._find(handle)
     status = runner.status(handle)
     if status is None:
@@ -174,14 +173,14 @@ def explain(runner: RunnerCore, handle: str, lines: int) -> Explained:
     else:
         about = {} if recorded is None else {"name": recorded.name, "user": recorded.user, "folder": recorded.cwd}
     found = Explained(handle=handle, status=status, about=about, on_record=recorded is not None)
-    place = _to_blame(status)
-    if place is not None and lines and status.state not in (AppState.PENDING, AppState.SUBMITTED):
-        found.role, found.replica = place
-        _read_log(runner, found, lines)
+    replica = _replica_to_show(status)
+    if replica is not None and lines and status.state not in (AppState.PENDING, AppState.SUBMITTED):
+        found.role, found.replica = replica
+        _read_log(runner, found, replica, lines)
     return found
 
 
-def _to_blame(status: AppStatus) -> tuple[str, int] | None:
+def _replica_to_show(status: AppStatus) -> tuple[str, int] | None:
     failure = parse_failure(status.structured_error_msg)
     if failure is not None and failure.role and failure.replica is not None:
         return failure.role, failure.replica
@@ -190,20 +189,19 @@ def _to_blame(status: AppStatus) -> tuple[str, int] | None:
     return next(((r.role, r.id) for r in (*failed, *replicas)), None)
 
 
-def _read_log(runner: RunnerCore, found: Explained, lines: int) -> None:
-    assert found.replica is not None
+def _read_log(runner: RunnerCore, found: Explained, replica: tuple[str, int], lines: int) -> None:
     try:
-        (opened,) = log_openers(runner, found.handle, [(found.role, found.replica)], LogQuery(last=lines))
+        (opened,) = log_openers(runner, found.handle, [replica], LogQuery(last=lines))
         found.lines = [str(line) for line in opened()]
     except TorchXError as e:
         found.log_note = f"{e}; {e.hint}" if e.hint else str(e)
 
 
 def disown(runner: RunnerCore, handle: str) -> str:
-    """Takes an adopted job off the record, and returns its handle; nothing happens to the job.
+    """Removes an adopted job from the run registry and returns its handle. The job itself is not changed.
 
     Raises:
-        SpecError: torchx launched it.
+        SpecError: torchx launched the job.
     """
     if parse_app_handle(handle).session_name != FOREIGN:
         raise SpecError(f"torchx launched `{handle}`", hint="`torchx delete` removes it, with its record")
@@ -220,14 +218,14 @@ def adopt(
     name: str = "",
     metadata: Mapping[str, str] | None = None,
 ) -> str:
-    """Puts a job on record that torchx did not launch; returns its handle. Other arguments and errors: see :func:`why`.
+    """Records a job that torchx did not launch and returns its handle. Other arguments and errors: see :func:`why`.
 
     Args:
-        name: for ``@NAME``; by default as its system calls it.
-        metadata: such as that which asks for notices, see :mod:`torchx.specs.notices`.
+        name: name of the run, for the reference ``@NAME``; by default the name that its scheduler reports.
+        metadata: metadata of the run, for example a request for notices, see :mod:`torchx.specs.notices`.
 
     Raises:
-        SpecError: it is on record, or torchx launched it.
+        SpecError: the job is on record already, or torchx launched it.
     """
     handle = find(runner, reference, scheduler)
     scheduler, session, _ = parse_app_handle(handle)

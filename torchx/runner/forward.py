@@ -1,4 +1,4 @@
-"""Ports of a replica as ports of this machine, on loopback alone: by a relay inside it, or the backend's own way."""
+"""Forwards local ports to ports of a replica: through a relay inside it, or by the backend's own API."""
 
 from __future__ import annotations
 
@@ -13,50 +13,50 @@ from torchx.runner.relay import Relay
 from torchx.schedulers.inside import CHUNK, STDOUT, Duplex, InsideProcess
 from torchx.schedulers.inside.run import python_words
 
-_Way = Callable[[int], Duplex]
-
+Connect = Callable[[int], Duplex]
+"""The backend's own API: opens a connection to a port of the replica."""
 
 LOOPBACK = "127.0.0.1"
 _LOOK_S = 30.0
 
 
 def relay_words() -> list[str]:
-    """The command that runs the relay inside a replica: its text goes along."""
+    """The command that runs the relay inside a replica; it contains the relay's source code."""
     with open(os.path.join(os.path.dirname(__file__), "relay.py"), encoding="utf-8") as file:
         return python_words(file.read())
 
 
 def forwarding(
-    start: Callable[[list[str]], InsideProcess], find: Callable[[], _Way | None], ports: Sequence[tuple[int, int]]
+    start: Callable[[list[str]], InsideProcess], find: Callable[[], Connect | None], ports: Sequence[tuple[int, int]]
 ) -> Forwarding:
-    """Ports that are forwarded by the backend's own way, or else by a relay inside the replica.
+    """Forwards ports by the backend's own API if it has one, else through a relay inside the replica.
 
     Args:
         start: starts a command inside the replica.
-        find: returns the way, as :meth:`torchx.schedulers.kit.abilities.Forwards.way_to` does.
+        find: returns that API, see :meth:`torchx.schedulers.kit.abilities.Forwards.way_to`.
     """
-    way = find()
-    return Forwarding(start(relay_words()), ports) if way is None else OwnForwarding(way, find, ports)
+    connect = find()
+    return Forwarding(start(relay_words()), ports) if connect is None else OwnForwarding(connect, find, ports)
 
 
 class Forwarding:
-    """Ports that are forwarded. Close it, or use it as a context manager.
+    """Forwarded ports. Close it, or use it as a context manager.
 
     Args:
         process: the relay inside the replica.
-        ports: port there, and port here; 0: any that is free.
+        ports: pairs of replica port and local port (0: any free port).
 
     Attributes:
-        local_ports: those here.
+        local_ports: the local ports, in the order of ``ports``.
 
     Raises:
-        ConfigError: a port here is taken.
+        ConfigError: a local port is in use.
     """
 
     def __init__(self, process: InsideProcess, ports: Sequence[tuple[int, int]]) -> None:
         self._process = process
-        self._begun = bytearray()
-        self._said = b""
+        self._received = bytearray()
+        self._stderr = b""
         self._relay = Relay(self._receive, process.write)
         self._listen_on(ports, self._relay.open)
 
@@ -89,44 +89,44 @@ class Forwarding:
                 connection, _ = listening.accept()
                 self._take(connection, there)
             except OSError:
-                return  # closed, or the way has ended
+                return  # the socket was closed, or the relay has ended
 
     def on_refusal(self, call: Callable[[str], None]) -> None:
-        """Has it called with the reason why the replica does not take a connection."""
+        """Sets a callback for refused connections; it gets the reason."""
         self._relay.refused = call
 
     def run(self) -> None:
         """Forwards until the relay inside the replica ends.
 
         Raises:
-            BackendError: it has ended.
+            BackendError: the relay has ended.
         """
         self._relay.run()
-        why = self._said.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        why = self._stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
         raise BackendError(
             f"the connection to the replica has ended{': ' + why if why else ''}",
             hint="the image needs Python 3" if self._process.wait() == 127 else "`torchx status` shows whether it runs",
         )
 
     def _receive(self, size: int) -> bytes:
-        while len(self._begun) < size and (piece := self._process.read()) is not None:
+        while len(self._received) < size and (piece := self._process.read()) is not None:
             if piece[0] == STDOUT:
-                self._begun += piece[1]
+                self._received += piece[1]
             else:
-                self._said = (self._said + piece[1])[-4096:]
-        data = bytes(self._begun[:size])
-        del self._begun[:size]
+                self._stderr = (self._stderr + piece[1])[-4096:]
+        data = bytes(self._received[:size])
+        del self._received[:size]
         return data
 
     def close(self) -> None:
-        """Ends all connections, and the way to the replica."""
+        """Closes all connections and stops forwarding."""
         self._unlisten()
         self._process.close()
 
     def _unlisten(self) -> None:
         for listening in self._listening:
             with contextlib.suppress(OSError):
-                listening.shutdown(socket.SHUT_RDWR)  # wakes who accepts
+                listening.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts connections
             listening.close()
 
     def __enter__(self) -> Forwarding:
@@ -137,12 +137,12 @@ class Forwarding:
 
 
 class OwnForwarding(Forwarding):
-    """Ports that are forwarded by the backend's own way, a connection for each; arguments as of :func:`forwarding`."""
+    """Ports forwarded by the backend's own API, with a connection each; arguments are those of :func:`forwarding`."""
 
-    def __init__(self, way: _Way, find: Callable[[], _Way | None], ports: Sequence[tuple[int, int]]) -> None:
-        self._way: _Way | None = way
+    def __init__(self, connect: Connect, find: Callable[[], Connect | None], ports: Sequence[tuple[int, int]]) -> None:
+        self._connect: Connect | None = connect
         self._find = find
-        self._look = threading.Event()
+        self._failed = threading.Event()
         self._streams: set[Duplex] = set()
         self.on_refusal(lambda _: None)
         self._listen_on(ports, lambda *one: threading.Thread(target=self._serve, args=one, daemon=True).start())
@@ -151,28 +151,28 @@ class OwnForwarding(Forwarding):
         self._refused = call
 
     def run(self) -> None:
-        """Forwards until the replica does not run any more; one in its place is as good.
+        """Forwards until the replica ends; if it is replaced by another attempt, forwards to that.
 
         Raises:
-            NotFoundError: it does not.
+            NotFoundError: the replica is no longer running.
             BackendError: it cannot be reached.
         """
-        while self._way is not None:
-            self._look.wait(_LOOK_S)
-            self._look.clear()
-            self._way = None if self._way is None else self._find()
+        while self._connect is not None:
+            self._failed.wait(_LOOK_S)
+            self._failed.clear()
+            self._connect = None if self._connect is None else self._find()
         raise BackendError("the connection to the replica has ended", hint="`torchx status` shows whether it runs")
 
     def _serve(self, connection: socket.socket, there: int) -> None:
-        way = self._way
-        with connection, contextlib.suppress(OSError):  # one of both ends is gone
+        connect = self._connect
+        with connection, contextlib.suppress(OSError):  # one of the ends was closed
             try:
-                if way is not None:
-                    with way(there) as stream:
+                if connect is not None:
+                    with connect(there) as stream:
                         self._pass_on(connection, stream, there)
             except BackendError as e:
                 self._refused(f"port {there}: {e}")
-                self._look.set()
+                self._failed.set()
 
     def _pass_on(self, connection: socket.socket, stream: Duplex, there: int) -> None:
         self._streams.add(stream)
@@ -185,11 +185,11 @@ class OwnForwarding(Forwarding):
                     self._refused(f"port {there}: {piece[1].decode('utf-8', 'replace')}")
         finally:
             self._streams.discard(stream)
-            connection.shutdown(socket.SHUT_RDWR)  # wakes who reads it
+            connection.shutdown(socket.SHUT_RDWR)  # wakes the thread that reads it
 
     def close(self) -> None:
-        self._way = None
-        self._look.set()
+        self._connect = None
+        self._failed.set()
         self._unlisten()
         for stream in [*self._streams]:
             stream.close()
@@ -200,5 +200,5 @@ def _send_all(connection: socket.socket, stream: Duplex) -> None:
         while data := connection.recv(CHUNK):
             stream.write(data)
         stream.close_stdin()
-    except OSError:  # nobody hears its answer
+    except OSError:  # the client is gone
         stream.close()

@@ -1,4 +1,4 @@
-"""Processes inside replicas: started by whoever knows how, and run to their end."""
+"""Runs processes inside replicas, by the abilities of the backend."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ __all__ = ["Ran", "able", "archives", "enter", "run", "shares_files", "way_to"]
 def enter(
     backend: Scheduler[Any], app_id: str, replica: tuple[str, int], argv: Sequence[str], tty: Tty | None
 ) -> InsideProcess:
-    """Starts ``argv`` inside a replica; errors as of :func:`able`."""
+    """Starts ``argv`` inside a replica; raises NotSupportedError if the backend cannot."""
     backend, app_id, replica = _job_of(backend, app_id, replica)
     return able(backend).enter(app_id, *replica, list(argv), tty)
 
@@ -30,7 +30,7 @@ def _job_of(
 
 
 def able(backend: Scheduler[Any]) -> Enters:
-    """The backend, which lets somebody in; NotSupportedError if it does not."""
+    """The backend, which can run commands inside replicas; raises NotSupportedError if it cannot."""
     if not isinstance(backend, Enters):
         raise NotSupportedError(
             f"scheduler `{backend.backend}` cannot run a command inside a replica",
@@ -40,7 +40,7 @@ def able(backend: Scheduler[Any]) -> Enters:
 
 
 def archives(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callable[[str, bool], InsideProcess] | None:
-    """The backend's own way for files, by path and whether they go into the replica; None: it has none."""
+    """The backend's own API to copy files, called with a path and the direction; None if it has none."""
     backend, app_id, (role, k) = _job_of(backend, app_id, (role, k))
     if not isinstance(backend, Archives):
         return None
@@ -48,12 +48,12 @@ def archives(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callabl
 
 
 def shares_files(backend: Scheduler[Any], app_id: str, role: str, k: int) -> bool:
-    """Whether the files of a replica are those of this machine."""
+    """Whether the replica uses the files of this machine."""
     backend, app_id, _ = _job_of(backend, app_id, (role, k))
     return isinstance(backend, SharesFiles) and backend.shares_files(app_id)
 
 
 def way_to(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
-    """The backend's own way to ports of a replica; None: it has none, or it is refused."""
+    """The backend's own API to connect to ports of a replica; None if it has none, or is not permitted to use it."""
     backend, app_id, (role, k) = _job_of(backend, app_id, (role, k))
     return backend.way_to(app_id, role, k) if isinstance(backend, Forwards) else None

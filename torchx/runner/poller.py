@@ -1,7 +1,7 @@
-"""One process of a machine asks each scheduler how its jobs are; all others read in the record what it saw.
+"""Polls each scheduler from a single process of this machine; all others read its results from the run registry.
 
-Whoever watches has a :class:`Poller` for each scheduler. One of them holds a lock and asks, the others stand by; when
-it dies the kernel gives the lock back. See "Who watches" in ``docs/contributing/design.md``.
+Each process that watches jobs has a :class:`Poller` per scheduler. One of them holds a lock and polls, the others stand
+by; if it dies, the kernel releases the lock. See "Who watches" in ``docs/contributing/design.md``.
 """
 
 from __future__ import annotations
@@ -25,36 +25,36 @@ from torchx.supervisor.proctree import is_stopped
 from torchx.util.records import dataclass
 
 LEAST_S = 2.0
-"""Least time between two questions to a scheduler that is far."""
+"""Minimum time between two queries to a remote scheduler."""
 
 LEAST_NEAR_S = 0.2
 MOST_S = 60.0
 
 _STANDBY_S = 1.0
-_LOOK_S = 5.0  # between two looks of one who stands by whether the holder is late
+_LOOK_S = 5.0  # between two checks of a process that stands by whether the holder is late
 _UNWANTED_S = 30.0
 _ONCE_MORE_S = 1.0
-_HEARING_S = 30.0  # between two looks at all jobs, where changes are heard of
+_HEARING_S = 30.0  # between two queries for all jobs, if the scheduler reports changes
 _CLOSE_S = 0.5
 _JOBS_A_SECOND = 500
-_ANSWER_TIMES = 10  # of the time at most one part in ten is spent asking
-_LATE_S = 90.0  # a holder whose question takes longer than this hangs
+_ANSWER_TIMES = 10  # at most a tenth of the time is spent on queries
+_LATE_S = 90.0  # a holder whose query takes longer than this hangs
 _MOST_STAND_INS = 4
 _UNKNOWN_EVERY_S = 600.0
-_ASK_S = 3600.0  # the backend's own patience decides, not ours
+_ASK_S = 3600.0  # longer than any timeout of the backend itself
 
 
 @dataclass(frozen=True)
 class Beat:
-    """What a poller says of its last question, for those who stand by or read. Times are the machine's monotonic ones.
+    """The result of a poller's last query, for processes that stand by or read. Times are monotonic, in seconds.
 
     Attributes:
-        pid: who asked.
-        due: when the next question is due.
-        error: why the scheduler could not be asked; empty when it could.
+        pid: the polling process.
+        due: when the next query is due.
+        error: why the scheduler could not be queried; empty if it could.
         unknown: app ids of jobs that it no longer knows.
-        idle: there was nothing to ask about; when there is, nobody waits until it is due.
-        every: seconds between two questions.
+        idle: there were no jobs to query; new jobs are queried at once, not only when due.
+        every: seconds between two queries.
     """
 
     pid: int
@@ -65,17 +65,17 @@ class Beat:
     every: float = 0.0
 
     def is_late(self) -> bool:
-        """Whether whoever asked last does not do so any more: it was stopped, or hangs, or is gone."""
+        """Whether the poller is overdue because it was stopped, hangs or died."""
         now = time.monotonic()
-        # A time far ahead is of before the machine was started.
+        # A due time far in the future is from before the last boot.
         return now > self.due + _LATE_S or self.due - now > 2 * MOST_S or (now > self.due and is_stopped(self.pid))
 
 
 def interval_s(jobs: int, took_s: float, *, near: bool, before_s: float = MOST_S) -> float:
-    """Seconds between two questions about so many jobs, to a scheduler that took so long to answer the last one.
+    """Seconds between two queries, from the number of jobs and the duration of the last query.
 
     Args:
-        before_s: the interval before; one slow answer is not yet a slow site: for its sake this is at most doubled.
+        before_s: the previous interval, which a slow answer doubles at most: a single one does not make a slow site.
 
     >>> interval_s(10, 0.05, near=False), interval_s(10_000, 0.5, near=False), interval_s(10, 8.0, near=False)
     (2.0, 20.0, 60.0)
@@ -87,11 +87,11 @@ def interval_s(jobs: int, took_s: float, *, near: bool, before_s: float = MOST_S
 
 
 class Poller:
-    """Asks one scheduler about all runs on record that have not ended, while no other process does.
+    """Polls one scheduler for all unfinished runs on record, while no other process does.
 
     Args:
         scheduler: its name.
-        backends: the schedulers, of nobody else: they are used by a thread, and closed by it.
+        backends: scheduler instances for this poller only: its thread uses and closes them.
     """
 
     def __init__(self, scheduler: str, registry: RunRegistry, backends: Backends) -> None:
@@ -99,38 +99,38 @@ class Poller:
         self._registry = registry
         self._backends = backends
         self._files = _Files(scheduler)
-        self._kept: dict[str, DescribeAppResponse] = {}
+        self._answers: dict[str, DescribeAppResponse] = {}
         self._wanted = time.monotonic()
-        self._ear: HearsChanges | None = None  # what says which of the jobs that were asked for have changed
-        self._asked: dict[str, Run] = {}
-        self._deaf = False  # something may have been missed
-        self._again = 0.0  # then all are asked for from this moment on
+        self._ear: HearsChanges | None = None  # reports which of the polled jobs have changed
+        self._polled: dict[str, Run] = {}
+        self._missed = False  # a change may have been missed: all jobs are queried,
+        self._missed_at = 0.0  # but not before this time
         self._once_more: dict[str, float] = {}
         self._seq = 0
         self._closed = threading.Event()
-        self._asked_again: dict[str, float] = {}  # jobs that the scheduler does not know, and when to ask again
+        self._unknown: dict[str, float] = {}  # jobs that the scheduler does not know, and when to query them again
         self._thread = threading.Thread(target=self._work, name=f"torchx poller of {scheduler}", daemon=True)
         self._thread.start()
 
     def beat(self) -> Beat | None:
-        """The last beat of whoever polls; None when there is none that can be trusted."""
+        """The last beat of the process that polls; None if there is none, or it is late."""
         beat = self._files.beat()
         return None if beat is None or beat.is_late() else beat
 
     def want(self) -> None:
-        """Somebody looks at what is polled. Where nobody has for a while, it ends: another process shall do it."""
+        """Keeps this poller alive: without a call for a while it ends, and another process takes over."""
         self._wanted = time.monotonic()
 
     def is_over(self) -> bool:
-        """Whether it has ended."""
+        """Whether this poller has ended."""
         return not self._thread.is_alive()
 
     def stop(self) -> None:
-        """Lets another process do it, soon."""
+        """Asks the thread to end, so that another process can take over."""
         self._closed.set()
 
     def close(self) -> None:
-        """Lets another process do it. A question that takes long to be answered is not waited for."""
+        """Ends the thread, but does not wait for a query that takes long."""
         self.stop()
         self._thread.join(_CLOSE_S)
 
@@ -143,31 +143,31 @@ class Poller:
             self._backends.close()
 
     def _turn(self) -> float:
-        """Asks, if that is this process' task now; returns the seconds until the next look."""
+        """Queries the scheduler if this process is the poller and a query is due; returns the seconds to sleep."""
         if not self._files.is_ours():
             return _STANDBY_S
         beat = self._files.beat()
         now = time.monotonic()
         if beat is not None and not beat.idle and not beat.is_late() and now < beat.due:
-            if not self._deaf:
+            if not self._missed:
                 return self._listen(min(beat.due - now, _STANDBY_S))
-            if now < self._again:
-                return min(self._again - now, _STANDBY_S)
-        self._deaf = False
+            if now < self._missed_at:
+                return min(self._missed_at - now, _STANDBY_S)
+        self._missed = False
         self._seq = self._registry.last_change()
         runs = self._registry.list(RunQuery(scheduler=self._scheduler), unfinished=True)
-        runs = [run for run in runs if self._asked_again.get(run.app_id, 0.0) <= now]
+        runs = [run for run in runs if self._unknown.get(run.app_id, 0.0) <= now]
         if not runs:
             notices.send_due(self._scheduler, self._registry)
             if beat is None or not beat.idle or now > beat.due:
                 self._files.write(Beat(os.getpid(), now + MOST_S, idle=True))
             return _STANDBY_S
-        near = listing.refresh(self._registry, runs, self._backends.get, _ASK_S, self._kept)
+        near = listing.refresh(self._registry, runs, self._backends.get, _ASK_S, self._answers)
         took = time.monotonic() - now
         notices.send_due(self._scheduler, self._registry)
         pause = interval_s(len(runs), took, near=near, before_s=0.0 if beat is None else beat.every)
-        self._asked = {run.app_id: run for run in runs if not run.is_terminal()}
-        self._again = _next(now, pause)
+        self._polled = {run.app_id: run for run in runs if not run.is_terminal()}
+        self._missed_at = _next(now, pause)
         if self._hears_all():
             pause = max(pause, _HEARING_S)
         beat = self._beat_of(runs, _next(now, pause), pause)
@@ -175,113 +175,101 @@ class Poller:
         return min(beat.due - time.monotonic(), _STANDBY_S)
 
     def _hears_all(self) -> bool:
-        """Whether all jobs that go on are of one scheduler that hears of every change."""
-        sessions = {run.session for run in self._asked.values()}
+        """Whether the scheduler reports every change of the polled jobs; they must be of one session."""
+        sessions = {run.session for run in self._polled.values()}
         self._ear = None
         if len(sessions) == 1 and isinstance(found := self._backends.get(self._scheduler, *sessions), HearsChanges):
             self._ear = found
         return self._ear is not None and self._ear.hears_all
 
     def _listen(self, most_s: float) -> float:
-        """Asks for the jobs that are heard to have changed; returns the seconds until the next look."""
+        """Queries the jobs that the scheduler reports as changed; returns the seconds to sleep."""
         if self._ear is None:
             return most_s
         seq, began = self._registry.last_change(), time.monotonic()
         if seq != self._seq:
             self._seq = seq
-            fresh = self._registry.list(RunQuery(scheduler=self._scheduler), unfinished=True)
-            self._deaf = any(run.app_id not in self._asked and run.app_id not in self._asked_again for run in fresh)
-        if self._deaf:
+            unfinished = self._registry.list(RunQuery(scheduler=self._scheduler), unfinished=True)
+            self._missed = any(run.app_id not in self._polled and run.app_id not in self._unknown for run in unfinished)
+        if self._missed:
             return 0.0
         due = min(self._once_more.values(), default=began + most_s)
-        changed = self._ear.changed([*self._asked], max(min(due - began, most_s), 0.0))
+        changed = self._ear.changed([*self._polled], max(min(due - began, most_s), 0.0))
         if changed is None:
-            self._deaf = self._ear.hears_all
+            self._missed = self._ear.hears_all
             return max(most_s - (time.monotonic() - began), 0.0)
         now = time.monotonic()
         again = {app_id for app_id, at in self._once_more.items() if at <= now}
-        runs = [self._asked[app_id] for app_id in changed | again if app_id in self._asked]
+        runs = [self._polled[app_id] for app_id in changed | again if app_id in self._polled]
         if not runs:
             return 0.0
-        asked = time.monotonic()
-        listing.refresh(self._registry, runs, self._backends.get, _ASK_S, self._kept)
+        listing.refresh(self._registry, runs, self._backends.get, _ASK_S, self._answers)
         notices.send_due(self._scheduler, self._registry)
         for run in runs:
             self._once_more.pop(run.app_id, None)
             if run.is_terminal():
-                del self._asked[run.app_id]
-            elif run.app_id in changed:  # what is reported may not be listed yet
+                del self._polled[run.app_id]
+            elif run.app_id in changed:  # the scheduler may report a change before a query returns it
                 self._once_more[run.app_id] = now + _ONCE_MORE_S
-        return interval_s(len(runs), time.monotonic() - asked, near=True)
+        return interval_s(len(runs), time.monotonic() - now, near=True)
 
     def _beat_of(self, runs: list[Run], due: float, every: float) -> Beat:
         unknown = [run.app_id for run in runs if run.note and run.state is AppState.UNKNOWN]
-        self._asked_again.update(dict.fromkeys(unknown, time.monotonic() + _UNKNOWN_EVERY_S))
+        self._unknown.update(dict.fromkeys(unknown, time.monotonic() + _UNKNOWN_EVERY_S))
         errors = [run.note for run in runs if run.note and run.state is not AppState.UNKNOWN]
         return Beat(os.getpid(), due, errors[0] if errors else "", tuple(unknown), every=every)
 
 
 def _next(asked: float, every: float) -> float:
-    """When to ask again: it counts from the question, but half of the time the scheduler is left alone."""
+    """When the next query is due, counted from the start of the last one, but at least half an interval from now."""
     return max(asked + every, time.monotonic() + every / 2)
 
 
 class _Files:
     """The locks of a scheduler's pollers on this machine, and their beat.
 
-    The first lock makes its holder the poller. When the holder is late, the second lock makes a stand-in, and so on.
+    The holder of the first lock polls. If it is late, the holder of the second lock stands in for it, and so on.
     """
 
     def __init__(self, scheduler: str) -> None:
         name = re.sub(r"[^\w.-]", "_", scheduler)
         self._path = torchx_home("pollers", f"{name}@{os.uname().nodename}")
-        self._held: int | None = None
+        self._lock_fd: int | None = None
         self._rank = 0
-        self._first = -1  # the file of the first lock, while we stand by
-        self._looked = 0.0
-        self._said: Beat | None = None
-        self._read: tuple[int, int, Beat | None] = (0, 0, None)
+        self._checked_at = 0.0
+        self._written: Beat | None = None
 
     def is_ours(self) -> bool:
-        """Whether this process is the one to ask now."""
-        if self._held is not None:
-            if self._rank == 0 or not self._is_another_at_it():
+        """Whether this process is the one that polls now; takes a lock if one is free."""
+        if self._lock_fd is not None:
+            if self._rank == 0 or not self._is_another_polling():
                 return True
             self.release()
         for rank in range(_MOST_STAND_INS):
             if self._lock(rank):
                 return True
-            if time.monotonic() - self._looked < _LOOK_S:  # whoever dies gives the lock back; late are few
+            if time.monotonic() - self._checked_at < _LOOK_S:  # a holder that dies releases its lock; few are late
                 return False
-            if self._is_another_at_it():
-                self._looked = time.monotonic()
+            if self._is_another_polling():
+                self._checked_at = time.monotonic()
                 return False
         return False
 
     def beat(self) -> Beat | None:
-        """What the last poller said; None when nobody has, or it cannot be read. A file that was read is not again."""
-        try:
-            found = os.stat(f"{self._path}.json")
-        except OSError:
-            return None
-        if self._read[:2] != (found.st_ino, found.st_mtime_ns):
-            self._read = (found.st_ino, found.st_mtime_ns, self._parsed())
-        return self._read[2]
-
-    def _parsed(self) -> Beat | None:
+        """The last beat; None if there is none, or it cannot be read."""
         try:
             with open(f"{self._path}.json", encoding="utf-8") as file:
-                said = json.load(file)
-            unknown = tuple(map(str, said["unknown"]))
-            idle, every = bool(said["idle"]), float(said["every"])
-            return Beat(int(said["pid"]), float(said["due"]), str(said["error"]), unknown, idle, every)
+                read = json.load(file)
+            unknown = tuple(map(str, read["unknown"]))
+            idle, every = bool(read["idle"]), float(read["every"])
+            return Beat(int(read["pid"]), float(read["due"]), str(read["error"]), unknown, idle, every)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
     def write(self, beat: Beat) -> None:
-        """Says how it went. A home that cannot be written has no beat, and its readers ask for themselves."""
+        """Publishes a beat. In a home that cannot be written there is none, and all processes poll for themselves."""
         draft = f"{self._path}.{beat.pid}.new"
-        self._said = beat
+        self._written = beat
         try:
             with open(draft, "w", encoding="utf-8") as file:
                 json.dump(beat.__dict__, file)
@@ -290,44 +278,25 @@ class _Files:
             pass
 
     def release(self) -> None:
-        """Gives the lock back."""
-        self._forget_first()
-        if self._held is not None:
-            os.close(self._held)
-            self._held = self._said = None
+        """Releases the lock, if this process holds one."""
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)
+            self._lock_fd = self._written = None
 
-    def _is_another_at_it(self) -> bool:
+    def _is_another_polling(self) -> bool:
         beat = self.beat()
-        # Nobody has said anything yet: the holder asks its first question.
-        return beat is None or (beat != self._said and not beat.is_late())
+        # No beat yet: the holder's first query is in progress.
+        return beat is None or (beat != self._written and not beat.is_late())
 
     def _lock(self, rank: int) -> bool:
         file = -1
         try:
-            file = self._first if rank == 0 and self._is_there() else self._open(rank)
+            make_private(os.path.dirname(self._path))
+            file = os.open(f"{self._path}.lock{rank or ''}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:  # it is held; or nothing can be written here, and everybody asks for himself
-            if file >= 0 and rank:
+        except OSError:  # another process holds it, or the home cannot be written
+            if file >= 0:
                 os.close(file)
             return False
-        self._held, self._rank = file, rank
-        if rank == 0:
-            self._first = -1
+        self._lock_fd, self._rank = file, rank
         return True
-
-    def _open(self, rank: int) -> int:
-        make_private(os.path.dirname(self._path))
-        file = os.open(f"{self._path}.lock{rank or ''}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
-        if rank == 0:
-            self._forget_first()
-            self._first = file
-        return file
-
-    def _is_there(self) -> bool:
-        """Whether the file of the first lock is open, and nobody has removed it."""
-        return self._first >= 0 and os.fstat(self._first).st_nlink > 0
-
-    def _forget_first(self) -> None:
-        if self._first >= 0:
-            os.close(self._first)
-            self._first = -1

@@ -1,4 +1,4 @@
-"""Where files that come out of a replica are written: below one folder, whatever the replica sends."""
+"""Writes files that come out of a replica below one folder, and nowhere else, whatever the replica sends."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from torchx.errors import BackendError
 
 AGAIN = "the same command goes on with what is missing"
-CHUNK = 1 << 16  # larger pieces are given back to the system each time, which costs more than they save
-_PART = ".torchx-part"  # behind the name of a file that is not whole yet
+CHUNK = 1 << 16  # larger buffers are returned to the system each time, which costs more than they save
+_PART = ".torchx-part"  # suffix of a file that is not complete yet
 
 
 class Taker:
-    """Writes what comes out of a replica below one folder, and nowhere else.
+    """Writes members of a tar stream below one folder.
 
     Args:
         root: the folder.
-        rename: names in the stream to the names that they get.
-        progress: called with the bytes of each piece.
+        rename: new names of members, by their names in the stream.
+        progress: called with the number of bytes of each chunk.
     """
 
     def __init__(self, root: str, rename: dict[str, str], progress: Callable[[int], object] = lambda _: None) -> None:
@@ -35,7 +35,7 @@ class Taker:
         self.left_out: list[str] = []
 
     def has(self, name: str, facts: tuple[int, int, int]) -> bool:
-        """Whether it is here, a file with the same size and time; or was left out."""
+        """Whether a name needs no copy: it is a file of the same size and time, another kind of file, or left out."""
         try:
             found = os.lstat(os.path.join(self._root, self._rename.get(name, name)))
         except OSError:
@@ -44,7 +44,7 @@ class Taker:
         return same or not stat.S_ISREG(facts[0])
 
     def begun(self, name: str, facts: tuple[int, int, int]) -> int:
-        """How much is here of a file that was cut off, as long as it has the same time there."""
+        """How many bytes of an interrupted file are here; 0 if its modification time in the replica has changed."""
         with suppress(OSError):
             found = os.lstat(os.path.join(self._root, self._rename.get(name, name)) + _PART)
             if stat.S_ISREG(found.st_mode) and found.st_size <= facts[1] and found.st_mtime == facts[2]:
@@ -52,10 +52,10 @@ class Taker:
         return 0
 
     def take(self, member: tarfile.TarInfo, opened: Callable[[], Any], begun: int = 0) -> None:
-        """One member of the stream.
+        """Writes one member of the stream.
 
         Args:
-            opened: opens a file, from byte ``begun`` on.
+            opened: opens the member's data, from byte ``begun`` on.
         """
         name = os.path.normpath(member.name)
         path = None if ".." in member.name.split("/") else self._place(self._rename.get(name, name))
@@ -76,7 +76,7 @@ class Taker:
             self._taken[name] = path
 
     def _place(self, name: str) -> str | None:
-        """Where it goes; None for a name that leads out, or through a link."""
+        """The path to write to; None for a name that leads out of the folder, or through a link."""
         if name.startswith("/"):
             return None
         path = self._root
@@ -90,7 +90,7 @@ class Taker:
         return None if os.path.islink(path) and os.path.isdir(path) else path
 
     def _write(self, member: tarfile.TarInfo, path: str, opened: Callable[[], Any], begun: int) -> None:
-        """Writes a file beside its place first. That part has the time of the file, so that it can be gone on with."""
+        """Writes a part file first, then renames it. The part has the modification time of the file, to resume it."""
         part, times = f"{path}{_PART}", (int(member.mtime), int(member.mtime))
         if not begun and os.path.lexists(part):
             os.unlink(part)
@@ -110,7 +110,7 @@ class Taker:
 
 
 def stays(name: str, target: str) -> bool:
-    """Whether a link leads to a place below the folder that it is copied with.
+    """Whether a link points to a place below the folder that is copied.
 
     >>> stays("a/b", "../c"), stays("a/b", "../../c"), stays("a", ".."), stays("a", "/etc/passwd")
     (True, False, False, False)

@@ -1,4 +1,4 @@
-"""Events: a record of every call of the Runner, for handlers that ask for it. By default there is none.
+"""Events: a record of each call of the Runner, sent to the handlers of a logger. By default, events are off.
 
 To listen, set ``TORCHX_EVENTS`` to ``console`` or ``file:PATH``, or give the logger a handler and a level::
 
@@ -41,7 +41,7 @@ _loggers: dict[str, logging.Logger] = {}
 
 
 class log_event:  # noqa: N801  # public name
-    """Context manager that records one event about what happens within.
+    """Context manager that records one event for the code in its block.
 
     >>> with log_event("my_api", scheduler="local_cwd") as event:
     ...     event._torchx_event.app_id = "job-1"
@@ -61,11 +61,11 @@ class log_event:  # noqa: N801  # public name
     ) -> None:
         self._args: tuple[Any, ...] = (scheduler or "", api, app_id, app_image, app_metadata, runcfg, workspace)
         self._event: TorchxEvent | None = None
-        self.on = False  # whether anybody listened when it began
+        self.on = False  # whether events were on when the block was entered
 
     @property
     def _torchx_event(self) -> TorchxEvent:
-        # Made when somebody looks at it: nobody does while events are off.
+        # Created on first access: it is not needed while events are off.
         if self._event is None:
             from torchx.runner.events.api import TorchxEvent
 
@@ -99,13 +99,13 @@ def record(event: TorchxEvent, destination: str = "null") -> None:
     """Sends an event to the handlers of the logger ``torchx.runner.events``.
 
     Args:
-        destination: where else it goes; see :func:`get_logging_handler`.
+        destination: a further destination; see :func:`get_logging_handler`.
     """
     _logger(destination).info(event.serialize())
 
 
 def is_on() -> bool:
-    """Whether anybody listens."""
+    """Whether a handler receives events."""
     if record is not _own_record:
         return True
     if "logging" not in sys.modules and os.environ.get(ENV_EVENTS) is None:
@@ -122,7 +122,7 @@ def _logger(destination: str) -> logging.Logger:
 
         if destination == "null":
             found = logging.getLogger(LOGGER)
-            # Not to the program's own log: events are for whoever asked for events.
+            # Events must not appear in the program's own log.
             found.propagate = False
             wanted = os.environ.get(ENV_EVENTS) or "null"
             found.addHandler(get_logging_handler(wanted))
@@ -151,5 +151,5 @@ def _describe_error(event: TorchxEvent, error: BaseException, trace: TracebackTy
         event.exception_source_location = json.dumps(place)
 
 
-# Programs replace `record` to see the events themselves; then they are on.
+# A program may replace `record` to receive the events itself, which turns them on.
 _own_record = record

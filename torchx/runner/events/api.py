@@ -1,4 +1,4 @@
-"""What one call of the Runner looked like, as a record that can be written down."""
+"""The event that describes one call of the Runner, as a serializable record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchx.util.records import dataclass
 
 
 class SourceType(str, Enum):
-    """Who called."""
+    """The kind of caller."""
 
     UNKNOWN = "<unknown>"
     INTERNAL = "INTERNAL"
@@ -23,14 +23,14 @@ class TorchxEvent:
     Args:
         session: id of the session, which the processes of one launch share.
         scheduler: name of the scheduler.
-        api: name of the call: ``run``, ``status``, ...
-        app_id: id of the job.
-        app_image: image of its first role.
+        api: name of the method: ``run``, ``status``, ...
+        app_id: app id of the job.
+        app_image: image of the job's first role.
         runcfg: run options as JSON, secrets masked.
-        raw_exception: the traceback, if it failed.
-        source: who called.
-        cpu_time_usec, wall_time_usec: how long it took.
-        start_epoch_time_usec: when it began.
+        raw_exception: the traceback, if the call failed.
+        source: the kind of caller.
+        cpu_time_usec, wall_time_usec: duration of the call.
+        start_epoch_time_usec: start time of the call.
         exception_source_location: file, line and function, as JSON.
 
     >>> event = TorchxEvent("s", "local_cwd", "run", app_id="echo-1")
@@ -60,7 +60,7 @@ class TorchxEvent:
 
     @staticmethod
     def deserialize(data: str | TorchxEvent) -> TorchxEvent:
-        """The event of its JSON; an event is returned as it is.
+        """Parses an event from JSON; an event is returned unchanged.
 
         Raises:
             ParseError: the text is not an event.

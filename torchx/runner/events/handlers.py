@@ -1,4 +1,4 @@
-"""Where events go, by name."""
+"""Logging handlers for events, by the name of their destination."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def get_logging_handler(destination: str = "null") -> logging.Handler:
-    """A new handler for events.
+    """Creates a handler for events.
 
     Args:
-        destination: ``null`` (nowhere), ``console`` (stderr), or ``file:PATH`` (one JSON object a line is appended).
+        destination: ``null`` (nowhere), ``console`` (stderr), or ``file:PATH`` (appends one JSON object per line).
 
     Raises:
         ConfigError: there is no such destination.
