@@ -1,6 +1,6 @@
-"""What a cluster has of a job, as facts: the objects that own its pods, and the pods.
+"""Facts of a job, from the objects that own its pods, and the pods.
 
-Everything is taken from answers of the API as they are (plain dicts), whatever version of Kubernetes they come from.
+The objects are plain dicts as the API returns them, from any version of Kubernetes.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
 from torchx.schedulers.kubernetes.request import role_names
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.images import set_image_digest
-from torchx.specs.retries import Attempt
 from torchx.specs.serialize import appdef_from_dict
 from torchx.util.records import dataclass, field, replace
 
 
 @dataclass
 class Found:
-    """What the cluster has of one job.
+    """The objects of one job in the cluster.
 
     Attributes:
-        kind: of the owners, a key of :data:`names.OWNERS`.
-        version: of the list of owners: a watch goes on from it.
+        kind: kind of the owners, a key of :data:`names.OWNERS`.
+        version: resource version of the list of owners, at which a watch starts.
         failed: a role has failed.
     """
 
@@ -40,7 +39,7 @@ class Found:
     failed: bool = False
 
     def newest(self, back: int = 0) -> Found:
-        """The last attempt of a job whose attempts are Jobs of their own, or one ``back`` before it; else all of it."""
+        """The last attempt, or the one ``back`` before it, of a job with separate Jobs for attempts; else all of it."""
         last = max(map(number_of, self.owners), default=0)
         if not last:
             return self
@@ -48,7 +47,7 @@ class Found:
         return Found(self.kind, owners, pods, self.version, self.failed)
 
     def read(self) -> list[Owner]:
-        """What its owners say."""
+        """Its owners, parsed."""
         return [read_owner(self.kind, item) for item in self.owners]
 
     def going(self) -> list[Object]:
@@ -57,28 +56,28 @@ class Found:
 
 
 def number_of(item: Object) -> int:
-    """Which attempt an object belongs to, from 1; 0 where the cluster alone starts a job again."""
+    """Number of the attempt that an object belongs to, from 1; 0 if the cluster alone restarts the job."""
     return int(names.labels_of(item).get(names.LABEL_ATTEMPT) or 0)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Owner:
-    """What an object that owns pods says of itself.
+    """The status of an object that owns pods.
 
     Attributes:
-        role_index: of the role whose pods it owns; None: of all.
-        replica: the one whose pod it owns; None: of all of its role.
-        state: None when it depends on the pods.
-        reason: a sentence without full stop; empty when there is nothing to say.
-        kind: class of the cause where the reason decides it.
-        cancelled: a person asked for its end.
-        replaces: it may make new pods, so that its end is not theirs.
-        restarts: how often it has started its pods anew.
-        spare: so many pods may fail before it gives up; None: no such limit.
-        failing: it has given up, and waits for its last pods to end.
-        native: the cluster's word for its state.
-        wants: so many pods are to be there now.
-        ended: replica -> how it ended, whether or not its pod is still there.
+        role_index: index of the role whose pods it owns; None if it owns those of all roles.
+        replica: number of the replica whose pod it owns; None if it owns those of all replicas.
+        state: None if it depends on the pods.
+        reason: a sentence without full stop; may be empty.
+        kind: class of the cause, if the reason determines it.
+        cancelled: a user cancelled it.
+        replaces: it may create new pods after one has ended.
+        restarts: how many times it has restarted its pods.
+        spare: number of pods that may fail before it fails; None for no limit.
+        failing: it has failed, and waits for its last pods to end.
+        native: the cluster's name of its state.
+        wants: number of pods that should exist now.
+        ended: replica -> final state, even if its pod no longer exists.
     """
 
     role_index: int | None = None
@@ -97,7 +96,7 @@ class Owner:
 
     @property
     def over(self) -> bool:
-        """Whether it says that it has ended."""
+        """Whether it has ended."""
         return self.state is not None and is_terminal(self.state)
 
 
@@ -105,7 +104,7 @@ class Owner:
 
 
 def read_owner(kind: str, item: Object) -> Owner:
-    """A Job, a JobSet, a Volcano job or an AppWrapper, read."""
+    """Parse an owner of a kind in :data:`names.OWNERS`."""
     annotations = names.annotations_of(item)
     cancelled = names.ANNOTATION_CANCELLED in annotations
     if kind == VOLCANO:
@@ -122,7 +121,7 @@ def read_owner(kind: str, item: Object) -> Owner:
             return replace(owner, state=state, reason=why, kind=kind_of_cause, native=name, wants=0)
     spec = item.get("spec") or {}
     if cancelled or names.ANNOTATION_STOPPED in annotations:
-        # the mark says who wanted it; that it is so, the object itself: a queue may have started it again
+        # a queue may have resumed it since the annotation was set
         held = is_suspended(spec) or spec.get("parallelism") == 0
         return replace(owner, state=AppState.CANCELLED if held else None, cancelled=cancelled, wants=0)
     if is_suspended(spec):
@@ -133,7 +132,7 @@ def read_owner(kind: str, item: Object) -> Owner:
 
 
 def is_suspended(spec: Object) -> bool:
-    """Whether an owner is held, by its own ``spec``; one of Training Operator has it in its policy."""
+    """Whether the ``spec`` of an owner suspends it; Training Operator has the field in ``runPolicy``."""
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
 
 
@@ -187,7 +186,7 @@ _READERS = {JOB: _read_job, JOBSET: _read_jobset, KUBEFLOW: _read_trainjob, PYTO
 
 
 def _ended_indexes(status: Object) -> dict[int, AppState]:
-    """Which replicas of an Indexed Job have ended, as ``completedIndexes`` and ``failedIndexes`` have it: ``0,3-5``."""
+    """Final states by replica, from ``completedIndexes`` and ``failedIndexes`` of an Indexed Job, such as ``0,3-5``."""
     found = {}
     for name, state in (("completedIndexes", AppState.SUCCEEDED), ("failedIndexes", AppState.FAILED)):
         for piece in str(status.get(name) or "").split(","):
@@ -205,7 +204,7 @@ def _read_volcano(item: Object, *, cancelled: bool) -> Owner:
         return Owner(state=AppState.PENDING, reason="Volcano has not looked at it yet: is it installed?")
     state = reasons.VOLCANO_PHASES.get(phase, AppState.UNKNOWN)
     if state is AppState.CANCELLED and not cancelled and int(status.get("failed") or 0):
-        state = AppState.FAILED  # by its own policy: a pod had failed
+        state = AppState.FAILED  # aborted by its policy after a pod failed
     said = str(found.get("message") or found.get("reason") or "")
     if state is AppState.UNKNOWN:
         said = f"its phase is `{phase}`{': ' + said if said else ''}"
@@ -228,14 +227,18 @@ def _read_appwrapper(item: Object, *, cancelled: bool) -> Owner:
     retries = int(status.get("retries") or 0)
     if cancelled and not is_terminal(state) and (item.get("spec") or {}).get("suspend"):
         return Owner(state=AppState.CANCELLED, cancelled=True, restarts=retries)
-    # While it runs, its pods know better.
-    open_state = None if state is AppState.RUNNING else state
-    replaces = _appwrapper_retries(item) > retries
-    return Owner(state=open_state, reason=said, cancelled=cancelled, restarts=retries, replaces=replaces, native=word)
+    return Owner(
+        state=None if state is AppState.RUNNING else state,  # while it runs, its pods are more precise
+        reason=said,
+        cancelled=cancelled,
+        restarts=retries,
+        replaces=_appwrapper_retries(item) > retries,
+        native=word,
+    )
 
 
 def appwrapper_state(wrapper: Object) -> tuple[str, AppState]:
-    """MCAD's word for the state of an AppWrapper of either form, and what it means."""
+    """MCAD's name for the state of an AppWrapper of either version, and our state."""
     status = wrapper.get("status") or {}
     if not status:
         return "", AppState.SUBMITTED
@@ -246,7 +249,7 @@ def appwrapper_state(wrapper: Object) -> tuple[str, AppState]:
 
 
 def _appwrapper_retries(wrapper: Object) -> int:
-    """How often MCAD makes the pods of a wrapper of either form anew."""
+    """How many times MCAD recreates the pods of an AppWrapper of either version."""
     if wrapper.get("apiVersion") == names.V1BETA1:
         scheduling = (wrapper.get("spec") or {}).get("schedulingSpec") or {}
         return int((scheduling.get("requeuing") or {}).get("maxNumRequeuings") or 0)
@@ -268,11 +271,10 @@ def facts_of(
     """State, replicas and definition of a job.
 
     Args:
-        app_id: as a handle has it.
-        pods: of all roles, where they have been read already.
-        missing: why pods are not made, when somebody has asked.
-        slow: name of a pod -> why its containers are not made.
-        ended: says how the Job of this name, which is gone, had ended; None: nobody knows.
+        pods: those of ``found``, if they have been parsed already.
+        missing: why pods are not created, if known.
+        slow: name of a pod -> why its containers are not created.
+        ended: returns the final state of a deleted Job by its name; None if unknown.
     """
     found = found.newest()
     app = definition(found.owners)
@@ -280,18 +282,21 @@ def facts_of(
     owners = found.read()
     if found.kind == JOB and app is not None and owners:
         owners += _removed(app, found.owners, owners, ended)
-    of_replicas = missing if pods else ""
     roles = [
-        _role(role, [o for o in owners if o.role_index in (i, None)], _of_role(pods, i, slow or {}), of_replicas)
+        _role(
+            role,
+            [owner for owner in owners if owner.role_index in (i, None)],
+            _pods_of_role(pods, i, slow or {}),
+            missing if pods else "",
+        )
         for i, role in enumerate(_roles(app, pods))
     ]
     _note_images(app, pods)
-    attempts: Sequence[Attempt] = ()
-    again = max(map(number_of, found.owners), default=0)
-    if app is not None and app.metadata:
-        attempts = (
-            recorded(found.owners) if again else attempts_of(app, found.pods, over=all(owner.over for owner in owners))
-        )
+    number = max(map(number_of, found.owners), default=0)
+    if number:
+        attempts = recorded(found.owners)
+    else:
+        attempts = attempts_of(app, found.pods, over=all(owner.over for owner in owners))
     whole = next((owner for owner in owners if owner.role_index is None), None)
     created = [unix_time((item.get("metadata") or {}).get("creationTimestamp")) for item in found.owners]
     return JobFacts(
@@ -304,7 +309,7 @@ def facts_of(
         cancelled=any(owner.cancelled for owner in owners),
         restarts=max((owner.restarts for owner in owners), default=0)
         + sum(pod.restarts for pod in pods)
-        + max(again - 1, 0),
+        + max(number - 1, 0),
         attempts=attempts,
         started=min((p.facts.started for p in pods if p.facts.started), default=min(created, default=0.0)) or None,
         ended=_ended_at(found.owners, pods),
@@ -316,10 +321,10 @@ def facts_of(
 def _removed(
     app: AppDef, items: Sequence[Object], there: Sequence[Owner], ended: Callable[[str], AppState | None]
 ) -> Iterator[Owner]:
-    """For the Jobs that are gone while those of other roles are there: a TTL takes each by itself, after its end."""
+    """Owners for deleted Jobs while those of other roles exist: a TTL deletes each Job separately after its end."""
     app_id = names.labels_of(items[0]).get(names.LABEL_UNIQUE_NAME)
     known = {(owner.role_index, owner.replica) for owner in there}
-    single = any(replica is not None for _, replica in known)  # before 1.22 each replica has its own
+    single = any(replica is not None for _, replica in known)  # before 1.22 each replica has a Job
     for i, (role, name) in enumerate(zip(app.roles, role_names(app), strict=True)):
         for k in range(role.num_replicas) if single else [None]:
             if (i, k) not in known:
@@ -328,7 +333,7 @@ def _removed(
 
 
 def definition(owners: Iterable[Object]) -> AppDef | None:
-    """The AppDef that the submission left on an owner; None when there is none that can be read."""
+    """The AppDef in the annotation of an owner; None if there is none or it cannot be parsed."""
     for item in owners:
         text = names.annotations_of(item).get(names.ANNOTATION_APP)
         if text:
@@ -340,33 +345,33 @@ def definition(owners: Iterable[Object]) -> AppDef | None:
 
 
 def is_elastic(owners: Iterable[Object]) -> bool:
-    """Whether a role can do without some of its replicas, without reading all of the definition."""
+    """Whether a role has ``min_replicas``. Does not parse the whole definition."""
     texts = (str(names.annotations_of(item).get(names.ANNOTATION_APP)) for item in owners)
     return any(re.search(r'"min_replicas": \d', text) for text in texts)
 
 
 def lacks_pods(found: Found) -> bool:
-    """Whether fewer pods are there than their owners want: events say why."""
+    """Whether fewer pods exist than their owners want; events have the reason."""
     owners = found.read()
     wanted = sum(owner.wants for owner in owners)
-    # A Job's own count knows those that have succeeded; a JobSet wants them all.
+    # `wants` of a Job excludes the pods that have succeeded; that of a JobSet includes them.
     ended = ("Failed",) if found.kind in (JOBSET, KUBEFLOW) else ("Failed", "Succeeded")
     alive = sum((pod.get("status") or {}).get("phase") not in ended for pod in found.pods)
     return not all(owner.over for owner in owners) and (wanted > alive or not found.pods)
 
 
 def _roles(app: AppDef | None, pods: Sequence[Pod]) -> list[tuple[str, int, int | None]]:
-    """Name, number of replicas and least number of replicas of each role."""
+    """Name, number of replicas and minimum number of replicas of each role."""
     if app is not None:
         return [(role.name, role.num_replicas, role.min_replicas) for role in app.roles]
-    last: dict[int, int] = {}
+    counts: dict[int, int] = {}
     called = {pod.role_index: pod.role for pod in pods if pod.role}
     for pod in pods:
-        last[pod.role_index] = max(pod.facts.replica + 1, last.get(pod.role_index, 0))
-    return [(called.get(i, f"role-{i}"), last.get(i, 0), None) for i in range(max(last, default=-1) + 1)]
+        counts[pod.role_index] = max(pod.facts.replica + 1, counts.get(pod.role_index, 0))
+    return [(called.get(i, f"role-{i}"), counts.get(i, 0), None) for i in range(max(counts, default=-1) + 1)]
 
 
-def _of_role(pods: Iterable[Pod], index: int, slow: Mapping[str, str]) -> list[Pod]:
+def _pods_of_role(pods: Iterable[Pod], index: int, slow: Mapping[str, str]) -> list[Pod]:
     mine = [pod for pod in pods if pod.role_index == index]
     return [
         replace(p, facts=replace(p.facts, reason=f"{p.facts.reason}: {slow[p.name]}")) if slow.get(p.name) else p
@@ -378,7 +383,7 @@ def _role(role: tuple[str, int, int | None], owners: Sequence[Owner], pods: Sequ
     name, count, least = role
     there = {pod.facts.replica: replace(pod.facts, role=name) for pod in pods}
     replicas = [there.get(k) or _without_pod(name, k, owners, missing) for k in range(count)]
-    state = _said([owner for owner in owners if owner.role_index is not None])
+    state = _state_of_role([owner for owner in owners if owner.role_index is not None])
     going = [owner for owner in owners if owner.replaces and not owner.over]
     given_up = any(owner.state is AppState.FAILED for owner in owners) or any(_gives_up(o, pods) for o in going)
     restarts = bool(going) and not given_up
@@ -393,14 +398,14 @@ def _role(role: tuple[str, int, int | None], owners: Sequence[Owner], pods: Sequ
 
 
 def _gives_up(owner: Owner, pods: Iterable[Pod]) -> bool:
-    """Whether an owner that has not ended starts nothing anew."""
+    """Whether an owner that has not ended will create no more pods."""
     failures = sum(pod.failures for pod in pods if owner.replica in (None, pod.facts.replica))
     spent = owner.spare is not None and failures > owner.spare
     return owner.failing or spent or AppState.FAILED in owner.ended.values()
 
 
 def _without_pod(role: str, replica: int, owners: Sequence[Owner], missing: str) -> ReplicaFacts:
-    """A pod that has ended goes with its node, or by hand; its Job still knows."""
+    """Facts of a replica without a pod: not created yet, or deleted, in which case its Job may have its state."""
     own = [owner for owner in owners if owner.replica in (None, replica)]
     state = next((owner.ended[replica] for owner in own if replica in owner.ended), None)
     state = state or next((owner.state for owner in own if owner.replica is not None and owner.state), None)
@@ -411,14 +416,14 @@ def _without_pod(role: str, replica: int, owners: Sequence[Owner], missing: str)
     return ReplicaFacts(role=role, replica=replica, state=state, reason=waits, stopped=gone)
 
 
-def _said(owners: Sequence[Owner]) -> AppState | None:
-    """What the owners of one role say of all of it; before Kubernetes 1.22 each replica has its own."""
-    said = {owner.state for owner in owners}
-    if len(said) == 1:
-        return said.pop()
-    if None in said:
+def _state_of_role(owners: Sequence[Owner]) -> AppState | None:
+    """The state of a role from its owners; before Kubernetes 1.22 each replica has one."""
+    states = {owner.state for owner in owners}
+    if len(states) == 1:
+        return states.pop()
+    if None in states:
         return None
-    return next((state for state in (AppState.FAILED, AppState.CANCELLED) if state in said), None)
+    return next((state for state in (AppState.FAILED, AppState.CANCELLED) if state in states), None)
 
 
 def _reason(owners: Sequence[Owner], roles: Sequence[RoleFacts], pods: Sequence[Pod], missing: str) -> str:
@@ -438,7 +443,7 @@ def _reason(owners: Sequence[Owner], roles: Sequence[RoleFacts], pods: Sequence[
 
 
 def _note_images(app: AppDef | None, pods: Iterable[Pod]) -> None:
-    """Puts the digests that the nodes used into the roles, where `describe` reads them."""
+    """Copy the image digests of the pods into the roles, for `describe`."""
     used = {pod.role_index: pod.image for pod in pods if pod.image}
     for i, role in enumerate(app.roles if app else ()):
         if i in used:

@@ -1,9 +1,8 @@
-"""Retries by cause on a cluster: a policy as the rules of Jobs, and the attempts that their failed pods show.
+"""Retries by cause with pod failure policies of Jobs, and the attempts that failed pods represent.
 
-What rules cannot say is the business of :mod:`.next_attempts`.
-
-The cluster's own Job controller starts pods again, with no terminal open. It sees how a container ended, and whether
-the cluster took the pod away: https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
+The Job controller replaces pods by the exit code of their container, and by whether the cluster disrupted them:
+https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
+Policies that such rules cannot express are implemented in :mod:`.next_attempts`.
 """
 
 from __future__ import annotations
@@ -23,26 +22,24 @@ from torchx.util.records import replace
 
 _KILLED = 137
 """The exit code of a container that ran out of memory."""
-_TAKEN = ("preempted", "node")
-"""Classes of a pod that the cluster took away: rules cannot tell them apart, and the controller counts none of them."""
+_DISRUPTIONS = ("preempted", "node")
+"""Classes of disrupted pods. Rules cannot distinguish them, and the Job controller does not count them as failures."""
 DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
-"""The condition of a pod that the cluster took away."""
-SYSTEM = NativeSystem(name="kubernetes", groups=[_TAKEN, ("oom",), ("error",)], uncounted=_TAKEN, most=20)
-
-
+"""The condition of a disrupted pod."""
+SYSTEM = NativeSystem(name="kubernetes", groups=[_DISRUPTIONS, ("oom",), ("error",)], uncounted=_DISRUPTIONS, most=20)
 OURS = NativeRetries(times=0, retried=frozenset())
-"""The cluster retries nothing: whoever looks at the job after a failure makes the next attempt."""
+"""The cluster retries nothing: torchx creates the next attempt, when a command reads the state of the job."""
 
 
 def policy(app: AppDef, kind: str, caps: Capabilities, version: tuple[int, int]) -> NativeRetries | None:
-    """What a job's policy asks of its Jobs; None when it has none.
+    """The retries of a job's Jobs under its policy; None if it has no policy.
 
     Args:
-        kind: what the job is to become.
-        version: of the cluster.
+        kind: kind of the job, a key of :data:`names.OWNERS`.
+        version: version of the cluster.
 
     Raises:
-        SpecError, NotSupportedError, BackendError: it cannot be kept.
+        SpecError, NotSupportedError, BackendError: the policy is not supported.
     """
     rules = policy_of(app, "kubernetes", caps)
     if rules is None:
@@ -68,7 +65,7 @@ def policy(app: AppDef, kind: str, caps: Capabilities, version: tuple[int, int])
 
 
 def _beyond(rules: RetryRules) -> bool:
-    """Whether a rule that was written out is more than the cluster itself can do."""
+    """Whether an explicit rule needs more than the cluster itself supports."""
     if any(rule.avoid or rule.memory != 1 for rule in rules.rules if rule.kind in rules.named):
         return True
     try:
@@ -79,21 +76,20 @@ def _beyond(rules: RetryRules) -> bool:
 
 
 def each_by_itself(role: Role) -> bool:
-    """Whether each replica of a role has retries of its own."""
+    """Whether each replica of a role is retried separately."""
     return role.min_replicas is not None or role.retry_policy is RetryPolicy.REPLICA
 
 
 def spare_of(role: Role) -> int:
-    """How many replicas a role can do without."""
+    """How many replicas of a role may fail."""
     return 0 if role.min_replicas is None else max(role.num_replicas - role.min_replicas, 0)
 
 
 def render(role: Role, retries: NativeRetries, template: Object) -> Object:
-    """The fields of a Job that keep the policy; of one that the cluster does not retry, those by which it ends when
-    more pods have failed than it can do without.
+    """The fields of a Job that implement the policy; with :data:`OURS`, only its number of tolerated failures.
 
     Raises:
-        SpecError: an overlay makes the nodes start containers again, which such a Job must not have.
+        SpecError: an overlay sets ``restartPolicy``, which such a Job does not allow.
     """
     if template["spec"].get("restartPolicy") != "Never":
         raise SpecError(
@@ -105,36 +101,37 @@ def render(role: Role, retries: NativeRetries, template: Object) -> Object:
         return {"backoffLimit": spare_of(role)}
     own = each_by_itself(role)
     end = "FailIndex" if own else "FailJob"
-    rules: list[Object] = [{"action": "Ignore" if _TAKEN[0] in retries.retried else end, "onPodConditions": DISRUPTED}]
+    ignored = _DISRUPTIONS[0] in retries.retried
+    rules: list[Object] = [{"action": "Ignore" if ignored else end, "onPodConditions": DISRUPTED}]
     if retries.times:
         for kind, operator in (("oom", "In"), ("error", "NotIn")):
             action = "Count" if kind in retries.retried else end
             rules.append({"action": action, "onExitCodes": {"operator": operator, "values": [_KILLED]}})
-    made: Object = {"backoffLimit": retries.times}
+    limits: Object = {"backoffLimit": retries.times}
     if own:
-        made = {"backoffLimitPerIndex": retries.times, "maxFailedIndexes": spare_of(role)}
-    return {**made, "podFailurePolicy": {"rules": rules}}
+        limits = {"backoffLimitPerIndex": retries.times, "maxFailedIndexes": spare_of(role)}
+    return {**limits, "podFailurePolicy": {"rules": rules}}
 
 
 def recorded(owners: Iterable[Object]) -> list[Attempt]:
-    """The attempts that were written on the Jobs of the one that followed."""
+    """The attempts recorded in an annotation of the Jobs of the following attempt."""
     notes = (names.annotations_of(item).get(names.ANNOTATION_ATTEMPTS) for item in owners)
     return next((read_attempts(text.splitlines()) for text in notes if text), [])
 
 
 def attempts_of(app: AppDef | None, items: Sequence[Object], *, over: bool) -> list[Attempt]:
-    """The attempts that have ended, oldest first: each failed pod is one. None for a job without a policy.
+    """The attempts that have ended, oldest first: each failed pod is one. Empty for a job without a policy.
 
     Args:
-        items: its pods.
-        over: the job has ended, so that no pod is made again.
+        items: the pods of the job.
+        over: the job has ended, so that no pod is replaced.
     """
     text = app.metadata.get(RETRY) if app is not None else None
     if app is None or not text:
         return []
     try:
         retries = SYSTEM.keep(RetryRules.parse(text).within((), "kubernetes"))
-    except SpecError:  # of another version
+    except SpecError:  # written by another version of torchx
         return []
     found = []
     for pods in by_replica(items):
@@ -150,7 +147,7 @@ def _attempt(pod: Pod, role: str, retries: NativeRetries, *, again: bool) -> Att
     attempt = attempt_of(replace(pod.facts, role=role), pod.evidence())
     attempt.again, attempt.why = again, f"{attempt.kind}: another pod was made"
     if not again:
-        seen = attempt.kind if attempt.kind in _TAKEN else "oom" if pod.facts.signal == "SIGKILL" else "error"
+        seen = attempt.kind if attempt.kind in _DISRUPTIONS else "oom" if pod.facts.signal == "SIGKILL" else "error"
         used = seen in retries.retried and retries.times
         why = f"all {retries.times} retries are used" if used else "the policy does not retry it"
         attempt.why = f"{attempt.kind}: {why}"

@@ -1,7 +1,4 @@
-"""What the Kubernetes backends share as schedulers: jobs are asked for, followed and ended by their labels.
-
-A backend says what its jobs are made of; everything after the submission is here.
-"""
+"""The base class of the Kubernetes backends: everything after the submission of a job, which is found by its labels."""
 
 from __future__ import annotations
 
@@ -24,7 +21,7 @@ from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
 from torchx.schedulers.kubernetes.logs import Glance, LastWords, ReplicaLog, Seen, refuse_streams
 from torchx.schedulers.kubernetes.metrics import read as read_metrics
-from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, labels_of
+from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, Object, labels_of
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.schedulers.kubernetes.simulate import simulation
@@ -36,12 +33,13 @@ from torchx.util.outages import Outage
 from torchx.util.records import replace
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
+# In the class, `list` is a method.
 _Metrics = list[ReplicaMetrics]
-
+_Objects = list[Object]
 _Jobs = list[ListAppResponse]
 _Replicas = list[tuple[str, int]]
 
-_PATIENCE_S = 5.0  # a pod that has been starting for longer is asked about
+_PATIENCE_S = 5.0  # after this time, events are queried for why a pod does not start
 
 
 CAPABILITIES = Capabilities(
@@ -76,15 +74,15 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     """Base of the backends whose replicas are pods. An app id is ``<namespace>:<name>``.
 
     Args:
-        client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig when it is first needed.
+        client: a ``kubernetes.client.ApiClient``; by default created from kubeconfig on first use.
     """
 
     owners: tuple[str, ...] = ()
-    """What the jobs of this backend are: keys of :data:`names.OWNERS`."""
+    """Kinds of the jobs of this backend: keys of :data:`names.OWNERS`."""
 
     capabilities = CAPABILITIES
     hears_all = True
-    wait_hint = 15.0  # who waits is told of the end by a watch
+    wait_hint = 15.0  # a watch reports the end of a job earlier
 
     def __init__(
         self, backend: str, session_name: str, client: Any | None = None, docker_client: Any | None = None
@@ -105,7 +103,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return self._apis[context]
 
     def _push(self, info: AppDryRunInfo[Any], images: dict[str, tuple[str, str]]) -> None:
-        """Pushes the images with workspaces, and reports their digests for the record."""
+        """Push the images with workspaces, and report their digests to the run registry."""
         self.push_images(images)
         for role in info._app.roles if images and info._app is not None else ():
             report_image_digest(info, role.name, self.pushed_digest(role.image))
@@ -113,19 +111,23 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     # -- which cluster ---------------------------------------------------------------------------
 
     def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
-        """Takes the source of run options for jobs that are not on record: config files and the environment."""
+        """Set the source of run options for jobs that are not recorded: config files and the environment."""
         self._defaults = defaults
 
     def _submitted(self, context: str | None, app_id: str) -> str:
-        """Remembers where a job went. Returns its id."""
+        """Remember the context of a job. Returns its id."""
         self._contexts[app_id] = context
         return app_id
 
     def _api_of(self, app_id: str) -> KubeApi:
-        """The cluster that a job was submitted to: by the record of runs, or else by the configuration."""
+        """The cluster of a job, from the run registry, or else from the configuration."""
         if app_id not in self._contexts:
             self._contexts[app_id] = self._recorded_context(app_id)
         return self._api(self._contexts[app_id])
+
+    def _locate(self, app_id: str) -> tuple[KubeApi, str, str]:
+        """The cluster, the namespace and the name of a job."""
+        return self._api_of(app_id), *split_id(app_id)
 
     def _record(self, app_id: str) -> Run | None:
         return default_registry().get(make_app_handle(self.backend, self.session_name, app_id))
@@ -137,7 +139,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         recorded = run.cfg.get("context")
         return _context_in({"context": recorded.get("value")} if isinstance(recorded, dict) else {})
 
-    # -- what became of it -----------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         return self._describe([app_id])[app_id]
@@ -146,43 +148,41 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return self._describe(app_ids)
 
     def _describe(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """Not by :meth:`describe_many`, which for a subclass with its own :meth:`describe` goes by that."""
+        """Describe jobs with few calls.
+
+        :meth:`describe` cannot call :meth:`describe_many`, which in a subclass with its own ``describe`` calls that.
+        """
         ids = list(app_ids)
         described: dict[str, DescribeAppResponse | None] = dict.fromkeys(ids)
-        together: dict[tuple[int, str], list[str]] = {}
+        together: dict[tuple[KubeApi, str], list[str]] = {}
         for app_id in ids:
-            together.setdefault((id(self._api_of(app_id)), split_id(app_id)[0]), []).append(app_id)
-        for (_, namespace), group in together.items():
+            together.setdefault((self._api_of(app_id), split_id(app_id)[0]), []).append(app_id)
+        for (api, namespace), group in together.items():
             many = len(group) >= queries.MANY
             most = len(group) if many else queries.AT_ONCE
-            # Why a job waits is a question for each. The record names the oldest last, and they stay the oldest.
+            # Why a job waits takes a query for each job. Of many jobs only the oldest ones, which come last, get it.
             explained = set(group[-queries.AT_ONCE :] if many else group)
             for i in range(0, len(group), most):
                 chunk = {split_id(app_id)[1]: app_id for app_id in group[i : i + most]}
-                api = self._api_of(group[0])
                 there = queries.look(api, namespace, chunk, self._likeliest(group))
                 for name, app_id in chunk.items():
-                    found = there.get(name) or self._heard(app_id)
+                    found = there.get(name) or self._seen_by_watch(app_id)
                     why = app_id in explained
                     described[app_id] = self._described(api, app_id, found, why=why) if found is not None else None
         return described
 
-    def _heard(self, app_id: str) -> Found | None:
-        """What a watch has heard of a job that has ended, and was removed before anybody asked."""
+    def _seen_by_watch(self, app_id: str) -> Found | None:
+        """A job that has ended and was deleted since, as a watch has last seen it."""
         found = self._found.pop(app_id, None)
         return found if found is not None and found.owners and not found.going() else None
 
     def exists(self, app_id: str) -> bool:
-        namespace, name = split_id(app_id)
-        api, found = self._owners(app_id)
-        return found is not None or bool(queries.parts_of(api, "Pod", namespace, [name])) or self._left(app_id)
-
-    def _left(self, app_id: str) -> bool:
-        """Whether the Service is there whose Jobs somebody has removed."""
-        namespace, name = split_id(app_id)
-        api = self._api_of(app_id)
-        ask = functools.partial(queries.parts_of, api, "Service", namespace, [name])
-        return JOB in self.owners and bool(unless_forbidden(ask, []))
+        api, namespace, name = self._locate(app_id)
+        if self._owners(app_id)[1] is not None or queries.parts_of(api, "Pod", namespace, [name]):
+            return True
+        # the Service is left if only the Jobs were deleted
+        services = functools.partial(queries.parts_of, api, "Service", namespace, [name])
+        return JOB in self.owners and bool(unless_forbidden(services, []))
 
     def _described(self, api: KubeApi, app_id: str, found: Found, *, why: bool = True) -> DescribeAppResponse | None:
         last = found.newest()
@@ -195,8 +195,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         look = LastWords(api, split_id(app_id)[0], {(names.get(p.role_index, ""), p.facts.replica): p for p in pods})
         if any(map(answers.number_of, last.owners)):
             if (attempt := next_attempts.go_on(api, found, facts, look)) is not None and attempt.again:
-                namespace, name = split_id(app_id)
-                fresh = queries.look(api, namespace, [name], [JOB]).get(name)
+                fresh = self._find(app_id, [JOB])
                 return self._described(api, app_id, fresh) if fresh is not None else None
             facts = facts if attempt is None else replace(facts, attempts=[*facts.attempts, attempt])
         answer = describe(facts, look)
@@ -206,12 +205,12 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
             failed = any(role_state(role) is AppState.FAILED for role in facts.roles)
             self._found[app_id] = Found(found.kind, found.owners, version=found.version, failed=failed)
         if answer.state is AppState.UNKNOWN and any(role.state is AppState.UNKNOWN for role in facts.roles):
-            return None  # a role is gone, its end unseen, and the others are over: so is the job
+            return None  # a role was deleted before its final state was read, and the others have ended
         return answer
 
     @staticmethod
     def _facts(api: KubeApi, app_id: str, found: Found, pods: Sequence[Pod], *, why: bool = True) -> JobFacts:
-        """What is known of a job; if wanted, with the words of others where its pods do not come or do not start."""
+        """Facts of a job; with ``why``, events and queues are queried for why pods are missing or do not start."""
         namespace, _ = split_id(app_id)
         missing = events.why_pods_are_missing(api, namespace, found) if why and answers.lacks_pods(found) else ""
         slow = {}
@@ -223,17 +222,17 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return answers.facts_of(app_id, found, pods, missing=missing, slow=slow, ended=ended)
 
     def _state(self, api: KubeApi, app_id: str, found: Found) -> AppState:
-        """As :meth:`describe` says, without looking for reasons."""
+        """The state of a job as in :meth:`describe`, without querying reasons."""
         ended = functools.partial(events.how_it_ended, api, split_id(app_id)[0])
         return state_of(answers.facts_of(app_id, found, ended=ended))
 
     def _likeliest(self, app_ids: Iterable[str]) -> Sequence[str]:
-        """The kinds to look for, those first that these jobs had last time."""
+        """The kinds to look for; those that these jobs had last time come first."""
         known = {found.kind for app_id in app_ids if (found := self._found.get(app_id)) and found.owners}
         return sorted(self.owners, key=lambda kind: kind not in known)
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
-        """The jobs of torchx, in the namespace of ``cfg`` or else in all that we may look into."""
+        """List the jobs of torchx, in the namespace of ``cfg`` or else in all namespaces that we may list."""
         given = dict(cfg or {})
         namespace = str(given["namespace"]) if given.get("namespace") else None
         api = self._api(_context_in(given or self._defaults()))
@@ -250,12 +249,11 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     # -- logs --------------------------------------------------------------------------------------
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
-        api, found = self._owners(app_id)
+        found = self._owners(app_id)[1]
         app = answers.definition(found.owners) if found else None
-        namespace, name = split_id(app_id)
-        pods = [] if app else queries.parts_of(api, "Pod", namespace, [name])
+        pods = [] if app else self._pods(app_id)
         if found is None and not pods:
-            run = self._record(app_id)  # what was followed from here is kept, although the job is gone
+            run = self._record(app_id)  # logs may be kept on this machine although the job was deleted
             app = run.appdef() if run is not None else None
             if app is None:
                 return None
@@ -267,7 +265,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         refuse_streams(query)
         api = self._api_of(app_id)
-        if query.follow:  # one for all replicas: that many followers ask no more often than one
+        if query.follow:  # shared by all replicas, so that the number of followers does not increase polling
             outage = Outage(f"the log of `{app_id}`", logger("torchx.schedulers").warning)
             glance = self._glances.setdefault(app_id, Glance(functools.partial(self._look, app_id), outage=outage))
         else:
@@ -279,16 +277,17 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def _look(self, app_id: str) -> Seen:
         """The pods of a job, and whether it has ended."""
-        namespace, name = split_id(app_id)
-        api = self._api_of(app_id)
-        found = queries.look(api, namespace, [name], self._likeliest([app_id])).get(name)
+        found = self._find(app_id, self._likeliest([app_id]))
         if found is None:
             return Seen([], ended=True)
-        return Seen(found.pods, ended=is_terminal(self._state(api, app_id, found)))
+        return Seen(found.pods, ended=is_terminal(self._state(self._api_of(app_id), app_id, found)))
 
     def _look_at_pods(self, app_id: str) -> Seen:
-        namespace, name = split_id(app_id)
-        return Seen(queries.parts_of(self._api_of(app_id), "Pod", namespace, [name]))
+        return Seen(self._pods(app_id))
+
+    def _pods(self, app_id: str) -> _Objects:
+        api, namespace, name = self._locate(app_id)
+        return queries.parts_of(api, "Pod", namespace, [name])
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         return inside.enter(self._api_of(app_id), self._running(app_id, role, k), argv, tty)
@@ -297,7 +296,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         """See :class:`torchx.schedulers.kit.abilities.Forwards`."""
         return ports.way_to(self._api_of(app_id), self._running(app_id, role, k)[-1])
 
-    def _running(self, app_id: str, role: str, k: int) -> Sequence[dict[str, Any]]:
+    def _running(self, app_id: str, role: str, k: int) -> _Objects:
         pods = self._look_at_pods(app_id).pods_of(role, k)
         if not inside.runs(pods):
             raise described(self.describe(app_id), app_id, role, k)
@@ -308,20 +307,19 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         replicas = self.log_replicas(app_id)
         if replicas is None:
             return None
-        namespace, name = split_id(app_id)
+        api, namespace, name = self._locate(app_id)
         seen = self._look_at_pods(app_id)
         pods = {(role, k): seen.pods_of(role, k) for role, k in replicas}
         running = {replica: found[-1] for replica, found in pods.items() if inside.runs(found)}
-        return read_metrics(self._api_of(app_id), namespace, running, queries.selector([name])) if running else []
+        return read_metrics(api, namespace, running, queries.selector([name])) if running else []
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
-        """Sleeps on a watch of what owns the job's pods, until the job ends or ``timeout_s`` are over."""
+        """Watch the owners of the job's pods until the job ends or ``timeout_s`` have passed."""
         if app_id not in self._found and self.describe(app_id) is None:
             return
         found = self._found.get(app_id)
         if found is not None:
-            namespace, name = split_id(app_id)
-            api = self._api_of(app_id)
+            api, namespace, name = self._locate(app_id)
             verbs.stop_the_others(api, found)
             queries.watch_for_the_end(api, namespace, name, found, timeout_s)
 
@@ -343,18 +341,17 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
         roles = list(dict.fromkeys(role for role, _ in self.log_replicas(app_id) or ()))
-        namespace, name = split_id(app_id)
-        pods = queries.parts_of(self._api_of(app_id), "Pod", namespace, [name])
-        return simulation(self._api_of(app_id), pods, fault, replica, roles=roles, backend=self.backend)
+        api, pods = self._api_of(app_id), self._pods(app_id)
+        return simulation(api, pods, fault, replica, roles=roles, backend=self.backend)
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- cancellation and deletion -----------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
         if found is None or not any(map(answers.number_of, found.owners)):
             return verbs.cancel(api, found) if found is not None else None
         seen = 0
-        while found is not None and len(found.owners) != seen:  # somebody may be making the next attempt
+        while found is not None and len(found.owners) != seen:  # another process may be creating the next attempt
             seen = len(found.owners)
             next_attempts.cancel(api, found)
             found = self._owners(app_id)[1]
@@ -362,7 +359,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
 
     def delete(self, app_id: str) -> None:
         super().delete(app_id)
-        forget(self.backend, app_id)  # also of a job that the cluster has no longer
+        forget(self.backend, app_id)  # also if the job no longer exists in the cluster
 
     def _delete_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
@@ -375,13 +372,15 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         super().close()
 
     def _owners(self, app_id: str) -> tuple[KubeApi, Found | None]:
-        """The cluster, and what there owns the pods of a job."""
-        namespace, name = split_id(app_id)
-        api = self._api_of(app_id)
-        found = queries.look(api, namespace, [name], self._likeliest([app_id]), pods=False).get(name)
+        """The cluster of a job, and the owners of its pods."""
+        found = self._find(app_id, self._likeliest([app_id]), pods=False)
         if found is not None:
             self._found[app_id] = found
-        return api, found
+        return self._api_of(app_id), found
+
+    def _find(self, app_id: str, kinds: Iterable[str], *, pods: bool = True) -> Found | None:
+        api, namespace, name = self._locate(app_id)
+        return queries.look(api, namespace, [name], kinds, pods=pods).get(name)
 
 
 def split_id(app_id: str) -> tuple[str, str]:

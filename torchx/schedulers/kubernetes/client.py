@@ -1,8 +1,7 @@
-"""The calls of the Kubernetes API that a launcher needs, with plain dicts in and out.
+"""A client for the part of the Kubernetes API that a launcher needs. Objects are plain dicts.
 
-The official client (the extra ``kubernetes``) reads kubeconfig as kubectl does, with contexts, exec plugins
-and certificates, or the service account of a pod, and holds the connections. Its models are not used: they know the
-fields of one version of Kubernetes and refuse those of another.
+The official client (the extra ``kubernetes``) loads kubeconfig, with contexts, exec plugins and certificates, or the
+service account of a pod. Its models are not used: they support the fields of one Kubernetes version only.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import re
 import time
 from _thread import allocate_lock
 from collections.abc import Iterator, Mapping
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import quote, urlencode
 
 from torchx.errors import BackendError, NotFoundError, TransientError
@@ -21,9 +20,6 @@ from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, refusal, unless_forbidden
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
-
-_T = TypeVar("_T")
-_Other = TypeVar("_Other")
 
 PLURALS = {
     "Service": ("api/v1", "services"),
@@ -46,12 +42,11 @@ PLURALS = {
     "Workload": ("apis/kueue.x-k8s.io/v1beta1", "workloads"),
     "WorkloadV1Beta2": ("apis/kueue.x-k8s.io/v1beta2", "workloads"),
 }
-"""What we call a kind of objects -> where the API has them."""
+"""Our name of a kind -> its base path and plural in the API."""
 
 PAGE = 500
-"""Objects of one answer of a list, as kubectl asks for."""
+"""Objects in one page of a list; kubectl uses the same limit."""
 
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 _ATTEMPTS = 5
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
@@ -60,7 +55,7 @@ _CHUNK = 1 << 16
 
 
 def path_of(kind: str, namespace: str | None, name: str = "") -> str:
-    """Where an object, or with no name all of a kind, is found; all namespaces when None.
+    """API path of an object, or without a name, of all objects of a kind. A namespace of None means all of them.
 
     >>> path_of("Job", "team a", "train")
     '/apis/batch/v1/namespaces/team%20a/jobs/train'
@@ -70,8 +65,23 @@ def path_of(kind: str, namespace: str | None, name: str = "") -> str:
     return f"/{base}/{within}{plural}{'/' + quote(name, safe='') if name else ''}"
 
 
+def path_to(kind: str, item: Object) -> str:
+    """API path of an existing object."""
+    return path_of(kind, item["metadata"]["namespace"], item["metadata"]["name"])
+
+
+def group_of(kind: str) -> str:
+    """API group of a kind; empty for the core group.
+
+    >>> group_of("Job"), group_of("Pod")
+    ('batch', '')
+    """
+    base = PLURALS[kind][0]
+    return base.split("/")[1] if base.startswith("apis/") else ""
+
+
 def kind_of(item: Mapping[str, Any]) -> str:
-    """What :data:`PLURALS` calls the kind of an object."""
+    """The key of :data:`PLURALS` for an object that has ``apiVersion`` and ``kind``."""
     group = str(item["apiVersion"])
     kind = str(item["kind"])
     if kind == "Job" and group.startswith("batch.volcano.sh"):
@@ -96,10 +106,10 @@ class KubeApi:
     """One cluster.
 
     Args:
-        client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig, or of the pod we run in, when it
-            is first needed.
-        context: which context of kubeconfig; its current one when None.
-        sleep: called with seconds to wait before something is tried again.
+        client: a ``kubernetes.client.ApiClient``; by default created on first use from kubeconfig or the service
+            account of this pod.
+        context: a context of kubeconfig; None for the current one.
+        sleep: called with the seconds to wait before a retry.
     """
 
     _attempts = _ATTEMPTS
@@ -116,7 +126,7 @@ class KubeApi:
 
     @property
     def client(self) -> Any:
-        """How the cluster is reached, as in the official client."""
+        """The configuration and connections, with the attributes of the official ``ApiClient`` that are used here."""
         with self._lock:
             if self._client is None:
                 self._client, self._namespace = connect(self._context)
@@ -130,23 +140,23 @@ class KubeApi:
     # -- verbs -------------------------------------------------------------------------------------------
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Object:
-        """One object, or one page of a list.
+        """Get one object, or one page of a list.
 
         Raises:
-            NotFoundError: there is none.
-            BackendError: the cluster does not answer, or refuses.
+            NotFoundError: it does not exist.
+            BackendError: the cluster does not respond, or rejects the request.
         """
         return self._json("GET", path, query)
 
     def create(self, item: Object, *, dry_run: bool = False, unknown_fields: str = "") -> Object:
-        """Makes an object; with ``dry_run`` the server only checks it.
+        """Create an object; with ``dry_run`` the server only validates it.
 
-        An answer that was lost is asked for again: should the object be there already, it is returned if it carries
-        the same annotations as ``item``, and else is somebody else's.
+        This is idempotent, so that it can be retried after a lost response: an existing object with all annotations
+        of ``item`` is returned. Any other object of that name causes an error.
 
         Raises:
-            ApiError: the server refuses it.
-            BackendError: there is no such namespace, or the cluster has no such kind of objects.
+            ApiError: the server rejects the object, or its name is taken.
+            BackendError: the namespace or the kind does not exist in the cluster.
         """
         kind, metadata = kind_of(item), item["metadata"]
         namespace = metadata["namespace"]
@@ -163,37 +173,29 @@ class KubeApi:
             said = f"the cluster has no `{item['kind']}` of `{item['apiVersion']}`"
             raise BackendError(said, hint="is its operator installed? `-cfg kind=job` does not need one") from None
         except ApiError as e:
-            if dry_run and "does not support dry run" in str(e):  # a webhook of the cluster: nothing can be asked
+            if dry_run and "does not support dry run" in str(e):  # an admission webhook that prevents the check
                 return item
             if e.status != 409 or dry_run:  # Conflict
                 raise
-            there = self.get(path_of(kind, namespace, metadata["name"]))
+            there = self.get(path_to(kind, item))
             annotations = there.get("metadata", {}).get("annotations") or {}
             if not metadata.get("annotations") or metadata["annotations"].items() - annotations.items():
                 raise
             return there
 
-    def kept(self, item: Object) -> Object:
-        """What the server would keep of an object, without a word on fields that it does not know. Nothing is made.
-
-        Raises:
-            BackendError: there is no such namespace, or the cluster has no such kind of objects; it refuses the object.
-        """
-        return self.create(item, dry_run=True, unknown_fields="Ignore")
-
     def patch(self, path: str, patch: Object) -> Object:
-        """Merges ``patch`` into an object (RFC 7386)."""
+        """Merge ``patch`` into an object (RFC 7386)."""
         return self._json("PATCH", path, None, patch, content_type="application/merge-patch+json")
 
     def post(self, path: str, item: Object) -> Object:
-        """Hands an object to a part of another one, such as an eviction to a pod."""
+        """Post an object to a subresource, such as an eviction to a pod."""
         return self._json("POST", path, None, item)
 
     def delete(self, path: str, *, propagation: str = "Background", grace_s: int | None = None) -> None:
-        """Removes an object and what it owns. Quiet when there is none.
+        """Delete an object and the objects that it owns. Does nothing if it does not exist.
 
         Args:
-            grace_s: seconds between SIGTERM and SIGKILL of a pod; None: its own.
+            grace_s: seconds between SIGTERM and SIGKILL of a pod; None for the pod's own grace period.
         """
         grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         try:
@@ -201,102 +203,84 @@ class KubeApi:
         except NotFoundError:
             return
 
-    def items(self, path: str, query: Mapping[str, object] | None = None) -> Iterator[Object]:
-        """All objects of a list, a page at a time.
-
-        A list that changed too much between two pages (410) is read again from its beginning, without pages.
-        """
-        seen: set[str] = set()
-        for page in self._pages(path, query):
-            yield from _unseen(page, seen)
+    def items(self, path: str, query: Mapping[str, object] | None = None) -> list[Object]:
+        """All objects of a list."""
+        return self.listed(path, query)[0]
 
     def listed(self, path: str, query: Mapping[str, object] | None = None) -> tuple[list[Object], str]:
-        """All objects of a list that is short, and the version from which a watch goes on."""
-        found: list[Object] = []
-        seen: set[str] = set()
-        version = ""
-        for page in self._pages(path, query):
-            found += _unseen(page, seen)
-            version = str((page.get("metadata") or {}).get("resourceVersion") or "")
-        return found, version
+        """All objects of a list, which is fetched in pages, and the resource version from which a watch can continue.
 
-    def _pages(self, path: str, query: Mapping[str, object] | None) -> Iterator[Object]:
-        token = ""
+        If the list changes too much between two pages (410), it is fetched again as a whole.
+        """
+        found: list[Object] = []
         asked: dict[str, object] = {"limit": PAGE, **(query or {})}
         while True:
             try:
-                page = self.get(path, {**asked, **({"continue": token} if token else {})})
+                page = self.get(path, asked)
             except ApiError as e:
-                if e.status != 410 or not token:  # Gone
+                if e.status != 410 or "continue" not in asked:  # Gone
                     raise
-                token = ""
-                asked.pop("limit", None)
+                found, asked = [], dict(query or {})
                 continue
-            yield page
-            token = str(page.get("metadata", {}).get("continue") or "")
-            if not token:
-                return
+            found += page.get("items") or ()
+            metadata = page.get("metadata") or {}
+            if not metadata.get("continue"):
+                return found, str(metadata.get("resourceVersion") or "")
+            asked["continue"] = metadata["continue"]
 
     def groups(self) -> set[str]:
-        """The APIs that the cluster has, such as ``jobset.x-k8s.io/v1alpha2``; none where we may not ask."""
+        """The APIs of the cluster, such as ``jobset.x-k8s.io/v1alpha2``; empty if we may not list them."""
         found = unless_forbidden(lambda: self.get("/apis").get("groups") or (), ())
         return {str(version.get("groupVersion")) for group in found for version in group.get("versions") or ()}
 
     def may(self, verb: str, kind: str, namespace: str) -> bool:
-        """Whether we may do something with objects of a kind, or a part of them (``Pod/log``); yes where that cannot be
-        asked.
+        """Whether we have a right to a kind, or to a subresource such as ``Pod/log``; True if this cannot be checked.
 
         https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access
         """
         kind, _, part = kind.partition("/")
-        base, plural = PLURALS[kind]
-        group = base.split("/")[1] if base.startswith("apis/") else ""
-        right = {"namespace": namespace, "verb": verb, "group": group, "resource": plural}
+        right = {"namespace": namespace, "verb": verb, "group": group_of(kind), "resource": PLURALS[kind][1]}
         right.update({"subresource": part} if part else {})
-        kind_of_review = {
-            "apiVersion": _REVIEWS.removeprefix("/apis/").rpartition("/")[0],
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
             "kind": "SelfSubjectAccessReview",
+            "spec": {"resourceAttributes": right},
         }
         try:
-            answer = self._json("POST", _REVIEWS, None, {**kind_of_review, "spec": {"resourceAttributes": right}})
+            answer = self._json("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", None, review)
         except (ApiError, NotFoundError):
             return True
         return bool((answer.get("status") or {}).get("allowed", True))
 
     def namespace(self) -> str:
-        """The namespace of kubeconfig's context, or of the pod that we run in."""
-        found = self.client and self._namespace  # it is read together with the rest of kubeconfig
+        """The namespace of kubeconfig's context, or of this pod."""
+        found = self.client and self._namespace  # `client` loads kubeconfig, which sets it
         return found or "default"
 
     def version(self) -> tuple[int, int]:
-        """Of the API server: major, minor."""
+        """Major and minor version of the API server."""
         found = self.get("/version")
         minor = re.match(r"\d+", str(found.get("minor")))
         return int(str(found.get("major")) or 1), int(minor[0]) if minor else 0
 
     def text(self, path: str, query: Mapping[str, object] | None = None) -> str:
-        """An answer that is text.
-
-        Raises:
-            NotFoundError: there is none.
-            BackendError: the cluster does not answer, or refuses.
-        """
+        """Get a response as text; raises the errors of :meth:`get`."""
         return self._whole(_Request("GET", path, query or {})).decode("utf-8", "replace")
 
     def stream(self, path: str, query: Mapping[str, object] | None = None, *, timeout_s: float | None = None) -> Any:
-        """An answer that goes on, as an open ``urllib3`` response that the caller closes.
+        """Get a streamed response: an open ``urllib3`` response, which the caller closes.
 
         Args:
-            timeout_s: seconds of silence after which reading fails; None: never.
+            timeout_s: seconds without data after which reading fails; None for no timeout.
         """
         return self._open(_Request("GET", path, query or {}, timeout_s=timeout_s))
 
     def upgraded(self, path: str, query: Mapping[str, object], headers: Mapping[str, str]) -> Any:
-        """The answer to a request for another protocol than HTTP; the caller closes it."""
+        """Request a switch from HTTP to another protocol. Returns the response, which the caller closes."""
         return self._open(_Request("POST", path, query, headers=headers))
 
     def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[Object]:
-        """Events of a watch, until the server or the connection ends it, or it is silent for ``timeout_s`` seconds."""
+        """Events of a watch, until the server or the connection ends, or no data arrives for ``timeout_s`` seconds."""
         import urllib3
 
         response = self.stream(path, query, timeout_s=timeout_s)
@@ -329,7 +313,7 @@ class KubeApi:
         return found if isinstance(found, dict) else {}
 
     def _whole(self, request: _Request) -> bytes:
-        """An answer to its end; one that breaks off is asked for again."""
+        """The whole body of a response; the request is repeated if the connection breaks while it is read."""
         import urllib3
 
         attempt = 0
@@ -347,9 +331,9 @@ class KubeApi:
             self.sleep(_pause(None, attempt))
 
     def _open(self, request: _Request) -> Any:
-        """One answer, however often it takes: what may pass is tried again, with pauses that grow.
+        """Send a request and retry transient failures with exponential backoff.
 
-        Each object that we make has a name of its own, so that every verb may be tried again.
+        Every verb can be retried, because each object that we create has a unique name.
         """
         attempt = 0
         while True:
@@ -366,7 +350,7 @@ class KubeApi:
                 if request.body is not None:
                     self._warn(response)
                 return response
-            # A server that starts up does not know all rights at once, nor all kinds of objects.
+            # An API server that is starting does not know all rights and all kinds at once.
             known = _right(request) in self._answered
             error = refusal(request.method, request.path, response, known=known)
             if not isinstance(error, BusyError) or attempt == self._attempts:
@@ -374,8 +358,7 @@ class KubeApi:
             self.sleep(_pause(response.headers.get("Retry-After"), attempt))
 
     def _warn(self, response: Any) -> None:
-        """Passes on, once, what the server has to say of an object that it takes: a policy that the pods will not meet,
-        a field that is going to be removed.
+        """Log each warning of the server once, such as a policy that the pods violate, or a deprecated field.
 
         https://kubernetes.io/blog/2020/09/03/warnings/
         """
@@ -422,19 +405,8 @@ class KubeApi:
             ) from None
 
 
-def _unseen(page: Object, seen: set[str]) -> list[Object]:
-    """The objects of a page that were on none before it."""
-    found = []
-    for item in page.get("items") or ():
-        uid = str(item.get("metadata", {}).get("uid", ""))
-        if not uid or uid not in seen:
-            seen.add(uid)
-            found.append(item)
-    return found
-
-
 def _right(request: _Request) -> tuple[str, str]:
-    """What has to be allowed for a request: the verb, and the path without the name of the object.
+    """The right that a request needs: the verb, and the path without the name of the object.
 
     >>> _right(_Request("GET", "/api/v1/namespaces/team/pods/a-0/log", {}))
     ('GET', '/api/v1/namespaces/team/pods/*/log')

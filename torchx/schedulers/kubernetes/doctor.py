@@ -70,8 +70,7 @@ def of_job(api: KubeApi, namespace: str, job: AppDryRunInfo[Any], objects: Calla
     Args:
         objects: asks the cluster what the job becomes there.
     """
-    nothing: list[Object] = []
-    nodes = once(lambda: unless_forbidden(lambda: [*api.items("/api/v1/nodes")], nothing))
+    nodes = once(lambda: unless_forbidden(lambda: api.items("/api/v1/nodes"), []))
     specs, roles = [*_pod_specs(job.request.resource)], job._app.roles if job._app is not None else []
     return [
         Check("admission", lambda: _admission(api, objects), certain=(BackendError,)),
@@ -208,7 +207,7 @@ def _quotas(api: KubeApi, namespace: str, specs: list[Object], roles: list[Role]
         for name, each in {"pods": 1.0, **_requests(spec)}.items():
             for key in (name, f"requests.{name}"):
                 wanted[key] = wanted.get(key, 0) + each * (role.min_replicas or role.num_replicas)
-    quotas = unless_forbidden(lambda: [*api.items(f"/api/v1/namespaces/{namespace}/resourcequotas")], None)
+    quotas = unless_forbidden(lambda: api.items(f"/api/v1/namespaces/{namespace}/resourcequotas"), None)
     found = []
     for quota in quotas or ():
         spec, status, name = quota.get("spec") or {}, quota.get("status") or {}, quota["metadata"]["name"]

@@ -199,7 +199,7 @@ def _pods_below(api: KubeApi, namespace: str, uid: str) -> list[Object]:
 
 def _all(api: KubeApi, kind: str, namespace: str) -> list[Object]:
     try:
-        return unless_forbidden(lambda: list(api.items(path_of(kind, namespace))), [])
+        return unless_forbidden(lambda: api.items(path_of(kind, namespace)), [])
     except NotFoundError:
         return []
 

@@ -1,9 +1,9 @@
-"""Attempts that whoever looks at a job makes, by a policy that a Job's own rules cannot keep; see :mod:`.attempts`.
+"""Retries by torchx, for policies that the rules of a Job cannot express; see :mod:`.attempts`.
 
-The Jobs of such a job bear the number of their attempt. Once they have failed, the next torchx command that looks at
-the job judges them, and makes those of the next attempt: copies with other names, with more memory or kept off nodes.
-The names are the same whoever makes them, and the API server takes each once: the attempts that the first one wrote on
-its Job count for all.
+A label on each Job has the number of its attempt. After the Jobs have failed, the next torchx command that reads the
+state of the job applies the policy and creates the Jobs of the next attempt: copies with new names, with more memory,
+or with excluded nodes. Concurrent commands use the same names, of which the API server accepts each once, and all use
+the attempts recorded on the Job that was created first.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torchx.schedulers.kit.verdict import judge, role_state
 from torchx.schedulers.kubernetes import names, verbs
 from torchx.schedulers.kubernetes.answers import Found, number_of
 from torchx.schedulers.kubernetes.attempts import recorded
-from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, Object
 from torchx.schedulers.kubernetes.pods import ENV_RANK0_HOST
 from torchx.schedulers.kubernetes.refusals import ApiError
@@ -38,15 +38,18 @@ _BY_CONTROLLER = re.compile(r"(batch\.kubernetes\.io/.*)?(controller-uid|job-nam
 
 
 def go_on(api: KubeApi, found: Found, facts: JobFacts, look: Look) -> Attempt | None:
-    """The attempt that has failed last, with what follows it; the next one has been made then. None: none has failed.
+    """Create the next attempt if the last one has failed and the policy retries it.
 
     Args:
         found: the Jobs and pods of all attempts.
-        facts: of the last one.
-        look: reads what its failed replicas left behind.
+        facts: facts of the last attempt.
+        look: reads the error files and logs of its failed replicas.
+
+    Returns:
+        The attempt that has failed, and whether another one follows; None if none has failed.
     """
     last, before = found.newest(), found.newest(back=1)
-    if len(last.owners) < len(before.owners):  # who was making it has not come to the end
+    if len(last.owners) < len(before.owners):  # another process did not finish creating it
         with contextlib.suppress(TorchXError):
             complete(api, before, recorded(last.owners))
         return None
@@ -63,7 +66,7 @@ def go_on(api: KubeApi, found: Found, facts: JobFacts, look: Look) -> Attempt | 
 
 
 def _judged(last: Found, facts: JobFacts, look: Look) -> Attempt:
-    verdict = judge(replace(facts, state=AppState.FAILED, unattended=True), look)  # though other roles may run on
+    verdict = judge(replace(facts, state=AppState.FAILED, unattended=True), look)  # other roles may still run
     rules = RetryRules.parse(facts.metadata[RETRY])
     hosts = [verdict.cause.host] if verdict.cause and verdict.cause.host else []
     attempt = Attempt(started=facts.started or 0.0, ended=facts.ended or 0.0, hosts=hosts)
@@ -74,43 +77,43 @@ def _judged(last: Found, facts: JobFacts, look: Look) -> Attempt:
 
 
 def complete(api: KubeApi, before: Found, attempts: Sequence[Attempt]) -> None:
-    """Makes the Jobs of an attempt that are not there yet.
+    """Create those Jobs of an attempt that do not exist yet.
 
     Args:
-        before: the attempt before it.
-        attempts: all that have ended, if nobody has written down others.
+        before: the previous attempt.
+        attempts: the attempts that have ended; ignored if they are already recorded on the first Job.
 
     Raises:
-        BackendError: one was refused. Whoever looks next goes on.
+        BackendError: the server rejected a Job. The next torchx command tries again.
     """
     first, *others = sorted(before.owners, key=lambda item: str(item["metadata"]["name"]))
     made = [_create(api, next_job(first, attempts, note=True))]
     attempts = recorded(made) or attempts
     made += [_create(api, next_job(item, attempts)) for item in others]
-    if _is_cancelled(api.get(_path(first))):  # just now
+    if _is_cancelled(api.get(path_to("Job", first))):  # in the meantime
         verbs.cancel(api, Found(JOB, made))
 
 
 def cancel(api: KubeApi, found: Found) -> None:
-    """Ends a job, and sees to it that nobody makes another attempt of it."""
+    """End a job and prevent further attempts."""
     verbs.cancel(api, found)
     for item in found.newest().owners:
         if number_of(item) and not _is_cancelled(item):
-            api.patch(_path(item), verbs.mark(names.ANNOTATION_CANCELLED))
+            api.patch(path_to("Job", item), verbs.mark(names.ANNOTATION_CANCELLED))
 
 
 def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -> Object:
-    """The Job of the next attempt, made of the same one of the last.
+    """The Job of the next attempt, derived from that of the last attempt.
 
     Args:
-        attempts: all that have ended.
-        note: they are written on it.
+        attempts: the attempts that have ended.
+        note: record them on the Job.
     """
     last, memory = attempts[-1], attempts[-2].memory if len(attempts) > 1 else 1.0
     metadata, number = item["metadata"], number_of(item) + 1
-    labels = {**_kept(metadata["labels"]), names.LABEL_ATTEMPT: str(number)}
+    labels = {**_without_controller_marks(metadata["labels"]), names.LABEL_ATTEMPT: str(number)}
     prefixes = _prefix(labels[names.LABEL_UNIQUE_NAME], number - 1), _prefix(labels[names.LABEL_UNIQUE_NAME], number)
-    annotations = _kept(names.annotations_of(item))
+    annotations = _without_controller_marks(names.annotations_of(item))
     for mark in (names.ANNOTATION_STOPPED, names.ANNOTATION_ATTEMPTS):
         annotations.pop(mark, None)
     if note:
@@ -120,7 +123,8 @@ def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -
     if names.LABEL_QUEUE in labels:
         spec["suspend"] = True
     template = spec["template"]
-    template["metadata"]["labels"] = {**_kept(template["metadata"]["labels"]), names.LABEL_ATTEMPT: str(number)}
+    of_pods = _without_controller_marks(template["metadata"]["labels"])
+    template["metadata"]["labels"] = {**of_pods, names.LABEL_ATTEMPT: str(number)}
     _change(template["spec"], prefixes, last.memory / memory, last.avoid, {h for a in attempts for h in a.avoid})
     made = {key: metadata[key] for key in ("namespace", "ownerReferences") if key in metadata}
     name = prefixes[1] + metadata["name"].removeprefix(prefixes[0])
@@ -133,7 +137,7 @@ def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -
 
 
 def _change(spec: Object, prefixes: tuple[str, str], factor: float, avoid: Sequence[str], before: set[str]) -> None:
-    """Changes a pod: the name of replica 0, its memory, the nodes that it keeps off."""
+    """Change the host name of replica 0, the memory, and the excluded nodes in the spec of a pod."""
     if "hostname" in spec:
         spec["hostname"] = prefixes[1] + spec["hostname"].removeprefix(prefixes[0])
     for container in [*(spec.get("initContainers") or ()), *spec["containers"]]:
@@ -143,21 +147,21 @@ def _change(spec: Object, prefixes: tuple[str, str], factor: float, avoid: Seque
         if container["name"] == MAIN_CONTAINER:
             _grow(container.get("resources") or {}, factor)
     if before:
-        _keep_off(spec, avoid, before)
+        _exclude_nodes(spec, avoid, before)
 
 
-def _keep_off(spec: Object, avoid: Sequence[str], before: set[str]) -> None:
+def _exclude_nodes(spec: Object, avoid: Sequence[str], before: set[str]) -> None:
     affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
     required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {})
     for term in required.setdefault("nodeSelectorTerms", [{}]):
         fields = [field for field in term.get("matchFields") or () if not before.intersection(field["values"])]
-        # a requirement on fields has one value
+        # a requirement on a field allows one value only
         fields += [{"key": "metadata.name", "operator": "NotIn", "values": [host]} for host in avoid]
         term["matchFields"] = fields
 
 
 def _grow(asked: Object, factor: float) -> None:
-    """Multiplies the memory by a factor; what is kept back of a request stays as it is.
+    """Multiply the memory by a factor. The difference between limit and request, which is reserved, stays the same.
 
     >>> asked = {"limits": {"memory": "2000M"}, "requests": {"memory": "976M"}}
     >>> _grow(asked, 1.5)
@@ -173,28 +177,24 @@ def _grow(asked: Object, factor: float) -> None:
 
 
 def _create(api: KubeApi, item: Object) -> Object:
-    """The object, whoever has made it."""
+    """Create a Job, or get the one that another process has created."""
     try:
         return api.create(item)
     except ApiError as e:
         if e.status != _CONFLICT:
             raise
-    there = api.get(_path(item))
+    there = api.get(path_to("Job", item))
     if number_of(there) != number_of(item):
         raise TorchXError(f"the name `{item['metadata']['name']}` is taken by something else")
     return there
 
 
-def _path(item: Object) -> str:
-    return path_of(names.OWNERS[JOB], item["metadata"]["namespace"], item["metadata"]["name"])
-
-
 def _prefix(app_id: str, number: int) -> str:
-    """How the names of all Jobs and hosts of an attempt begin."""
+    """Prefix of the names of all Jobs and hosts of an attempt."""
     return app_id if number < 2 else f"{app_id}-a{number}"
 
 
-def _kept(marks: dict[str, str]) -> dict[str, str]:
+def _without_controller_marks(marks: dict[str, str]) -> dict[str, str]:
     return {key: value for key, value in marks.items() if not _BY_CONTROLLER.fullmatch(key)}
 
 

@@ -1,4 +1,4 @@
-"""What a cluster is asked of jobs: for the objects that own their pods, for the pods, for news of their end."""
+"""Queries for jobs: the objects that own their pods, the pods, and watches for changes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_fo
 from torchx.specs.api import AppState
 
 AT_ONCE = 50
-"""Jobs of one question: their names are part of its address."""
+"""Jobs in one query, whose URL contains their names."""
 
 MANY = 500
-"""From this many on, jobs are asked for by a list of all that are torchx's."""
+"""For this many jobs or more, all objects of torchx are listed instead of selected by name."""
 
 _OURS = f"{LABEL_ORGANIZATION}={ORGANIZATION}"
 _GONE = 410
@@ -36,15 +36,15 @@ _SILENCE_S = 600.0
 def look(
     api: KubeApi, namespace: str, wanted: Iterable[str], choice: Iterable[str], *, pods: bool = True
 ) -> dict[str, Found]:
-    """Jobs of one namespace by name, however many: one list for each kind of owners, and one of their pods.
+    """Jobs of one namespace by name: one list call for each kind of owner, and one for their pods.
 
-    The owners are asked for first: when they say that they have ended, there will be no other pods.
+    Owners are listed before pods, so that the pods of an owner that has ended are complete.
 
     Args:
-        choice: kinds to look for, the likeliest first.
+        choice: kinds to look for, the most likely first.
 
     Raises:
-        BackendError: the cluster does not answer, or lets us see none of the kinds.
+        BackendError: the cluster does not respond, or we may list none of the kinds.
     """
     names = set(wanted)
     query = _chosen(sorted(names))
@@ -58,12 +58,12 @@ def look(
     sweeps = [name for name, job in found.items() if any(map(is_sweep, job.owners))]
     others = sorted(names.difference(sweeps))
     items = parts_of(api, "Pod", namespace, others) if pods and others else []
-    if pods and sweeps:  # their Jobs know those that have succeeded, however many
+    if pods and sweeps:  # the status of their Jobs has the tasks that have succeeded, which may be many
         items += api.items(path_of("Pod", namespace), {**_chosen(sweeps), "fieldSelector": "status.phase!=Succeeded"})
     for pod in items:
         if name_of(pod) in names:
             found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
-    return {name: job for name, job in found.items() if job.owners or not all(map(_goes, job.pods))}
+    return {name: job for name, job in found.items() if job.owners or not all(map(_is_deleted, job.pods))}
 
 
 def is_sweep(owner: Object) -> bool:
@@ -71,8 +71,8 @@ def is_sweep(owner: Object) -> bool:
     return ANNOTATION_SWEEP in annotations_of(owner)
 
 
-def _goes(pod: Object) -> bool:
-    """Whether a pod has ended because it is being removed: one whose owner is gone did not fail by itself."""
+def _is_deleted(pod: Object) -> bool:
+    """Whether a pod has ended and is being deleted. One whose owner is gone ended because of the deletion."""
     ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
     return ended and bool(pod["metadata"].get("deletionTimestamp"))
 
@@ -80,11 +80,11 @@ def _goes(pod: Object) -> bool:
 def _owners(
     api: KubeApi, choice: Iterable[str], spaces: Sequence[str | None], query: Mapping[str, object]
 ) -> Iterator[tuple[str, str | None, list[Object], str]]:
-    """Of each kind that the cluster has: its name, the first namespace that we may look into, the objects there, and
-    the version of their list.
+    """For each kind that the cluster has: the kind, the first namespace that we may list, its objects, and the resource
+    version of the list.
 
     Raises:
-        BackendError: the cluster does not answer, or lets us see none of the kinds.
+        BackendError: the cluster does not respond, or we may list none of the kinds.
     """
     refused: ApiError | None = None
     allowed = False
@@ -96,11 +96,11 @@ def _owners(
                 break  # the cluster has no such kind
             except ApiError as e:
                 if e.status != FORBIDDEN or isinstance(e, TransientError):
-                    raise  # an empty answer would be taken for one: there is no such job
-                refused = refused or e  # so it says of kinds that it has not, too
+                    raise  # returning nothing would mean that the job does not exist
+                refused = refused or e  # the server also forbids kinds that it does not have
                 continue
             allowed = True
-            # A Job that is part of a JobSet does not speak for itself.
+            # The state of a job is that of its JobSet, not of the Jobs in it.
             yield kind, space, [item for item in items if not _in_jobset(item)], version
             break
     if refused is not None and not allowed:
@@ -108,37 +108,37 @@ def _owners(
 
 
 def parts_of(api: KubeApi, kind: str, namespace: str | None, names: Sequence[str]) -> list[Object]:
-    """All objects of a kind that belong to these jobs; of pods, those that were replaced, too."""
-    return list(api.items(path_of(kind, namespace), _chosen(names)))
+    """All objects of a kind that belong to these jobs, including replaced pods."""
+    return api.items(path_of(kind, namespace), _chosen(names))
 
 
 def _chosen(names: Sequence[str]) -> dict[str, object]:
-    """A query that these jobs answer; where they are very many others of torchx do, too."""
+    """A query that selects these jobs; if there are many, all objects of torchx."""
     return selector(names) if len(names) < MANY else {"labelSelector": _OURS}
 
 
 def selector(names: Sequence[str]) -> dict[str, object]:
-    """A query for what belongs to these jobs."""
+    """A query that selects the objects of these jobs."""
     one = f"={names[0]}" if len(names) == 1 else f" in ({','.join(names)})"
     return {"labelSelector": LABEL_UNIQUE_NAME + one}
 
 
 def name_of(item: Object) -> str:
-    """Which job an object belongs to."""
+    """Name of the job that an object belongs to."""
     return str(labels_of(item).get(LABEL_UNIQUE_NAME) or (item.get("metadata") or {}).get("name", ""))
 
 
 def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict[str, Found]:
-    """Every job of torchx, by ``<namespace>:<name>``, of those kinds that the cluster has, and that we may see.
+    """All jobs of torchx that we may list, by ``<namespace>:<name>``.
 
-    Of a job that has ended, only the pods that still run are asked for: a list of all jobs, of which few go on, is a
-    few calls.
+    For a job that has ended, only pods that are still running are fetched. The number of calls thus depends on the jobs
+    that have not ended.
 
     Args:
-        namespace: None: all that there are, or where we may not look into all, that of kubeconfig.
+        namespace: None for all namespaces, or if we may not list those, for the namespace of kubeconfig.
 
     Raises:
-        BackendError: the cluster does not answer, or lets us see none of the kinds.
+        BackendError: the cluster does not respond, or we may list none of the kinds.
     """
     found: dict[str, Found] = {}
     spaces: set[str | None] = set()
@@ -158,10 +158,7 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
 
 
 def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> list[Object]:
-    """All pods of jobs that go on, or whose end depends on how many failed, and of the others those that run.
-
-    None where we may not see any.
-    """
+    """All pods of active or elastic jobs, and running pods of the others; empty if we may not list pods."""
     going = [
         job_id.partition(":")[2]
         for job_id, job in jobs.items()
@@ -182,16 +179,14 @@ def _id_of(item: Object) -> str:
 
 
 def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, timeout_s: float) -> None:
-    """Returns when a job ends or is removed, when nothing more is heard of it, or when the time is over.
+    """Watch a job until it ends, is deleted, the watch fails, or ``timeout_s`` have passed; updates ``found.owners``.
 
-    ``found`` then has what was heard of its owners last.
-
-    The watch begins at what ``found`` shows, so that nothing is missed in between.
+    The watch starts at the resource version of ``found``, so that no event is missed.
     https://kubernetes.io/docs/reference/using-api/api-concepts/#efficient-detection-of-changes
     """
     deadline = time.monotonic() + timeout_s
     going = {item["metadata"]["name"] for item in found.going()}
-    if not going:  # it has ended as far as its owners know, or has none
+    if not going:  # all owners have ended, or there are none
         time.sleep(min(_PAUSE_S, timeout_s))
         return
     watch = {
@@ -206,10 +201,10 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, tim
             item = event.get("object") or {}
             if event.get("type") == "ERROR":
                 if item.get("code") == _GONE:
-                    return  # the next look starts afresh
+                    return  # the next call lists the owners again
                 break
             removed = event.get("type") == "DELETED"
-            if item.get("status"):  # a TTL may take it before anybody asks again
+            if item.get("status"):  # its TTL may delete it before it is read again
                 same = item["metadata"]["name"]
                 found.owners = [item if i["metadata"]["name"] == same else i for i in found.owners]
             owner = read_owner(found.kind, item)
@@ -221,21 +216,21 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, tim
             if time.monotonic() > deadline:
                 return
     except TorchXError:
-        pass  # who waits will ask for the status, and be told
+        pass  # the caller polls the status next, which raises the error if it persists
     time.sleep(max(min(deadline - time.monotonic(), _PAUSE_S), 0))
 
 
 def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -> Iterator[str]:
-    """The app ids of jobs of ours of which an object of that kind changes, until the server ends the watch.
+    """App ids of torchx jobs, each when an object of a kind changes, until the server ends the watch.
 
-    It begins where the last one has ended, or else now, with one of those that are there. Bookmarks keep that place
-    young: https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
+    The watch continues where the last one ended; the first one starts now. Bookmarks keep the resource version recent:
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
 
     Args:
-        versions: by kind, where the last watch has ended; kept up to date.
+        versions: kind -> resource version at which the last watch ended; updated.
     """
     path = path_of("Pod" if kind == "Pod" else OWNERS[kind], namespace)
-    if kind not in versions:  # not each server begins without one: with an old etcd it ends such a watch at once
+    if kind not in versions:  # a server with an old etcd ends a watch without a version at once
         page = api.get(path, {"labelSelector": _OURS, "limit": 1})
         versions[kind] = str(page.get("metadata", {}).get("resourceVersion") or "")
         yield from map(_id_of, page.get("items", ()))
@@ -243,7 +238,7 @@ def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -
     for event in api.events(path, watch, timeout_s=_SILENCE_S):
         item = event.get("object") or {}
         if event.get("type") == "ERROR":
-            versions.pop(kind, None)  # too old
+            versions.pop(kind, None)  # the resource version is too old
             return
         versions[kind] = str(item.get("metadata", {}).get("resourceVersion") or "")
         if event.get("type") != "BOOKMARK":

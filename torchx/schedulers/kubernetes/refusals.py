@@ -1,4 +1,4 @@
-"""What the API server refuses: whether that may pass, whether rights are missing, and what to do about it."""
+"""Errors of the API server: which are transient, which are missing rights, and hints for them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PASSING = frozenset((429, 500, 502, 503, 504))
 
 
 class ApiError(BackendError):
-    """The API server refused. ``status`` is the HTTP status, ``reason`` the API's own word."""
+    """The API server rejected a request. ``status`` is the HTTP status, ``reason`` the API's reason."""
 
     def __init__(self, message: str, *, status: int, reason: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -26,11 +26,11 @@ class ApiError(BackendError):
 
 
 class BusyError(ApiError, TransientError):
-    """The API server refused for a reason that may pass."""
+    """The API server rejected a request for a transient reason."""
 
 
 def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
-    """What ``ask`` returns, or ``otherwise`` where the rights for it are missing."""
+    """The result of ``ask``, or ``otherwise`` if the rights for it are missing."""
     try:
         return ask()
     except ApiError as e:
@@ -40,10 +40,10 @@ def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
 
 
 def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendError | NotFoundError:
-    """What the server says of its refusal.
+    """The error of a response with an error status.
 
     Args:
-        known: the same was answered before.
+        known: the same request has succeeded before, so that a missing right or kind is transient.
 
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
     """
@@ -51,7 +51,7 @@ def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendErr
 
     try:
         text = response.read().decode("utf-8", "replace")
-    except urllib3.exceptions.HTTPError:  # it broke off: the status says what there is to know
+    except urllib3.exceptions.HTTPError:  # the connection broke; the HTTP status is left
         text = ""
     finally:
         response.release_conn()
@@ -62,7 +62,7 @@ def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendErr
     status = status if isinstance(status, dict) else {}
     message = str(status.get("message") or text.strip().partition("\n")[0][:500] or f"HTTP {response.status}")
     reason = str(status.get("reason") or "")
-    rights = response.status == 403 and re.search(r" cannot \w+ resource ", message)  # a policy has other words
+    rights = response.status == 403 and re.search(r" cannot \w+ resource ", message)  # else an admission policy
     no_such_kind = response.status == 404 and "could not find the requested" in message
     if response.status == 404 and not (known and no_such_kind):
         return NotFoundError(f"Kubernetes has no `{path}`: {message}")

@@ -1,4 +1,4 @@
-"""The rights that a user needs in a namespace, as the Role that an administrator applies.
+"""The rights that a user needs in a namespace, as a Role for an administrator to apply.
 
 https://kubernetes.io/docs/reference/access-authn-authz/rbac/
 """
@@ -9,7 +9,7 @@ from typing import Any
 
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kubernetes import names
-from torchx.schedulers.kubernetes.client import PLURALS
+from torchx.schedulers.kubernetes.client import PLURALS, group_of
 
 _OWNER = "create get list watch patch delete"
 _PARTS = {
@@ -29,27 +29,25 @@ _OF_KIND = {
     names.APPWRAPPER: {"AppWrapper": _OWNER},
     names.OLD_APPWRAPPER: {"AppWrapperV1Beta1": "create get list watch delete"},
 }
-"""Kind of job -> kinds of objects -> verbs, beside :data:`_PARTS`, which all need."""
+"""Kind of job -> kinds of objects -> verbs, in addition to :data:`_PARTS`."""
 
 _QUEUED = {"Workload": "list patch"}
-"""What it takes to leave a queue of Kueue, and to say why a job waits there."""
-
-
+"""For removing a job from a queue of Kueue, and reporting why it waits there."""
 _INLINE = {"ConfigMap": "create get"}
 
 
 def needed(kind: str, *, queued: bool, inline: bool = False) -> dict[str, str]:
-    """Kinds of objects, and parts of them, to the verbs that jobs of a kind need; arguments as below."""
+    """The rights for jobs of a kind: kind or subresource -> verbs. For the arguments see :func:`role_manifest`."""
     return {**_OF_KIND[kind], **_PARTS, **(_QUEUED if queued else {}), **(_INLINE if inline else {})}
 
 
 def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = False) -> str:
-    """A Role, as YAML, with the least rights for all verbs of torchx.
+    """A Role, as YAML, with the minimal rights for all commands of torchx.
 
     Args:
-        kind: of the jobs, a key of :data:`torchx.schedulers.kubernetes.names.OWNERS`.
-        queued: the jobs wait in queues of Kueue.
-        inline: their code goes along as a ConfigMap.
+        kind: a key of :data:`torchx.schedulers.kubernetes.names.OWNERS`.
+        queued: the jobs use queues of Kueue.
+        inline: their code is submitted as a ConfigMap.
     """
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -64,6 +62,4 @@ def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = Fal
 
 def _rule(name: str, verbs: list[str]) -> dict[str, Any]:
     kind, slash, sub = name.partition("/")
-    base, plural = PLURALS[kind]
-    group = base.split("/")[1] if base.startswith("apis/") else ""
-    return {"apiGroups": [group], "resources": [plural + slash + sub], "verbs": verbs}
+    return {"apiGroups": [group_of(kind)], "resources": [PLURALS[kind][1] + slash + sub], "verbs": verbs}

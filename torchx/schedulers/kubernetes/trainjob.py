@@ -1,7 +1,7 @@
-"""An app as a TrainJob of Kubeflow Trainer: the command, image and pods of a role in a training runtime of the cluster.
+"""Renders an app as a TrainJob of Kubeflow Trainer, which runs one role in a training runtime of the cluster.
 
-The runtime says what a pod is; a TrainJob may change a few of its fields, by ``runtimePatches`` since Trainer 2.2, by
-``podTemplateOverrides`` in 2.1. What it may not change is refused. Trainer makes a JobSet of it, with an Indexed Job.
+The runtime defines the pods. A TrainJob may override a few of their fields, with ``runtimePatches`` since Trainer 2.2,
+with ``podTemplateOverrides`` in 2.1; other fields are rejected. Trainer creates a JobSet with an Indexed Job.
 https://www.kubeflow.org/docs/components/trainer/
 """
 
@@ -15,16 +15,16 @@ from torchx.schedulers.kubernetes.pods import JobRules
 from torchx.specs.api import AppDef, Role
 
 RUNTIME = "torch-distributed"
-"""The runtime that comes with Trainer."""
+"""The default runtime of Trainer."""
 
 _NODE = "node"
-"""What Trainer calls the replicated job, and its container, that trains."""
+"""Trainer's name of the replicated job that trains, and of its container."""
 _MANAGER = "torchx.pytorch.org/launcher"
 _NAMESPACED = "TrainingRuntime/"
 _OVERRIDES = "podTemplateOverrides"
 _PATCHES = "runtimePatches"
 
-# Fields that a TrainJob may set, and those that Trainer and its runtimes look after themselves.
+# Fields that a TrainJob may set, and fields that Trainer and its runtimes set.
 _POD = {
     *("affinity", "imagePullSecrets", "nodeSelector", "schedulingGates", "securityContext", "serviceAccountName"),
     *("tolerations", "volumes"),
@@ -36,10 +36,10 @@ _CONTAINER_IMPLIED = {"name", "command", "resources", "ports", "terminationMessa
 
 
 def render(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """A TrainJob, with each field of its pods where Trainer 2.2 wants it.
+    """Render a TrainJob in the form of Trainer 2.2.
 
     Raises:
-        SpecError: a TrainJob cannot be what the app asks for, or its pods have what one cannot set.
+        SpecError: a TrainJob does not support something that the app needs.
     """
     if len(app.roles) != 1:
         raise SpecError(f"a TrainJob has one role, and `{app.name}` has {len(app.roles)}", hint=_HINT)
@@ -102,15 +102,17 @@ def _only_container(pod: Object) -> Object:
 
 
 def fitted(api: KubeApi, job: Object) -> Object:
-    """The TrainJob in the form that the cluster's Trainer knows.
+    """The TrainJob in the form that the cluster's version of Trainer supports.
+
+    A dry run shows which fields the server keeps.
 
     Raises:
         BackendError: the cluster has no Trainer, or one that is too old.
     """
-    kept = api.kept(job)["spec"]
+    kept = api.create(job, dry_run=True, unknown_fields="Ignore")["spec"]
     if _PATCHES not in kept:
         job = _for_2_1(job)
-        kept = api.kept(job)["spec"]
+        kept = api.create(job, dry_run=True, unknown_fields="Ignore")["spec"]
     if _OVERRIDES not in kept and _PATCHES not in kept:
         raise BackendError("the cluster's Kubeflow Trainer is older than 2.1", hint=_HINT)
     if "activeDeadlineSeconds" in job["spec"] and "activeDeadlineSeconds" not in kept:

@@ -1,4 +1,4 @@
-"""What is done to a job on a cluster: it is made, cancelled, removed, as several calls that belong together."""
+"""Creates, cancels and deletes jobs, each as a sequence of API calls."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ import time
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.answers import Found, is_suspended
-from torchx.schedulers.kubernetes.client import KubeApi, kind_of, path_of
+from torchx.schedulers.kubernetes.client import KubeApi, kind_of, path_of, path_to
 from torchx.schedulers.kubernetes.events import queue_of, workloads
 from torchx.schedulers.kubernetes.names import JOB, OWNERS, PYTORCH, VOLCANO, Object
 
 _QUEUED_S = 4
-"""Seconds within which Kueue has seen a new job."""
+"""Seconds after which Kueue must have seen a new job."""
 
 
 def create_all(api: KubeApi, objects: list[Object], *, mutual: bool = False) -> None:
-    """Makes all objects, the first of which becomes the owner of the others: whoever removes it removes them.
+    """Create all objects. The first one becomes the owner of the others, which are deleted with it.
 
     Args:
-        mutual: the others own the first, too: it goes when the last of them has gone, as a TTL makes them go.
+        mutual: the others also own the first one, so that it is deleted with the last of them, such as by a TTL.
 
     Raises:
-        BackendError: one was refused. Those made before it have been removed, or the message names what was left.
+        BackendError: the server rejects an object. The others have been deleted, or the hint says how to delete them.
     """
     owner, *others = objects
     try:
         made = api.create(owner)
-    except TransientError as e:  # it may be there all the same
+    except TransientError as e:  # it may exist nevertheless
         _undo(api, owner, e)
         raise
     references = []
@@ -35,12 +35,10 @@ def create_all(api: KubeApi, objects: list[Object], *, mutual: bool = False) -> 
         for item in others:
             child = {**item, "metadata": {**item["metadata"], "ownerReferences": [_reference(owner, made)]}}
             reference = _reference(item, api.create(child))
-            if item["kind"] not in ("Secret", "ConfigMap"):  # they never go by themselves
+            if item["kind"] not in ("Secret", "ConfigMap"):  # no TTL deletes them
                 references.append(reference)
         if mutual and references:
-            metadata = owner["metadata"]
-            path = path_of(kind_of(owner), metadata["namespace"], metadata["name"])
-            api.patch(path, {"metadata": {"ownerReferences": references}})
+            api.patch(path_to(kind_of(owner), owner), {"metadata": {"ownerReferences": references}})
     except TorchXError as e:
         _undo(api, owner, e)
         raise
@@ -56,23 +54,25 @@ def _reference(item: Object, made: Object) -> Object:
 
 
 def _undo(api: KubeApi, owner: Object, why: TorchXError) -> None:
-    """Removes what a submission that failed has made; what may be left is named."""
-    kind, name, namespace = owner["kind"], owner["metadata"]["name"], owner["metadata"]["namespace"]
+    """Delete the objects of a failed submission."""
     try:
-        api.delete(path_of(kind_of(owner), namespace, name))
+        api.delete(path_to(kind_of(owner), owner))
     except TorchXError as e:
-        said = f"{why}; and what may have been made could not be removed: {e}"
-        raise BackendError(said, hint=f"kubectl delete -n {namespace} {kind} {name}") from why
+        name, namespace = owner["metadata"]["name"], owner["metadata"]["namespace"]
+        raise BackendError(
+            f"{why}; and what may have been made could not be removed: {e}",
+            hint=f"kubectl delete -n {namespace} {owner['kind']} {name}",
+        ) from why
 
 
 def cancel(api: KubeApi, found: Found) -> None:
-    """Ends a job and keeps what can be looked at: its objects, and the pods that had ended.
+    """End a job and keep its objects and the pods that have ended.
 
-    A Job is suspended, and one of a cluster before 1.22 is given no pods any more; a Volcano job is aborted. Kueue
-    would start a suspended job again: it is taken out of its queue first.
+    A Job is suspended, or before Kubernetes 1.22, its parallelism is set to 0; a Volcano job is aborted. A job in a
+    queue of Kueue is removed from the queue first, because Kueue would resume it.
 
     Raises:
-        BackendError: a part of it was refused; the others are done all the same.
+        BackendError: the server rejected one of the calls; the others have been made.
     """
     refused = None
     for item in found.going():
@@ -85,13 +85,12 @@ def cancel(api: KubeApi, found: Found) -> None:
 
 
 def _cancel(api: KubeApi, kind: str, item: Object) -> None:
-    metadata = item["metadata"]
-    path = path_of(OWNERS[kind], metadata["namespace"], metadata["name"])
+    path = path_to(OWNERS[kind], item)
     if kind == VOLCANO:
-        api.patch(path, mark(names.ANNOTATION_CANCELLED))  # its phase would be the same where a pod had failed
+        api.patch(path, mark(names.ANNOTATION_CANCELLED))  # after a failed pod, its phase would be the same
         api.create(_abort_command(item))
     elif kind == names.OLD_APPWRAPPER:
-        api.delete(path)  # it cannot be held
+        api.delete(path)  # it cannot be suspended
     elif queue_of(item) and _leave_queue(api, item):
         api.patch(path, mark(names.ANNOTATION_CANCELLED))
     else:
@@ -99,24 +98,23 @@ def _cancel(api: KubeApi, kind: str, item: Object) -> None:
 
 
 def stop_the_others(api: KubeApi, found: Found) -> None:
-    """Ends the Jobs of a job of which another has failed: plain Jobs know nothing of one another.
+    """Suspend the remaining Jobs of a job of which one has failed, because plain Jobs are independent of one another.
 
-    Whoever waits for the job does it; nothing is said where the rights are missing.
+    Processes that wait for the job call this. Errors, such as missing rights, are ignored.
     """
     if found.kind != JOB or not found.failed:
         return
     for item in found.going():
-        metadata = item["metadata"]
         try:
-            _suspend(api, JOB, path_of(OWNERS[JOB], metadata["namespace"], metadata["name"]), names.ANNOTATION_STOPPED)
+            _suspend(api, JOB, path_to("Job", item), names.ANNOTATION_STOPPED)
         except TorchXError:
             return
 
 
 def _suspend(api: KubeApi, kind: str, path: str, annotation: str) -> None:
-    held: Object = {"suspend": True}
-    done = api.patch(path, {**mark(annotation), "spec": {"runPolicy": held} if kind == PYTORCH else held})
-    if is_suspended(done.get("spec") or {}):
+    suspend: Object = {"suspend": True}
+    patched = api.patch(path, {**mark(annotation), "spec": {"runPolicy": suspend} if kind == PYTORCH else suspend})
+    if is_suspended(patched.get("spec") or {}):
         return
     if kind == PYTORCH:
         raise BackendError(
@@ -126,20 +124,20 @@ def _suspend(api: KubeApi, kind: str, path: str, annotation: str) -> None:
 
 
 def mark(annotation: str) -> Object:
-    """A patch that notes the time on an object."""
+    """A patch that sets an annotation to the current time."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {"metadata": {"annotations": {annotation: now}}}
 
 
 def _leave_queue(api: KubeApi, item: Object) -> bool:
-    """Takes a job out of Kueue's queue, which suspends it for good; False where there is no Kueue that cares for it.
+    """Remove a job from Kueue's queue, which suspends it for good. Returns False if Kueue does not manage the job.
 
     Raises:
-        BackendError: the rights to do it are missing, say.
+        BackendError: the server rejects this, for example because rights are missing.
     """
     namespace = item["metadata"]["namespace"]
     found: list[Object] = []
-    for attempt in range(_QUEUED_S):  # a new job may be unknown to Kueue still, which would start it
+    for attempt in range(_QUEUED_S):  # Kueue may not have seen a new job yet, and would start it
         if attempt:
             api.sleep(1.0)
         try:
@@ -155,9 +153,9 @@ def _leave_queue(api: KubeApi, item: Object) -> bool:
 
 
 def delete(api: KubeApi, found: Found, namespace: str, name: str) -> None:
-    """Removes a job and all that belongs to it."""
+    """Delete all objects of a job."""
     for item in found.owners:
-        api.delete(path_of(OWNERS[found.kind], namespace, item["metadata"]["name"]))
+        api.delete(path_to(OWNERS[found.kind], item))
     if found.kind == JOB:
         api.delete(path_of("Service", namespace, name))
 
