@@ -1,20 +1,21 @@
-"""``local_docker``: replicas as containers of a Docker engine, which keeps them when the submitting shell is gone.
+"""``local_docker``: runs replicas as containers of a Docker engine, independently of the submitting shell.
 
 Options: ``copy_env``, ``env``, ``privileged``, ``cancel_grace_s``; ``image_repo``, ``quiet`` and others of the image
 builder.
 
-Each replica is a container ``<app id>-<role>-<k>`` on a network of the job's own, where the others find it by that name
-and by ``<role>-<k>``. All that is asked for later (state, definition, logs) is in the engine, under labels: any shell
-that reaches the engine finds the job. Containers of ended jobs stay for their logs until ``torchx delete``.
-``DOCKER_HOST`` names the engine; Podman's service (``podman system service``) is one, too.
+Each replica is a container ``<app id>-<role>-<k>`` in the job's own network, where other replicas resolve that name and
+``<role>-<k>``. The engine stores the whole job (state, definition, logs), so any shell that reaches the engine finds
+it. Containers of ended jobs keep their logs until ``torchx delete``. ``DOCKER_HOST`` names the engine; Podman's service
+(``podman system service``) works, too.
 
-A job of several containers has a watcher, a small process that stays: when a replica has failed for good it ends the
-others, or starts them all again as the retry policy says. One container by itself is started again by the engine. The
-watcher of a job of whose end somebody wants to hear (``--notify``) sends the notice.
+A job of several containers has a watcher, a small background process: when a replica has failed for good it stops the
+others, or restarts them all as the retry policy requires. The engine itself restarts a single container. With
+``--notify``, the watcher sends the notice.
 """
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.docker import doctor, export, submission
 from torchx.schedulers.docker.answers import describe, listed
 from torchx.schedulers.docker.client import changes, make_network, wait_for_end
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, LABEL_VERSION, Job
@@ -30,9 +32,13 @@ from torchx.schedulers.docker.logs import JobView, ReplicaLog
 from torchx.schedulers.docker.options import Opts
 from torchx.schedulers.docker.reasons import CONTAINER_STATE
 from torchx.schedulers.docker.request import NAME_RULE, DockerContainer, DockerJob, render_job
+from torchx.schedulers.docker.simulate import simulation
+from torchx.schedulers.ear import Ear
 from torchx.schedulers.ids import make_unique
+from torchx.schedulers.kit.export import bases_of
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+from torchx.specs.images import report_image_digest
 from torchx.util.reexports import reexports
 from torchx.version import __version__
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
@@ -42,7 +48,6 @@ reexports(__name__)
 
 if TYPE_CHECKING:
     from torchx.schedulers.docker.plain_http import EngineHttp
-    from torchx.schedulers.ear import Ear
     from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty
@@ -75,7 +80,7 @@ __all__ = [
 ]
 
 NETWORK = "torchx"
-"""Name of the network that :func:`ensure_network` makes. Jobs of ours are on networks of their own."""
+"""Name of the network that :func:`ensure_network` creates. Each job has a network of its own."""
 
 ENV_TORCHX_IMAGE = ENV_IMAGE
 DockerOpts = Opts
@@ -114,8 +119,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     """Runs jobs on a Docker engine.
 
     Args:
-        session_name: groups the jobs.
-        docker_client: a ``docker.DockerClient``; by default it is made from the environment when it is first needed.
+        docker_client: a ``docker.DockerClient``; by default it is created from the environment on first use.
     """
 
     hears_all = True
@@ -131,54 +135,42 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return Opts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
-        """A role that does not say what it needs may have all that the engine's machine has."""
-
-    # -- submission ------------------------------------------------------------------------------
+        """Accepts roles without resources: they may use all of the engine's machine."""
 
     def export(self, dryrun_info: AppDryRunInfo[DockerJob]) -> Export:
         """See :class:`torchx.schedulers.kit.abilities.Exports`."""
-        from torchx.schedulers.docker.export import export
-        from torchx.schedulers.kit.export import bases_of
-
-        return export(dryrun_info.request, bases_of(dryrun_info))
+        return export.export(dryrun_info.request, bases_of(dryrun_info))
 
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[DockerJob] | None = None) -> Iterable[Check]:  # noqa: ARG002
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
-        from torchx.schedulers.docker.doctor import checks
-
-        return checks(lambda: self._client, job)
+        return doctor.checks(lambda: self._client, job)
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[DockerJob]:
-        import copy
-
         opts = Opts.from_cfg(cfg)
         opts.check()
         pushed = self.dryrun_push_images(copy.deepcopy(app), cfg) if cfg.get("image_repo") else {}
         app_id = make_unique(NAME_RULE.make(app.name, room=16))
         place = self._on_engine.place()
-        told = {"place": place}
+        wishes = {}
         if app.metadata:
             from torchx.schedulers.docker import attempts
 
-            told.update(attempts.wishes(app, self.capabilities, place))
-        request = render_job(app, app_id, opts, session=self.session_name, environ=os.environ, **told)
-        request.images_to_push = pushed  # as well: what runs is the image that is here
+            wishes = attempts.wishes(app, self.capabilities, place)
+        request = render_job(app, app_id, opts, session=self.session_name, environ=os.environ, place=place, **wishes)
+        request.images_to_push = pushed  # additionally: the containers run the local image
         return AppDryRunInfo(request, str)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[DockerJob]) -> str:
         return dryrun_info.request.app_id
 
     def schedule(self, dryrun_info: AppDryRunInfo[DockerJob]) -> str:
-        """Pull images that are missing, make the network and the containers, and start them, rank 0 first.
+        """Pulls missing images, creates the network and the containers, and starts them, rank 0 first.
 
-        Either all containers are started, or none is left. What was submitted before is not submitted again.
+        Starts all containers, or removes what it has created. Idempotent: a submitted job is not submitted again.
 
         Raises:
-            BackendError: the engine refused; the message says what and, in its words, why.
+            BackendError: the engine refused; the message contains its reason.
         """
-        from torchx.schedulers.docker import submission
-        from torchx.specs.images import report_image_digest
-
         job = dryrun_info.request
         doing = f"job `{job.app_id}` could not be submitted"
         known = self._on_engine.find(job.app_id, doing)
@@ -192,14 +184,12 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             submission.start(self._on_engine, job, dryrun_info._secrets, dryrun_info._at_end, dryrun_info._sample_s)
         return job.app_id
 
-    # -- what became of it -----------------------------------------------------------------------
-
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         job = self._find(app_id, "the state of `%s` is not known")
         return None if job is None else describe(job, self._client)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """One question for all; causes of failures are known as far as exit codes show them."""
+        """Describes jobs with one request. Causes of failures are derived from exit codes alone."""
         wanted = set(app_ids)
         found = self._on_engine.find_all(wanted, "the states of jobs are not known")
         return {app_id: describe(found[app_id]) if app_id in found else None for app_id in wanted}
@@ -208,7 +198,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return self._find(app_id, "the state of `%s` is not known") is not None
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:  # noqa: ARG002  # the contract's signature
-        """The jobs of the engine, whoever submitted them; containers of others are left out."""
+        """The torchx jobs on the engine, whoever submitted them."""
         return [listed(job) for job in self._on_engine.find_all(None, "jobs cannot be listed").values()]
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
@@ -219,8 +209,6 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:  # noqa: ARG002  # all of the engine's
         """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by the engine's events."""
-        from torchx.schedulers.ear import Ear
-
         if self._ear is None:
             self._ear = Ear()
         return self._ear.take({"events": lambda: changes(self._client)}, most_s)
@@ -230,7 +218,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return None if job is None else [(role, k) for role, count, _ in job.sizes() for k in range(count)]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        """What the replicas wrote, all their attempts."""
+        """The replicas' output, of all attempts."""
         job = self._need(app_id, _NO_LOG)
         view = JobView(job, lambda: self._find(app_id, _NO_LOG))
         return [ReplicaLog(self._client, view, role, k, query) for role, k in replicas]
@@ -245,13 +233,13 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
         from torchx.schedulers.docker.metrics import read
 
-        doing = "what `%s` uses cannot be read"
+        doing = "the resource usage of `%s` cannot be read"
         with engine_errors(doing % app_id):
             job = self._find(app_id, doing)
             return None if job is None else read(self._client, job)
 
     def _inside(self, app_id: str, role: str, k: int) -> tuple[EngineHttp, str]:
-        """The way to the engine, and the container of a replica, which runs."""
+        """A connection to the engine, and the id of a replica's running container."""
         from torchx.schedulers.docker.inside import way_to
 
         job = self._need(app_id, "`%s` cannot be entered")
@@ -265,7 +253,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             return ArchiveStream(*self._inside(app_id, role, k), path, into=into)
 
     def _get_app_state(self, container: Any) -> AppState:
-        """State of one container (a ``docker.models.containers.Container``); subclasses of programs call it."""
+        """State of a ``docker.models.containers.Container``. Not used here; kept for subclasses outside of torchx."""
         if container.status == "exited":
             return AppState.FAILED if container.attrs["State"]["ExitCode"] else AppState.SUCCEEDED
         return CONTAINER_STATE.get(container.status, AppState.UNKNOWN)
@@ -287,12 +275,8 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
-        from torchx.schedulers.docker.simulate import simulation
-
         job = self._need(app_id, "the state of `%s` is not known")
         return simulation(self._client, job, fault, replica)
-
-    # -- the end ---------------------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
         with engine_errors(f"`{app_id}` could not be cancelled"):
@@ -303,7 +287,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             self._on_engine.remove(app_id)
 
     def close(self) -> None:
-        """Let go of the connection to the engine. Jobs go on."""
+        """Closes the connection to the engine. Jobs continue to run."""
         if self._used is not None and self._on_engine.given is None:
             self._used.close()
 
@@ -314,12 +298,12 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
-    """The factory of ``local_docker``; ``docker_client`` is the client to use, if it is given."""
+    """Creates the scheduler ``local_docker``; ``docker_client`` is an optional client to use."""
     return DockerScheduler(session_name, docker_client=kwargs.get("docker_client"))
 
 
 def has_docker() -> bool:
-    """Whether a Docker engine answers; False as well when the `docker` package is not installed."""
+    """Whether a Docker engine answers; False if the `docker` package is not installed."""
     try:
         import docker
     except ImportError:
@@ -332,17 +316,17 @@ def has_docker() -> bool:
 
 
 def ensure_network(client: Any | None = None) -> None:
-    """Makes the bridge network :data:`NETWORK` if the engine does not have it, for containers besides torchx's jobs.
+    """Creates the bridge network :data:`NETWORK` if the engine does not have it, for containers of other programs.
 
     Args:
-        client: a ``docker.DockerClient``; made from the environment when None.
+        client: a ``docker.DockerClient``; created from the environment if None.
     """
     if client is None:
         with closing(DockerScheduler("")) as scheduler:
             ensure_network(scheduler._client)
         return
     with engine_errors(f"network `{NETWORK}` could not be made"):
-        if all(network["Name"] != NETWORK for network in client.api.networks(names=[NETWORK])):  # parts match, too
+        if all(network["Name"] != NETWORK for network in client.api.networks(names=[NETWORK])):  # a substring match
             make_network(client, NETWORK, {LABEL_VERSION: __version__}, busy=set)
 
 

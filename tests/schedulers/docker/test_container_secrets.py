@@ -77,4 +77,4 @@ def test_an_image_without_a_shell():
     """It is said before the container is started, and no value is in the words."""
     with pytest.raises(BackendError, match="its image has no `/bin/sh`") as e:
         secrets.put(Container(has_shell=False), {"HF_TOKEN": "sesame-open"})
-    assert e.value.hint == "use an image with a shell, or other names for: HF_TOKEN"
+    assert e.value.hint == "use an image with a shell, or do not pass it secrets: HF_TOKEN"

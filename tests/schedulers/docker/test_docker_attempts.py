@@ -91,7 +91,7 @@ def test_what_an_engine_cannot_keep_is_refused(engine: Engine, policy: str, hint
 
 def test_a_job_without_a_watcher_can_have_no_policy() -> None:
     """As when a program has made the client by itself; also roles that are to start again by themselves are refused."""
-    with pytest.raises(NotSupportedError, match="nobody could keep the retry policy"):
+    with pytest.raises(NotSupportedError, match="no watcher could apply the retry policy"):
         DockerScheduler("s", docker_client=FakeDocker()).submit_dryrun(app("error:1"), {})
 
 
@@ -152,7 +152,7 @@ def test_an_engine_that_gives_no_more_memory_ends_the_job(engine: Engine) -> Non
     for made in engine.containers_made.values():
         made["inspect"]["State"]["OOMKilled"] = True
     found = ended(engine, scheduler, app_id, 137)
-    assert (found.again, found.why) == (False, "oom: the engine gives no more memory: not enough")
+    assert (found.again, found.why) == (False, "oom: the engine rejected the higher memory limit: not enough")
 
 
 def test_the_same_failure_twice_ends_it(engine: Engine) -> None:
@@ -199,7 +199,7 @@ def test_a_policy_that_could_not_be_asked_is_said(engine: Engine) -> None:
     engine.set(made["Id"], "exited", 3)
     made["Names"] = [f"{made['Names'][0]}.final"]
     found: Any = scheduler.describe(app_id)
-    assert "its retry policy could not be asked" in found.msg
+    assert "its retry policy could not be evaluated" in found.msg
     attempts.attempt_ended(engine, job_of(scheduler, app_id))
     found = scheduler.describe(app_id)
     assert "could not be asked" not in found.msg

@@ -182,7 +182,7 @@ def test_who_has_no_place_for_a_watcher_is_told() -> None:
     app = AppDef("a", [Role("r", "i")], metadata={WATCHDOG: "10m"})
     assert attempts.wishes(app, CAPABILITIES, "here") == {"policy": "", "timeout": "", "watchdog": "10m"}
     assert attempts.wishes(AppDef("a"), CAPABILITIES, "")["watchdog"] == ""
-    with pytest.raises(NotSupportedError, match="nobody could see whether the job is silent"):
+    with pytest.raises(NotSupportedError, match="no watcher could detect that the job is silent"):
         attempts.wishes(app, CAPABILITIES, "")
 
 

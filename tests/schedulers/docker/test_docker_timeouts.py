@@ -159,7 +159,7 @@ def test_faults_of_containers() -> None:
 
 @pytest.mark.parametrize(
     ("fault", "why"),
-    [("preempt", "takes nobody's place"), ("node", "everybody's"), ("oom", "has no limit of its memory")],
+    [("preempt", "does not preempt"), ("node", "all jobs share"), ("oom", "has no memory limit")],
 )
 def test_what_cannot_be_done(fault: str, why: str) -> None:
     """With the reason."""

@@ -1,4 +1,4 @@
-"""The engine's list of a job's containers as facts."""
+"""Converts the engine's container list into the facts of a job."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchx.util.records import replace
 
 _CUT_SHORT_S = 600.0
 _CUT_SHORT = "the submission was cut short: not all replicas were started"
-_UNASKED = "its retry policy could not be asked, and it was not started again"
+_NO_DECISION = "its retry policy could not be evaluated, and it was not started again"
 _REMOVED = "its container was removed from the engine, how it ended is not known"
 
 
@@ -33,25 +33,21 @@ def facts_of(
     hang: str = "",
     now: float | None = None,
 ) -> JobFacts:
-    """What is known of a job.
+    """The facts of a job.
 
-    A replica whose container was removed counts as lost: its job can only fail, once nothing of it runs any more.
+    A replica whose container was removed counts as lost: the job fails as soon as no other replica runs.
 
     Args:
-        history: of a job that has ended, or is being ended.
-        definition: the roles as they were submitted, where somebody asks for them.
-        attempts: those that have ended, of a job with a retry policy.
-        hang: what its watchdog saw, where somebody asks for it.
-        now: Unix time.
+        history: the ends of its containers, for a job that has ended or is being ended.
+        definition: the roles as they were submitted.
+        attempts: finished attempts of a job with a retry policy.
+        hang: the last finding of the job's watchdog.
+        now: Unix time; the clock's if None.
     """
     step = gangs.next_step(job)
     cancelled = any(c.mark.cancelled for c in job.containers)
     unattended = not gangs.rules_of(job).place and not cancelled
-    replicas = _Replicas(job, step, history.ended if history else {}, time.time() if now is None else now)
-    roles = [
-        RoleFacts(name=name, min_replicas=least, replicas=[replicas.get(name, k) for k in range(count)])
-        for name, count, least in job.sizes()
-    ]
+    roles = _roles(job, step, history.ended if history else {}, time.time() if now is None else now)
     members = [r for role in roles for r in role.replicas]
     removed = [r for r in members if r.reason == _REMOVED]
     over = all(is_terminal(c.state) for c in job.containers)
@@ -62,7 +58,7 @@ def facts_of(
         state=_state_of(job, step, late=late and over) if not unattended or late else None,
         reason=_why_late(job, hang) if late else "",
         kind="timeout" if late else "",
-        cancelled=cancelled and not removed,  # else they are ended for the lack of it
+        cancelled=cancelled and not removed,  # otherwise the watcher stopped them because a container is missing
         unattended=unattended,
         restarts=_restarts(job, history),
         attempts=attempts,
@@ -70,7 +66,7 @@ def facts_of(
         started=min(c.created for c in job.containers),
         ended=history.ended_at if history and over else None,
         notes=_notes(members, removed, step.stop if unattended else ()),
-        tell_hosts=False,  # a container's name has that of its replica in it
+        tell_hosts=False,  # a container's name already contains role and replica
         definition=definition,
     )
 
@@ -83,7 +79,7 @@ def _why_late(job: Job, hang: str) -> str:
 
 
 def _state_of(job: Job, step: Step, *, late: bool) -> AppState | None:
-    """RUNNING while failures do not decide: some have to end, or there may be another attempt, or it is being begun."""
+    """RUNNING while a failure is not final: replicas are being stopped, or another attempt may start or is starting."""
     again = {c.id for c in step.again}
     failed = any(c.state is AppState.FAILED and c.id not in again for c in job.containers)
     if step.stop or step.end or step.ask or (again and failed):
@@ -92,10 +88,11 @@ def _state_of(job: Job, step: Step, *, late: bool) -> AppState | None:
 
 
 def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
-    """The answer on a job.
+    """The answer of ``describe``.
 
     Args:
-        client: of the engine, which is asked about a job that has ended or is being ended; None: it is not asked.
+        client: a ``docker.DockerClient`` to query for attempts, times and causes; None: report only what the container
+            list shows.
     """
     attempts, hang = (attempts_of(client, job), hang_of(client, job)) if client else ([], "")
     past = history_of(client, job) if client and gangs.ends(job) else None
@@ -103,8 +100,8 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
     if past is None:
         return verdict.describe(facts)
     if any(c.mark.final for c in job.containers) and len(attempts) <= gangs.waves(job):
-        facts = replace(facts, notes=[*facts.notes, _UNASKED])
-    # A look takes four calls: more than one replica is looked into only where the first is a victim.
+        facts = replace(facts, notes=[*facts.notes, _NO_DECISION])
+    # Evidence costs four calls per replica: collect it for one at a time, as the first is usually the cause.
     return verdict.describe(facts, Look(client, job, past, attempts), at_once=1)
 
 
@@ -116,58 +113,53 @@ def listed(job: Job) -> ListAppResponse:
     return answer
 
 
-class _Replicas:
-    """The replicas of a job: those whose containers are there, and the others."""
+def _roles(job: Job, step: Step, ended: Mapping[str, float], now: float) -> list[RoleFacts]:
+    containers = {(c.role, c.k): c for c in job.containers}
+    again = {c.id for c in step.again}
+    submitting = any(c.state is AppState.SUBMITTED for c in job.containers)
+    cut_short = submitting and now - max(c.created for c in job.containers) > _CUT_SHORT_S
+    alive = any(not is_terminal(c.state) for c in job.containers)
 
-    def __init__(self, job: Job, step: Step, ended: Mapping[str, float], now: float) -> None:
-        self._present = {(c.role, c.k): c for c in job.containers}
-        self._again = {c.id for c in step.again}
-        self._ended = ended
-        self._waiting = any(c.state is AppState.SUBMITTED for c in job.containers)
-        self._cut = self._waiting and now - max(c.created for c in job.containers) > _CUT_SHORT_S
-        self._alive = any(not is_terminal(c.state) for c in job.containers)
-
-    def get(self, role: str, k: int) -> ReplicaFacts:
-        """The facts of one of them."""
-        seen = self._present.get((role, k))
-        if self._cut and (seen is None or seen.state is AppState.SUBMITTED):
-            host = seen.name if seen else ""
+    def replica(role: str, k: int) -> ReplicaFacts:
+        container = containers.get((role, k))
+        if cut_short and (container is None or container.state is AppState.SUBMITTED):
+            host = container.name if container else ""
             return ReplicaFacts(role=role, replica=k, state=AppState.FAILED, reason=_CUT_SHORT, kind="lost", host=host)
-        if seen is not None:
-            return _of_container(seen, again=seen.id in self._again, ended=self._ended.get(seen.id, 0.0))
-        if self._waiting:
+        if container is not None:
+            return _of_container(container, again=container.id in again, ended=ended.get(container.id, 0.0))
+        if submitting:
             return ReplicaFacts(role=role, replica=k, state=AppState.SUBMITTED)
-        state = AppState.UNKNOWN if self._alive else AppState.FAILED
+        state = AppState.UNKNOWN if alive else AppState.FAILED
         return ReplicaFacts(role=role, replica=k, state=state, reason=_REMOVED, kind="lost")
 
+    return [
+        RoleFacts(name=name, min_replicas=least, replicas=[replica(name, k) for k in range(count)])
+        for name, count, least in job.sizes()
+    ]
 
-def _of_container(seen: Container, *, again: bool, ended: float) -> ReplicaFacts:
-    code, signal = seen.exit_code, ""
-    if code is not None and code > SHELL:
-        signal = signal_name(code)
-    lost = seen.state is AppState.FAILED and code is None
+
+def _of_container(container: Container, *, again: bool, ended: float) -> ReplicaFacts:
+    code = container.exit_code
+    signal = signal_name(code) if code is not None and code > SHELL else ""
+    lost = container.state is AppState.FAILED and code is None
     return ReplicaFacts(
-        role=seen.role,
-        replica=seen.k,
-        state=AppState.PENDING if again and is_terminal(seen.state) else seen.state,
-        native=seen.raw,
+        role=container.role,
+        replica=container.k,
+        state=AppState.PENDING if again and is_terminal(container.state) else container.state,
+        native=container.raw,
         exit_code=None if signal else code,
         signal=signal,
-        host=seen.name,
-        address=seen.address or None,
-        ended=ended if is_terminal(seen.state) else 0.0,  # else it is that of an attempt before
+        host=container.name,
+        address=container.address or None,
+        ended=ended if is_terminal(container.state) else 0.0,  # a running container: the end of its previous run
         reason="the engine lost it" if lost else "",
         kind="lost" if lost else "",
-        stopped=seen.mark.cancelled or seen.mark.ended or seen.mark.late,
+        stopped=container.mark.cancelled or container.mark.ended or container.mark.late,
     )
 
 
 def _notes(members: Sequence[ReplicaFacts], removed: Sequence[ReplicaFacts], running: Sequence[Container]) -> list[str]:
-    """What is out of the ordinary beside the cause.
-
-    Args:
-        running: those that nobody ends.
-    """
+    """What a user should know besides the cause: removed containers, and ``running`` ones that no watcher will stop."""
     notes = [f"{r.role}/{r.replica}: {_REMOVED}" for r in removed]
     if running and any(r.state is AppState.FAILED for r in members):
         them = "1 replica is" if len(running) == 1 else f"{len(running)} replicas are"
@@ -176,7 +168,7 @@ def _notes(members: Sequence[ReplicaFacts], removed: Sequence[ReplicaFacts], run
 
 
 def _restarts(job: Job, history: History | None) -> int:
-    """How often anything was started again, as far as that is known."""
+    """The number of restarts in a job; -1 if only the engine's events would show it."""
     together = gangs.waves(job)
     if history is not None:
         return together + history.restarts

@@ -1,7 +1,7 @@
-"""Files in and out of a container by the engine itself, which is faster than by a process inside it.
+"""Copies files in and out of a container through the engine, which is faster than a process inside it.
 
-https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerArchive: one stream of tar.
-The engine sees the container's file systems but those in memory, with the rights of root.
+The engine reads and writes one tar stream, as root, and sees all file systems of the container except tmpfs:
+https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerArchive
 """
 
 from __future__ import annotations
@@ -16,11 +16,10 @@ _CHUNK = 1 << 20
 
 
 class ArchiveStream(InsideProcess):
-    """The tar of a path, or one that is unpacked in a folder: as if a process read or wrote it.
+    """A tar stream of a path, with the interface of a process that writes it (or, with ``into``, unpacks it there).
 
     Args:
-        path: absolute, of a container that runs.
-        into: the folder is written, not read.
+        path: absolute path in a running container.
     """
 
     def __init__(self, engine: EngineHttp, container: str, path: str, *, into: bool) -> None:
@@ -42,7 +41,7 @@ class ArchiveStream(InsideProcess):
             if self._up is not None:
                 self._up.write(data)
         except OSError as e:
-            raise BrokenPipeError("the engine takes no more") from e
+            raise BrokenPipeError("the engine closed the upload") from e
 
     def close_stdin(self) -> None:
         self.write(b"")

@@ -1,7 +1,7 @@
-"""The attempts of a job in containers with a retry policy: after each its watcher runs this module and obeys it.
+"""Evaluates the retry policy of a job after each attempt; the job's watcher runs this module as a program.
 
-They are kept where the job is, in a file of its first container, so that whoever reaches the engine can read them. More
-memory is given to the containers as they are: an engine takes a new limit for one that has ended.
+Attempts are recorded in a file of the job's first container, where any client of the engine can read them. The ``mem``
+action changes the limit of the existing containers: an engine accepts a new limit for one that has exited.
 """
 
 from __future__ import annotations
@@ -28,28 +28,29 @@ from torchx.specs.watchdog import WATCHDOG, watchdog_of
 from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import explanation
 
-PROGRESS = "/tmp/torchx_progress"  # noqa: S108  # in the container, which nobody shares
+PROGRESS = "/tmp/torchx_progress"  # noqa: S108  # in the container, which no other user shares
 _CHECKPOINT = "/tmp/torchx_checkpoint"  # noqa: S108
-_NEED_A_WATCHER = {
-    "policy": ("retry", "keep the retry policy"),
-    "timeout": ("timeout", "keep the time limit"),
-    "watchdog": ("watchdog", "see whether the job is silent"),
+_NEEDS_WATCHER = {
+    "policy": ("retry", "apply the retry policy"),
+    "timeout": ("timeout", "enforce the time limit"),
+    "watchdog": ("watchdog", "detect that the job is silent"),
 }
 
 
 def marks(policy: str) -> dict[str, str]:
-    """The variables that say where a replica leaves its marks, and finds one where the job has a policy."""
+    """Variables with the paths of the progress file and, for a job with a retry policy, of the checkpoint mark."""
     return {**({ENV_CHECKPOINT: _CHECKPOINT} if policy else {}), ENV_PROGRESS: PROGRESS}
 
 
 def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
-    """What the job wants of its watcher, as far as it is kept here, by the names that :class:`gangs.Rules` has for it.
+    """The ``policy``, ``timeout`` and ``watchdog`` of a job, for :class:`gangs.Rules`.
 
     Args:
-        place: where its watcher is to run.
+        place: where its watcher will run; empty: it cannot have one.
 
     Raises:
-        SpecError, NotSupportedError: it cannot be kept.
+        SpecError: the policy is invalid.
+        NotSupportedError: this backend does not support it, or there is no watcher to apply it.
     """
     rules = policy_of(app, "local_docker", caps)
     if rules is not None:
@@ -59,17 +60,17 @@ def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
         "timeout": app.metadata[TIMEOUT] if timeout_s(app) else "",
         "watchdog": app.metadata[WATCHDOG] if watchdog_of(app) else "",
     }
-    for name, (option, do) in _NEED_A_WATCHER.items():
+    for name, (option, do) in _NEEDS_WATCHER.items():
         if found[name] and not place:
             raise NotSupportedError(
-                f"nobody could {do}: only this program knows the way to its engine",
-                hint=f"name the engine by `DOCKER_HOST`, or omit `--{option}`",
+                f"no watcher could {do}: only this process can reach its engine",
+                hint=f"set `DOCKER_HOST` to the engine's address, or omit `--{option}`",
             )
     return found
 
 
 def main() -> None:
-    """Exits with 0 when the job is started again, with 1 when not."""
+    """Exits with 0 if the job is to be started again, otherwise with 1."""
     import docker
 
     client = docker.from_env()
@@ -78,7 +79,7 @@ def main() -> None:
 
 
 def attempt_ended(client: Any, job: Job) -> Attempt:
-    """Writes down the attempt that has just ended, and whether there is another; once, however often it is asked."""
+    """Records the attempt that has just ended and whether to retry it. Idempotent: repeated calls return the record."""
     import tempfile
 
     earlier = evidence.attempts_of(client, job)
@@ -90,7 +91,7 @@ def attempt_ended(client: Any, job: Job) -> Attempt:
     verdict = judge(facts, evidence.Look(client, job, past, earlier), at_once=1)
     attempt = Attempt(started=past.started_at or facts.started or 0.0, ended=past.ended_at or 0.0)
     with tempfile.TemporaryDirectory() as folder:
-        # since the end of the attempt before: an engine may report a start after the program's first steps
+        # Compare with the end of the previous attempt: an engine may report a start after the program's first steps.
         if _progress(client, job) > (earlier[-1].ended if earlier else 0.0):
             with open(os.path.join(folder, PROGRESS_FILE), "wb"):
                 pass
@@ -105,7 +106,7 @@ def attempt_ended(client: Any, job: Job) -> Attempt:
 
 
 def _give_memory(client: Any, job: Job, attempt: Attempt) -> None:
-    """Raises the limits of all containers that have one."""
+    """Raises the memory limit of all containers that have one; a refusal of the engine cancels the retry."""
     import docker.errors
 
     asked = {role.name: role.resource.memMB for role in job.roles()}
@@ -115,19 +116,20 @@ def _give_memory(client: Any, job: Job, attempt: Attempt) -> None:
             try:
                 client.api.update_container(container.id, mem_limit=memory, memswap_limit=memory)
             except docker.errors.APIError as e:
-                attempt.again, attempt.why = False, f"{attempt.kind}: the engine gives no more memory: {explanation(e)}"
+                attempt.again = False
+                attempt.why = f"{attempt.kind}: the engine rejected the higher memory limit: {explanation(e)}"
                 return
 
 
 def _progress(client: Any, job: Job) -> float:
-    """When a replica marked progress last; 0: never."""
-    return max(side_by_side(lambda c: _changed(client, c), job.containers), default=0.0)
+    """Unix time of the last progress mark of any replica; 0: there is none."""
 
+    def marked(container: Container) -> float:
+        try:
+            stream, stat = client.api.get_archive(container.id, PROGRESS)
+        except Exception:  # the file does not exist
+            return 0.0
+        stream.close()
+        return seconds(str(stat.get("mtime") or ""))
 
-def _changed(client: Any, container: Container) -> float:
-    try:
-        stream, stat = client.api.get_archive(container.id, PROGRESS)
-    except Exception:  # there is none
-        return 0.0
-    stream.close()
-    return seconds(str(stat.get("mtime") or ""))
+    return max(side_by_side(marked, job.containers), default=0.0)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _AT_ONCE = 8
 _CONNECT_S = 60.0
-_LAG_S = 30.0  # an engine reports an end, takes the container off its network, and lists it as ended only then
+_LAG_S = 30.0  # an engine reports an exit, disconnects the container from its network, and only then lists it as exited
 _PAUSE_S = 0.2
 _REMOVALS = 6
 _STOP_S = 60.0
@@ -41,13 +41,10 @@ _STOPPED = (204, 304, 404)
 
 
 def pull(client: Any, image: str) -> str:
-    """The digest of an image, which is pulled if the engine does not have it.
-
-    Returns:
-        ``name@sha256:...`` where a registry has it, else its id.
+    """Pulls an image unless the engine has it. Returns ``name@sha256:...``, or its id if no registry has it.
 
     Raises:
-        BackendError: there is no such image, or its registry does not answer.
+        BackendError: the image does not exist, or its registry does not answer.
     """
     import docker.errors
 
@@ -70,16 +67,12 @@ def pull(client: Any, image: str) -> str:
         meaning, hint = meaning_of(said)
         raise BackendError(
             f"image `{image}` is not on the engine's machine and cannot be pulled: {said}",
-            hint=hint if meaning else "`docker images` shows what is there",
+            hint=hint if meaning else "`docker images` lists the local images",
         ) from e
 
 
 def create(client: Any, container: DockerContainer, secret: dict[str, str] | None = None) -> Any:
-    """The engine's container; that of an attempt whose answer was lost is taken.
-
-    Args:
-        secret: variables with their values.
-    """
+    """Creates a container, with the values of its secrets. After a lost answer it returns the existing container."""
     import docker.errors
 
     name = container.kwargs.get("name")
@@ -99,7 +92,7 @@ def create(client: Any, container: DockerContainer, secret: dict[str, str] | Non
 
 
 def start(made: tuple[Any, DockerContainer]) -> None:
-    """Starts a container that was created."""
+    """Starts a container that :func:`create` has returned."""
     import docker.errors
 
     created, container = made
@@ -110,10 +103,10 @@ def start(made: tuple[Any, DockerContainer]) -> None:
 
 
 def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Container], grace_s: int) -> None:
-    """Ends containers, all at the same time, and marks them as cancelled first. They are kept.
+    """Marks containers as cancelled and stops them, all at the same time. They are not removed.
 
     Args:
-        environ: says where the engine is; None: only the client knows, and it stops a few at a time.
+        environ: environment with the engine's address; None: only ``client`` can reach it, and stops a few at a time.
         grace_s: seconds between SIGTERM and SIGKILL.
     """
     import docker.errors
@@ -138,7 +131,7 @@ def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Contain
 
 
 def _mark_cancelled(client: Any, container: Container, grace_s: int) -> int:
-    """Returns how long it may take to end: no time where it would not get the signal."""
+    """Returns the grace period in seconds: 0 if SIGTERM would be lost."""
     import docker.errors
 
     mark = replace(container.mark, cancelled=True)
@@ -146,7 +139,7 @@ def _mark_cancelled(client: Any, container: Container, grace_s: int) -> int:
         if mark != container.mark:
             client.api.rename(container.id, join(container.name, mark))
     except docker.errors.APIError as e:
-        if not is_missing(e) and "same name" not in explanation(e) and not is_conflict(e):  # of another who cancels it
+        if not is_missing(e) and "same name" not in explanation(e) and not is_conflict(e):  # a concurrent cancel
             raise
     try:
         return 0 if sigterm_is_lost(client.api.inspect_container(container.id)) else grace_s
@@ -155,7 +148,7 @@ def _mark_cancelled(client: Any, container: Container, grace_s: int) -> int:
 
 
 def remove(client: Any, container_id: str) -> None:
-    """Removes a container, running or not, and its anonymous volumes; quiet when it is gone."""
+    """Removes a container, running or not, and its anonymous volumes; does nothing if it does not exist."""
     import docker.errors
 
     for attempt in range(_REMOVALS):
@@ -166,17 +159,17 @@ def remove(client: Any, container_id: str) -> None:
             said = explanation(e)
             if is_missing(e) or "already in progress" in said:
                 return
-            # The engine has stumbled over what else it did with the container just now, as when the watcher ends it.
+            # The removal raced with another operation of the engine, such as a stop by the watcher: retry.
             if attempt == _REMOVALS - 1 or "unable to remove" not in said:
                 raise
         pause(attempt)
 
 
 def wait_for_end(client: Any, app_id: str, timeout_s: float, ask: Callable[[], Job | None]) -> None:
-    """Sleeps until all containers of a job have ended, one has failed, or the time is over.
+    """Sleeps until all containers of a job have ended, one has failed, or ``timeout_s`` has passed.
 
     Args:
-        ask: what the engine lists of the job.
+        ask: returns the job as the engine lists it.
     """
     began = time.time()
     deadline = time.monotonic() + timeout_s
@@ -199,7 +192,7 @@ def wait_for_end(client: Any, app_id: str, timeout_s: float, ask: Callable[[], J
                 return
     except TimeoutError:
         return
-    time.sleep(max(min(deadline - time.monotonic(), 1.0), 0.0))  # the engine has closed the stream: do not ask at once
+    time.sleep(max(min(deadline - time.monotonic(), 1.0), 0.0))  # the engine closed the stream: back off before a retry
 
 
 def _digest(image: dict[str, Any]) -> str:
@@ -211,7 +204,7 @@ def _digest(image: dict[str, Any]) -> str:
 
 
 def stream(client: Any, path: str, params: dict[str, object], *, read_s: float | None) -> Any:
-    """An answer of the engine that goes on; close it. The next byte is waited for ``read_s`` seconds at most."""
+    """Opens a streamed response of the engine, which the caller closes; a read times out after ``read_s`` seconds."""
     api = client.api
     url = f"{api.base_url}/v{api.api_version}{path}"
     response = api.get(url, params=params, stream=True, timeout=(_CONNECT_S, read_s))
@@ -231,13 +224,16 @@ def events(
 ) -> Iterator[Any]:
     """Events of containers: ``id``, ``status``, ``time`` (seconds), ``timeNano``, ``Actor.Attributes.exitCode``.
 
-    The engine remembers few events (Docker: the last 256), and none of before its start.
+    The engine keeps only recent events (Docker: the last 256), and none from before its start.
 
     Args:
         kinds: ``die`` (Podman: ``died``), ``start``, ``oom``, ...
         labels: of the containers, ``name=value``.
         since: Unix time.
-        until: Unix time in the past; None: go on until nothing comes for ``read_s`` seconds, which raises TimeoutError.
+        until: Unix time in the past; None: follow until no event arrives for ``read_s`` seconds.
+
+    Raises:
+        TimeoutError: no event arrived for ``read_s`` seconds.
     """
     filters = {"type": ["container"], "event": kinds, "label": labels}
     params: dict[str, object] = {"filters": json.dumps(filters), "since": f"{since:.9f}"}
@@ -255,10 +251,10 @@ def events(
 
 
 def changes(client: Any) -> Iterator[str]:
-    """The app ids of containers of ours that start, end or are removed, as the engine reports that.
+    """App ids of torchx containers that start, exit or are removed, as the engine reports it.
 
     Raises:
-        TimeoutError: nothing was heard for ten minutes.
+        TimeoutError: no event arrived for ten minutes.
     """
     kinds = ["start", "die", "died", "destroy", "remove", "rename", "oom"]
     for event in events(client, kinds, [LABEL_APP_ID], since=time.time() - _LAG_S, until=None, read_s=600.0):
@@ -269,12 +265,12 @@ def changes(client: Any) -> Iterator[str]:
 
 
 def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callable[[], set[str]]) -> None:
-    """Creates a bridge network; networks of jobs that have ended are removed when the engine has no room for it.
+    """Creates a bridge network. If the engine has no address range left, removes those of ended jobs and retries.
 
-    An engine has room for about thirty networks, and containers of ended jobs are kept for their logs.
+    An engine has address ranges for about thirty networks, and ended jobs keep theirs until they are deleted.
 
     Args:
-        busy: names of the networks that must stay.
+        busy: returns the names of networks in use.
     """
     import docker.errors
 
@@ -284,13 +280,13 @@ def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callab
             return
         except docker.errors.APIError as e:
             if is_conflict(e) and "pool" not in explanation(e).lower():
-                return  # of an attempt whose answer was lost
+                return  # an earlier request created it, and its answer was lost
             if attempt == 2 or not remove_networks(client, [*labels][:1], keep=busy()):
                 raise
 
 
 def remove_networks(client: Any, labels: list[str], *, keep: set[str]) -> int:
-    """Removes the networks that carry the labels and that no running container uses; returns how many."""
+    """Removes the networks with these labels that no running container uses; returns their number."""
     import docker.errors
 
     removed = 0
@@ -300,7 +296,7 @@ def remove_networks(client: Any, labels: list[str], *, keep: set[str]) -> int:
                 client.api.remove_network(network["Id"])
                 removed += 1
             except docker.errors.APIError:
-                continue  # in use, or somebody else was quicker
+                continue  # in use, or already removed
     return removed
 
 
@@ -308,10 +304,10 @@ def remove_networks(client: Any, labels: list[str], *, keep: set[str]) -> int:
 
 
 def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """The results of ``call`` for each item, in order, a few at a time.
+    """The results of ``call`` for each item, in order, with up to eight calls in parallel.
 
-    All calls are over when it returns or raises, so that what they made can be removed. After a failure no further
-    call is begun; the first failure is raised.
+    All calls have finished when it returns or raises, so that the caller can clean up what they created. After a
+    failure it starts no further call, and raises the first failure.
     """
     todo = list(items)
     if len(todo) <= 1:
@@ -323,7 +319,7 @@ def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def patiently(call: Callable[[], T], for_s: float = 15.0) -> T:
-    """The result of ``call``, which is repeated while the engine does not answer, as when it is being restarted."""
+    """The result of ``call``, retried for ``for_s`` seconds while the engine does not answer, as during a restart."""
     import requests.exceptions
 
     deadline = time.monotonic() + for_s
@@ -339,7 +335,7 @@ def patiently(call: Callable[[], T], for_s: float = 15.0) -> T:
 
 
 def pause(attempt: int) -> None:
-    """Sleeps a little, and longer at each attempt: 0.1 s to 1 s."""
+    """Sleeps 0.1 s at attempt 0, and longer at each later one, up to 1 s."""
     time.sleep(min(0.1 * 1.5**attempt, 1.0))
 
 

@@ -1,15 +1,16 @@
-"""Marks at the end of a container's name: what torchx has done with the container since it was made.
+"""Marks at the end of a container's name, which record what torchx has done with the container.
 
-A container's labels cannot be changed, its name can, and an engine keeps it over its own restarts. So a job needs no
-file beside the engine, and whoever continues the work of a killed process finds out from the names how far that got::
+Labels of a container are immutable, but it can be renamed, and the name survives a restart of the engine. So the state
+of a job needs no file outside the engine, and a new watcher continues where a killed one stopped::
 
     APP_ID-ROLE-K[.appN][.roleM][.due][.ended][.late][.silent][.final][.cancelled]
 
-``appN``: started again N times with the whole application, ``roleM``: M times with its role; ``due``: it is to be
-started again, and has not been yet; ``cancelled``: torchx has ended it, and its exit code says nothing. Of jobs with a
-policy on retries: ``ended``: torchx has ended it because another replica has failed, and asks whether the job is to be
-started again; ``final``: it is not. ``late``: torchx has ended it because the job had reached its time limit; with
-``silent``, because it wrote nothing for longer than its watchdog allows.
+- ``appN``, ``roleM``: restarted N times with the application, M times with its role.
+- ``due``: a restart is decided, but has not happened yet.
+- ``ended``: (retry policy) stopped because another replica failed; the policy has not been evaluated yet.
+- ``late``: stopped at the job's time limit; with ``silent``, because it was silent for longer than its watchdog allows.
+- ``final``: (retry policy) the job is not retried.
+- ``cancelled``: stopped by torchx; its exit code has no meaning.
 """
 
 from __future__ import annotations
@@ -25,12 +26,7 @@ _NAME = re.compile(
 
 @dataclass
 class Mark:
-    """See the module.
-
-    Attributes:
-        app: how often the container was started again with the application.
-        role: how often with its role.
-    """
+    """The marks of one container; see the module."""
 
     app: int = 0
     role: int = 0
@@ -43,7 +39,7 @@ class Mark:
 
 
 def split(name: str) -> tuple[str, Mark]:
-    """The name that a container was made with, and its marks.
+    """Splits a container's name into its original name and its marks.
 
     >>> split("app-1-trainer-0.role2.due") == ("app-1-trainer-0", Mark(role=2, due=True))
     True

@@ -1,7 +1,7 @@
-"""The containers of jobs, as the engine lists them.
+"""Jobs and their containers, parsed from the engine's container list.
 
-One call, ``GET /containers/json`` with a filter on labels, answers for any number of replicas; its ``Status`` has the
-exit code: https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerList
+One call of ``GET /containers/json``, filtered by label, covers any number of replicas. ``Status`` has the exit code:
+https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerList
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ LABEL_SESSION = "torchx.pytorch.org/session"
 LABEL_ROLE_NAME = "torchx.pytorch.org/role-name"
 LABEL_REPLICA_ID = "torchx.pytorch.org/replica-id"
 LABEL_SIZES = "torchx.pytorch.org/roles"
-"""On each container: ``[[role, replicas, least replicas], ...]``, so that a container that was removed is missed."""
+"""On each container: ``[[role, replicas, min replicas], ...]``, so that a removed container is noticed."""
 LABEL_ROLE = "torchx.pytorch.org/role"
-"""On replica 0 of each role: the role as JSON, secrets masked."""
+"""On replica 0 of each role: the role as JSON, with secrets masked."""
 
 _STATUS = re.compile(r"(?:Exited|Restarting|Dead) \((-?\d+)\)")
 
@@ -37,11 +37,11 @@ class Container:
     """One replica's container, as the engine lists it.
 
     Attributes:
-        name: that it was made with.
-        exit_code: of the last process; None while the first runs, or when it is not known.
+        name: its original name, without marks.
+        raw: the engine's word for its state.
+        exit_code: of the last process; None while the first one runs, or if not known.
         created: Unix time.
-        mark: what torchx has done with it since.
-        address: where its published ports are reached, ``host:port``, comma separated.
+        address: its published ports as ``host:port``, comma separated.
     """
 
     id: str
@@ -59,7 +59,7 @@ class Container:
 
 
 def parse_container(summary: Mapping[str, Any]) -> Container | None:
-    """One entry of the engine's list; None for a container that is not a replica of a job of ours."""
+    """Parses one entry of the engine's list; None for a container that does not belong to a torchx job."""
     labels = summary.get("Labels") or {}
     app_id, role, k = (labels.get(label) or "" for label in (LABEL_APP_ID, LABEL_ROLE_NAME, LABEL_REPLICA_ID))
     if not app_id or not role or not (k.isascii() and k.isdigit()):
@@ -68,7 +68,7 @@ def parse_container(summary: Mapping[str, Any]) -> Container | None:
 
 
 def read_container(summary: Mapping[str, Any], role: str, k: int) -> Container:
-    """One entry of the engine's list as a replica."""
+    """Parses one entry of the engine's list as replica ``k`` of a role."""
     found = _STATUS.match(str(summary.get("Status") or ""))
     exit_code = int(found[1]) if found else None
     raw = str(summary.get("State") or "").lower()
@@ -94,7 +94,7 @@ def read_container(summary: Mapping[str, Any], role: str, k: int) -> Container:
 
 
 def published(ports: Iterable[Mapping[str, Any]]) -> str:
-    """Where ports of a container are reached from the engine's machine; which is which, where there are several.
+    """Addresses of a container's published ports on the engine's machine, each with its port if there are several.
 
     >>> published([{"IP": "127.0.0.1", "PublicPort": 32768, "PrivatePort": 80}, {"PrivatePort": 81}])
     '127.0.0.1:32768'
@@ -119,22 +119,22 @@ class Job:
         return any(c.state is not AppState.SUBMITTED for c in self.containers)
 
     def labelled(self, label: str) -> str:
-        """The label's value on whichever container has it; empty when none has."""
+        """The value of a label, from the first container that has it; empty if none has."""
         return next((c.labels[label] for c in self.containers if c.labels.get(label)), "")
 
     def find(self, role: str, k: int) -> Container | None:
-        """The container of a replica; None when there is none (any more)."""
+        """The container of a replica; None if it does not exist."""
         return next((c for c in self.containers if (c.role, c.k) == (role, k)), None)
 
     def first(self) -> Container:
-        """The first that was made, in which is kept what belongs to the whole job."""
+        """The container that was created first; it holds the files of the job as a whole."""
         return min(self.containers, key=lambda c: (c.created, c.role, c.k))
 
     def need(self, role: str, k: int) -> Container:
         """The container of a replica.
 
         Raises:
-            NotFoundError: there is none, or none any more.
+            NotFoundError: it does not exist, or was removed.
         """
         found = self.find(role, k)
         if found is None:
@@ -146,7 +146,7 @@ class Job:
         return found
 
     def sizes(self) -> list[tuple[str, int, int | None]]:
-        """Name, replicas and least replicas of each role; as the containers have it where no label says it."""
+        """Name, replicas and min replicas of each role; derived from the containers if the label is missing."""
         try:
             return [(str(n), int(count), least) for n, count, least in json.loads(self.labelled(LABEL_SIZES))]
         except (ValueError, TypeError, RecursionError):
@@ -154,7 +154,7 @@ class Job:
             return [(name, 1 + max(c.k for c in self.containers if c.role == name), None) for name in names]
 
     def roles(self) -> list[Role]:
-        """The roles as they were submitted, secrets masked; as much as is known where replica 0 was removed."""
+        """The roles as they were submitted, secrets masked; only name and size if replica 0 was removed."""
         from torchx.specs.serialize import role_from_dict
 
         roles = []
@@ -168,7 +168,7 @@ class Job:
 
 
 def jobs_of(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Job]:
-    """The jobs in the engine's list, by app id, newest first as the engine lists them."""
+    """Groups the engine's list by app id, in its order: newest first."""
     jobs: dict[str, Job] = {}
     for summary in summaries:
         container = parse_container(summary)

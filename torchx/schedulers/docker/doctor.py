@@ -1,4 +1,4 @@
-"""What keeps containers from running: the engine, room on its disk, GPUs, and the images and sizes of a job."""
+"""Checks of ``torchx doctor`` for a Docker engine: reachability, disk, GPUs, and the images and sizes of a job."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ _NO_GPUS = "the engine's machine has none: jobs that ask for GPUs do not start"
 
 
 def checks(connect: Callable[[], Any], job: AppDryRunInfo[Any] | None) -> list[Check]:
-    """The questions about an engine, or about one job on it.
+    """Checks of an engine, or of one job on it.
 
     Args:
         connect: returns a ``docker.DockerClient``.
     """
 
-    def asked(call: Callable[[Any], Any]) -> Any:
-        with engine_errors("the engine cannot be asked"):
+    def query(call: Callable[[Any], Any]) -> Any:
+        with engine_errors("the engine cannot be queried"):
             return call(connect())
 
-    engine = once(lambda: asked(lambda client: client.info()))
+    engine = once(lambda: query(lambda client: client.info()))
     first = Check("engine", lambda: _about(engine()), certain=(BackendError,), fix=_START)
     if job is None:
         return [first, Check("disk", lambda: _disk(engine())), Check("GPUs", lambda: _gpus(engine()))]
 
     def has(image: str) -> bool:
         try:
-            return bool(asked(lambda client: client.api.inspect_image(image)))
+            return bool(query(lambda client: client.api.inspect_image(image)))
         except BackendError as e:
             if e.__cause__ is not None and is_missing(e.__cause__):
                 return False
@@ -57,7 +57,7 @@ def _about(found: dict[str, Any]) -> str:
 
 
 def _is_here(found: dict[str, Any]) -> bool:
-    """Whether the engine's machine is this one, and its files and devices are those that are seen here."""
+    """Whether the engine runs on this machine, so that this process sees its files and devices."""
     socket = (os.environ.get("DOCKER_HOST") or "unix:").startswith("unix:")
     return socket and "Desktop" not in str(found.get("OperatingSystem")) and not os.path.exists("/.dockerenv")
 
@@ -65,8 +65,8 @@ def _is_here(found: dict[str, Any]) -> bool:
 def _disk(found: dict[str, Any]) -> Finding:
     root = str(found.get("DockerRootDir") or "")
     if not _is_here(found) or not os.path.isdir(root):
-        return doubt(f"`{root}` of the engine cannot be seen from here")
-    return disk_space(root, "`docker system df` shows what takes it, `docker image prune` removes images")
+        return doubt(f"`{root}` of the engine is not visible from here")
+    return disk_space(root, "`docker system df` shows what uses it, `docker image prune` removes images")
 
 
 def _gpus(found: dict[str, Any]) -> str | Finding:
@@ -74,7 +74,7 @@ def _gpus(found: dict[str, Any]) -> str | Finding:
         return "the engine has a runtime for them"
     if _is_here(found) and not any(map(os.path.exists, ("/dev/nvidiactl", "/dev/dxg", "/dev/kfd"))):
         return doubt(_NO_GPUS)
-    return doubt("the engine names no runtime for them, and may have one all the same", _NO_TOOLKIT)
+    return doubt("the engine lists no runtime for them, but may have one all the same", _NO_TOOLKIT)
 
 
 def _size(found: dict[str, Any], role: Role) -> str | Finding:

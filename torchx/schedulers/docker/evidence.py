@@ -1,4 +1,4 @@
-"""What an engine knows of containers that have ended, beyond its list: when, why, and what they left behind."""
+"""Collects why and when containers ended: events, details, logs and files in them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,14 @@ from torchx.specs.retries import Attempt, read_attempts
 from torchx.util.records import dataclass, field
 from torchx.workspace.images.engine_errors import NO_PROGRAM, meaning_of
 
-ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which nobody shares
-"""Where torchelastic writes the error of a replica; read out of the container after its end."""
+ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which no other user shares
+"""Where torchelastic writes the error of a replica; read from the container after its end."""
 
 ATTEMPTS_FILE = ".torchx-attempts"
-"""In the root of a container's file system, where no volume hides it."""
-
+"""In the root of a container's file system, where no volume can hide it."""
 HANG_FILE = ".torchx-hang"
 STACKS_FILE = ".torchx-stacks"
-"""Beside it: what was seen when the job was silent last."""
+"""Beside it: the last finding of the watchdog."""
 
 _MOST_BYTES = 1 << 20
 _READ_S = 10.0
@@ -37,13 +36,13 @@ _FORGOTTEN = 4
 
 @dataclass
 class History:
-    """What the engine remembers of the ends of a job's containers.
+    """What the engine reports about the ends of a job's containers.
 
     Attributes:
         ended: container id -> Unix time of its last end.
-        out_of_memory: ids of those that had reached their limit then.
-        restarts: how often the engine has started one again by itself.
-        details: container id -> what ``docker inspect`` shows, of those that were asked for.
+        out_of_memory: ids of containers that reached their memory limit before their last end.
+        restarts: number of restarts by the engine itself.
+        details: container id -> what ``docker inspect`` shows, for the containers that were inspected.
     """
 
     ended: dict[str, float] = field(default_factory=dict)
@@ -53,51 +52,49 @@ class History:
 
     @property
     def started_at(self) -> float | None:
-        """When the first of those that were looked into was started last; None when none was."""
+        """The earliest start of the inspected containers, Unix time; None if not known."""
         return min(filter(None, map(_started, self.details.values())), default=None)
 
     @property
     def ended_at(self) -> float | None:
-        """When the last one ended; None when that is not known."""
+        """The latest end of a container, Unix time; None if not known."""
         return max(self.ended.values(), default=None)
 
 
 def attempts_of(client: Any, job: Job) -> list[Attempt]:
-    """The attempts that have ended; none for a job without a retry policy."""
+    """The recorded attempts; none for a job without a retry policy."""
     if not rules_of(job).policy:
         return []
     return read_attempts((file_in(client, job.first().id, f"/{ATTEMPTS_FILE}") or "").splitlines())
 
 
 def hang_of(client: Any, job: Job) -> str:
-    """What its watchdog saw when it was silent last; empty when it never was, or has none."""
-    if not rules_of(job).watchdog:
-        return ""
-    return file_in(client, job.first().id, f"/{HANG_FILE}") or ""
+    """The last finding of the job's watchdog; empty if there is none."""
+    return file_in(client, job.first().id, f"/{HANG_FILE}") or "" if rules_of(job).watchdog else ""
 
 
 def tar_of(texts: dict[str, str]) -> bytes:
-    """An archive of files with these names, as an engine takes it."""
+    """A tar archive of these files, by name."""
     from torchx.workspace.images import archive
 
     return b"".join(archive.small_file(name, 0o644, text.encode()) for name, text in texts.items()) + archive.END
 
 
 def put_files(engine: EngineHttp, container_id: str, texts: dict[str, str]) -> None:
-    """Leaves files in the root of a container, where no volume hides them; none where it takes none."""
+    """Writes files into the root of a container, where no volume can hide them; ignores a refusal of the engine."""
     up = engine.upload(f"/containers/{container_id}/archive", {"path": "/"})
     try:
         up.write(tar_of(texts))
         up.write(b"")
         up.answer()
     except RefusedError:
-        pass  # it was removed, or its disk is full
+        pass  # the container was removed, or the disk is full
     finally:
         up.close()
 
 
 def text_in(engine: EngineHttp, container_id: str, name: str) -> str:
-    """A file that :func:`put_files` has left; empty when there is none."""
+    """Reads a file that :func:`put_files` has written; empty if there is none."""
     try:
         return _first_file([engine.read(f"/containers/{container_id}/archive", {"path": f"/{name}"})]) or ""
     except RefusedError:
@@ -105,7 +102,7 @@ def text_in(engine: EngineHttp, container_id: str, name: str) -> str:
 
 
 def history_of(client: Any, job: Job) -> History:
-    """One call for all containers, and one for each of the few whose ends the engine has forgotten."""
+    """Collects the ends of a job's containers: one call for all, plus one for a few whose events are gone."""
     past = _events(client, job)
     failed = [c for c in job.containers if c.state is AppState.FAILED]
     _inspect(client, past, [c for c in failed if c.id not in past.ended][:_FORGOTTEN])
@@ -136,7 +133,7 @@ def _events(client: Any, job: Job) -> History:
             else:
                 ends += 1
                 past.ended[container] = float(event.get("timeNano") or 0) / 1e9 or float(event.get("time") or 0)
-    except Exception:  # an engine, or a proxy before it, without events
+    except Exception:  # an engine, or a proxy in front of it, without events
         return History()
     past.restarts = ends - len(past.ended) - sum(c.mark.app + c.mark.role for c in job.containers if c.id in past.ended)
     past.restarts = max(past.restarts, 0)
@@ -144,7 +141,7 @@ def _events(client: Any, job: Job) -> History:
 
 
 def _inspect(client: Any, past: History, containers: Sequence[Container]) -> None:
-    """Completes the history by the details of some containers."""
+    """Adds the details of containers to the history."""
     new = [c for c in containers if c.id not in past.details]
     for container, details in zip(new, side_by_side(lambda c: _details(client, c.id), new), strict=True):
         past.details[container.id] = details
@@ -154,10 +151,10 @@ def _inspect(client: Any, past: History, containers: Sequence[Container]) -> Non
 
 
 class Look:
-    """What failed replicas left behind; see :class:`torchx.schedulers.kit.facts.Look`.
+    """Collects evidence from failed replicas; see :class:`torchx.schedulers.kit.facts.Look`.
 
     Args:
-        attempts: those of a job with a retry policy: what was written before the last of them ended is not looked at.
+        attempts: recorded attempts; output from before the end of the last one is ignored.
     """
 
     def __init__(self, client: Any, job: Job, past: History, attempts: Sequence[Attempt] = ()) -> None:
@@ -169,9 +166,9 @@ class Look:
     def __call__(self, replicas: Sequence[ReplicaFacts], /) -> list[Evidence]:
         found = [self._containers.get((r.role, r.replica)) for r in replicas]
         _inspect(self._client, self._past, [c for c in found if c is not None])
-        return side_by_side(self._left_by, found)
+        return side_by_side(self._evidence, found)
 
-    def _left_by(self, container: Container | None) -> Evidence:
+    def _evidence(self, container: Container | None) -> Evidence:
         if container is None or container.raw == "created":
             return Evidence()
         details = self._past.details[container.id]
@@ -182,29 +179,29 @@ class Look:
         reason = ""
         if container.id in self._past.out_of_memory or _state(details).get("OOMKilled"):
             limit = (details.get("HostConfig") or {}).get("Memory") or 0
-            asked = f" of {limit / (1 << 20):g} MB" if limit else ""
-            reason = f"out of memory: the container reached its limit{asked} (`OOMKilled`)"
+            size = f" of {limit / (1 << 20):g} MB" if limit else ""
+            reason = f"out of memory: the container reached its limit{size} (`OOMKilled`)"
         return Evidence(
             error_file=_error_file(self._client, container.id, details),
-            stderr=self._end_of(container, "stderr", details),
-            stdout=self._end_of(container, "stdout", details),
+            stderr=self._tail(container, "stderr", details),
+            stdout=self._tail(container, "stdout", details),
             reason=reason,
             kind="oom" if reason else "",
         )
 
-    def _end_of(self, container: Container, stream: str, details: dict[str, Any]) -> str:
-        # An engine may stamp the last lines after the end, and the first ones before the start that it reports.
+    def _tail(self, container: Container, stream: str, details: dict[str, Any]) -> str:
+        # An engine may stamp the last lines after the end that it reports, and the first ones before the start.
         since = (self._before + _started(details)) / 2 if self._before else 0.0
         try:
             return tail(self._client, container.id, stream, since=since)
-        except Exception:  # a logging driver that cannot be read: the rest of the cause is still known
+        except Exception:  # the logging driver cannot be read: report the other evidence
             return ""
 
 
 def _details(client: Any, container_id: str) -> dict[str, Any]:
     try:
         found: dict[str, Any] = client.api.inspect_container(container_id)
-    except Exception:  # removed in this moment
+    except Exception:  # removed meanwhile
         return {}
     return found
 
@@ -215,31 +212,31 @@ def _state(details: dict[str, Any]) -> dict[str, Any]:
 
 
 def _started(details: dict[str, Any]) -> float:
-    """When its last process was started; 0 when that is not known."""
+    """When its last process was started, Unix time; 0 if not known."""
     return seconds(str(_state(details).get("StartedAt") or ""))
 
 
 def _error_file(client: Any, container_id: str, details: dict[str, Any]) -> str | None:
-    """What the replica wrote to its ``TORCHELASTIC_ERROR_FILE`` since its last start; None when there is nothing."""
+    """The ``TORCHELASTIC_ERROR_FILE`` that the replica has written since its last start; None if there is none."""
     env = (details.get("Config") or {}).get("Env") or []
     path = next((v.partition("=")[2] for v in env if v.startswith("TORCHELASTIC_ERROR_FILE=")), ERROR_FILE)
     text = file_in(client, container_id, path)
     reported = parse_failure(text)
-    of_an_attempt_before = reported is not None and 0 < reported.timestamp < int(_started(details))
-    return None if of_an_attempt_before else text
+    is_stale = reported is not None and 0 < reported.timestamp < int(_started(details))
+    return None if is_stale else text
 
 
 def file_in(client: Any, container_id: str, path: str) -> str | None:
-    """The text of a file in a container, running or not; None when there is none, or too much of it."""
+    """The text of a file in a container, running or not; None if there is none, or it is larger than 1 MiB."""
     try:
         parts, _ = client.api.get_archive(container_id, path)
         return _first_file(parts)
-    except Exception:  # there is none, or it is not what it should be: stderr is still there
+    except Exception:  # it does not exist or cannot be read: report the other evidence
         return None
 
 
 def _first_file(parts: Iterable[bytes]) -> str | None:
-    """The text of the first member of an archive; None when that is not a file, or too large."""
+    """The text of the first member of a tar archive; None if that is not a file, or is too large."""
     import tarfile
 
     packed, size = io.BytesIO(), 0

@@ -1,4 +1,4 @@
-"""A job in containers as a file for ``docker compose``: https://docs.docker.com/reference/compose-file/."""
+"""Exports a job as a file for ``docker compose``: https://docs.docker.com/reference/compose-file/."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ COMPOSE = "compose.yaml"
 
 
 def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
-    """The services of a job, one for each replica.
+    """Exports a job with one service per replica.
 
     Args:
-        bases: image to the one below its code, see :func:`torchx.schedulers.kit.export.bases_of`.
+        bases: see :func:`torchx.schedulers.kit.export.bases_of`.
     """
     names = {image: f"{job.app_id}:{image.rpartition(':')[2][:12]}" for image in bases}
     services = {_host(c): _service(c, names) for c in job.containers}
@@ -29,21 +29,19 @@ def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
     }
     lines, files = build_lines({names[image]: base for image, base in bases.items()}, push=False)
     secrets = [*dict.fromkeys(name for c in job.containers for name in c.secret)]
-    notes = (
-        [f"`docker inspect` shows the values of {', '.join(secrets)} while the containers are there."]
-        if secrets
-        else []
-    )
+    notes = []
+    if secrets:
+        notes.append(f"`docker inspect` shows the values of {', '.join(secrets)} while the containers exist.")
     if any(c.may_restart and not c.kwargs.get("restart_policy") for c in job.containers):
-        notes.append("Retries of a role, or of the whole job, are not kept: a job that fails has failed.")
+        notes.append("Retries of a role or of the whole job are not exported: the first failure is final.")
     if job.rules.watchdog:
-        notes.append(f"Nobody watches whether the job is silent (`{job.rules.watchdog}`).")
+        notes.append(f"No watchdog detects that the job is silent (`{job.rules.watchdog}`).")
     text = to_yaml({"services": services, **({"volumes": volumes} if volumes else {})}, in_lines=True)
     return Export(
         files={COMPOSE: text, MACHINERY: read_script(__file__, "export.sh"), **files},
         about={
             COMPOSE: "the job: a service for each replica, with its image, environment, resources and command",
-            MACHINERY: "starts the services, ends all when one has failed, keeps the output",
+            MACHINERY: "starts the services, stops all when one has failed, saves the output",
             **({"Dockerfile": "how the code gets into the image"} if files else {}),
         },
         run="\n".join([*lines, f"project={quote(job.app_id)}", f'. "$here/{MACHINERY}"']),
@@ -67,7 +65,7 @@ def _service(container: DockerContainer, names: Mapping[str, str]) -> dict[str, 
     image = names.get(container.image, container.image)
     env = {k: image if v == container.image else v for k, v in given["environment"].items()}
     app_id = str(given["network"])
-    shown: dict[str, Any] = {
+    service: dict[str, Any] = {
         "image": image,
         "hostname": given["hostname"],
         "entrypoint": [_literal(word) for word in container.command],
@@ -84,10 +82,10 @@ def _service(container: DockerContainer, names: Mapping[str, str]) -> dict[str, 
         "privileged": given.get("privileged") or None,
     }
     if restart := given.get("restart_policy"):
-        shown["restart"] = f"{restart['Name']}:{restart['MaximumRetryCount']}"
+        service["restart"] = f"{restart['Name']}:{restart['MaximumRetryCount']}"
     if gpus := _list(given.get("device_requests")):
-        shown["deploy"] = {"resources": {"reservations": {"devices": [_gpus(request) for request in gpus]}}}
-    return {k: v for k, v in shown.items() if v not in (None, {}) and (v != [] or k == "command")}
+        service["deploy"] = {"resources": {"reservations": {"devices": [_gpus(request) for request in gpus]}}}
+    return {k: v for k, v in service.items() if v not in (None, {}) and (v != [] or k == "command")}
 
 
 def _volume(mount: Mapping[str, Any]) -> dict[str, Any]:
@@ -105,5 +103,5 @@ def _gpus(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _literal(text: object) -> str:
-    """Text in which compose replaces nothing."""
+    """Escapes text so that compose substitutes no variables in it."""
     return str(text).replace("$", "$$")

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The part of an exported job in containers that is the same for each: starts its services and waits for their ends.
+# The part that all exported docker jobs share: starts the services and waits until they have ended.
 #
-# run.sh sets `here`, and `project`, the name under which compose knows the job.
+# run.sh sets `here`, and `project`, the compose project name of the job.
 #
 # shellcheck disable=SC2154
 
@@ -21,7 +21,7 @@ mkdir -p -- "$logs"
 trap '"${compose[@]}" stop >/dev/null 2>&1; code=130' INT TERM
 "${compose[@]}" up --detach >&2
 mapfile -t containers < <(docker ps --all --quiet --no-trunc --filter "label=com.docker.compose.project=$project")
-exec {bus}<> <(:) # a pipe to ourselves, by which waiting processes tell how a container ended
+exec {bus}<> <(:) # a pipe to ourselves, through which waiting processes report how a container ended
 
 watch() { # container
   local status

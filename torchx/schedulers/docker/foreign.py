@@ -1,4 +1,4 @@
-"""Containers that torchx did not make, each a job of one replica whose role has the container's name."""
+"""Containers that torchx did not create: each is a job of one replica, whose role has the container's name."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torchx.schedulers.foreign import ForeignJobs, Named
 from torchx.workspace.images.engine_errors import engine_errors
 
 _ID_CHARS = 12
-"""Length of the ids that ``docker ps`` shows; a name may be used again by another container."""
+"""Length of the ids that ``docker ps`` shows. Names are not used as ids: another container may reuse a name."""
 
 _NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9_.-]+")
 _NUMBER = re.compile(r"\d{1,11}")
 
 
 class ForeignContainers(ForeignJobs):
-    """What :class:`torchx.schedulers.docker_scheduler.DockerScheduler` answers of containers of others."""
+    """A view of :class:`torchx.schedulers.docker_scheduler.DockerScheduler` for containers of others."""
 
-    _client: Any  # what the scheduler has
+    _client: Any  # the scheduler's
 
     def find(self, reference: str) -> Named | None:
-        if not _NAME.fullmatch(reference) or _NUMBER.fullmatch(reference):  # a number is a job of another system
+        if not _NAME.fullmatch(reference) or _NUMBER.fullmatch(reference):  # a number is a job id of another scheduler
             return None
         named = self._listed({"name": [f"^/{reference}$"]}, f"`{reference}` cannot be looked up")
         named = named or self._listed({"id": [reference]}, f"`{reference}` cannot be looked up")
@@ -45,7 +45,7 @@ class ForeignContainers(ForeignJobs):
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         return {app_id: self.describe(app_id) for app_id in app_ids}
 
-    wait_for_end = Scheduler.wait_for_end  # the engine's events are asked for by labels of ours
+    wait_for_end = Scheduler.wait_for_end  # DockerScheduler's filters events by torchx's labels
 
     def _find(self, app_id: str, doing: str) -> Job | None:
         found = self._listed({"id": [app_id]}, doing % app_id)

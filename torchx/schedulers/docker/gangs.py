@@ -1,7 +1,7 @@
-"""What is to be done about the containers of a job: the rules of `torchx.supervisor.gang`, over the engine's list.
+"""Decides the next step for a job's containers: applies the rules of `torchx.supervisor.gang` to the engine's list.
 
-Pure decisions. What was decided before is in the containers' marks, so that the same list always gives the same answer:
-the watcher acts on it, and ``status`` shows it, whether or not a watcher has come to it yet.
+The decisions are pure: earlier ones are recorded in the containers' marks, so the same list always yields the same
+step. The watcher carries it out, and ``status`` shows its outcome whether or not a watcher has acted yet.
 """
 
 from __future__ import annotations
@@ -19,24 +19,24 @@ LABEL_RULES = "torchx.pytorch.org/rules"
 """On each container, :class:`Rules` as JSON."""
 
 CANCEL_GRACE_S = 10
-"""Between SIGTERM and SIGKILL, unless the job says otherwise."""
+"""Default seconds between SIGTERM and SIGKILL."""
 
 REPLICA = "REPLICA"
-_MORE = ("policy", "timeout", "watchdog")
+_OPTIONAL = ("policy", "timeout", "watchdog")
 _AS_GANG = {AppState.FAILED: "FAILED", AppState.SUCCEEDED: "SUCCEEDED", AppState.CANCELLED: "CANCELLED"}
 
 
 @dataclass
 class Rules:
-    """How failures of a job are dealt with.
+    """How failures of a job are handled.
 
     Attributes:
-        retries: role -> how often, and by which policy. With ``REPLICA`` it is the engine that starts again.
+        retries: role -> max retries and retry policy. With ``REPLICA`` the engine restarts the container.
         grace_s: seconds between SIGTERM and SIGKILL.
-        place: where the job's watcher runs, see `watchers.place`; empty where it has none.
-        policy: on retries by cause, see :class:`torchx.specs.retries.RetryRules`; empty: there is none.
-        timeout: how long an attempt may run, such as ``2h``; empty: for ever.
-        watchdog: after which silence it is looked into, and what is done then, such as ``10m:cancel``; empty: nothing.
+        place: where the job's watcher runs, see `watchers.place`; empty: it has none.
+        policy: retry policy by cause, see :class:`torchx.specs.retries.RetryRules`; empty: none.
+        timeout: time limit of an attempt, such as ``2h``; empty: none.
+        watchdog: permitted silence and the action after it, such as ``10m:cancel``; empty: none.
     """
 
     retries: Mapping[str, tuple[int, str]] = field(default_factory=dict)
@@ -48,51 +48,51 @@ class Rules:
 
     def to_json(self) -> str:
         """The label's value."""
-        said = {"retries": self.retries, "grace_s": self.grace_s, "place": self.place}
-        more = {key: value for key in _MORE if (value := getattr(self, key))}
-        return json.dumps({**said, **more}, separators=(",", ":"))
+        required = {"retries": self.retries, "grace_s": self.grace_s, "place": self.place}
+        optional = {key: value for key in _OPTIONAL if (value := getattr(self, key))}
+        return json.dumps({**required, **optional}, separators=(",", ":"))
 
 
 def rules_for(app: AppDef, grace_s: int, place: str, **wishes: str) -> Rules:
-    """The rules of a job. What concerns one container alone is left to the engine.
+    """The rules of a job. Restarts that affect a single container are left to the engine.
 
     Args:
-        place: where its watcher would run; empty where it can have none, and the engine starts each by itself.
-        wishes: ``policy``, with which nothing is counted here, ``timeout`` and ``watchdog`` of :class:`Rules`.
+        place: where its watcher would run; empty: it cannot have one, and the engine restarts each container by itself.
+        wishes: ``policy`` (which replaces ``max_retries``), ``timeout`` and ``watchdog`` of :class:`Rules`.
     """
     if wishes.get("policy"):
         return Rules({role.name: (0, REPLICA) for role in app.roles}, grace_s, place, **wishes)
-    everybody = sum(role.num_replicas for role in app.roles)
+    replicas = sum(role.num_replicas for role in app.roles)
     retries = {}
     for role in app.roles:
-        together = {"APPLICATION": everybody, "ROLE": role.num_replicas}.get(role.retry_policy.name, 1)
+        together = {"APPLICATION": replicas, "ROLE": role.num_replicas}.get(role.retry_policy.name, 1)
         policy = role.retry_policy.name if together > 1 and place else REPLICA
         retries[role.name] = (max(role.max_retries, 0), policy)
-    return Rules(retries, grace_s, place if everybody > 1 or any(wishes.values()) else "", **wishes)
+    return Rules(retries, grace_s, place if replicas > 1 or any(wishes.values()) else "", **wishes)
 
 
 def rules_of(job: Job) -> Rules:
-    """The rules on the job's containers; none where it was submitted without."""
+    """The rules in the label of the job's containers; the defaults if there is no valid label."""
     try:
-        said = json.loads(job.labelled(LABEL_RULES))
-        retries = {str(role): (int(most), str(policy)) for role, (most, policy) in said["retries"].items()}
-        more = (str(said.get(key) or "") for key in _MORE)
-        return Rules(retries, max(int(said["grace_s"]), 0), str(said["place"]), *more)
+        label = json.loads(job.labelled(LABEL_RULES))
+        retries = {str(role): (int(most), str(policy)) for role, (most, policy) in label["retries"].items()}
+        optional = (str(label.get(key) or "") for key in _OPTIONAL)
+        return Rules(retries, max(int(label["grace_s"]), 0), str(label["place"]), *optional)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return Rules()
 
 
 @dataclass
 class Step:
-    """What is to be done now.
+    """The next step for a job.
 
     Attributes:
-        stop: end these, and mark them as cancelled.
-        again: start these again, together, once all of them have ended.
-        app: how often the application has been started again then.
-        roles: how often each role.
-        end: end these, because another one has failed, or the job ran too long.
-        ask: the job has failed, and its policy says whether it is started again.
+        stop: mark these containers as cancelled, and stop them.
+        again: restart these together, once all of them have ended.
+        app: restarts of the application, including this one.
+        roles: restarts of each role, including this one.
+        end: stop these, because another one has failed, or the job reached its time limit.
+        ask: the job has failed: evaluate its retry policy.
     """
 
     stop: list[Container] = field(default_factory=list)
@@ -111,8 +111,8 @@ class Step:
 
 
 def next_step(job: Job) -> Step:
-    """What the rules demand, in this order: a submission is waited for; nothing of a cancelled job goes on; replicas
-    that are being started again are seen through; a role that has failed has its consequences.
+    """Applies the rules, in this order: wait for a submission to complete; stop what runs of a cancelled job; complete
+    a restart that has begun; handle failures.
     """
     if any(c.state is AppState.SUBMITTED for c in job.containers):
         return Step()
@@ -124,17 +124,17 @@ def next_step(job: Job) -> Step:
         members.setdefault(container.role, []).append(container)
     app = max((c.mark.app for c in job.containers), default=0)
     roles = {name: max((c.mark.role for c in found), default=0) for name, found in members.items()}
-    if again := _behind(job, app, roles):
+    if again := _due(job, app, roles):
         return Step(again=again, app=app, roles=roles)
     if any(c.mark.late for c in job.containers):
-        final = any(c.mark.final for c in job.containers) or not rules_of(job).policy or not _is_whole(job)
+        final = any(c.mark.final for c in job.containers) or not rules_of(job).policy or not _is_complete(job)
         return Step(end=live) if live else Step(ask=not final)
     return _by_policy(job, _consequences(job, members, app, roles, live))
 
 
 def _by_policy(job: Job, step: Step) -> Step:
-    """Where a job with a policy is to be given up, or has ended by failures, its policy is asked first."""
-    if not _is_whole(job) or any(c.mark.final for c in job.containers) or not rules_of(job).policy:
+    """Evaluates the retry policy, if there is one, before a failed job is given up."""
+    if not _is_complete(job) or any(c.mark.final for c in job.containers) or not rules_of(job).policy:
         return step
     failed = any(c.state is AppState.FAILED for c in job.containers)
     if step.stop:
@@ -143,22 +143,22 @@ def _by_policy(job: Job, step: Step) -> Step:
     return Step(ask=True) if lost else step
 
 
-def _is_whole(job: Job) -> bool:
-    """Whether it has all of its containers: one that was removed cannot be started again."""
+def _is_complete(job: Job) -> bool:
+    """Whether all containers exist: one that was removed cannot be restarted."""
     return len(job.containers) == sum(count for _, count, _ in job.sizes())
 
 
 def _has_succeeded(job: Job) -> bool:
-    """Whether enough of each role have; an elastic one can do without some."""
+    """Whether enough replicas of each role have: all, or ``min_replicas`` of an elastic role."""
     for name, count, least in job.sizes():
-        well = sum(c.role == name and c.state is AppState.SUCCEEDED for c in job.containers)
-        if well < (count if least is None else least):
+        succeeded = sum(c.role == name and c.state is AppState.SUCCEEDED for c in job.containers)
+        if succeeded < (count if least is None else least):
             return False
     return True
 
 
 def another_attempt(job: Job) -> Step:
-    """All of a job that has ended, once more."""
+    """The step that restarts all containers of a job that has ended."""
     app = max(c.mark.app for c in job.containers)
     return Step(again=list(job.containers), app=app + 1, roles={c.role: c.mark.role for c in job.containers})
 
@@ -173,7 +173,7 @@ def _consequences(
     gang.role_restarts = [roles[name] for name, _, _ in sizes]
     decisions = set()
     for index, (name, count, least) in enumerate(sizes):
-        states = ["FAILED"] * count  # a container that was removed has failed
+        states = ["FAILED"] * count  # a removed container counts as failed
         for container in members[name]:
             if container.k < count:
                 states[container.k] = _AS_GANG.get(container.state, "RUNNING")
@@ -185,20 +185,21 @@ def _consequences(
         if decision == GIVE_UP or (decision != GO_ON and short):
             return Step(stop=live)
     roles = {name: done for (name, _, _), done in zip(sizes, gang.role_restarts, strict=True)}
-    again = _behind(job, gang.application_restarts, roles)
+    again = _due(job, gang.application_restarts, roles)
     return Step(again=again, app=gang.application_restarts, roles=roles)
 
 
 def _role_rules(most: int, policy: str, least: int | None) -> RoleRules:
-    return RoleRules(0 if policy == REPLICA else most, policy, least)  # the engine has done its part before
+    return RoleRules(0 if policy == REPLICA else most, policy, least)  # with REPLICA the engine has retried already
 
 
-def _behind(job: Job, app: int, roles: Mapping[str, int]) -> list[Container]:
+def _due(job: Job, app: int, roles: Mapping[str, int]) -> list[Container]:
+    """Containers that have been restarted less often than their application or role."""
     return [c for c in job.containers if c.mark.due or c.mark.app < app or c.mark.role < roles.get(c.role, 0)]
 
 
 def waves(job: Job) -> int:
-    """How often replicas of a job were started again together."""
+    """How often replicas of a job were restarted together."""
     roles: dict[str, int] = {}
     for container in job.containers:
         roles[container.role] = max(roles.get(container.role, 0), container.mark.role)
@@ -206,23 +207,23 @@ def waves(job: Job) -> int:
 
 
 def goes_on(job: Job, container: Container) -> bool:
-    """Whether a container runs, or is about to be started again."""
+    """Whether a container runs, or may be restarted."""
     step = next_step(job)
     undecided = step.ask or bool(step.end)
     return undecided or not is_terminal(container.state) or any(c.id == container.id for c in step.again)
 
 
 def is_over(job: Job) -> bool:
-    """Whether nothing of it runs, and nothing of it is to be done."""
+    """Whether no container runs, and no step is left."""
     return not next_step(job) and all(is_terminal(c.state) for c in job.containers)
 
 
 def ends(job: Job) -> bool:
-    """Whether it has ended, or is to be ended."""
+    """Whether it has ended, or is being stopped."""
     step = next_step(job)
     return bool(step.stop or step.end or step.ask) or is_over(job)
 
 
 def needs_watcher(job: Job) -> bool:
-    """Whether somebody has to see to it that the rules are kept: it goes on, and somebody was to watch it."""
+    """Whether the job was submitted with a watcher, and is not over."""
     return bool(rules_of(job).place) and not is_over(job)

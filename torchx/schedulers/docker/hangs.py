@@ -1,7 +1,7 @@
-"""The watchdog of a job in containers: what its watcher listens to, and the program that looks into a silent job.
+"""The watchdog of a job in containers: detects silence in the watcher, and inspects a silent job in a separate program.
 
-A sign of life is a line in the log of a container, or a mark of progress. What was seen is kept where the job is, in a
-file of its first container. The watcher needs the standard library alone; the program has all of Python's packages.
+A sign of life is a log line of a container or a progress mark. The findings are kept in files of the job's first
+container. The watcher needs only the standard library; the program has all installed packages.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ _GONE = 404
 
 
 class ContainersWatchdog:
-    """Watches a job of containers, attempt by attempt.
+    """Detects that an attempt of a job is silent.
 
     Args:
-        wish: such as ``10m:cancel``.
+        wish: permitted silence and action, such as ``10m:cancel``.
 
     Attributes:
-        action: what is to be done once :meth:`look` has said that the job is silent.
-        silent: it is.
+        action: what to do with a silent job.
+        silent: whether the job is silent.
     """
 
     def __init__(self, engine: EngineHttp, app_id: str, wish: str) -> None:
         self._engine = engine
         self._job: Job | None = None
         self._attempt: tuple[int, int] | None = None
-        self._last: dict[str, bytes] = {}  # of each container, who has written last at the end
-        self._news = 0
+        self._last: dict[str, bytes] = {}  # container id -> last line and mark, the most recent writer last
+        self._signs_seen = 0
         found = parse_watchdog(wish)
-        asked = {"seconds": found.seconds, "program": program("torchx.schedulers.docker.hangs", app_id)}
-        self._watchdog = Watchdog(asked, dict(os.environ), self._signs)
+        settings = {"seconds": found.seconds, "program": program("torchx.schedulers.docker.hangs", app_id)}
+        self._watchdog = Watchdog(settings, dict(os.environ), self._signs)
         self.action = found.action
 
     @property
@@ -54,7 +54,7 @@ class ContainersWatchdog:
         return self._watchdog.silent
 
     def look(self, job: Job, now: float) -> tuple[str | None, float]:
-        """Looks whether it has written something. Returns what is to be said of it now, and when to look again.
+        """Checks for signs of life. Returns a new finding, if there is one, and the time of the next check.
 
         Raises:
             OSError: the engine does not answer.
@@ -71,36 +71,35 @@ class ContainersWatchdog:
         return text, self._watchdog.due or now
 
     def _signs(self) -> int:
-        """Another number when one of them has written since: whoever did so last is asked first, and often alone."""
+        """A number that changes with each sign of life. Checks the most recent writer first: often that suffices."""
         running = [c for c in (self._job.containers if self._job else ()) if c.state is AppState.RUNNING]
         order = {c: i for i, c in enumerate(self._last)}
         for container in sorted(running, key=lambda c: -order.get(c.id, -1)):
-            seen = self._of(container)
+            seen = self._last_sign(container)
             if seen != self._last.get(container.id):
                 self._last.pop(container.id, None)
                 self._last[container.id] = seen
-                self._news += 1
+                self._signs_seen += 1
                 break
-        return self._news
+        return self._signs_seen
 
-    def _of(self, container: Container) -> bytes:
-        """Its last line and its mark of progress, with their times."""
+    def _last_sign(self, container: Container) -> bytes:
+        """The last log line and the progress mark of a container, with their times."""
         line = {"stdout": 1, "stderr": 1, "timestamps": 1, "tail": 1}
         try:
-            said = self._engine.read(f"/containers/{container.id}/logs", line)
+            last_line = self._engine.read(f"/containers/{container.id}/logs", line)
         except RefusedError as e:
-            if e.status == _GONE:
-                return b""
-            self._news += 1  # a log that cannot be read: nobody knows whether it is silent
+            if e.status != _GONE:
+                self._signs_seen += 1  # the log cannot be read: do not treat the job as silent
             return b""
         try:
-            return said + self._engine.read(f"/containers/{container.id}/archive", {"path": PROGRESS})
-        except RefusedError:  # there is none
-            return said
+            return last_line + self._engine.read(f"/containers/{container.id}/archive", {"path": PROGRESS})
+        except RefusedError:  # there is no mark
+            return last_line
 
 
 def main() -> None:
-    """Looks into the job of the command line, and prints the sentence."""
+    """Inspects the job named on the command line, and prints the finding."""
     from torchx.schedulers.stacks.look import tell
 
     tell(lambda: _stacks(sys.argv[1]))

@@ -1,7 +1,7 @@
-"""A process inside a container, by the engine's exec API.
+"""Runs a process inside a container through the engine's exec API.
 
-https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Exec. With a terminal the connection carries its bytes;
-without one, pieces of the two outputs, each behind eight bytes: the stream, three zeros, the length.
+With a terminal the connection carries raw bytes. Without one it carries frames of the two outputs, each after a header
+of eight bytes: stream, three zeros, length. https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Exec
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from torchx.schedulers.inside.marks import MarkedProcess, kill_words
 from torchx.specs.api import AppState
 
 _HEAD = 8
-_END_S = 10.0  # an engine may list a process as running for a moment after its output has ended
+_END_S = 10.0  # an engine may report a process as running for a moment after its output has ended
 
 
 def way_to(environ: Mapping[str, str] | None, container: Container) -> tuple[EngineHttp, str]:
-    """The engine of a container that runs, and what the engine calls it.
+    """A connection to the engine of a running container, and the container's id.
 
     Args:
-        environ: says where the engine is; None: only this program's client knows, which cannot carry a stream.
+        environ: environment with the engine's address; None: only the given client can reach it.
 
     Raises:
         NotFoundError: the replica does not run.
+        NotSupportedError: ``environ`` is None: the client cannot carry a stream.
     """
     if container.state is not AppState.RUNNING:
         raise not_running(
@@ -36,14 +37,14 @@ def way_to(environ: Mapping[str, str] | None, container: Container) -> tuple[Eng
         )
     if environ is None:
         raise NotSupportedError(
-            "only this program's own client knows the way to its engine, and it cannot carry a stream",
+            "only this process's own client can reach its engine, and it cannot carry a stream",
             hint="set DOCKER_HOST instead of passing a client",
         )
     return EngineHttp(environ), container.id
 
 
 class ContainerProcess(MarkedProcess):
-    """One exec of the engine: ``argv`` in a container, as its user, with its environment and in its folder."""
+    """``argv`` in a container, with the container's user, environment and working directory."""
 
     def __init__(self, engine: EngineHttp, container: str, argv: Sequence[str], tty: Tty | None) -> None:
         super().__init__(tty)
@@ -54,10 +55,10 @@ class ContainerProcess(MarkedProcess):
         self._stream, self._left = (STDOUT, -1) if self._tty else (0, 0)
 
     def _start(self, words: list[str], *, stdin: bool, tty: bool) -> tuple[str, socket.socket, bytes]:
-        """Its name, its streams, and what came of them already."""
-        what = {"Cmd": words, "AttachStdin": stdin, "AttachStdout": True, "AttachStderr": True, "Tty": tty}
+        """Returns the exec id, the connection, and the data that has already been read from it."""
+        config = {"Cmd": words, "AttachStdin": stdin, "AttachStdout": True, "AttachStderr": True, "Tty": tty}
         try:
-            made = str(self._engine.call("POST", f"/containers/{self._container}/exec", body=what)["Id"])
+            made = str(self._engine.call("POST", f"/containers/{self._container}/exec", body=config)["Id"])
             return made, *self._engine.upgrade(f"/exec/{made}/start", {"Detach": False, "Tty": tty})
         except RefusedError as e:
             raise BackendError(f"the engine refused: {e}") from e
@@ -69,7 +70,7 @@ class ContainerProcess(MarkedProcess):
             raise BrokenPipeError("its stdin is closed") from e
 
     def _end_stdin(self) -> None:
-        socket.socket.shutdown(self._link, socket.SHUT_WR)  # of TLS, too: its own would end both ways
+        socket.socket.shutdown(self._link, socket.SHUT_WR)  # not SSLSocket.shutdown, which closes both directions
 
     def _piece(self) -> tuple[int, bytes] | None:
         while self._left == 0:

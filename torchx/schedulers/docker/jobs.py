@@ -1,4 +1,4 @@
-"""The jobs on an engine: found by their labels, watched, ended and removed."""
+"""Finds, watches, cancels and removes the jobs on an engine."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from torchx.specs.api import AppState
 from torchx.util.notices import logger
 from torchx.workspace.images.engine_errors import engine_errors
 
-_CANCELS = 10  # a watcher may just start replicas again; and an engine lists an end a moment after it has reported it
+_CANCELS = 10  # a watcher may be restarting replicas, and an engine lists an exit a moment after it has reported it
 
 
 class EngineJobs:
-    """The jobs on one engine, whoever submitted them.
+    """The torchx jobs on one engine, whoever submitted them.
 
     Args:
         engine: returns a ``docker.DockerClient``.
-        given: the client that a program has made by itself; None: it is made from the environment.
+        given: the client that the calling program has passed; None: it is created from the environment.
     """
 
     def __init__(self, engine: Callable[[], Any], given: Any | None) -> None:
@@ -32,26 +32,26 @@ class EngineJobs:
         self.given = given
 
     def find(self, app_id: str, doing: str) -> Job | None:
-        """A job, which has a watcher then if it needs one; None when the engine does not have it.
+        """Finds a job, and starts a watcher if it has lost its own; None if the engine does not have the job.
 
         Args:
-            doing: what fails when the engine does not answer, as the beginning of a sentence.
+            doing: beginning of the error message if the engine does not answer.
         """
         return self.find_all([app_id], doing, f"{LABEL_APP_ID}={app_id}").get(app_id)
 
     def find_all(self, wanted: Iterable[str] | None, doing: str, label: str = LABEL_APP_ID) -> dict[str, Job]:
-        """These jobs (None: all), as far as the engine has them, by one call; see :meth:`find`."""
+        """Finds several jobs (None: all) by one call; see :meth:`find`."""
         with engine_errors(doing):
             found = self.listed(label)
         chosen = found if wanted is None else {a: found[a] for a in wanted if a in found}
         for job in chosen.values():
-            self._attend(job)
+            self._ensure_watcher(job)
         return chosen
 
     def listed(self, label: str = LABEL_APP_ID) -> dict[str, Job]:
-        """The jobs with a label. An engine that is just being restarted is waited for, once it has answered."""
+        """The jobs with a label. Waits for an engine that is being restarted."""
         filters = {"label": [label]}
-        # The client's library takes longer to import than the engine to answer.
+        # Importing `docker` takes longer than the engine needs to answer.
         environ = None if "docker" in sys.modules else self.environment()
         if environ is not None:
             try:
@@ -59,14 +59,12 @@ class EngineJobs:
             except TimeoutError:
                 raise
             except (OSError, RefusedError):
-                pass  # the client waits for an engine that is being restarted, and says what is wrong with the others
+                pass  # fall back to `docker`: with it we wait for a restarting engine, and report other errors
         api = self.engine().api
         return jobs_of(client.patiently(lambda: api.containers(all=True, filters=filters)))
 
-    # -- the end ---------------------------------------------------------------------------------
-
     def cancel(self, app_id: str) -> None:
-        """End what runs, all at once: SIGTERM, and SIGKILL after the grace period. Containers and logs are kept."""
+        """Stops all running containers at once: SIGTERM, then SIGKILL after the grace period. Keeps their logs."""
         ours: set[str] = set()
         for attempt in range(_CANCELS):
             if attempt > 1:
@@ -81,40 +79,37 @@ class EngineJobs:
             client.stop_all(self.engine(), self.environment(), left, gangs.rules_of(job).grace_s)
 
     def remove(self, app_id: str) -> None:
-        """Remove all that carries the job's label; a job that runs is ended at once."""
+        """Removes all containers and networks of a job; a running job is killed."""
         engine = self.engine()
         label = f"{LABEL_APP_ID}={app_id}"
         ids = [c["Id"] for c in engine.api.containers(all=True, filters={"label": [label]})]
         client.side_by_side(lambda i: client.remove(engine, i), ids)
         client.remove_networks(engine, [label], keep=set())
 
-    # -- watchers --------------------------------------------------------------------------------
-
     def environment(self) -> dict[str, str] | None:
-        """The environment that leads another process to the engine; None when only this program can reach it."""
+        """The environment by which another process reaches the engine; None if only this process can reach it."""
         return watchers.engine_environment(self.given, os.environ)
 
     def place(self) -> str:
-        """Where a watcher of a job that is submitted now runs; empty where it can have none."""
+        """Where a watcher that is started now would run; empty if a job cannot have one."""
         return watchers.place() if self.environment() is not None else ""
 
     def watch(self, app_id: str, every_s: float = SAMPLE_S, *, later: bool = False) -> watchers.Starting | None:
-        """A watcher for a job; None, after a warning, when there can be none. See :func:`watchers.start`."""
+        """Starts a watcher for a job; logs a warning and returns None if it cannot. See :func:`watchers.start`."""
         environ = self.environment()
-        why = "only this program knows the way to its engine"
+        why = "only this process can reach its engine"
         try:
             if environ is not None:
                 return watchers.start(app_id, environ, every_s, later=later)
         except OSError as e:
             why = f"no process can be started: {e.strerror}"
         harm = "When a replica fails, the others run on, and are not started again"
-        harm = "What it uses is not looked at" if later else harm
-        text = f"nobody watches `%s`: %s. {harm}"
-        logger("torchx").warning(text, app_id, why)
+        harm = "Its resource usage is not recorded" if later else harm
+        logger("torchx").warning(f"`%s` has no watcher: %s. {harm}", app_id, why)
         return None
 
-    def _attend(self, job: Job) -> None:
-        """A job that has lost its watcher, here, gets another one. A submission has its own."""
+    def _ensure_watcher(self, job: Job) -> None:
+        """Starts another watcher on this machine for a job that has lost its own; a submission starts its own."""
         submitting = any(c.state is AppState.SUBMITTED for c in job.containers)
         if not submitting and gangs.needs_watcher(job) and gangs.rules_of(job).place == watchers.place():
             watcher = None if watchers.lives(job.app_id) else self.watch(job.app_id)

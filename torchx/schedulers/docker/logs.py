@@ -1,7 +1,7 @@
-"""The logs of containers: frames of the engine's stream as whole lines, with their times.
+"""Reads the logs of containers: parses the frames of the engine's stream into lines with times.
 
-A frame is a header of 8 bytes (which stream, three zeros, length) and a text; with ``timestamps=1`` the text begins
-with a time and a space. See https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerAttach
+A frame is a header of 8 bytes (stream, three zeros, length) and a text; with ``timestamps=1`` the text begins with a
+time and a space. https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerAttach
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _EVENTS_S = 10.0
 
 
 def pieces_of(read: Callable[[int], bytes]) -> Iterator[Piece]:
-    """The pieces of a log that was asked for with ``timestamps=1``.
+    """Parses a log that was requested with ``timestamps=1``.
 
     Args:
-        read: returns so many bytes; fewer at the end.
+        read: returns as many bytes as requested; fewer at the end.
     """
     while len(header := read(8)) == 8:
-        if header[0] > 3 or header[1:4] != b"\0\0\0":  # of a container with a terminal: no frames, and stdout only
+        if header[0] > 3 or header[1:4] != b"\0\0\0":  # a container with a terminal has no frames, only stdout
             yield from _plain(header, read)
             return
         size = int.from_bytes(header[4:], "big")
@@ -46,11 +46,11 @@ def pieces_of(read: Callable[[int], bytes]) -> Iterator[Piece]:
 
 
 class JobView:
-    """A job as it was seen last, shared by all who read the logs of its replicas.
+    """A cached view of a job, shared by the readers of its replicas' logs.
 
     Args:
-        job: as it was seen just now.
-        ask: asks the engine again; None when there is no such job any more.
+        job: its current state.
+        ask: queries the engine again; returns None if the job no longer exists.
     """
 
     def __init__(self, job: Job, ask: Callable[[], Job | None]) -> None:
@@ -63,10 +63,10 @@ class JobView:
         self._lock = Lock()
 
     def goes_on(self, role: str, k: int, since: float) -> bool:
-        """Whether a replica may still write: it runs, or is going to.
+        """Whether a replica may still write: it runs, or may be restarted.
 
         Args:
-            since: the answer may be as old as this; of ``time.monotonic()``.
+            since: a cached state from before this ``time.monotonic()`` is refreshed.
         """
         with self._lock:
             if self._asked < since:
@@ -78,12 +78,12 @@ class JobView:
 
 
 class ReplicaLog(Lines):
-    """The lines of a replica's log, all attempts; nothing is asked of the engine before they are read.
+    """The lines of a replica's log, of all attempts. Queries the engine only when they are read.
 
-    While following, a container that is restarted and an engine that is restarted are waited for.
+    While following, it waits for a container or an engine that is being restarted.
 
     Raises:
-        NotFoundError: there is no such replica, or its container was removed.
+        NotFoundError: the replica does not exist, or its container was removed.
     """
 
     def __init__(self, client: Any, view: JobView, role: str, k: int, query: LogQuery) -> None:
@@ -107,7 +107,7 @@ class ReplicaLog(Lines):
             "tail": "all",
         }
         if query.since is not None:
-            params["since"] = max(int(query.since), 0)  # the exact comparison is ours: engines differ in fractions
+            params["since"] = max(int(query.since), 0)  # `within` compares exactly: engines differ in fractions
         if query.until is not None:
             params["until"] = int(query.until) + 1
         pieces = _all_pieces(self._client, container.id, params, functools.partial(self._view.goes_on, *self._replica))
@@ -116,17 +116,17 @@ class ReplicaLog(Lines):
 
 
 def tail(client: Any, container_id: str, name: str, *, lines: int = 200, since: float = 0.0) -> str:
-    """The end of what a container has written to one stream.
+    """The last lines that a container has written to one stream.
 
     Args:
         name: ``stdout`` or ``stderr``.
-        since: Unix time: what it wrote before is left out.
+        since: Unix time; earlier lines are left out.
     """
     params: dict[str, object] = {"stdout": 0, "stderr": 0, "timestamps": 1, "follow": 0, "tail": lines, name: 1}
     number = 2 if name == "stderr" else 1
     with closing(stream(client, f"/containers/{container_id}/logs", params, read_s=30)) as answer:
         pieces = [piece for piece in pieces_of(answer.read) if piece.stream == number]
-    # Podman stamps by whole seconds.
+    # Podman's timestamps are whole seconds.
     begin = int(since) * 10**9 if all(piece.time % 10**9 == 0 for piece in pieces) else since * 1e9
     text = b"".join(piece.text for piece in pieces if piece.time >= begin)
     return text[-_TAIL_BYTES:].decode("utf-8", "replace")
@@ -137,15 +137,15 @@ def _all_pieces(
 ) -> Iterator[Piece]:
     seen = Seen()
     attempt = 0
-    since = 0.0  # the first time, what was seen when the logs were opened is good enough
+    since = 0.0  # at first, the state from when the logs were opened is recent enough
     while True:
         may_come = bool(params["follow"])
         try:
             with engine_errors("the log cannot be read"):
-                may_come = may_come and goes_on(since)  # before reading: what was written by then is still read
-                # Podman follows the log of a container that has ended for a quarter of a second, read or not.
-                asked = {**params, "follow": int(may_come)}
-                with closing(stream(client, f"/containers/{container_id}/logs", asked, read_s=None)) as answer:
+                may_come = may_come and goes_on(since)  # check before reading, so that the last lines are still read
+                # Podman follows the log of an exited container for a quarter of a second, whether all was read or not.
+                current = {**params, "follow": int(may_come)}
+                with closing(stream(client, f"/containers/{container_id}/logs", current, read_s=None)) as answer:
                     for piece in seen.news(pieces_of(answer.read)):
                         attempt = 0
                         yield piece
@@ -161,16 +161,16 @@ def _all_pieces(
             return
         since = time.monotonic()
         if seen.last:
-            # Some engines leave out what was written at `since` itself: from a second before.
+            # Some engines leave out lines written at `since` itself: start a second earlier.
             params = {**params, "since": seen.last // 10**9 - 1, "tail": "all"}
         pause(attempt)
         attempt += 1
 
 
 def _previous_run(client: Any, container: Container) -> tuple[float, float]:
-    """When a container's run before the present one began and ended, Unix times.
+    """Start and end of a container's previous run, Unix times.
 
-    The engine forgets ends after some hundred others: where it has, the runs before are part of that one.
+    The engine keeps only recent events. If the end of the run before that is gone, earlier runs are included.
 
     Raises:
         NotFoundError: it was not started again.
@@ -188,9 +188,9 @@ def _previous_run(client: Any, container: Container) -> tuple[float, float]:
         ends = sorted(float(event.get("timeNano") or 0) / 1e9 for event in found)
     if len(ends) < 2 <= restarts:
         logger("torchx.schedulers").warning(
-            "the engine has forgotten when the runs before that one ended: these are all"
+            "the engine no longer knows when earlier runs ended: the output includes them"
         )
-    # What a run writes first may be older than its start as the engine has it, which pauses 100 ms before it, at least.
+    # The first lines of a run may be older than its reported start; the engine pauses at least 100 ms before a start.
     return ends[-2] if len(ends) > 1 else 0.0, max(started - _EARLY_S, *ends[-1:], 0.0)
 
 
@@ -206,7 +206,7 @@ def _plain(begin: bytes, read: Callable[[int], bytes]) -> Iterator[Piece]:
 
 
 def seconds(text: str) -> float:
-    """A time as the engine writes it, as Unix time; 0 for what is none.
+    """Parses a time of the engine as Unix time; 0 if it is not a time.
 
     >>> seconds("1970-01-01T00:00:10.5Z"), seconds("never")
     (10.5, 0.0)

@@ -1,7 +1,7 @@
-"""What the containers of a job use: its watcher asks the engine, and leaves the samples in a file of each container.
+"""Resource usage of a job's containers: the watcher samples it, and stores the samples in a file of each container.
 
-So they are where the job is, whoever asks from wherever, outlive the watcher, and go with the container. The file is as
-:mod:`torchx.supervisor.metrics` has it; https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerStats
+So any client of the engine can read the samples as long as the container exists. :mod:`torchx.supervisor.metrics` has
+the format; https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerStats
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from torchx.specs.api import AppState
 from torchx.supervisor.metrics import MOST_SAMPLES, thinned_out
 
 METRICS_FILE = ".torchx-metrics"
-_SHARE = 20  # of the time at most one part in so many is spent asking: it is the engine that counts
+_SHARE = 20  # sampling takes at most 1/20 of the time, as it loads the engine
 
 
 def read(client: Any, job: Job) -> list[ReplicaMetrics]:
-    """What has been seen of each replica."""
+    """The recorded samples of each replica."""
 
     def of(container: Container) -> ReplicaMetrics:
         text = file_in(client, container.id, f"/{METRICS_FILE}") or ""
@@ -34,15 +34,15 @@ def read(client: Any, job: Job) -> list[ReplicaMetrics]:
 
 
 class ContainersSampler:
-    """Looks at all containers of a job that run."""
+    """Samples all running containers of a job."""
 
     def __init__(self, engine: EngineHttp) -> None:
         self._engine = engine
-        self._files: dict[str, list[str]] = {}  # of each container
-        self._before: dict[str, tuple[float, float]] = {}  # its last start and processor seconds, or their end
+        self._files: dict[str, list[str]] = {}  # container id -> lines of its file
+        self._before: dict[str, tuple[float, float]] = {}  # container id -> time and CPU seconds of the last sample
 
     def look(self, job: Job) -> float:
-        """Takes a sample of each; returns for how many seconds the engine is to be left alone then.
+        """Samples each container; returns the least number of seconds until the next call.
 
         Raises:
             OSError: the engine does not answer.
@@ -61,7 +61,7 @@ class ContainersSampler:
             lines = self._files.get(container.id) or text_in(self._engine, container.id, METRICS_FILE).splitlines(True)
             started = seconds(details["State"]["StartedAt"])
             found = usage(details, stats, self._before.get(container.id, (started, 0.0)), started)
-        except (RefusedError, KeyError, TypeError):  # it was removed, or has just ended
+        except (RefusedError, KeyError, TypeError):  # removed, or it has just ended
             return
         if found is None:
             return
@@ -76,11 +76,12 @@ class ContainersSampler:
 def usage(
     details: dict[str, Any], stats: dict[str, Any], before: tuple[float, float], started: float
 ) -> tuple[dict[str, Any], dict[str, Any], tuple[float, float]] | None:
-    """The first line of the file, a sample, and what the next one is compared with; None of one that has just ended.
+    """The header of the file, a sample, and its time and CPU seconds; None if the container has just ended.
 
     Args:
         details: what ``docker inspect`` shows.
-        before: a time, and processor seconds until then; counters begin anew when the container is ``started``.
+        before: time and CPU seconds of the previous sample.
+        started: Unix time of the container's last start, which resets its counters.
 
     >>> memory = {"usage": 900, "limit": 4096, "stats": {"inactive_file": 100}}
     >>> stats = {"read": "1970-01-01T00:00:11Z", "cpu_stats": {"cpu_usage": {"total_usage": 9 * 10**9}}}
@@ -94,7 +95,7 @@ def usage(
     if "usage" not in memory:
         return None
     kept = memory.get("stats") or {}
-    # Files that were read are kept in memory while there is room, and counted: `docker stats` leaves them out, too.
+    # Subtract the page cache, as `docker stats` does.
     resident = int(memory["usage"]) - int(kept.get("total_inactive_file", kept.get("inactive_file", 0)))
     at, used = seconds(stats["read"]), cpu["cpu_usage"]["total_usage"] / 1e9
     since, earlier = before if before[0] >= started else (started, 0.0)

@@ -16,21 +16,15 @@ class Opts(StructuredOpts):
     """environment variables to copy from this shell into the containers; `*` and `?` match, as in `NCCL_*`"""
 
     env: dict[str, str] | None = None
-    """environment variables for all containers, such as `A:1,B:2`; those of a role go before them"""
+    """environment variables for all containers, such as `A:1,B:2`; those of a role take precedence"""
 
     privileged: bool = False
-    """give the containers all rights and devices of the engine's machine"""
+    """run the containers in privileged mode, with all devices of the engine's machine"""
 
     cancel_grace_s: int = gangs.CANCEL_GRACE_S
-    """seconds between SIGTERM and SIGKILL when containers of a job are ended"""
+    """seconds between SIGTERM and SIGKILL when containers of a job are stopped"""
 
     def check(self) -> None:
-        """Refuses values that make no sense.
-
-        Raises:
-            ConfigError: which option, and why.
-        """
+        """Raises ConfigError for an invalid value."""
         if self.cancel_grace_s < 0:
-            raise ConfigError(
-                f"`cancel_grace_s` is `{self.cancel_grace_s}`", hint="it is a number of seconds: 0 or more"
-            )
+            raise ConfigError(f"`cancel_grace_s` is `{self.cancel_grace_s}`", hint="set it to 0 seconds or more")

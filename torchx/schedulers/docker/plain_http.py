@@ -1,9 +1,9 @@
-"""HTTP to a Docker engine with the standard library alone, for a process that stays: one connection a call.
+"""A minimal HTTP client for a Docker engine, with the standard library alone: one connection per call.
 
-``http.client`` would save twenty lines, but no answer of it can be read on after a time limit, and events are.
+It does not use ``http.client``, whose responses cannot be read again after a timeout, as the event stream requires.
 
-HTTP/1.0, which engines speak too: an answer ends where its connection does. Paths have no version of the API, the
-engine's own is meant; what is used here is in all of them. https://docs.docker.com/reference/api/engine/
+It speaks HTTP/1.0: a response ends with its connection. Paths have no API version, so that the engine uses its own; all
+versions have the calls used here. https://docs.docker.com/reference/api/engine/
 """
 
 from __future__ import annotations
@@ -18,22 +18,18 @@ from urllib.parse import quote, urlencode
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 ENVIRONMENT = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
-"""What says where the engine is; for ssh also ``HOME``, ``USER`` and ``SSH_AUTH_SOCK``."""
+"""Variables with the engine's address; for ssh also ``HOME``, ``USER`` and ``SSH_AUTH_SOCK``."""
 
 _CONNECT_S = 60.0
 _ANSWER_S = 60.0
-_UPLOAD_S = 600.0  # an engine on a busy disk takes nothing for a while
+_UPLOAD_S = 600.0  # an engine on a busy disk may accept no data for a while
 _AT_ONCE = 200
 _AT_ONCE_SSH = 8
 _MOST_HEAD = 1 << 16
 
 
 class RefusedError(Exception):
-    """The engine has answered with an error.
-
-    Attributes:
-        status: of HTTP.
-    """
+    """The engine answered with an HTTP error ``status``."""
 
     def __init__(self, status: int, said: str) -> None:
         super().__init__(f"HTTP {status}: {said}")
@@ -41,14 +37,16 @@ class RefusedError(Exception):
 
 
 class EngineHttp:
-    """The way to an engine.
+    """A client of one engine.
+
+    All calls raise OSError if the engine does not answer, and RefusedError if it answers with an error.
 
     Args:
-        environ: as the engine's own client reads it: ``DOCKER_HOST`` (``unix://``, ``tcp://``, ``ssh://``),
-            ``DOCKER_TLS_VERIFY``, ``DOCKER_CERT_PATH``.
+        environ: ``DOCKER_HOST`` (``unix://``, ``tcp://``, ``ssh://``), ``DOCKER_TLS_VERIFY``, ``DOCKER_CERT_PATH``, as
+            for the ``docker`` command.
 
     Raises:
-        ValueError: there is no such way.
+        ValueError: the scheme of ``DOCKER_HOST`` is not supported.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -62,31 +60,23 @@ class EngineHttp:
         self._tls = self.scheme != "http" and (self.scheme == "https" or self._verify or bool(self._certificates))
 
     def is_gone(self) -> bool:
-        """Whether it is certain that no engine will ever answer here again: the folder of its socket was removed."""
+        """Whether no engine can ever answer here again, because the folder of its socket was removed."""
         return bool(self._socket) and not os.path.isdir(os.path.dirname(self._socket))
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
-        """What the engine answers; raises as :meth:`call` does."""
+        """The JSON response to a GET request."""
         return self.call("GET", path, params)
 
     def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: Any = None) -> Any:
-        """What the engine answers to a call; None where that is nothing.
-
-        Args:
-            body: sent as JSON, unless it is None.
-
-        Raises:
-            OSError: it does not answer.
-            RefusedError: it answers with an error.
-        """
+        """The JSON response to a request; None if it is empty. ``body`` is sent as JSON unless it is None."""
         found = self.read(path, params, method=method, body=body)
         return json.loads(found) if found.strip() else None
 
     def read(
         self, path: str, params: Mapping[str, Any] | None = None, *, method: str = "GET", body: Any = None
     ) -> bytes:
-        """What the engine answers, as it is; arguments and errors as of :meth:`call`."""
-        with self._asked(method, target(path, params), _ANSWER_S, body) as answer:
+        """The raw response to a request; see :meth:`call`."""
+        with self._request(method, target(path, params), _ANSWER_S, body) as answer:
             status, found = _head(answer)
             while data := answer.recv(1 << 16):
                 found += data
@@ -95,61 +85,46 @@ class EngineHttp:
         return found
 
     def post(self, targets: Iterable[str], *, timeout_s: float = _ANSWER_S) -> list[int]:
-        """Ask for all of these at the same time; returns the status of each answer, 0 where none came.
+        """Sends these POST requests at the same time; returns the status of each response, 0 if there was none.
 
         Args:
             targets: path and query, see :func:`target`.
-            timeout_s: for each answer.
+            timeout_s: for each response.
         """
         todo = list(targets)
         at_once = _AT_ONCE_SSH if self.scheme == "ssh" else _AT_ONCE
         found = []
         for begin in range(0, len(todo), at_once):
-            asked = [self._post(one, timeout_s) for one in todo[begin : begin + at_once]]
-            found += [_status(answer) for answer in asked]
+            sent = [self._post(one, timeout_s) for one in todo[begin : begin + at_once]]
+            found += [_status(connection) for connection in sent]
         return found
 
     def events(self, filters: Mapping[str, list[str]], since: float) -> Events:
-        """What happens from now on, and has happened, as far as the engine remembers.
-
-        Args:
-            since: Unix time, of the engine's clock.
-
-        Raises:
-            OSError: the engine does not answer.
-            RefusedError: it answers with an error.
-        """
+        """Follows the engine's events, from a Unix time of its clock on, as far as it has kept them."""
         params = {"since": f"{since:.9f}", "filters": json.dumps(filters)}
-        return Events(*self._stream(self._asked("GET", target("/events", params), _CONNECT_S)))
+        return Events(*self._stream(self._request("GET", target("/events", params), _CONNECT_S)))
 
     def upgrade(self, path: str, body: Mapping[str, Any]) -> tuple[socket.socket, bytes]:
-        """Ask for a stream both ways. Returns the connection, which knows no time limit, and what came along.
-
-        Raises:
-            OSError: the engine does not answer.
-            RefusedError: it answers with an error.
-        """
+        """Opens a bidirectional stream. Returns the connection, without a timeout, and the data received so far."""
         head = ("Connection: Upgrade", "Upgrade: tcp")
-        return self._stream(self._asked("POST", path, _CONNECT_S, body, head))
+        return self._stream(self._request("POST", path, _CONNECT_S, body, head))
 
     def download(self, path: str, params: Mapping[str, Any]) -> tuple[socket.socket, bytes]:
-        """Ask for an answer of any length; returns and raises as :meth:`upgrade` does."""
-        return self._stream(self._asked("GET", target(path, params), _CONNECT_S))
+        """Requests a response of any length; returns the same as :meth:`upgrade`."""
+        return self._stream(self._request("GET", target(path, params), _CONNECT_S))
 
     def upload(self, path: str, params: Mapping[str, Any]) -> Upload:
-        """Send a body of any length."""
+        """Starts a PUT request with a tar stream of any length as its body."""
         head = ("Content-Type: application/x-tar", "Transfer-Encoding: chunked")
-        return Upload(self._asked("PUT", target(path, params), _UPLOAD_S, None, head))
-
-    # -- connections -----------------------------------------------------------------------------
+        return Upload(self._request("PUT", target(path, params), _UPLOAD_S, None, head))
 
     def _post(self, one: str, timeout_s: float) -> socket.socket | None:
         try:
-            return self._asked("POST", one, timeout_s)
+            return self._request("POST", one, timeout_s)
         except OSError:
             return None
 
-    def _asked(
+    def _request(
         self, method: str, one: str, timeout_s: float, body: Any = None, more: Sequence[str] = ()
     ) -> socket.socket:
         text = "" if body is None else json.dumps(body)
@@ -195,27 +170,18 @@ class EngineHttp:
 
 
 class Upload:
-    """A body that is being sent; close it."""
+    """A request whose body is being sent; the caller closes it."""
 
     def __init__(self, connection: socket.socket) -> None:
         self._connection = connection
         self.close = connection.close
 
     def write(self, data: bytes) -> None:
-        """Send some of it; the end, if it is empty.
-
-        Raises:
-            OSError: the engine takes no more.
-        """
+        """Sends a chunk of the body; an empty chunk ends it. Raises OSError if the engine has closed the connection."""
         self._connection.sendall(b"%x\r\n%s\r\n" % (len(data), data))
 
     def answer(self) -> None:
-        """Wait until the engine has taken all of it.
-
-        Raises:
-            OSError: it does not answer.
-            RefusedError: it does not take it.
-        """
+        """Waits for the response; raises OSError if there is none, and RefusedError if it is an error."""
         _accepted(self._connection)
 
 
@@ -227,11 +193,7 @@ class Events:
         self._partial = begun
 
     def wait(self, timeout_s: float) -> list[dict[str, Any]]:
-        """The next events; none when the time is over.
-
-        Raises:
-            OSError: the engine has ended the stream.
-        """
+        """The next events; none after ``timeout_s``. Raises OSError if the engine has closed the stream."""
         if b"\n" not in self._partial:
             self._answer.settimeout(max(timeout_s, 0.001))
             try:
@@ -245,12 +207,12 @@ class Events:
         return [event for line in lines if line.strip() and isinstance(event := json.loads(line), dict)]
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Closes the connection."""
         self._answer.close()
 
 
 def target(path: str, params: Mapping[str, Any] | None = None) -> str:
-    """Path and query of a call.
+    """Path and query of a request.
 
     >>> target("/containers/json", {"all": 1, "filters": '{"a":["b c"]}'})
     '/containers/json?all=1&filters=%7B%22a%22%3A%5B%22b%20c%22%5D%7D'
@@ -260,7 +222,7 @@ def target(path: str, params: Mapping[str, Any] | None = None) -> str:
 
 
 def _head(answer: socket.socket) -> tuple[int, bytes]:
-    """The status of an answer, and what of its body came along."""
+    """Reads the status of a response, and the part of its body that came with it."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = answer.recv(1 << 16)
@@ -270,12 +232,12 @@ def _head(answer: socket.socket) -> tuple[int, bytes]:
     head, _, body = data.partition(b"\r\n\r\n")
     words = head.split(None, 2)
     if len(words) < 2 or not words[0].startswith(b"HTTP/") or not words[1].isdigit():
-        raise ConnectionError("it does not answer as a Docker engine does")
+        raise ConnectionError("the answer is not that of a Docker engine")
     return int(words[1]), body
 
 
 def _accepted(answer: socket.socket) -> bytes:
-    """What came along of the body of an answer, unless that is an error."""
+    """The part of a response's body that came with its head. Raises RefusedError if the response is an error."""
     status, body = _head(answer)
     if status >= 400:
         raise RefusedError(status, body.decode("utf-8", "replace"))
@@ -302,13 +264,13 @@ def _status(answer: socket.socket | None) -> int:
 
 
 def _through_ssh(host: str) -> socket.socket:
-    """As the engine's own client does it: https://docs.docker.com/engine/security/protect-access/"""
+    """Connects as the ``docker`` command does: https://docs.docker.com/engine/security/protect-access/"""
     import subprocess
 
     ours, theirs = socket.socketpair()
     argv = ["ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=30", "--", host, "docker", "system", "dial-stdio"]
     with theirs, _closed_by_errors(ours):
-        # The helper ends with the connection; it is reaped with the next one.
+        # ssh ends with the connection, and is reaped when the next one is opened.
         fd = theirs.fileno()
         subprocess.Popen(argv, stdin=fd, stdout=fd, stderr=subprocess.DEVNULL, start_new_session=True)
     return ours

@@ -1,4 +1,4 @@
-"""The states of containers, as a Docker engine calls them."""
+"""Maps a Docker engine's container states to ours."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CONTAINER_STATE: dict[str, AppState] = {
     "removing": AppState.PENDING,
     "dead": AppState.FAILED,
 }
-"""The engine's states, less ``exited``, where the exit code decides.
+"""The engine's states, except ``exited``, where the exit code decides.
 https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerInspect"""
 
 _PODMAN_STATE: dict[str, AppState] = {
@@ -26,7 +26,7 @@ _EXITED = ("exited", "stopped")
 
 
 def container_state(raw: str, exit_code: int | None = None) -> AppState:
-    """Our state for the engine's.
+    """The state of a container in the engine's state ``raw``.
 
     >>> container_state("running"), container_state("exited", 1), container_state("?")
     (RUNNING (3), FAILED (5), UNKNOWN (7))

@@ -1,6 +1,5 @@
-"""What is submitted to a Docker engine: the containers of a job, rendered from its definition.
+"""Renders a job as the arguments of ``client.containers.create``, for each of its containers.
 
-Their arguments are those of ``client.containers.create``:
 https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate
 """
 
@@ -37,16 +36,24 @@ from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_env
 from torchx.version import __version__
 
-# https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operation/ContainerCreate; 63 is DNS's.
-NAME_RULE = NameRule(63)
+NAME_RULE = NameRule(63)  # the limit of DNS labels
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
-_SHOWN = 3  # replicas of a role in a dryrun
-_UNSHOWN = ("labels", "name", "hostname", "environment", "network", "networking_config", "entrypoint", "memswap_limit")
+_MOST_PRINTED = 3  # replicas of a role in a dry run
+_HIDDEN = (
+    "labels",
+    "name",
+    "hostname",
+    "environment",
+    "network",
+    "networking_config",
+    "entrypoint",
+    "memswap_limit",
+)
 
 _SHM_BYTES = 8 << 30
-"""The most that ``/dev/shm`` may grow to where a role does not say how much memory it needs."""
+"""Limit of ``/dev/shm`` for a role without a memory request."""
 
 
 @dataclass
@@ -55,9 +62,9 @@ class DockerContainer:
 
     Attributes:
         command: the entrypoint and its arguments.
-        kwargs: all others, ``name``, ``environment``, ``labels`` and so on.
-        secret: variables that are not in ``environment``, which everybody can look at; see `secrets.py`.
-        may_restart: it may be started again, by the engine or with its gang.
+        kwargs: all other arguments: ``name``, ``environment``, ``labels`` and so on.
+        secret: secrets, which are kept out of ``environment`` because every user can inspect it; see `secrets.py`.
+        may_restart: it may be restarted, by the engine or with its gang.
     """
 
     image: str
@@ -68,32 +75,32 @@ class DockerContainer:
 
     @property
     def role(self) -> str:
-        """Name of its role; empty when no label has it."""
+        """Name of its role; empty if it has no such label."""
         labels: Any = self.kwargs.get("labels") or {}
         return str(labels.get(LABEL_ROLE_NAME, ""))
 
     def __str__(self) -> str:
-        shown = {k: v for k, v in self.kwargs.items() if k not in _UNSHOWN and v not in (None, [], {}, False)}
+        printed = {k: v for k, v in self.kwargs.items() if k not in _HIDDEN and v not in (None, [], {}, False)}
         env: Any = self.kwargs.get("environment") or {}
         return "\n".join(
             [
                 f"{self.kwargs.get('name', '')}: {shlex.join(mask_args([str(word) for word in self.command]))}",
                 f"  image: {self.image}",
-                *(f"  {name}: {_readable(name, value)}" for name, value in shown.items()),
+                *(f"  {name}: {_readable(name, value)}" for name, value in printed.items()),
                 *(f"  {name}={value}" for name, value in sorted(mask_env({**env, **self.secret}).items())),
             ]
         )
 
-    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
+    __repr__ = __str__  # the environment may hold secrets, which must always be masked
 
 
 @dataclass
 class DockerJob:
-    """A job: its containers, in the order of their start.
+    """A job: its containers, in the order in which they are started.
 
     Attributes:
-        images_to_push: image id -> (repository, tag), where the images are pushed as well.
-        rules: how its failures are dealt with.
+        images_to_push: image id -> (repository, tag) to push it to.
+        rules: how failures are handled.
     """
 
     app_id: str
@@ -111,15 +118,12 @@ class DockerJob:
             by_role.setdefault(container.role, []).append(container)
         for role, members in by_role.items():
             lines.append(f"role {role}: {len(members)} container{'s' if len(members) != 1 else ''}")
-            lines += [f"  {line}" for shown in members[:_SHOWN] for line in str(shown).splitlines()]
-            if len(members) > _SHOWN:
-                lines.append(f"  ... and {len(members) - _SHOWN:,} more")
+            lines += [f"  {line}" for container in members[:_MOST_PRINTED] for line in str(container).splitlines()]
+            if len(members) > _MOST_PRINTED:
+                lines.append(f"  ... and {len(members) - _MOST_PRINTED:,} more")
         return "\n".join(lines)
 
     __repr__ = __str__
-
-
-# -- rendering ------------------------------------------------------------------------------------------
 
 
 def render_job(
@@ -132,15 +136,14 @@ def render_job(
     place: str = "",
     **wishes: str,
 ) -> DockerJob:
-    """The containers of a job. ``app`` is not changed.
+    """Renders the containers of a job. ``app`` is not changed.
 
     Args:
-        environ: where ``copy_env`` copies from.
-        place: where the job's watcher is to run.
-        wishes: see :func:`torchx.schedulers.docker.gangs.rules_for`.
+        environ: source of the variables that ``copy_env`` copies.
+        place, wishes: see :func:`torchx.schedulers.docker.gangs.rules_for`.
 
     Raises:
-        SpecError: names of two roles cannot be told apart in host names.
+        SpecError: two roles would share a host name.
     """
     hosts = _host_names(app)
     rules = rules_for(app, opts.cancel_grace_s, place, **wishes)
@@ -150,7 +153,8 @@ def render_job(
         from torchx.schedulers.docker.attempts import marks
 
         env = {**marks(rules.policy), **env}
-    gpus = _GpuShares(app)
+    shares_gpus = sum(role.num_replicas for role in app.roles if role.resource.gpu > 0) > 1
+    gpus = 0
     job = DockerJob(app_id, [], rules=rules)
     for replica in replicas(app, app_id, rank0_env=ENV_RANK0_HOST):
         role, host = replica.role, hosts[replica.role.name]
@@ -164,16 +168,17 @@ def render_job(
             **_render_resource(role.resource),
             "environment": {ENV_IMAGE: role.image, **plain},
             "labels": labels,
-            "entrypoint": [""],  # the image's own is not run: on every backend a role's entrypoint is the program
-            "device_requests": gpus.take(role.resource.gpu),
-            # Published at a port that the engine chooses, which `torchx status` shows: all jobs of `dist.ddp` listen at
-            # 29500. And on the loopback address only: who wants others to reach it needs a tunnel or a proxy.
+            "entrypoint": [""],  # not the image's: the role's entrypoint is the program
+            "device_requests": _render_gpus(role.resource.gpu, gpus if shares_gpus else None),
+            # The engine chooses the published port, as all jobs of `dist.ddp` listen at 29500; `torchx status` shows
+            # it. On the loopback address it is private to the machine.
             "ports": {f"{port}/tcp": ("127.0.0.1",) for port in role.port_map.values()},
             "restart_policy": _render_retries(*rules.retries[role.name]),
             "privileged": opts.privileged,
         }
         may_restart = bool(rules.policy) or any(r.max_retries for r in app.roles)
         job.containers.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
+        gpus += max(role.resource.gpu, 0)
     return job
 
 
@@ -183,18 +188,14 @@ def _labels_of(app: AppDef) -> dict[str, str]:
 
 
 def _render_place(app_id: str, host: str) -> dict[str, object]:
-    """Its name, and where others of the job find it: the name is an alias as well, for it may be renamed."""
+    """The names of a container. Its name is also a network alias, which stays when the container is renamed."""
     name = f"{app_id}-{host}"
     aliases = {app_id: {"Aliases": [host, name]}}
     return {"name": name, "hostname": host, "network": app_id, "networking_config": aliases}
 
 
 def _host_names(app: AppDef) -> dict[str, str]:
-    """Role -> the beginning of its replicas' host names.
-
-    Raises:
-        SpecError: two roles would have the same.
-    """
+    """Role -> prefix of its replicas' host names. Raises SpecError if two roles would share it."""
     names: dict[str, str] = {}
     for role in app.roles:
         name = DNS_LABEL.make(role.name, room=len(f"-{role.num_replicas}"))
@@ -202,24 +203,24 @@ def _host_names(app: AppDef) -> dict[str, str]:
         if other is not None:
             raise SpecError(
                 f"roles `{other}` and `{role.name}` would share the host name `{name}`",
-                hint="host names have lower case letters, digits and dashes: rename one of the roles",
+                hint="host names have only lower case letters, digits and dashes: rename one of the roles",
             )
         names[role.name] = name
     return names
 
 
 def _definition(role: Role) -> str:
-    """The role as JSON, secrets masked: labels can be read by everyone who may list containers."""
+    """The role as JSON, with secrets masked: every user of the engine can read labels."""
     return _as_json(role_to_dict(masked(AppDef("", [role])).roles[0], fallback=repr))
 
 
 def _as_json(value: object) -> str:
-    """Compact JSON; what JSON has no type for as text."""
+    """Compact JSON; values of other types become strings."""
     return json.dumps(value, default=str, separators=(",", ":"))
 
 
 def _readable(name: str, value: object) -> str:
-    """The value of one of ``create``'s arguments, for people.
+    """An argument of ``create`` in readable units.
 
     >>> _readable("mem_limit", 1 << 30), _readable("nano_cpus", 1500000000), _readable("ports", {"80/tcp": 80})
     ('1024 MB', '1.5 CPUs', '{"80/tcp":80}')
@@ -232,7 +233,7 @@ def _readable(name: str, value: object) -> str:
 
 
 def _copied(patterns: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables whose names match.
+    """The variables whose names match one of the patterns.
 
     >>> _copied(["NCCL_*"], {"NCCL_DEBUG": "INFO", "HOME": "/"})
     {'NCCL_DEBUG': 'INFO'}
@@ -242,7 +243,7 @@ def _copied(patterns: Iterable[str], environ: Mapping[str, str]) -> dict[str, st
 
 
 def _render_mounts(role: Role) -> dict[str, object]:
-    """``mounts`` and ``devices`` of ``create``: those of the role, and those behind the devices of its resource."""
+    """``mounts`` and ``devices`` of ``create``: the role's mounts, and the device files of its resource's devices."""
     mounts: list[dict[str, object]] = []
     devices: list[str] = []
     for mount in [*role.mounts, *get_device_mounts(role.resource.devices)]:
@@ -260,9 +261,9 @@ def _mount(kind: str, source: str, target: str, *, read_only: bool) -> dict[str,
 
 
 def _render_resource(resource: Resource) -> dict[str, object]:
-    """Limits of a container: CPUs, memory without swap, and all of that memory for ``/dev/shm`` if it needs it.
+    """Limits for CPUs, memory (without swap) and ``/dev/shm``.
 
-    PyTorch's data loaders pass batches through ``/dev/shm``, of which Docker would give 64 MB.
+    ``/dev/shm`` may use all of the memory: PyTorch's data loaders pass batches through it. Docker's default is 64 MB.
     """
     limits: dict[str, object] = {"shm_size": _SHM_BYTES}
     if resource.is_unset:
@@ -275,31 +276,20 @@ def _render_resource(resource: Resource) -> dict[str, object]:
     return limits
 
 
-class _GpuShares:
-    """Hands GPUs out: each replica of a job gets others. A replica that is the only one to ask gets any.
+def _render_gpus(count: int, first: int | None) -> list[dict[str, object]]:
+    """``device_requests`` for GPUs ``first`` to ``first + count - 1``; for any GPUs if ``first`` is None.
 
     ``compute`` and ``utility`` are CUDA and ``nvidia-smi``:
     https://docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/docker-specialized.html#driver-capabilities
     """
-
-    def __init__(self, app: AppDef) -> None:
-        self._alone = sum(role.num_replicas for role in app.roles if role.resource.gpu > 0) == 1
-        self._next = 0
-
-    def take(self, count: int) -> list[dict[str, object]]:
-        """``device_requests`` of the next replica."""
-        if count <= 0:
-            return []
-        capabilities = [["compute", "utility"]]
-        if self._alone:
-            return [{"count": count, "capabilities": capabilities}]
-        ids = [str(i) for i in range(self._next, self._next + count)]
-        self._next += count
-        return [{"device_ids": ids, "capabilities": capabilities}]
+    if count <= 0:
+        return []
+    which = {"count": count} if first is None else {"device_ids": [str(i) for i in range(first, first + count)]}
+    return [{**which, "capabilities": [["compute", "utility"]]}]
 
 
 def _render_retries(most: int, policy: str) -> dict[str, object] | None:
-    """What the engine does by itself: https://docs.docker.com/engine/containers/start-containers-automatically/"""
+    """The engine's restart policy: https://docs.docker.com/engine/containers/start-containers-automatically/"""
     if most <= 0 or policy != REPLICA:
         return None
     return {"Name": "on-failure", "MaximumRetryCount": most}

@@ -1,8 +1,8 @@
-"""Secrets of a container: in a file of its own, which a shell reads that then becomes the program.
+"""Passes secrets to a container in a file, which a shell reads before it executes the program.
 
-Not in its configuration, which ``docker inspect`` shows to everybody. Nor in a tmpfs: that is empty when the engine, or
-a watcher, starts the container again, and nobody may be there by then who knows the values. Where the container is
-never started again, the file is emptied before the program begins.
+They are not in the container's configuration, which ``docker inspect`` shows to every user. A tmpfs would be empty
+after a restart by the engine or a watcher, neither of which has the values. If the container is never restarted, the
+file is emptied before the program starts.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from torchx.schedulers.kit.shell import exports
 from torchx.workspace.images.engine_errors import is_missing
 
 FILE = ".torchx-secrets"
-"""In the root of the container's file system, where no volume hides it."""
+"""In the root of the container's file system, where no volume can hide it."""
 
 _SHELL = "/bin/sh"
 
 
 def command(words: list[str], *, may_restart: bool) -> list[str]:
-    """The words of a program that gets its secrets by the file.
+    """The command that reads the file and executes a program.
 
     >>> command(["python", "train.py"], may_restart=False)[-3:]
     ['torchx', 'python', 'train.py']
@@ -30,7 +30,7 @@ def command(words: list[str], *, may_restart: bool) -> list[str]:
 
 
 def put(container: Any, env: dict[str, str]) -> None:
-    """Writes the file into a container that was created and not started.
+    """Writes the file into a container that has not been started.
 
     Raises:
         BackendError: its image has no shell.
@@ -46,9 +46,9 @@ def put(container: Any, env: dict[str, str]) -> None:
         if not is_missing(e):
             raise
         raise BackendError(
-            f"`{container.name}` cannot be handed its secrets: its image has no `{_SHELL}`",
-            hint=f"use an image with a shell, or other names for: {', '.join(env)}",
+            f"`{container.name}` cannot get its secrets: its image has no `{_SHELL}`",
+            hint=f"use an image with a shell, or do not pass it secrets: {', '.join(env)}",
         ) from e
     text = "\n".join([*exports(env), ""]).encode("utf-8", "surrogateescape")
-    # Whoever the program runs as has to read and to empty it.
+    # The program's user, whichever it is, has to read and empty it.
     container.put_archive("/", archive.small_file(FILE, 0o666, text) + archive.END)

@@ -1,7 +1,7 @@
-"""Whether it is of any use to wait for a container to end after SIGTERM.
+"""Detects containers that SIGTERM would not end, so that nothing waits for the whole grace period in vain.
 
-The engine sends the signal to the container's first process, for which the kernel knows no default: without a handler
-it is lost, and the whole grace period would go by before SIGKILL. A plain ``python train.py`` is such a process.
+The engine signals the container's first process (PID 1), for which the kernel has no default action: without a handler
+the signal is lost. A plain ``python train.py`` is an example.
 https://man7.org/linux/man-pages/man7/pid_namespaces.7.html
 """
 
@@ -10,14 +10,14 @@ from __future__ import annotations
 from typing import Any
 
 _SIGTERM = 1 << 14
-_HEARD = ("SigCgt", "SigIgn", "SigBlk")  # one that ignores it on purpose gets its time
+_HANDLED = ("SigCgt", "SigIgn", "SigBlk")  # a process that ignores it on purpose gets the grace period, too
 
 
 def sigterm_is_lost(details: Any, proc: str = "/proc") -> bool:
-    """Whether SIGTERM is certain to be lost; False where that is not known, as of an engine on another machine.
+    """Whether SIGTERM is certain to be lost; False if not known, as for an engine on another machine.
 
     Args:
-        details: what the engine knows of the container, as ``docker inspect`` prints it.
+        details: what ``docker inspect`` prints of the container.
     """
     state = details.get("State") if isinstance(details, dict) else None
     pid = (state or {}).get("Pid")
@@ -28,10 +28,10 @@ def sigterm_is_lost(details: Any, proc: str = "/proc") -> bool:
         return False
     try:
         with open(f"{proc}/{pid}/cgroup", encoding="utf-8", errors="replace") as f:
-            if container not in f.read():  # another machine's process, or another process by now
+            if container not in f.read():  # a process of another machine, or the pid was reused
                 return False
         with open(f"{proc}/{pid}/status", encoding="utf-8", errors="replace") as f:
             masks = dict(line.split(":", 1) for line in f.read().splitlines() if ":" in line)
-        return masks["NSpid"].split()[-1] == "1" and not any(int(masks[name], 16) & _SIGTERM for name in _HEARD)
+        return masks["NSpid"].split()[-1] == "1" and not any(int(masks[name], 16) & _SIGTERM for name in _HANDLED)
     except (OSError, KeyError, ValueError, IndexError):
         return False

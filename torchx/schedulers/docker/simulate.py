@@ -1,4 +1,4 @@
-"""Faults of containers: what the engine, and the kernel behind it, do to them."""
+"""Simulates faults of containers."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import engine_errors
 
 _WHY_NOT = {
-    "preempt": ("an engine takes nobody's place away", "timeout"),
-    "node": ("the engine's machine is everybody's", "kill"),
+    "preempt": ("an engine does not preempt containers", "timeout"),
+    "node": ("all jobs share the engine's machine", "kill"),
 }
-# All processes but the shell itself and the first one, which no process of its own container can stop.
+# All processes except the shell itself and PID 1, which no process of its own container can stop.
 _STOP = "kill -STOP -1"
-# Endless lines fill the memory. The kernel ends first what has the highest score: what was there before. A share of the
-# memory counts as well, so several fill it, each a part.
+# `tail` buffers an endless line. The OOM killer takes the process with the highest score, so raise that of the job's
+# processes; memory use adds to the score, so spread it over several `tail`s.
 _FILL = """for p in /proc/[0-9]*; do [ $p = /proc/$$ ] || echo 1000 >$p/oom_score_adj; done
 for i in 1 2 3 4 5 6 7 8; do tail /dev/zero & done
 wait"""
 
 
 def simulation(client: Any, job: Job, fault: str, replica: tuple[str, int]) -> Simulation:
-    """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
+    """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
     if fault in _WHY_NOT:
         why, instead = _WHY_NOT[fault]
         raise cannot("local_docker", fault, why, instead=instead)
     if fault == "timeout":
         live = [c for c in job.containers if not is_terminal(c.state)]
         what = "its container is" if len(live) == 1 else f"its {len(live)} containers are"
-        return Simulation(f"{what} ended, as at the job's time limit", partial(_expire, client, job, live))
+        return Simulation(f"{what} stopped, as at the job's time limit", partial(_expire, client, job, live))
     container = job.need(*replica)
     if container.state is not AppState.RUNNING:
         raise BackendError(f"container {container.name} does not run just now")
     if fault == "kill":
         says, make = "gets SIGKILL", partial(_signal, client, container, "SIGKILL")
     elif fault == "hang":
-        says, make = "gets SIGSTOP, all of its processes", partial(_hang, client, container)
+        says, make = "has all of its processes stopped by SIGSTOP", partial(_hang, client, container)
     else:
-        with engine_errors(f"container {container.name} cannot be looked at"):
+        with engine_errors(f"container {container.name} cannot be inspected"):
             limit = client.api.inspect_container(container.id)["HostConfig"].get("Memory") or 0
         if not limit:
             raise NotSupportedError(
-                f"container {container.name} has no limit of its memory, and nobody fills that of the machine",
+                f"container {container.name} has no memory limit, and filling the machine's memory would affect others",
                 hint="submit the job with `--memMB`",
             )
         says, make = f"has its {limit >> 20} MB filled up, from inside", partial(_inside, client, container, _FILL)
@@ -78,7 +78,7 @@ def _hang(client: Any, container: Container) -> None:
 
 
 def _inside(client: Any, container: Container, script: str) -> None:
-    """Runs a line of the shell in the container, and does not wait for its end."""
+    """Starts a shell script in the container, and does not wait for it."""
     with engine_errors(f"nothing can be run in container {container.name}"):
         made = client.api.exec_create(container.id, ["sh", "-c", script], user="root")
         client.api.exec_start(made["Id"], detach=True)

@@ -1,15 +1,14 @@
-"""The process that stays beside a job in containers: ends the others when a replica has failed, starts gangs again.
+"""The watcher process of a job in containers: stops the other replicas after a failure, and restarts gangs.
 
-Run as ``python -I -S watcher.py APP_ID SECONDS WAIT``, with the engine's address in the environment and a pipe as
-stdin; see :mod:`watchers` for the other end. Between two samples of what containers use lie so many seconds (0: none
-are taken), and so many pass until it begins. The pipe says ``go`` when the job is submitted; if it is closed without
-that, the submission was killed, and what there is of the job is ended. Behind ``go`` stands the program that sends the
-job's notices, if somebody wants to hear of its end: the watcher becomes it. It leaves the caller's session at once.
+:mod:`watchers` runs it as ``python -I -S watcher.py APP_ID SAMPLE_S DELAY_S``, with the engine's address in the
+environment: SAMPLE_S is the interval of resource samples (0: none), and DELAY_S the delay before it starts. It detaches
+from the caller's session at once. The caller writes ``go`` to its stdin once the job is submitted; if stdin is closed
+without it, the submission was killed, and the watcher cancels the job. The program that sends the job's notices, if
+any, follows ``go``: the watcher executes it at the end.
 
-It owns nothing: what the engine lists and what the containers' names say decides (:mod:`gangs`), so another one may
-take its work up at any point. A name in the kernel, which goes with the process, sees to it that there is but one. It
-holds no secret and no file, looks at the job after each event that the engine reports, and now and then, outlives
-restarts of the engine, and is gone when nothing of the job runs any more.
+It has no state of its own: the engine's list and the containers' names decide (:mod:`gangs`), so another watcher can
+continue at any point. A lock that the kernel releases with the process ensures that there is only one. It checks the
+job after each event of the engine and at intervals, survives restarts of the engine, and exits when the job is over.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ import sys
 from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
-    if os.fork():  # nobody is to wait for us; first of all, for the caller waits for this one
+    if os.fork():  # detach before anything else: the caller waits for the parent
         os._exit(0)
     os.setsid()
     import time
 
-    time.sleep(float(sys.argv[3]))  # until it is due, nothing more is loaded: most jobs are over by then
-    # Isolated as it runs, it sees only the standard library: this package comes last, so that it can hide none of it.
+    time.sleep(float(sys.argv[3]))  # before the other imports, for most jobs are over by then
+    # `-I -S` leaves only the standard library on the path. Append torchx last, so that it cannot shadow any of it.
     _root = os.path.abspath(__file__)
     for _ in range(4):
         _root = os.path.dirname(_root)
@@ -51,18 +50,18 @@ if TYPE_CHECKING:
     from torchx.schedulers.docker.metrics import ContainersSampler
 
 LOOK_S = 30.0
-"""The job is looked at this often even when the engine reports no event."""
+"""Interval of checks without events."""
 GIVE_UP_S = 600.0
-"""An engine that has not answered for so long has ended its containers; who asks for the job starts another watcher."""
+"""The watcher exits if the engine has not answered for this long. A later ``status`` starts another one."""
 
-_LAG_S = 10.0  # an engine reports an end, takes the container off its network, and lists it as ended only then
-_SETTLE_S = 2.0  # Podman lists a container as ended that it is about to start again
+_LAG_S = 10.0  # an engine reports an exit, disconnects the container from its network, and only then lists it as exited
+_SETTLE_S = 2.0  # Podman lists a container as exited that it is about to restart
 _ANSWER_S = 60.0
 _ENDS = ("die", "died", "destroy", "remove")
 
 
 def may_start_again(app_id: str) -> bool:
-    """Asks the policy of a job that has failed, in a process that has all of Python's packages."""
+    """Evaluates the retry policy of a failed job, in a process that has all installed packages."""
     from torchx.schedulers.kit.attempts import program
     from torchx.supervisor import again
 
@@ -70,15 +69,13 @@ def may_start_again(app_id: str) -> bool:
 
 
 class Watcher:
-    """Sees one job through to its end.
+    """Watches one job until it is over.
 
     Args:
-        sleep: waits for so many seconds.
-        clock: seconds, from wherever.
-        may_start_again: asks the policy of a job that has failed.
-        at_end: the program that sends the job's notices; it is also run when the job is silent.
-        sample_s: seconds between two samples of what containers use; 0: none are taken.
-        first_s: seconds until the first one; None: as many.
+        may_start_again: evaluates the retry policy of a failed job.
+        at_end: the program that sends the job's notices; it also runs when the job becomes silent.
+        sample_s: seconds between two samples of resource usage; 0: no samples.
+        first_s: seconds until the first sample; None: ``sample_s``.
     """
 
     def __init__(
@@ -104,12 +101,12 @@ class Watcher:
         self._sampler: ContainersSampler | None = None
         self._watchdog: ContainersWatchdog | None = None
         self._labels = [f"{LABEL_APP_ID}={app_id}"]
-        self._ended: dict[str, float] = {}  # containers that are said to have ended -> when we heard of it
-        self._began: dict[int, float] = {}  # the attempts that have a time limit -> when they began, by our clock
-        self._failed: dict[str, float] = {}  # those that the engine may start again -> when we saw them ended
+        self._ended: dict[str, float] = {}  # container id -> when an event reported its exit
+        self._began: dict[int, float] = {}  # attempt with a time limit -> when it began, by our clock
+        self._failed: dict[str, float] = {}  # container id -> when we saw that it failed
 
     def run(self) -> None:
-        """Return when the job is over, or when there is no engine any more."""
+        """Returns when the job is over, or when the engine is gone."""
         heard = self.clock()
         attempt = 0
         while True:
@@ -119,7 +116,7 @@ class Watcher:
                     return
                 with closing(self._listen(job)) as events:
                     attempt = 0
-                    self._see_through(events)
+                    self._watch(events)
                     return
             except (OSError, RefusedError, ValueError):
                 now = self.clock()
@@ -130,7 +127,7 @@ class Watcher:
             attempt += 1
 
     def end_all(self) -> None:
-        """End the job as it is, and mark it as cancelled."""
+        """Cancels the job."""
         for attempt in range(10):
             try:
                 job = self._job()
@@ -140,10 +137,8 @@ class Watcher:
                 pass
             self.sleep(0.2 * 1.5**attempt)
 
-    # -- looking ---------------------------------------------------------------------------------
-
     def _listen(self, job: Job) -> Events:
-        # From the job's beginning on: an engine begins to listen for us some time after it has answered.
+        # Since the job's creation: an engine answers some time before it begins to record events for the stream.
         since = min(c.created for c in job.containers)
         return self.engine.events({"type": ["container"], "event": [*_ENDS, "start"], "label": self._labels}, since)
 
@@ -151,38 +146,38 @@ class Watcher:
         filters = json.dumps({"label": self._labels})
         return jobs_of(self.engine.get("/containers/json", {"all": 1, "filters": filters})).get(self.app_id)
 
-    def _see_through(self, events: Events) -> None:
+    def _watch(self, events: Events) -> None:
         before: object = None
         repeats = 0
         while True:
             job = self._job()
             if job is None:
                 return
-            patience = self._lag(job)
+            wait_s = self._lag_s(job)
             step = gangs.next_step(job)
             if step:
-                patience = min(patience, self._settling(job))
-                if patience == LOOK_S:
+                wait_s = min(wait_s, self._settle_s(job))
+                if wait_s == LOOK_S:
                     self._do(job, step)
                     task = [(c.id, c.mark) for c in step.stop or step.end or step.again or job.containers]
                     repeats = repeats + 1 if task == before else 0
                     before = task
                     if not repeats:
                         continue
-                    # The engine refuses, or has not got through with it yet.
-                    patience = min(0.05 * 1.5 ** min(repeats, 20), LOOK_S)
+                    # The engine refuses the step, or has not completed it yet.
+                    wait_s = min(0.05 * 1.5 ** min(repeats, 20), LOOK_S)
             elif all(is_terminal(c.state) for c in job.containers):
                 return
-            elif (left := self._time_left(job)) <= 0:
+            elif (left_s := self._time_left_s(job)) <= 0:
                 self._end_attempt(job, late=True)
                 continue
-            elif (due := self._silence(job)) <= 0:
+            elif (silence_s := self._watch_silence(job)) <= 0:
                 continue
             else:
-                patience = min(patience, left, due, self._sampled(job))
-            self._hear(events.wait(patience))
+                wait_s = min(wait_s, left_s, silence_s, self._sample(job))
+            self._take(events.wait(wait_s))
 
-    def _hear(self, events: Iterable[dict[str, object]]) -> None:
+    def _take(self, events: Iterable[dict[str, object]]) -> None:
         for event in events:
             actor = event.get("Actor")
             container = str(event.get("id") or (actor.get("ID") if isinstance(actor, dict) else ""))
@@ -191,15 +186,15 @@ class Watcher:
             else:
                 self._ended.pop(container, None)
 
-    def _lag(self, job: Job) -> float:
-        """How long to wait until looking again: soon, where the list does not say yet what an event has said."""
+    def _lag_s(self, job: Job) -> float:
+        """Seconds until the next check: few, while the list does not show an exit that an event has reported."""
         now = self.clock()
         running = {c.id for c in job.containers if c.raw == "running"}
         self._ended = {c: at for c, at in self._ended.items() if c in running and now - at < _LAG_S}
         return min((0.02 + (now - at) / 4 for at in self._ended.values()), default=LOOK_S)
 
-    def _time_left(self, job: Job) -> float:
-        """Seconds until the attempt has reached its time limit."""
+    def _time_left_s(self, job: Job) -> float:
+        """Seconds until the attempt reaches its time limit."""
         limit = gangs.rules_of(job).timeout
         if not limit:
             return LOOK_S
@@ -213,8 +208,8 @@ class Watcher:
             self._began[attempt] = self.clock() - max(time.time() - started, 0.0)
         return self._began[attempt] + parse_timeout(limit) - self.clock()
 
-    def _silence(self, job: Job) -> float:
-        """Seconds until somebody is to look whether the job is silent; none when it was, and is being ended for it."""
+    def _watch_silence(self, job: Job) -> float:
+        """Stops the attempt if it is silent. Returns the seconds until the next check; 0 if it was stopped."""
         wish = gangs.rules_of(job).watchdog
         if not wish:
             return LOOK_S
@@ -222,21 +217,21 @@ class Watcher:
             from torchx.schedulers.docker.hangs import ContainersWatchdog
 
             self._watchdog = ContainersWatchdog(self.engine, self.app_id, wish)
-        dog = self._watchdog
+        watchdog = self._watchdog
         _reap()
-        said, due = dog.look(job, self.clock())
-        if said and dog.silent:
+        finding, due = watchdog.look(job, self.clock())
+        if finding and watchdog.silent:
             if self.at_end:
                 from torchx.supervisor.at_end import spawn
 
-                spawn(self.at_end, f"{self.clock():.0f}")  # who sends notices looks whether one of a hang is due
-            if dog.action != "stacks":
-                self._end_attempt(job, late=True, silent=True, final=dog.action == "cancel")
+                spawn(self.at_end, f"{self.clock():.0f}")  # it checks whether a notice of a hang is due
+            if watchdog.action != "stacks":
+                self._end_attempt(job, late=True, silent=True, final=watchdog.action == "cancel")
                 return 0.0
         return max(due - self.clock(), 0.01)
 
-    def _sampled(self, job: Job) -> float:
-        """Takes samples of what containers use, if it is time to; seconds until it is again."""
+    def _sample(self, job: Job) -> float:
+        """Samples the resource usage if it is due. Returns the seconds until the next sample."""
         if self.clock() >= self._sample_due:
             from torchx.schedulers.docker.metrics import ContainersSampler
 
@@ -244,8 +239,8 @@ class Watcher:
             self._sample_due = self.clock() + max(self._sample_s, self._sampler.look(job))
         return max(self._sample_due - self.clock(), 0.01)
 
-    def _settling(self, job: Job) -> float:
-        """How long to wait until looking again, where the engine may yet start a failed replica by itself."""
+    def _settle_s(self, job: Job) -> float:
+        """Seconds until the next check: few, while the engine may restart a failed replica by itself."""
         now = self.clock()
         retries = gangs.rules_of(job).retries
         failed = [c for c in job.containers if c.state is AppState.FAILED and not c.mark.cancelled]
@@ -263,8 +258,6 @@ class Watcher:
         except RefusedError:  # it was removed
             return sys.maxsize
 
-    # -- doing -----------------------------------------------------------------------------------
-
     def _do(self, job: Job, step: gangs.Step) -> None:
         if step.stop:
             self._stop(job, step.stop)
@@ -279,51 +272,51 @@ class Watcher:
             self._rename((c, replace(c.mark, final=True)) for c in job.containers)
 
     def _end_attempt(self, job: Job, **mark: bool) -> None:
-        """Ends what runs, for a reason that is not the replicas'."""
-        late = [c for c in job.containers if not is_terminal(c.state)]
-        self._rename((c, replace(c.mark, **mark)) for c in late)
-        self._end(job, late)
+        """Marks and stops all running containers."""
+        live = [c for c in job.containers if not is_terminal(c.state)]
+        self._rename((c, replace(c.mark, **mark)) for c in live)
+        self._end(job, live)
 
     def _stop(self, job: Job, which: list[Container]) -> bool:
-        """Ends containers, and marks them as cancelled first. False: not all of them could be."""
+        """Marks containers as cancelled, and stops them. Returns whether all were stopped."""
         self._rename((c, replace(c.mark, cancelled=True)) for c in which)
         return self._end(job, which)
 
     def _again(self, job: Job, step: gangs.Step) -> bool:
-        """Starts containers again once all have ended. False: it is to be tried again."""
+        """Stops and restarts containers. Returns False if it has to be retried."""
         by_failure = sorted(step.again, key=lambda c: c.state is not AppState.FAILED)
-        # From the first of these on the decision stands, and counts, whoever carries it out.
+        # The first mark makes the decision final, whichever watcher carries it out.
         if not self._rename((c, step.mark(c, due=True)) for c in by_failure[:1]):
             return False
         self._rename((c, step.mark(c, due=True)) for c in by_failure[1:])
         if not self._end(job, [c for c in step.again if not is_terminal(c.state)]):
             return False
         ids = {c.id for c in step.again}
-        for first in (True, False):  # the others look for its name at once
+        for first in (True, False):  # replicas 0 first: the others resolve their names as soon as they start
             fresh = self._job()
             if fresh is None or any(c.mark.cancelled for c in fresh.containers):
                 return True
             due = [c for c in fresh.containers if c.id in ids and c.mark.due and (c.k == 0) is first]
-            answers = self.engine.post((f"/containers/{_called(c)}/start" for c in due), timeout_s=_ANSWER_S)
+            answers = self.engine.post((f"/containers/{_full_name(c)}/start" for c in due), timeout_s=_ANSWER_S)
             for container in due:
                 self._ended.pop(container.id, None)
-            # One that could not be started has failed; only where nobody has answered it is tried again.
+            # A container that the engine refuses to start has failed; retry only if there was no response.
             answered = {c.id for c, answer in zip(due, answers, strict=True) if answer}
-            self._settle(step, answered)
+            self._remove_due(step, answered)
             if len(answered) < len(due):
                 return False
         return True
 
-    def _settle(self, step: gangs.Step, started: set[str]) -> None:
+    def _remove_due(self, step: gangs.Step, started: set[str]) -> None:
         fresh = self._job()
         found = fresh.containers if fresh else []
         if not any(c.mark.cancelled for c in found):
             self._rename((c, step.mark(c, due=False)) for c in found if c.id in started)
 
     def _rename(self, which: Iterable[tuple[Container, Mark]]) -> bool:
-        """False: not all of them could be, as when somebody has cancelled the job since it was looked at."""
+        """Changes marks. Returns whether all were changed: a concurrent cancel, for example, prevents it."""
         wanted = [(c, join(c.name, mark)) for c, mark in which if mark != c.mark]
-        answers = self.engine.post(target(f"/containers/{_called(c)}/rename", {"name": name}) for c, name in wanted)
+        answers = self.engine.post(target(f"/containers/{_full_name(c)}/rename", {"name": name}) for c, name in wanted)
         return all(answer == 204 for answer in answers)
 
     def _end(self, job: Job, which: list[Container]) -> bool:
@@ -340,7 +333,7 @@ class Watcher:
 
 
 def _reap() -> None:
-    """Lets go of programs that have ended; others of this process wait for theirs themselves."""
+    """Reaps child processes that have ended."""
     try:
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
@@ -348,33 +341,33 @@ def _reap() -> None:
         pass
 
 
-def _called(container: Container) -> str:
-    """What the engine calls it, unless its marks have changed since it was listed: then it does not find it."""
+def _full_name(container: Container) -> str:
+    """Its name when it was listed. A request by this name fails if its marks have changed since, unlike one by id."""
     return join(container.name, container.mark)
 
 
 def main() -> None:
-    """See to the job of the command line."""
+    """Watches the job named on the command line."""
     app_id = sys.argv[1]
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE):
         signal.signal(number, signal.SIG_IGN)
     os.chdir("/")
-    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # what the caller let us inherit
+    os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # inherited from the caller
     lock = hold(app_id)
-    for _ in range(2):  # somebody may just be asking whether there is one
+    for _ in range(2):  # `watchers.lives` may hold it for a moment
         if lock is None:
             time.sleep(0.05)
             lock = hold(app_id)
     if lock is None:
         return
     with open(0, "rb", closefd=False) as pipe:
-        said = pipe.read()
+        message = pipe.read()
     os.dup2(1, 0)
-    at_end = said[len(b"go") :]
-    every_s, waited_s = map(float, sys.argv[2:4])
-    first_s = 0.0 if waited_s else None
-    watcher = Watcher(EngineHttp(os.environ), app_id, at_end=at_end, sample_s=every_s, first_s=first_s)
-    if not said.startswith(b"go"):
+    at_end = message[len(b"go") :]
+    sample_s, delay_s = map(float, sys.argv[2:4])
+    first_s = 0.0 if delay_s else None
+    watcher = Watcher(EngineHttp(os.environ), app_id, at_end=at_end, sample_s=sample_s, first_s=first_s)
+    if not message.startswith(b"go"):
         job = watcher._job()
         submitted = job is not None and len(job.containers) == sum(count for _, count, _ in job.sizes())
         if job is None or not submitted or any(c.state is AppState.SUBMITTED for c in job.containers):

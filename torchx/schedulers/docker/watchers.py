@@ -1,4 +1,4 @@
-"""How a job gets its watcher: one at a time, started by whoever submits the job, or finds it without."""
+"""Starts the watcher of a job, and holds the lock that ensures there is only one."""
 
 from __future__ import annotations
 
@@ -14,42 +14,42 @@ from torchx.settings import SAMPLE_S
 if TYPE_CHECKING:
     import subprocess
 
-# All that its own start, or the way to the engine, may need. Not the rest: it would keep the caller's secrets.
+# All that it needs to start and to reach the engine. No other variables: they may hold secrets of the caller.
 _KEPT_ENVIRONMENT = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "TMPDIR"),
     *ENVIRONMENT,
     *("HOME", "USER", "SSH_AUTH_SOCK", "PYTHONPATH"),
 )
-_HAS_NAMES = sys.platform == "linux"  # sockets whose names are in no file system
+_HAS_NAMES = sys.platform == "linux"  # abstract socket names, which are in no file system
 
 
 class Starting:
-    """A watcher that waits until its job is submitted; :meth:`go` or :meth:`drop` it."""
+    """A watcher that waits for the submission of its job: call :meth:`go` or :meth:`drop`."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
     def go(self, at_end: bytes = b"") -> None:
-        """The job is submitted.
+        """Reports that the job is submitted.
 
         Args:
-            at_end: the program that is run when it has ended, as :func:`torchx.supervisor.at_end.parts` reads it.
+            at_end: the program to run when the job has ended, as :func:`torchx.supervisor.at_end.parts` parses it.
         """
-        # What it has started stays; or it has ended, for there is a watcher already.
+        # This process has forked the watcher, and ends at once.
         self._process.communicate(b"go" + at_end)
 
     def drop(self) -> None:
-        """Let go of it, and of what there is of the job: that is ended."""
+        """Makes the watcher cancel what was submitted of the job."""
         self._process.communicate()
 
 
 def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *, later: bool = False) -> Starting:
-    """Start a watcher. It ends at once if the job has one.
+    """Starts a watcher. It exits at once if the job already has one.
 
     Args:
-        environ: says where the engine is.
-        every_s: seconds between two samples of what containers use; 0: none are taken.
-        later: it is there for samples alone, and does nothing until the first one is due.
+        environ: environment with the engine's address.
+        every_s: seconds between two samples of resource usage; 0: no samples.
+        later: it only takes samples, and sleeps until the first one is due.
 
     Raises:
         OSError: no process can be started.
@@ -64,10 +64,10 @@ def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *,
 
 
 def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """The environment that leads a watcher to the engine; None when only this program can reach it.
+    """The environment by which a watcher reaches the engine; None if only this process can reach it.
 
     Args:
-        given: the client that a program has made by itself; None: it is made from the environment.
+        given: the client that the calling program has passed; None: it is created from the environment.
     """
     found = dict(environ)
     if given is not None:
@@ -84,7 +84,7 @@ def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[st
 
 
 def place() -> str:
-    """Where there is one lock for a job: this machine, or this container in it."""
+    """Identifies the scope of the lock: this machine, or a network namespace on it."""
     try:
         network = os.stat("/proc/self/ns/net").st_ino if _HAS_NAMES else 0
     except OSError:
@@ -93,7 +93,7 @@ def place() -> str:
 
 
 def lives(app_id: str) -> bool:
-    """Whether the job has a watcher, here."""
+    """Whether the job has a watcher at this :func:`place`."""
     if not _HAS_NAMES:
         lock = _held_file(app_id)
         if lock is not None:
@@ -108,7 +108,7 @@ def lives(app_id: str) -> bool:
 
 
 def hold(app_id: str) -> socket.socket | _File | None:
-    """The right to be the job's watcher, until it is closed or this process ends; None while another one has it."""
+    """Acquires the lock of a job's watcher, until it is closed or the process ends; None if it is held already."""
     if not _HAS_NAMES:
         return _held_file(app_id)
     lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -125,7 +125,7 @@ def _name(app_id: str) -> str:
 
 
 class _File:
-    """A lock on a file that is removed with it."""
+    """A locked file, which is removed when it is closed."""
 
     def __init__(self, path: str, fd: int) -> None:
         self._path = path
@@ -152,7 +152,7 @@ def _held_file(app_id: str) -> _File | None:
             if os.stat(path).st_ino == os.fstat(fd).st_ino:
                 return _File(path, fd)
         except FileNotFoundError:
-            pass  # its holder has just removed it
+            pass  # the previous holder has just removed it
         except OSError:
             os.close(fd)
             return None
