@@ -9,7 +9,7 @@ import pytest
 
 from tests.supervisor.forks import GUARDIAN, Gate, forked, request, role, state
 from torchx.supervisor.limit import Limit
-from torchx.supervisor.reader import tell
+from torchx.supervisor.reader import send_command
 from torchx.supervisor.supervise import Supervisor
 
 SAVES = 'while ! test -e "$ASK"; do sleep 0.02; done; touch "$DONE"; sleep 600'
@@ -110,7 +110,7 @@ def test_a_checkpoint_that_is_written_ends_the_wait(job, tmp_path, up) -> None:
     limit = {"seconds": 3600, "text": "1h", "early_s": 600, "ask": env["ASK"], "progress": env["DONE"]}
     with _run(job, role(f"{up.pass_on}; {SAVES}"), limit=limit, env=env) as fork:
         up.reached()
-        assert tell(job, "expire")
+        assert send_command(job, "expire")
         assert fork.end() == 0
     assert (state(job).kind, state(job).msg) == ("timeout", "it reached its time limit (simulated)")
     assert os.path.exists(env["DONE"])
@@ -122,9 +122,9 @@ def test_a_job_that_is_ending_is_not_preempted_too(job, tmp_path, up) -> None:
     script = f"trap 'echo heard; {up.pass_on}; {gate.wait}; exit 3' TERM; {up.pass_on}; while :; do sleep 0.05; done"
     with _run(job, role(script), limit={}) as fork:
         up.reached()
-        assert tell(job, "cancel")
+        assert send_command(job, "cancel")
         up.reached()
-        assert tell(job, "preempt")
+        assert send_command(job, "preempt")
         gate.open()
         assert fork.end() == 0
     assert (state(job).state, state(job).kind) == ("CANCELLED", "")
@@ -135,7 +135,7 @@ def test_preemption_has_a_class(job, up) -> None:
     """Where nothing starts it again the job has failed, and is not called cancelled."""
     with _run(job, role(f"{up.pass_on}; exec sleep 600"), limit={}) as fork:
         up.reached()
-        assert tell(job, "preempt")
+        assert send_command(job, "preempt")
         assert fork.end() == 0
     assert (state(job).state, state(job).kind, state(job).msg) == (
         "FAILED",

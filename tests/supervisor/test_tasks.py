@@ -12,7 +12,7 @@ import pytest
 from tests.supervisor.forks import eventually
 from torchx.supervisor import proctree, task_guard
 from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, task_log
-from torchx.supervisor.reader import JobReader, ask_to_cancel, has_supervisor, tell
+from torchx.supervisor.reader import JobReader, ask_to_cancel, has_supervisor, send_command
 from torchx.supervisor.statefile import PENDING, RUNNING, TASKS, JobState, StateWriter, read_state
 from torchx.supervisor.task_client import TAKEN, TasksError, resume, start
 from torchx.supervisor.tasks import TaskSupervisor
@@ -178,13 +178,13 @@ def test_cancel_one_task(sweep: Sweep) -> None:
     """The others run; the sweep that lacks one is CANCELLED, not FAILED."""
     sweep.start(3, width=1)
     eventually(lambda: sweep.witnesses() == [0])
-    assert tell(sweep.folder, "cancel 0")
-    assert tell(sweep.folder, "cancel 2")
+    assert send_command(sweep.folder, "cancel 0")
+    assert send_command(sweep.folder, "cancel 2")
     eventually(lambda: sweep.states()[0] == sweep.states()[2] == "CANCELLED")
     sweep.go.touch()
     assert sweep.ended().state == "CANCELLED"
     assert (sweep.states(), sweep.witnesses()) == (["CANCELLED", "SUCCEEDED", "CANCELLED"], [0, 1])
-    eventually(lambda: not tell(sweep.folder, "cancel 1"))
+    eventually(lambda: not send_command(sweep.folder, "cancel 1"))
 
 
 def test_what_a_task_leaves_behind_is_ended(sweep: Sweep) -> None:

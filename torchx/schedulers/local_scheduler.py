@@ -23,7 +23,7 @@ from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, dele
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
-from torchx.supervisor.reader import ask_to_cancel, tell, wait_for_end
+from torchx.supervisor.reader import ask_to_cancel, send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
 from torchx.util.reexports import reexports
@@ -354,7 +354,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def cancel_task(self, app_id: str, number: int) -> None:
         if (job := self._find(app_id)) is not None:
-            tell(job.folder, f"cancel {number}")
+            send_command(job.folder, f"cancel {number}")
 
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""

@@ -1,4 +1,4 @@
-"""Whether a job that has failed is started again, where its request names a program that says so."""
+"""Asks the program named in a job's request whether to restart the failed job."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PATIENCE_S = 60.0
 
 
 def may_start_again(argv: list[str], env: dict[str, str]) -> bool:
-    """Runs the program: exit code 0 is yes. Anything else, or no end within a minute, is no.
+    """Runs the program. True if it exits with 0 within a minute.
 
     >>> may_start_again(["/bin/true"], {}), may_start_again(["/bin/false"], {}), may_start_again(["/no/such"], {})
     (True, False, False)

@@ -1,4 +1,4 @@
-"""The program that is started when a job has ended, where the job's folder names one."""
+"""Starts the program that a job's folder names for the end of the job."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from torchx.supervisor.layout import AT_END_FILE
 from torchx.supervisor.statefile import StateFileError, read_bytes
 
 ALARM = "TORCHX_ALARM"
-_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)  # by our own processes
+_IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)  # in our own processes
 
 
 def start(folder: str, alarm: str = "") -> int:
-    """Starts it, in a session of its own; returns its pid, 0 when there is none.
+    """Starts the program in a new session and returns its pid; 0 if the job has none or it cannot be started.
 
-    The file has its arguments, an empty one, and its environment, each with a NUL at its end.
+    The file contains the arguments, an empty string, and the environment, each terminated by NUL.
 
     >>> start("/no/such/folder")
     0
@@ -28,10 +28,10 @@ def start(folder: str, alarm: str = "") -> int:
 
 
 def spawn(words: bytes, alarm: str = "") -> int:
-    """Starts the program that the content of such a file names; returns as :func:`start` does.
+    """Like :func:`start`, for the content of such a file.
 
     Args:
-        alarm: for which of several it is started; empty: for none.
+        alarm: identifies the alarm of the watchdog for which it is started; empty: the job has ended.
     """
     try:
         argv, env = parts(words)
@@ -43,7 +43,7 @@ def spawn(words: bytes, alarm: str = "") -> int:
 
 
 def is_it(folder: str, pid: int) -> bool:
-    """Whether a process is the program of this job: it goes on when who started it is killed.
+    """Whether a process is this program of the job, which keeps running if the process that started it is killed.
 
     >>> is_it("/no/such/folder", 1)
     False
@@ -56,7 +56,7 @@ def is_it(folder: str, pid: int) -> bool:
 
 
 def parts(words: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
-    r"""Arguments and environment of the program.
+    r"""Parses the arguments and the environment of the program.
 
     >>> parts(b"/bin/echo\0x\0\0A=1\0")
     ([b'/bin/echo', b'x'], {b'A': b'1'})
@@ -67,15 +67,15 @@ def parts(words: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
 
 
 def become(words: bytes) -> None:
-    """The program takes the place of this process, which has nothing else to do."""
+    """Replaces this process by the program."""
     argv, env = parts(words)
     for number in _IGNORED:
         signal.signal(number, signal.SIG_DFL)
-    os.execve(argv[0], argv, env)  # noqa: S606  # of whoever submitted the job
+    os.execve(argv[0], argv, env)  # noqa: S606  # chosen by the user who submitted the job
 
 
 def run(folder: str) -> None:
-    """Starts it, and waits for its end: whoever started it may be all that keeps it alive."""
+    """Starts the program and waits for it, since it might be killed when this process exits."""
     pid = start(folder)
     if pid:
         with suppress(ChildProcessError):

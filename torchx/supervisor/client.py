@@ -1,4 +1,4 @@
-"""How a program hands local jobs to its launcher; the launcher is started with the first one."""
+"""Hands local jobs over to the launcher, which is started with the first job."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ ANSWER_S = 60.0
 
 
 class LauncherError(RuntimeError):
-    """The launcher refused the job, or is gone and cannot be started."""
+    """The launcher rejected the job, or it died and cannot be restarted."""
 
 
 class LauncherClient:
-    """One launcher for all jobs of this process. Safe to use from several threads, and after a fork."""
+    """The launcher of all jobs of this process. Thread-safe, and safe to use after a fork."""
 
     def __init__(self) -> None:
         self._lock = _thread.allocate_lock()
@@ -38,13 +38,13 @@ class LauncherClient:
         self._awaited = b""
 
     def start(self) -> None:
-        """Start the launcher if there is none. It gets ready while the caller goes on."""
+        """Start the launcher if it does not run, without waiting for it."""
         self._forget_parent()
         with self._lock:
             self._start()
 
     def _forget_parent(self) -> None:
-        if self._process not in (0, os.getpid()):  # we are a fork: the launcher is our parent's, and so may the lock be
+        if self._process not in (0, os.getpid()):  # after a fork: the launcher, and perhaps the lock, are the parent's
             self._lock = _thread.allocate_lock()
             self._drop()
             self._process = 0
@@ -74,13 +74,13 @@ class LauncherClient:
         self._process = os.getpid()
 
     def submit(self, request: dict[str, Any], meanwhile: Callable[[], None] | None = None) -> None:
-        """Hand a job over; returns when its supervisor has taken it.
+        """Hand a job over and wait until its supervisor has accepted it.
 
         Args:
-            meanwhile: called while the supervisor sets itself up.
+            meanwhile: called while the supervisor starts.
 
         Raises:
-            LauncherError: the job was not taken, and does not run.
+            LauncherError: the job was rejected and does not run.
         """
         body = marshal.dumps(request, 2)
         message = MAGIC + len(body).to_bytes(8, "big") + body
@@ -88,20 +88,20 @@ class LauncherClient:
         self._forget_parent()
         with self._lock:
             self._awaited = os.fsencode(os.path.basename(request["job"]))
-            in_doubt = False  # whether the request of an earlier attempt may still be taken
+            in_doubt = False  # whether the request of an earlier attempt may still be accepted
             for last in (False, True):
                 self._start()
                 try:
                     answer = self._exchange(message, meanwhile)
                     meanwhile = None
                 except BaseException:
-                    self._drop()  # a late answer must not be taken for that to the next request
+                    self._drop()  # or a late response would be taken for that to the next request
                     raise
                 if answer.startswith(b"K") or (answer.startswith(b"E") and in_doubt and os.path.exists(fifo)):
                     return
                 if answer.startswith(b"E"):
                     raise LauncherError(answer[1:].decode("utf-8", "replace").strip())
-                # Nobody will answer. A supervisor starts nothing before it has, and takes no job that has a FIFO.
+                # No response will come. A supervisor starts nothing before its response, and takes no job with a FIFO.
                 if len(answer) <= 1:
                     self._drop()
                     if has_supervisor(request["job"]):
@@ -114,15 +114,15 @@ class LauncherClient:
                         _unlink(path)
 
     def close(self) -> None:
-        """Let go of the launcher; it ends when the last of its jobs does."""
+        """Disconnect from the launcher, which exits when its last job has ended."""
         if self._process == os.getpid():
             self._drop()
 
     def _exchange(self, message: bytes, meanwhile: Callable[[], None] | None) -> bytes:
-        """The answer to a message; empty when the launcher is gone.
+        """Send a message and return the response; empty if the launcher is gone.
 
-        It is ``K`` when the job was taken, ``E`` and why when it was not, ``D`` and the name of its folder when the
-        supervisor was killed that had taken it, and ``D`` when one was of which nobody knows whether it had.
+        ``K``: the job was accepted. ``E`` and a reason: it was rejected. ``D`` and the name of the job's folder: the
+        supervisor that had read the request was killed. ``D`` alone: a supervisor was killed that may have read it.
         """
         view = memoryview(message)
         try:
@@ -143,11 +143,11 @@ class LauncherClient:
             answer = os.read(self._answers, 1 << 16)
             if not answer:
                 break
-            while answer.startswith(DIED):  # of which an old one may still be there
+            while answer.startswith(DIED):  # may be about an earlier job
                 line, _, answer = answer.partition(b"\n")
                 if line in (DIED, DIED + self._awaited):
                     died = line
-        if self._starter:  # it has forked the launcher proper, and ended, long ago
+        if self._starter:  # it forked the launcher itself and exited
             _reap(self._starter)
             self._starter = 0
         return answer or died
@@ -163,11 +163,11 @@ class LauncherClient:
 
 
 shared = LauncherClient()
-"""The launcher of this process. It ends with the process, or after its last job."""
+"""The launcher of this process. It exits with the process, or after its last job."""
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe whose ends are not 0, 1 or 2, even where the caller has closed those."""
+    """A pipe whose ends are not 0, 1 or 2, even if the caller has closed those."""
     import fcntl
 
     ends = list(os.pipe())

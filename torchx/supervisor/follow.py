@@ -1,8 +1,8 @@
-"""Makes ``combined.log`` and the time index of one replica out of what it writes.
+"""Writes ``combined.log`` and the time index of one replica.
 
-The replica writes ``stdout.log`` and ``stderr.log`` itself. Looking at them now and then, whole lines are
-copied to ``combined.log``, and ``times.idx`` learns how long the three files were at that time. A line of more than
-1 MiB is copied as it grows; a line end is put in where the other stream writes in the meantime.
+The replica writes ``stdout.log`` and ``stderr.log`` itself. The follower polls them, copies whole lines to
+``combined.log``, and records the sizes of the three files in ``times.idx``. A line longer than 1 MiB is copied while it
+grows, with a line end inserted if the other stream writes in the meantime.
 """
 
 from __future__ import annotations
@@ -15,39 +15,39 @@ from torchx.supervisor.layout import COMBINED_LOG, STARTS_INDEX, STDERR_LOG, STD
 from torchx.supervisor.lines import LONG_LINE, whole_characters
 
 RECORD = struct.Struct("<dQQQ")
-"""A record of ``times.idx``: Unix time, and the bytes of stdout, stderr, combined that were there by then.
+"""A record of ``times.idx``: Unix time, and the sizes of stdout, stderr, combined at that time, in bytes.
 
-What lies between the lengths of two records was written shortly before the time of the second. A record of
-``starts.idx`` is as long as these three were when the replica was started again."""
+The data between the sizes of two records was written shortly before the time of the second one. A record of
+``starts.idx`` has the sizes at which the replica was restarted."""
 
 _STREAMS = (STDOUT_LOG, STDERR_LOG)
 _BLOCK = 1 << 18
-_MAX_PER_LOOK = 1 << 23  # bytes copied before the supervisor looks at its other duties
+_MAX_PER_LOOK = 1 << 23  # bytes copied before the supervisor turns to its other duties
 _SOONEST_S = 0.02
 
 
 class Follower:
-    """Follows one replica's folder.
+    """Follows the logs of one replica.
 
     Args:
-        folder: where its logs are.
-        now: of a clock that never steps back.
-        latest_s: longest pause between two looks at a replica that writes nothing.
+        folder: of its logs.
+        now: current time of a monotonic clock.
+        latest_s: longest interval between two polls of a replica that writes nothing.
 
     Attributes:
-        due: time at which looking again makes sense; the caller keeps the clock.
-        failed: why the last attempt to write failed; empty when it did not.
+        due: time of the next poll by the caller's clock.
+        failed: why the last write failed; empty if it did not.
     """
 
     def __init__(self, folder: str, now: float, latest_s: float = 1.0) -> None:
         self._folder = folder
-        self._copied = [0, 0]  # of stdout and stderr
-        self._scanned = [0, 0]  # no line end between what is copied and here
-        self._inside = [False, False]  # what is copied ends in a line that is too long to wait for its end
+        self._copied = [0, 0]  # bytes of stdout and stderr
+        self._scanned = [0, 0]  # offset up to which there is no line end after the copied bytes
+        self._inside = [False, False]  # the copied bytes end inside a line too long to wait for its end
         self._combined = 0
-        self._open_line = False  # the end of combined.log is not the end of a line, and which stream it came from
-        self._open_bar = False  # that line went back to its start: what another stream writes may take its place
-        self._last_source = 0
+        self._open_line = False  # combined.log does not end with a line end
+        self._open_bar = False  # its last line is a progress bar, which the other stream may overwrite
+        self._last_source = 0  # the stream that wrote it
         self._unrecorded = False
         self._begun = now
         self._latest_s = latest_s
@@ -58,7 +58,7 @@ class Follower:
 
     @classmethod
     def resumed(cls, folder: str, now: float) -> Follower:
-        """A follower that goes on where a killed one stopped: at the last record; what follows it is made again."""
+        """A follower that continues after the last record of a killed one. Data after that record is copied again."""
         follower = cls(folder, now)
         index = os.path.join(folder, TIMES_INDEX)
         try:
@@ -78,22 +78,22 @@ class Follower:
         return follower
 
     def look(self, now: float, *, last: bool = False, wall: float | None = None) -> bool:
-        """Copy what is new. True when there was something.
+        """Copy new data. Returns whether there was any.
 
         Args:
-            wall: Unix time for the index; as ``now`` when None.
-            last: the replica has ended: a line without an end is taken too, and nothing is left behind.
+            wall: Unix time for the index; None: ``now``.
+            last: the replica has ended, so copy everything, including a last line without line end.
         """
         moved = False
         try:
-            # First the one whose line is open: its end may be there.
+            # First the stream with an unfinished line, which may be complete now.
             for which in (1, 0) if self._open_line and self._last_source else (0, 1):
                 moved = self._advance(which, os.path.join(self._folder, _STREAMS[which]), last) or moved
             self._unrecorded = self._unrecorded or moved
             if self._unrecorded:
                 self._record(now, now if wall is None else wall, always=last or not moved)
             self.failed = ""
-        except OSError as e:  # a full disk: the lines are still in the replica's own files; tried again later
+        except OSError as e:  # for example a full disk; retried later from the replica's own files
             self.failed = e.strerror or str(e)
             moved = False
         self._pause = _SOONEST_S if moved else min(self._pause * 1.5, self._latest_s)
@@ -101,7 +101,7 @@ class Follower:
         return moved
 
     def starts_again(self, now: float, *, wall: float) -> None:
-        """Note where the output of the next attempt begins."""
+        """Record where the output of the next attempt begins."""
         self.look(now, last=True, wall=wall)
         try:
             self._append(STARTS_INDEX, wall)
@@ -113,7 +113,7 @@ class Follower:
             size = os.stat(path).st_size
         except FileNotFoundError:
             return False
-        if size < self._copied[which]:  # the replica truncated its own log: what follows is new
+        if size < self._copied[which]:  # the replica truncated its own log
             self._copied[which] = self._scanned[which] = 0
             self._inside[which] = False
         done = self._copied[which]
@@ -129,12 +129,12 @@ class Follower:
         return self._copied[which] > done
 
     def _line_end(self, source: int, which: int, size: int) -> int:
-        """Offset just behind the last line end of what may be copied now; what is copied already when there is none.
+        """Offset up to which data can be copied now: after the last line end, or what is copied already.
 
-        A line that goes back to its start, a progress bar, may be copied as it is, and so may a long line.
+        Progress bars, which contain carriage returns, and long lines are copied before they are complete.
         """
         done = self._copied[which]
-        low = max(done, self._scanned[which])  # a line that grows for long is searched once
+        low = max(done, self._scanned[which])  # do not search a growing line twice
         position = high = min(size, low + _MAX_PER_LOOK)
         tail = b""
         while position > low:
@@ -174,7 +174,7 @@ class Follower:
                 line = block.rfind(b"\n") + 1
                 bar = block.find(b"\r", line) >= 0 or (bar and not line)
         except OSError:
-            with suppress(OSError):  # what was in the way first is what counts
+            with suppress(OSError):  # the first error is the one to report
                 os.ftruncate(target, self._combined)  # no half lines
             raise
         finally:
@@ -185,7 +185,7 @@ class Follower:
         self._last_source = which
 
     def _record(self, now: float, wall: float, *, always: bool) -> None:
-        # Fine at first, coarser as the job gets old, so that the index stays small however long it runs.
+        # The resolution decreases with the age of the job, so that the index stays small.
         spacing = min(1.0, max(0.05, (now - self._begun) / 1000))
         if not always and now - self._last_record < spacing:
             return
@@ -203,7 +203,7 @@ class Follower:
 
 
 def _ends_line(path: str, size: int) -> bool:
-    """Whether the first ``size`` bytes of a file end as a line does; true for nothing."""
+    """Whether the first ``size`` bytes of a file are empty or end with a line end."""
     try:
         with open(path, "rb") as f:
             f.seek(max(0, size - 1))

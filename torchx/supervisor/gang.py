@@ -1,6 +1,6 @@
-"""What the end of one replica means for the others: retry policies, elastic roles, the job's final state.
+"""Decides what the end of one replica means for the others: retry policies, elastic roles, the job's final state.
 
-Pure decisions over plain values: no process, file or clock is touched here.
+Pure functions of plain values, without processes, files or clocks.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ GIVE_UP = "GIVE_UP"
 
 
 class RoleRules:
-    """How failures in one role are dealt with.
+    """How failures in one role are handled.
 
     Args:
-        max_retries: how often ``policy`` is applied: to each replica, to the role, or to the application.
+        max_retries: maximum number of restarts: of each replica, of the role, or of the application, by ``policy``.
         policy: ``REPLICA``, ``ROLE`` or ``APPLICATION``.
-        min_replicas: an elastic role goes on while so many of its replicas run or have succeeded; None: all of them.
+        min_replicas: an elastic role continues while this many replicas run or have succeeded; None: it needs all.
     """
 
     def __init__(self, max_retries: int = 0, policy: str = "APPLICATION", min_replicas: int | None = None) -> None:
@@ -30,15 +30,15 @@ class RoleRules:
 
 
 class Gang:
-    """The rules of one job, with the count of what was restarted so far.
+    """The rules of one job, and how many restarts there were so far.
 
-    The order in which a failure is dealt with:
+    A failure is handled by the first of these rules that applies:
 
-    1. policy ``REPLICA`` and retries of this replica are left: that replica alone is started again;
-    2. the role is elastic, and at least ``min_replicas`` of its replicas run or have succeeded: the job goes on;
-    3. policy ``ROLE`` and retries of the role are left: all replicas of the role are started again;
-    4. policy ``APPLICATION`` and the application was started again fewer times than this role allows: all replicas
-       of all roles are;
+    1. policy ``REPLICA`` and this replica has retries left: only that replica is restarted;
+    2. the role is elastic, and at least ``min_replicas`` of its replicas run or have succeeded: the job continues;
+    3. policy ``ROLE`` and the role has retries left: all replicas of the role are restarted;
+    4. policy ``APPLICATION`` and the application was restarted fewer times than this role allows: all replicas of all
+       roles are restarted;
     5. otherwise the job has failed, and the replicas that still run are stopped.
     """
 
@@ -50,16 +50,16 @@ class Gang:
 
     @property
     def restarts(self) -> int:
-        """How often anything was started again."""
+        """The total number of restarts."""
         return self.application_restarts + sum(self.role_restarts) + sum(self.replica_restarts.values())
 
     def failed(self, role: int, replica: int, states: list[str]) -> str:
-        """Decide, and count, what happens now that a replica failed.
+        """Decide what to do after a replica failed, and count a restart.
 
         Args:
             role: index of its role.
             replica: its index in the role.
-            states: of all replicas of that role, this one's being FAILED.
+            states: of all replicas of that role, including this one, which is FAILED.
         """
         rule = self.rules[role]
         if rule.policy == "REPLICA":
@@ -78,7 +78,7 @@ class Gang:
         return GIVE_UP
 
     def outcome(self, states: list[list[str]]) -> str:
-        """The job's state once all replicas have ended: SUCCEEDED when enough of each role have.
+        """The job's state when all replicas have ended: SUCCEEDED if enough replicas of each role have succeeded.
 
         >>> Gang([RoleRules(min_replicas=1)]).outcome([["FAILED", "SUCCEEDED"]])
         'SUCCEEDED'

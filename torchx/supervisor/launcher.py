@@ -1,12 +1,12 @@
-"""The program beside a caller that submits local jobs: forks one supervisor per job, and stays as their guardian.
+"""The program that forks one supervisor per local job of a caller and stays as their guardian.
 
-Run as ``python -I -S launcher.py``, with the pipe of requests as stdin and that of answers as stdout; see
-:mod:`client` for the other end. It leaves the caller's session at once, and lives until the caller has closed its
-end and the last job is over. It is a child subreaper: what a killed supervisor leaves behind becomes its child and
-is ended, and what became of the job is written down.
+Runs as ``python -I -S launcher.py``, with a pipe of requests as stdin and one of responses as stdout; :mod:`client` has
+the other ends. It leaves the caller's session at once, and exits when the caller has closed the pipes and the last job
+has ended. It is a child subreaper: processes that a killed supervisor leaves behind become its children. It ends them
+and records the state of the job.
 
-The next supervisor is forked before it is needed, and reads the next request itself: submitting a job does not
-wait for a fork. A supervisor whose job was short takes another one: see :mod:`reserve`.
+The next supervisor is forked in advance and reads the next request itself, so that submitting a job does not wait for a
+fork. A supervisor whose job was short takes another one: see :mod:`reserve`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from contextlib import suppress
 
 if __name__ == "__main__":
-    # Isolated as it runs, it sees only the standard library: this package comes last, so that it can hide none of it.
+    # Isolated mode sees only the standard library. This package comes last, so that it shadows none of its modules.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 import gc
@@ -38,16 +38,16 @@ if TYPE_CHECKING:
 MAGIC = b"txrq"
 HEADER = len(MAGIC) + 8
 
-_NO_MORE = 3  # exit code of a supervisor that found the requests at their end
+_NO_MORE = 3  # exit code of a supervisor that found no more requests
 _CRASHED = 70
-_JOBS_PER_PROCESS = 256  # whatever a job may leave behind in a supervisor's memory does not pile up
-_MOST_REPLICAS = 8  # of a job whose supervisor takes another one: memory that a big job took is given back
-_PATIENCE_S = 0.005  # waiting for a supervisor to come back from a short job costs less than a fork
+_JOBS_PER_PROCESS = 256  # limits the memory that jobs may leak in a supervisor
+_MOST_REPLICAS = 8  # of a job whose supervisor takes another one, so that the memory of a big job is freed
+_PATIENCE_S = 0.005  # waiting for a supervisor to return from a short job costs less than a fork
 _STREAM_S = 0.1
 
 
 class Launcher:
-    """The guardian's side: the supervisors that wait for the next request, and those that have a job."""
+    """The guardian: keeps track of the supervisors that wait for a request and of those that have a job."""
 
     def __init__(self, requests: int, answers: int) -> None:
         self.jobs: dict[int, str] = {}
@@ -57,8 +57,8 @@ class Launcher:
         self._wake, self._wake_writer = os.pipe()
         for fd in (self._news, self._wake, self._wake_writer):
             os.set_blocking(fd, False)
-        self._answered: set[int] = set()  # pids of those in `jobs` whose caller has its answer
-        self._at_end: set[int] = set()  # pids of programs that jobs without a supervisor have for their end
+        self._answered: set[int] = set()  # pids of those in `jobs` whose caller has got its response
+        self._at_end: set[int] = set()  # pids of `at_end` programs of jobs whose supervisor was killed
         self._ends: dict[int, int] = {}  # exit codes of replicas of supervisors that were killed
         self._partial = b""
         self._last_return = -_STREAM_S
@@ -79,11 +79,11 @@ class Launcher:
                     os.read(fd, 512)
                     self._reap()
                 elif not self._read_news():
-                    poll.unregister(fd)  # it would tell of its end again and again, for as long as a job runs
+                    poll.unregister(fd)  # or poll would return at once until the last job has ended
                     self._reap()
 
     def _patience_ms(self) -> float:
-        """How long to wait for a supervisor to come back from its job before another one is forked."""
+        """How long to wait for a supervisor to return from its job before forking another one."""
         return _PATIENCE_S * 1000 if time.monotonic() < self._last_return + _STREAM_S else 0
 
     def _fork_spare(self) -> None:
@@ -100,10 +100,11 @@ class Launcher:
             os._exit(code)
 
     def _read_news(self) -> bool:
-        """``pid folder`` of a supervisor that took a request, ``pid +`` when it has answered that, ``pid`` when it is
-        free again; NUL at the end.
+        """Read reports of supervisors, each terminated by NUL: ``pid folder`` after reading a request, ``pid +`` after
+        the response, ``pid`` when it is idle again.
 
-        False when there can be no more of them: no process is left that would take a request.
+        Returns:
+            False if no process is left that could take a request.
         """
         try:
             data = os.read(self._news, 1 << 16)
@@ -135,7 +136,7 @@ class Launcher:
                 pid = -1
             if pid <= 0:
                 break
-            self._read_news()  # it may have taken a request and died since we looked
+            self._read_news()  # it may have read a request and died since the last time
             code = os.waitstatus_to_exitcode(status)
             self._at_end.discard(pid)
             folder = self.jobs.pop(pid, None)
@@ -143,7 +144,7 @@ class Launcher:
                 died.append((pid, folder, code))
             elif pid in self.idle:
                 self.idle.discard(pid)
-                if code in (_NO_MORE, _CRASHED):  # a spare that crashed would do so again
+                if code in (_NO_MORE, _CRASHED):  # another spare would crash, too
                     self._close()
                 elif code:
                     self._say_died("")
@@ -156,10 +157,10 @@ class Launcher:
         self._answered &= self.jobs.keys()
         self._ends.clear()
         if pid < 0:
-            self.jobs.clear()  # whoever had one is gone: nothing would ever end our waiting for it
+            self.jobs.clear()  # no children are left, so nothing would end our wait for them
 
     def _say_died(self, folder: str) -> None:
-        """Tell the caller that nobody will answer the request for a job; of any job when the folder is not known."""
+        """Report to the caller that no response will come for a job; ``folder`` is empty if the job is unknown."""
         if self.open and select.select([], [self.reserve.answers], [], 0)[1]:
             with suppress(OSError):  # the caller is gone
                 os.write(self.reserve.answers, b"D" + os.fsencode(os.path.basename(folder)) + b"\n")
@@ -171,7 +172,7 @@ class Launcher:
 
     def _supervisor_died(self, folder: str, code: int) -> None:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
-        # Its orphans are our children now, and we have few others than supervisors.
+        # Its orphans are our children now.
         for _ in range(200):
             left = (proctree.children_of_self() or set()) - {*self.jobs, *self.idle, *self._at_end}
             self._at_end |= {pid for pid in left if at_end.is_it(folder, pid)}
@@ -184,7 +185,7 @@ class Launcher:
         self._at_end.add(at_end.start(folder))
 
     def _has_ended(self, pid: int) -> bool:
-        """Whether a child has ended; how is kept for its job's record."""
+        """Whether a child has ended. Keeps its exit code for the job's record."""
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
         except ChildProcessError:
@@ -195,7 +196,7 @@ class Launcher:
 
 
 def serve(reserve: Reserve) -> int:
-    """Take a request and see its job through, then perhaps another; returns the exit code of this process."""
+    """Read a request and supervise its job, then perhaps another one. Returns the exit code of this process."""
     for number in range(_JOBS_PER_PROCESS):
         request = reserve.next_request(read_request)
         if request is None:
@@ -209,15 +210,15 @@ def serve(reserve: Reserve) -> int:
 
 
 def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
-    """See one job through. True when this process is as it was before, and may take another."""
+    """Supervise one job. Returns whether this process can take another one."""
     if not reserve.report(request["job"]):
         return False
     try:
         supervisor = Supervisor(request, reserve.guardian, reserve.leave)
-    except Exception as e:  # the caller must hear of anything
+    except Exception as e:  # report any error to the caller
         os.write(reserve.answers, f"E{str(e) or repr(e)}".encode("utf-8", "replace"))
         return False
-    with suppress(OSError):  # the caller was killed: the job goes on
+    with suppress(OSError):  # the caller was killed, but the job continues
         os.write(reserve.answers, b"K\n")
     reserve.report_answer()
     reserve.let_next_read()
@@ -234,7 +235,7 @@ def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
 
 
 def warm_up() -> None:
-    """Touch the memory that a job's start will touch: copying it after the fork takes time, and now nobody waits."""
+    """Touch the memory that starting a job will touch, so that copy-on-write happens before a caller waits for it."""
     sample = {"job": "", "roles": [{"name": "r"}], "env": dict.fromkeys(map(str, range(64)), "x")}
     request = marshal.loads(marshal.dumps(sample, 2))  # noqa: S302  # our own bytes
     job = JobState({"app_id": "warm-up"}, [(r["name"], 1) for r in request["roles"]])
@@ -255,7 +256,7 @@ def warm_up() -> None:
 
 
 def read_request(requests: int) -> dict[str, Any] | None:
-    """The next request; None at the end of them, and when the pipe holds none of ours."""
+    """Read the next request; None at the end of the pipe or if the data is not a request."""
     header = _read_exactly(requests, HEADER)
     if len(header) < HEADER or header[: len(MAGIC)] != MAGIC:
         return None
@@ -286,19 +287,19 @@ def _read_exactly(fd: int, size: int) -> bytes:
 
 
 def _tidy_up(policy: dict[str, Any]) -> None:
-    """Remove old jobs. Ours has ended: nobody waits for this process any more."""
+    """Remove old jobs, when our own job has ended and nothing waits for this process."""
     os.nice(10)
     retention.apply(policy["base"], max_age_s=policy["max_age_s"], max_bytes=policy["max_bytes"])
 
 
 def main() -> None:
-    """Leave the caller: new session, no terminal, no parent that would wait for us."""
+    """Detach from the caller and serve its requests."""
     requests, answers = 3, 4
     os.dup2(0, requests, inheritable=False)
     os.dup2(1, answers, inheritable=False)
     proctree.leave_caller(5)
     os.chdir("/")
-    gc.disable()  # nothing here makes cycles, and collecting would unshare memory with every supervisor
+    gc.disable()  # there are no reference cycles here, and collecting would unshare memory with every supervisor
     Launcher(requests, answers).run()
 
 

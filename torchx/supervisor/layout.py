@@ -1,13 +1,13 @@
-"""Where the files of a local job lie.
+"""The layout of a local job's files.
 
 ::
 
     <base>/<session>/<app_id>/          the job's folder
-        job.json  state  control        what was asked for, what became of it, how to cancel it
+        job.json  state  control        the request, the state, and a FIFO to cancel the job
         <role>/<k>/                     one folder per replica; below the user's `log_dir` if there is one
             stdout.log  stderr.log  combined.log  times.idx  starts.idx  error.json  metrics.jsonl
 
-A sweep has ``tasks.jsonl`` too, and one file of output for each task, ``<role>/<k>.log``.
+A sweep also has ``tasks.jsonl``, and one output file per task, ``<role>/<k>.log``.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ STATE_FILE = "state"
 CONTROL_FIFO = "control"
 CRASH_FILE = "supervisor.log"
 AT_END_FILE = "at_end"
-HANG_FILE = "watchdog.txt"  # what was seen when the job was silent last
-STACKS_FILE = "stacks.txt"  # the same, with all stacks below it
-RETRY_FACT = "retry"  # the key in a state file's header of a job with a retry policy
-WATCHED = "watched"  # and of one with a watchdog
+HANG_FILE = "watchdog.txt"  # the watchdog's findings when the job was last silent
+STACKS_FILE = "stacks.txt"  # the same, followed by all stacks
+RETRY_FACT = "retry"  # key in the header of the state file if the job has a retry policy
+WATCHED = "watched"  # and if it has a watchdog
 MARKS = ("attempts.jsonl", "progress", "checkpoint")  # as in schedulers/kit/attempts.py
 STDOUT_LOG = "stdout.log"
 STDERR_LOG = "stderr.log"
@@ -33,7 +33,7 @@ ERROR_FILE = "error.json"
 METRICS_FILE = "metrics.jsonl"
 TASKS_FILE = "tasks.jsonl"
 USED_FILE = "used"
-"""What tasks used: a line ``BYTES PROCESSORS``, the limits of each, then ``TASK PEAK_KIB PROCESSOR_SECONDS``."""
+"""Usage of tasks: a line ``BYTES PROCESSORS`` with the limits, then lines ``TASK PEAK_KIB PROCESSOR_SECONDS``."""
 
 JOB_FILES = (
     REQUEST_FILE,
@@ -49,13 +49,13 @@ JOB_FILES = (
 )
 REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE, METRICS_FILE)
 
-# All that the launcher's own start may need. Not the rest: it would keep the caller's secrets in memory for as long
-# as the job runs. The replicas' environment comes with each request.
+# The launcher gets only these variables, so that it does not keep the caller's secrets in memory while jobs run. The
+# environment of replicas comes with each request.
 KEPT_ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8")
 
 
 def folder_name(name: str) -> str:
-    """``name`` as the name of a folder: nothing in it can lead elsewhere.
+    """Escapes ``name`` as the name of one folder, so that it cannot refer to another path.
 
     >>> folder_name("trainer"), folder_name("../a b"), folder_name("..")
     ('trainer', '..%2fa b', '%2e.')
@@ -65,7 +65,7 @@ def folder_name(name: str) -> str:
     safe = "".join(c if c.isprintable() and c not in "/%\\" else _escaped(c) for c in name)
     if safe in ("", ".", "..") or safe.startswith("~"):
         safe = f"%{ord(safe[0]):02x}{safe[1:]}" if safe else "%00"
-    elif safe == "%00":  # that is the empty name
+    elif safe == "%00":  # which stands for the empty name
         safe = "%u0000"
     if len(safe.encode()) <= 200:
         return safe
@@ -75,7 +75,7 @@ def folder_name(name: str) -> str:
 
 
 def replica_folder(logs: str, role: str, k: int) -> str:
-    """The folder of replica ``k`` of a role, below the job's folder of logs."""
+    """The folder of replica ``k`` of a role, below the job's log folder."""
     return f"{logs}/{folder_name(role)}/{k}"
 
 
@@ -85,17 +85,17 @@ def replica_folders(logs: str, roles: list[tuple[str, int]]) -> list[str]:
 
 
 def task_log(logs: str, role: str, k: int) -> str:
-    """Where task ``k`` of a sweep writes its output, both streams."""
+    """The file with the output, stdout and stderr, of task ``k`` of a sweep."""
     return f"{logs}/{folder_name(role)}/{k}.log"
 
 
 def task_metrics(logs: str, role: str, k: int) -> str:
-    """Where the samples of task ``k`` of a sweep are, if it has run for long enough."""
+    """The file with the usage samples of task ``k`` of a sweep, if it ran long enough to have any."""
     return f"{logs}/{folder_name(role)}/{k}.jsonl"
 
 
 def make_folder(path: str, *, private: bool) -> None:
-    """Make a folder, and those above it that are missing, for their owner alone, or for whom the umask allows."""
+    """Create a folder and its missing parents; ``private``: accessible to their owner only, whatever the umask."""
     umask = os.umask(0o077) if private else None
     try:
         os.makedirs(path, exist_ok=True)

@@ -1,19 +1,19 @@
-"""Lines that are too long to be held: where they may be cut."""
+"""Splits lines that are too long to hold in memory."""
 
 from __future__ import annotations
 
 LONG_LINE = 1 << 20
-"""A line of more bytes than this is passed on in pieces: progress bars without line ends, binary data."""
+"""Lines longer than this, in bytes, are passed on in parts: progress bars without line ends, binary data."""
 
 
 class Part(bytes):
-    """A piece of a line: more of it follows."""
+    """A part of a line, which continues in the next block."""
 
 
 def whole_characters(data: bytes) -> int:
-    r"""How many of the first bytes to take so that neither a character of UTF-8 nor ``\r\n`` is cut.
+    r"""The length of the longest prefix that splits neither a UTF-8 character nor ``\r\n``.
 
-    What is not UTF-8 may be cut anywhere. 0 only where all there is is the beginning of a character.
+    Data that is not UTF-8 may be split anywhere. 0 only if the data is the beginning of a single character.
 
     >>> whole_characters("é".encode()), whole_characters("aé".encode()[:2]), whole_characters(b"a\r")
     (2, 1, 1)

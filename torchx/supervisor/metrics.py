@@ -1,10 +1,10 @@
-"""What replicas use: memory, processors and GPUs, every 15 s, into one small file for each replica.
+"""Samples the resource usage of replicas (memory, processors, GPUs) into one small file per replica.
 
-``metrics.jsonl`` holds a line with the limits, then a line for each sample: ``t`` (Unix time), ``a`` (attempt), ``cpu``
-(processors in use since the sample before), ``mem`` (bytes), ``gpu`` (for each GPU percent, bytes, bytes that it has).
+``metrics.jsonl`` has a line with the limits, then one line per sample: ``t`` (Unix time), ``a`` (attempt), ``cpu``
+(processors in use since the last sample), ``mem`` (bytes), ``gpu`` (per GPU: percent, bytes used, bytes in total).
 
-The supervisor of a local job uses :class:`Sampler`. On nodes without torchx this file is a program, with the standard
-library of Python 3.8 alone: ``python3 metrics.py SECONDS PID FILE`` samples the replica of a Slurm job.
+The supervisor of a local job uses :class:`Sampler`. On nodes without torchx this file runs as a program, with only the
+standard library of Python 3.8: ``python3 metrics.py SECONDS PID FILE`` samples a replica of a Slurm job.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     Gpu = tuple[int, int, int]
 
 MOST_SAMPLES = 480
-"""Of a file with more of them the older half is thinned out: the last hour is there in full, whatever came before."""
+"""If a file has more samples, its older half is thinned out. At the usual rate the last hour is always complete."""
 
-_SHARE = 1000  # of the time at most one part in so many is spent looking, however many processes there are
+_SHARE = 1000  # sampling takes at most 1/1000 of the time, however many processes there are
 _ANSWER_S = 1.0
 _MIB = 1 << 20
 _QUERY = ("index", "uuid", "utilization.gpu", "memory.used", "memory.total")
@@ -32,7 +32,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE")
 
 
 class Root:
-    """The first process of a replica: since when it runs (Unix time), its file, and which GPUs it may use."""
+    """The first process of a replica: its start (Unix time), the file for its samples, and the GPUs that it may use."""
 
     def __init__(self, pid: int, started: float, attempt: int, path: str, devices: str | None) -> None:
         self.pid = pid
@@ -43,11 +43,11 @@ class Root:
 
 
 class Sampler:
-    """Looks at all replicas of a job at once. A job that ends before the first look costs nothing.
+    """Samples all replicas of a job together. The first sample is taken after one interval.
 
     Args:
-        every_s: seconds between two looks; 0: none are taken.
-        env: of every replica; where ``nvidia-smi`` is looked for, too.
+        every_s: interval between two samples, seconds; 0 disables sampling.
+        env: of every replica; its ``PATH`` is searched for ``nvidia-smi``.
         now: by the monotonic clock.
     """
 
@@ -55,21 +55,21 @@ class Sampler:
         self.due: float | None = now + every_s if every_s > 0 and os.path.exists("/proc/self/stat") else None
         self._every_s = every_s
         self._env = env
-        self._before: dict[int, tuple[float, float]] = {}  # pid of a replica -> time, processor seconds until then
-        self._lines: dict[str, int] = {}  # file -> samples in it
+        self._before: dict[int, tuple[float, float]] = {}  # pid of a replica -> time of its last sample, CPU seconds
+        self._lines: dict[str, int] = {}  # file -> number of samples
         self._head = ""
         self._gpus: GpuQuery | None = None
         self._asked = False
 
     def look(self, roots: Iterable[Root], now: float) -> None:
-        """Takes the samples of those that run, if it is time to."""
+        """Takes samples of the running replicas if they are due."""
         if self.due is None or now < self.due:
             return
         began = time.thread_time()
         if not self._asked:
             self._gpus = self._gpus or GpuQuery(self._env)
             self._asked = self._gpus.ask()
-            if self._asked:  # nobody waits for the answer: what there is in a second goes into the samples
+            if self._asked:  # do not wait for nvidia-smi: its output within a second goes into the samples
                 self.due = now + min(_ANSWER_S, self._every_s)
                 return
         self._asked = False
@@ -95,7 +95,7 @@ class Sampler:
 
     def _write(self, path: str, line: str) -> None:
         count = self._lines.get(path, -1)
-        if count < 0 and os.path.exists(path):  # of an attempt that another process has sampled
+        if count < 0 and os.path.exists(path):  # another process has sampled an earlier attempt
             count = read_bytes(path).count(b"\n") - 1
         if count < 0:
             self._head = self._head or '{{"memory_limit":{},"cpus":{}}}\n'.format(*limits(self._env))
@@ -110,7 +110,7 @@ class Sampler:
             if count >= MOST_SAMPLES:
                 self._lines[path] = thin_out(path)
         except (OSError, ValueError):
-            self._lines[path] = max(count, 1)  # a full disk: the job goes on without
+            self._lines[path] = max(count, 1)  # for example a full disk: the job continues without
 
 
 class _Process:
@@ -123,7 +123,7 @@ class _Process:
 
 
 def _families(roots: set[int]) -> dict[int, list[_Process]]:
-    """By replica the processes at or below it, and those that it left in its session or group."""
+    """Maps each replica to its process, the descendants, and other processes in its session or group."""
     children: dict[int, list[_Process]] = {}
     families: dict[int, list[_Process]] = {root: [] for root in roots}
     for name in os.listdir("/proc"):
@@ -135,7 +135,7 @@ def _families(roots: set[int]) -> dict[int, list[_Process]]:
             families[home].append(process)
         else:
             children.setdefault(process.ppid, []).append(process)
-    for family in families.values():  # sessions of their own, below
+    for family in families.values():  # descendants in sessions of their own
         for process in family:
             family.extend(children.pop(process.pid, ()))
     return families
@@ -149,13 +149,13 @@ def _read(pid: int) -> _Process | None:
     fields = data[data.rfind(b")") + 2 :].split()
     if len(fields) < 22:
         return None
-    # Its own time, and that of children that have ended and that it has waited for.
+    # utime, stime, and those of children that it has waited for.
     seconds = sum(map(int, fields[11:15])) / _TICKS
     return _Process(pid, int(fields[1]), (int(fields[3]), int(fields[2]), pid), seconds, int(fields[21]) * _PAGE)
 
 
 def _memory(family: list[_Process]) -> int:
-    """Bytes that are resident. What several processes share, as the workers of a data loader do, counts once."""
+    """Resident bytes. Memory that several processes share, such as workers of a data loader, counts once."""
     if len(family) == 1:
         return family[0].resident
     return sum(_proportional(process) for process in family)
@@ -165,7 +165,7 @@ def _proportional(process: _Process) -> int:
     try:
         _, _, rest = read_bytes(f"/proc/{process.pid}/smaps_rollup").partition(b"\nPss:")
         return int(rest.split(None, 1)[0]) * 1024
-    except (OSError, ValueError, IndexError):  # not ours to read, or an old kernel
+    except (OSError, ValueError, IndexError):  # no permission, or an old kernel
         return process.resident
 
 
@@ -176,9 +176,9 @@ def read_bytes(path: str) -> bytes:
 
 
 def limits(env: Mapping[str, str]) -> tuple[int, int]:
-    """Bytes that this process and its children may use together, and how many processors.
+    """The limits of memory (bytes) and processors for this process and its children together.
 
-    What the machine has, or less by a cgroup, or as Slurm says.
+    Those of the machine, or lower ones set by a cgroup or by Slurm.
     """
     asked, given = (env.get(name, "") for name in ("SLURM_MEM_PER_NODE", "SLURM_CPUS_PER_TASK"))
     cpus = len(os.sched_getaffinity(0))
@@ -202,13 +202,13 @@ def _least_of_cgroups(least: int) -> int:
         for depth in range(len(parts) + 1):
             try:
                 least = min(least, int(read_bytes("/".join([base, *parts[:depth], name]))))
-            except (OSError, ValueError):  # none there, or `max`
+            except (OSError, ValueError):  # no limit, or `max`
                 continue
     return least
 
 
 class GpuQuery:
-    """``nvidia-smi``, which is started and not waited for: where a driver is in trouble it may never end."""
+    """Runs ``nvidia-smi`` without waiting for it, since it may never exit if the driver has a problem."""
 
     def __init__(self, env: Mapping[str, str]) -> None:
         folders = env.get("PATH", os.defpath).split(os.pathsep)
@@ -219,7 +219,7 @@ class GpuQuery:
         self._said = b""
 
     def ask(self) -> bool:
-        """Starts it, unless it still runs; False when there is none."""
+        """Starts it unless it still runs. False if it is not installed or cannot be started."""
         if not self._program or self._pipe >= 0:
             return bool(self._program)
         pipe, writer = os.pipe()
@@ -238,7 +238,7 @@ class GpuQuery:
         return True
 
     def answer(self) -> dict[str, tuple[str, Gpu]]:
-        """Index to uuid and numbers of each GPU, as far as it has answered."""
+        """Index -> UUID and numbers of each GPU; empty while there is no complete output."""
         while self._pipe >= 0:
             try:
                 data = os.read(self._pipe, 1 << 16)
@@ -252,7 +252,7 @@ class GpuQuery:
 
 
 def parse_gpus(text: str) -> dict[str, tuple[str, Gpu]]:
-    """The answer of ``nvidia-smi``; a number that a GPU does not have is 0.
+    """Parses the output of ``nvidia-smi``. A number that is not available is 0.
 
     >>> parse_gpus("0, GPU-1a, 97, 1024, 81559\\n1, GPU-2b, [N/A], 3, 81559\\nsomething else\\n")["1"]
     ('GPU-2b', (0, 3145728, 85520809984))
@@ -267,7 +267,7 @@ def parse_gpus(text: str) -> dict[str, tuple[str, Gpu]]:
 
 
 def visible(gpus: Mapping[str, tuple[str, Gpu]], devices: str | None) -> list[Gpu]:
-    """Those that ``CUDA_VISIBLE_DEVICES`` names; all where it is not set.
+    """The GPUs that ``CUDA_VISIBLE_DEVICES`` names; all if it is not set.
 
     >>> two = {"0": ("GPU-1a", (1, 2, 3)), "1": ("GPU-2b", (4, 5, 6))}
     >>> visible(two, "1"), visible(two, "GPU-1"), visible(two, ""), len(visible(two, None))
@@ -285,7 +285,7 @@ def visible(gpus: Mapping[str, tuple[str, Gpu]], devices: str | None) -> list[Gp
 
 
 def thin_out(path: str) -> int:
-    """Makes a file shorter. Returns how many samples are left."""
+    """Thins out a file and returns how many samples are left."""
     with open(path, encoding="utf-8") as f:
         left = thinned_out([*f])
     with open(f"{path}.new", "w", encoding="utf-8") as f:
@@ -295,7 +295,7 @@ def thin_out(path: str) -> int:
 
 
 def thinned_out(lines: list[str]) -> list[str]:
-    """The lines of a file: the older half is half as long then, its samples equally far apart."""
+    """The lines of a file with the older half merged into half as many samples at equal intervals."""
     import json
 
     samples: list[dict[str, Any]] = [json.loads(line) for line in lines[1:]]
@@ -309,7 +309,7 @@ def thinned_out(lines: list[str]) -> list[str]:
 
 
 def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
-    """Two samples as one, which stands for ``n`` of them: the most memory, the processors on average."""
+    """Merges two samples: the maximum of the memory, the average of the processors over all ``n`` merged samples."""
     n, more = one.get("n", 1), two.get("n", 1)
     cpu = round((one["cpu"] * n + two["cpu"] * more) / (n + more), 2)
     gpu = [[max(x, y) for x, y in zip(a, b)] for a, b in zip(one["gpu"], two["gpu"])]  # noqa: B905  # alike
@@ -317,17 +317,17 @@ def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(every_s: float, pid: int, path: str) -> None:
-    """Samples one replica of a Slurm job until its first process has ended, from within its step."""
+    """Samples one replica of a Slurm job, from inside its step, until its first process has ended."""
     import select
     import signal
 
-    os.setsid()  # it is not part of the replica
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for nvidia-smi
+    os.setsid()  # so that this process does not count as part of the replica
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # reaps nvidia-smi
     job, role, k, _ = path.rsplit("/", 3)
     try:
         with open(f"{job}/events", encoding="utf-8") as file:
             starts = sum(line.split()[1:3] == ["up", f"{role}/{k}"] for line in file)
-    except OSError:  # a task of a sweep, which has one
+    except OSError:  # a task of a sweep, which is started once
         starts = 1
     root = Root(pid, time.time() - every_s, max(starts - 1, 0), path, os.environ.get("CUDA_VISIBLE_DEVICES"))
     sampler = Sampler(every_s, os.environ, time.monotonic() - every_s)

@@ -1,4 +1,4 @@
-"""Ends a job whose supervisor was killed, and writes down what became of it."""
+"""Ends a job whose supervisor was killed and records its final state."""
 
 from __future__ import annotations
 
@@ -28,27 +28,27 @@ from torchx.supervisor.statefile import (
     read_bytes,
 )
 
-_NAMED = 3  # of the replicas whose end nobody saw
-_GIVE_UP_S = 5.0  # a process in an uninterruptible wait does not even die of SIGKILL
-_LEAST_KILLS = 50  # by the clock alone whoever was stopped meanwhile would leave what it had not seen yet
-# A process shows no environment, and so no mark, while it starts its program: in 7 of 1,000 looks right after a start.
+_NAMED = 3  # how many lost replicas the message names
+_GIVE_UP_S = 5.0  # a process in uninterruptible sleep does not even die of SIGKILL
+_LEAST_KILLS = 50  # in addition to the time, in case this process itself was stopped meanwhile
+# A process shows no environment, and so no mark, during exec: in 7 of 1,000 snapshots right after a start.
 _QUIET_LOOKS = 2
 
 
 def end_job(folder: str, reason: str, ends: Mapping[int, int] | None = None) -> bool:
-    """End all processes of a job without a supervisor and write FAILED, with the reason, into its state.
+    """End all processes of a job without supervisor and record it as FAILED with the reason.
 
-    Any number of processes may call this at once: a lock lets one do the work. Nothing is touched when the job has
-    ended properly. Processes are ended only where it is certain that they are the job's: on the same boot of the same
-    machine, by the marks that they inherited, or as the leader of a process group whose pid and start time are the
-    recorded ones. A replica that is gone, and whose end nobody saw, is lost: it is not said to have failed.
+    Several processes may call this concurrently; a lock serializes them. Does nothing if the job has ended properly.
+    Kills only processes that certainly belong to the job: on the same boot of the same machine, those with its
+    inherited marks, and leaders of process groups whose pid and start time are the recorded ones. A replica that
+    disappeared without a known exit code is lost, not failed.
 
     Args:
-        reason: why; what follows a semicolon is true only when no replica is lost.
-        ends: exit codes of replicas, by pid, that the caller saw; ``-n`` for signal n.
+        reason: of the failure; the part after a semicolon is dropped if a replica is lost.
+        ends: exit codes of replicas, by pid, that the caller collected; ``-n`` for signal n.
 
     Returns:
-        True when the state says that the job is over.
+        Whether the job is recorded as ended.
     """
     path = os.path.join(folder, STATE_FILE)
     try:
@@ -56,7 +56,7 @@ def end_job(folder: str, reason: str, ends: Mapping[int, int] | None = None) -> 
     except OSError:
         return False
     try:
-        with suppress(OSError):  # a file system without locks: twice the same is written
+        with suppress(OSError):  # without locks in the file system, several processes write the same data
             fcntl.flock(lock, fcntl.LOCK_EX)
         return _end_job(folder, path, reason, ends or {})
     except (OSError, StateFileError):
@@ -74,7 +74,7 @@ def _end_job(folder: str, path: str, reason: str, ends: Mapping[int, int]) -> bo
     if job.facts.get("boot") == proctree.boot_id() and job.facts.get("pidns") == proctree.pid_namespace():
         killed = end_processes(folder, {(r.pid, r.ticks) for r in running}, job.facts.get("mark", ""))
     else:
-        killed = {r.pid for r in running}  # with the machine, or out of sight
+        killed = {r.pid for r in running}  # by the reboot, or not visible from here
     now = time.time()
     writer = StateWriter(path, job, header=int(data.split(b" ", 3)[2]))
     try:
@@ -94,7 +94,7 @@ def _end_job(folder: str, path: str, reason: str, ends: Mapping[int, int]) -> bo
 
 
 def _settle(replica: ReplicaLine, code: int | None, killed: set[int]) -> None:
-    if replica.state == RUNNING and code is not None and code != -signal.SIGKILL:  # that was us
+    if replica.state == RUNNING and code is not None and code != -signal.SIGKILL:  # SIGKILL came from us
         replica.exit = code
         replica.state = SUCCEEDED if code == 0 else FAILED
     elif replica.state == RUNNING and replica.ticks and code is None and replica.pid not in killed:
@@ -105,7 +105,7 @@ def _settle(replica: ReplicaLine, code: int | None, killed: set[int]) -> None:
 
 def _outcome(job: JobState, reason: str) -> tuple[str, str]:
     if all(replica.state == SUCCEEDED for replica in job.replicas):
-        return SUCCEEDED, ""  # there was nothing left for the supervisor to do
+        return SUCCEEDED, ""  # only the supervisor's last write was missing
     lost = [job.position(index) for index, replica in enumerate(job.replicas) if replica.state == LOST]
     if not lost:
         return FAILED, reason
@@ -114,7 +114,7 @@ def _outcome(job: JobState, reason: str) -> tuple[str, str]:
 
 
 def leave_note(folder: str, error: BaseException) -> None:
-    """A crash of ours is a defect: what is needed to find it stays in the job's folder."""
+    """Append the traceback of a crash of the supervisor to a file in the job's folder."""
     import traceback
 
     with open(os.path.join(folder, CRASH_FILE), "a", encoding="utf-8", errors="replace") as f:
@@ -122,7 +122,7 @@ def leave_note(folder: str, error: BaseException) -> None:
 
 
 def end_processes(folder: str, recorded: set[tuple[int, int]], mark: str) -> set[int]:
-    """End all that is left of a job; returns which of the recorded pids were."""
+    """Kill all processes of a job. Returns which of the recorded pids were among them."""
     deadline = time.monotonic() + _GIVE_UP_S
     kills = quiet = 0
     killed: set[int] = set()
@@ -143,9 +143,9 @@ def end_processes(folder: str, recorded: set[tuple[int, int]], mark: str) -> set
 
 
 def _complete_logs(logs: str, position: tuple[str, int], now: float) -> None:
-    """What the replica wrote after its supervisor last looked goes into combined.log, too."""
+    """Copy to combined.log what the replica wrote after its supervisor's last poll."""
     role, k = position
     folder = replica_folder(logs, role, k)
     if os.path.isdir(folder):
-        with suppress(OSError):  # a full disk; the replica's own files have it all
+        with suppress(OSError):  # for example a full disk; the replica's own files are complete
             Follower.resumed(folder, now).look(now, last=True)

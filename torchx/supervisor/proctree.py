@@ -1,6 +1,6 @@
-"""Which processes belong to a job, and how they are ended without ever touching another's.
+"""Finds the processes of a job, and signals them without ever hitting others.
 
-Everything is read from ``/proc``; where there is none (macOS) only process groups are known.
+Reads ``/proc``. On systems without it (macOS), only process groups are known.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ if TYPE_CHECKING:
     from typing import Any
 
 ENV_JOB = "TORCHX_LOCAL_JOB"
-"""In the environment of every process of a local job: the job's folder, a name that never comes again."""
+"""Environment variable of every process of a local job: the job's folder, whose name is never reused."""
 
 ENV_REPLICA = "TORCHX_LOCAL_REPLICA"
-"""In the environment of every process of a replica: its index in the job."""
+"""Environment variable of every process of a replica: its index in the job."""
 
 HAS_PROC = os.path.exists("/proc/self/stat")
 
@@ -25,7 +25,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class Process:
-    """One process at the moment of a :func:`snapshot`; ``pid`` and ``ticks`` together never come again."""
+    """One process at the time of a :func:`snapshot`. The pair of ``pid`` and ``ticks`` is unique."""
 
     def __init__(self, pid: int, state: str, ppid: int, session: int, ticks: int, *, group: int = 0) -> None:
         self.pid = pid
@@ -37,9 +37,9 @@ class Process:
 
 
 def become_subreaper() -> bool:
-    """Make orphans among this process's descendants its children; False where the system cannot do that.
+    """Make this process the parent of orphans among its descendants; False if the system cannot do that.
 
-    Not inherited by ``fork``: each process that wants it calls this.
+    ``fork`` does not inherit this.
     """
     if _prctl is None:
         return False
@@ -47,17 +47,17 @@ def become_subreaper() -> bool:
 
 
 def leave_caller(first: int) -> None:
-    """Go on as a child of nobody: no terminal, no session, no file of the caller's, no signal that a shell sends.
+    """Become a daemon: no terminal, session or open file of the caller, and signals that a shell sends are ignored.
 
     Args:
-        first: files from this number on are closed; those before it, but for the standard ones, stay open.
+        first: file descriptors from this number on are closed. Those below stay open, except the standard ones.
     """
-    import signal  # `status`, too, imports this module
+    import signal  # not at the head: `status` imports this module
 
     if os.fork():
         os._exit(0)
     os.setsid()
-    # Whatever else the caller let us inherit: holding the write end of its pipe would keep a reader waiting.
+    # An inherited write end of a pipe of the caller would block its reader.
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
@@ -70,7 +70,7 @@ def leave_caller(first: int) -> None:
 
 
 def load_prctl() -> None:
-    """Find ``prctl`` once, before forking: ``ctypes`` takes some milliseconds to import, ``resource`` one."""
+    """Find ``prctl`` once, before forking, since importing ``ctypes`` and ``resource`` takes some milliseconds."""
     global _prctl
     if not HAS_PROC:
         return
@@ -87,9 +87,9 @@ _prctl: Any = None
 
 
 def boot_id() -> str:
-    """Changes with each start of the machine; empty where the system does not tell."""
+    """An id that changes with each boot of the machine; empty if unknown."""
     global _boot_id
-    if not _boot_id:  # asked at each look at a job: a process does not outlive the machine's start
+    if not _boot_id:  # cached, since no process survives a reboot
         try:
             _boot_id = read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
         except OSError:
@@ -101,7 +101,7 @@ _boot_id = ""
 
 
 def pid_namespace() -> str:
-    """Pids can be compared only within one of these; empty where the system does not tell."""
+    """An id of this process's pid namespace, within which pids can be compared; empty if unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -109,22 +109,22 @@ def pid_namespace() -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """When the process started, in the kernel's ticks since boot; 0 when it is gone or not visible.
+    """The start time of a process in kernel ticks since boot; 0 if it is gone or not visible.
 
-    A zombie is gone: where process 1 reaps nothing, as in many containers, it stays for good.
+    A zombie counts as gone, since it may remain forever if process 1 does not reap, as in many containers.
     """
     process = read_process(pid)
     return process.ticks if process and process.state not in "ZX" else 0
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether the process was stopped, as SIGSTOP does, and does nothing until it is told to go on."""
+    """Whether the process is stopped, for example by SIGSTOP."""
     process = read_process(pid)
     return process is not None and process.state in "Tt"
 
 
 def snapshot() -> dict[int, Process]:
-    """All processes that are visible now, by pid."""
+    """All visible processes, by pid."""
     found = {}
     try:
         names = os.listdir("/proc")
@@ -154,7 +154,7 @@ def descendants(processes: dict[int, Process], roots: set[int]) -> list[Process]
 
 
 def children_of_self() -> set[int] | None:
-    """Pids of this process's children, dead ones not yet waited for included; None when the system cannot tell."""
+    """Pids of this process's children, including zombies; None if unknown."""
     try:
         return {int(pid) for pid in read_bytes(f"/proc/self/task/{os.getpid()}/children").split()}
     except OSError:
@@ -166,7 +166,7 @@ def children_of_self() -> set[int] | None:
 
 
 def environment(pid: int, name: str) -> str | None:
-    """A variable as the process was started with it; None when it is unset or may not be read."""
+    """The initial value of a process's environment variable; None if it is unset or not readable."""
     try:
         data = read_bytes(f"/proc/{pid}/environ")
     except OSError:
@@ -179,18 +179,17 @@ def environment(pid: int, name: str) -> str | None:
 
 
 def set_mark() -> str:
-    """Give this process, and all that it starts from now on, a mark that no other job has; empty where that fails.
+    """Set a mark, unique to the job, that this process and its future children inherit; empty if that fails.
 
-    It is the limit of file locks, RLIMIT_LOCKS, which Linux has kept and not looked at since 2.4. Unlike the
-    environment it stays with a daemon that forks twice and clears everything: without a parent, a cgroup or a right to
-    anything the kernel still says whose it is.
+    The mark is the soft limit of file locks, RLIMIT_LOCKS, which Linux stores but has ignored since 2.4. Unlike the
+    environment, it survives in a daemon that forks twice and clears its environment.
     """
     if not HAS_PROC:
         return ""
     try:
         import resource
 
-        mark = int.from_bytes(os.urandom(7), "big") | 1 << 55  # not what anybody sets
+        mark = int.from_bytes(os.urandom(7), "big") | 1 << 55  # a value that no user would set
         resource.setrlimit(_RLIMIT_LOCKS, (mark, resource.getrlimit(_RLIMIT_LOCKS)[1]))
     except (ImportError, OSError, ValueError):
         return ""
@@ -201,7 +200,7 @@ _RLIMIT_LOCKS = 10
 
 
 def has_mark(pid: int, mark: str) -> bool:
-    """Whether the process was started, at whatever distance, by the one that :func:`set_mark` gave the mark to."""
+    """Whether the process inherited this mark of :func:`set_mark`."""
     try:
         limits = read_bytes(f"/proc/{pid}/limits") if mark else b""
     except OSError:
@@ -211,18 +210,18 @@ def has_mark(pid: int, mark: str) -> bool:
 
 
 def marked(job: str, mark: str = "") -> list[Process]:
-    """All processes that belong to the job by what they inherited, whoever their parent is now.
+    """All processes that belong to the job by their environment or their mark, whatever their parent is.
 
     Args:
-        mark: of :func:`set_mark`; or else their environment says so.
+        mark: of :func:`set_mark`; empty: only the environment is checked.
     """
     alive = (p for p in snapshot().values() if p.state not in "ZX")
     return [p for p in alive if environment(p.pid, ENV_JOB) == job or has_mark(p.pid, mark)]
 
 
 def send(process: Process, number: int) -> None:
-    """Signal exactly this process: never another that got its pid meanwhile. Quiet when it is gone."""
-    import signal  # `status`, too, imports this module
+    """Signal exactly this process, never another one that reuses its pid. Does nothing if it is gone."""
+    import signal  # not at the head: `status` imports this module
 
     try:
         if not hasattr(os, "pidfd_open"):
@@ -231,7 +230,7 @@ def send(process: Process, number: int) -> None:
             return
         fd = os.pidfd_open(process.pid)
         try:
-            # The descriptor holds on to one process: what is checked now is what is signalled.
+            # The descriptor refers to one process, so the process that is checked is the one that is signalled.
             if start_ticks(process.pid) == process.ticks:
                 signal.pidfd_send_signal(fd, number)
         finally:
@@ -241,7 +240,7 @@ def send(process: Process, number: int) -> None:
 
 
 def send_all(processes: list[Process], number: int) -> None:
-    """:func:`send` to each; one that was stopped is woken, so that it can act on the signal."""
+    """:func:`send` to each process; stopped ones are continued, so that they can handle the signal."""
     import signal
 
     for process in processes:
@@ -256,7 +255,7 @@ def read_process(pid: int) -> Process | None:
         data = read_bytes(f"/proc/{pid}/stat")
     except OSError:
         return None
-    # The name, in parentheses, may itself hold blanks and parentheses.
+    # The name, in parentheses, may itself contain blanks and parentheses.
     fields = data[data.rfind(b")") + 2 :].split()
     if len(fields) < 20:
         return None
@@ -264,7 +263,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def signal_group(pid: int, number: int) -> None:
-    """Signals a process group, if it is still there."""
+    """Signals a process group, if it still exists."""
     try:  # noqa: SIM105  # contextlib costs more at start-up than it saves
         os.killpg(pid, number)
     except OSError:

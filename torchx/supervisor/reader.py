@@ -1,4 +1,4 @@
-"""What became of a local job, as any process at any later time sees it."""
+"""Reads the state of a local job, from any process at any later time."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from torchx.supervisor.statefile import (
     read_state,
 )
 
-GUARDIAN_S = 2.0  # how long a living guardian may take to end a job whose supervisor was killed
+GUARDIAN_S = 2.0  # how long a running guardian may take to end a job whose supervisor was killed
 
 
 class JobReader:
-    """Reads the state of one job again and again; parses it only when it has changed."""
+    """Reads the state of one job repeatedly, and parses it only when it has changed."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -32,13 +32,13 @@ class JobReader:
         self._job: JobState | None = None
 
     def read(self) -> JobState | None:
-        """The job's state now; the very same object while nothing changes. None when there is no such job.
+        """The current state, the same object while nothing changes; None if the job does not exist.
 
-        A job whose supervisor is gone is ended first: what is left of it is killed, and it has FAILED.
+        If the job's supervisor is gone, its processes are killed and the job becomes FAILED.
 
         Raises:
-            ForeignJobError: somebody else may have written the file.
-            StateFileError: it is damaged, or of another version's format.
+            ForeignJobError: another user may have written the file.
+            StateFileError: the file is damaged or has the format of another version.
         """
         job = self._read()
         if job is None or job.state in TERMINAL:
@@ -47,18 +47,18 @@ class JobReader:
         boot = job.facts.get("boot", "")
         if boot and here and boot != here:
             if job.facts.get("host") != os.uname().nodename:
-                return job  # it runs, or ran, on another machine that shares this folder
+                return job  # on another machine that shares this folder
             return self._end_job(job, "the machine was restarted while the job ran")
         if has_supervisor(self.folder):
             return job
         deadline = time.monotonic() + GUARDIAN_S
         pid, ticks = job.guardian
         while pid and proctree.start_ticks(pid) == ticks and time.monotonic() < deadline:
-            time.sleep(0.002)  # the guardian is about to write what it knows
+            time.sleep(0.002)  # the guardian is about to record the end
             job = self._read()
             if job is None or job.state in TERMINAL:
                 return job
-        job = self._read()  # it may have come to its proper end while we looked
+        job = self._read()  # it may have ended properly meanwhile
         if job is None or job.state in TERMINAL:
             return job
         return self._end_job(job, "the supervisor of the job was killed; its processes were ended")
@@ -73,14 +73,14 @@ class JobReader:
 
         if end_job(self.folder, reason):
             return self._read()
-        job.state, job.msg = FAILED, reason  # another user's job: we may look, but not write
+        job.state, job.msg = FAILED, reason  # another user's job, which we may read but not write
         return job
 
     def _read(self) -> JobState | None:
         path = f"{self.folder}/{STATE_FILE}"
         try:
             if self._job is not None and self._job.state in TERMINAL:
-                os.stat(path)  # it may have been deleted; it can become nothing else any more
+                os.stat(path)  # a final state does not change, but the job may have been deleted
                 return self._job
             if self._job is None:
                 check_owner(self.folder)
@@ -90,7 +90,7 @@ class JobReader:
         if data != self._data or self._job is None:
             try:
                 self._job = parse_state(data)
-            except StateFileError:  # read in the middle of a transition
+            except StateFileError:  # read during a write
                 self._job = read_state(path)
                 data = b""
             self._data = data
@@ -98,7 +98,7 @@ class JobReader:
 
 
 def has_supervisor(folder: str) -> bool:
-    """Whether a supervisor holds the job's FIFO open: the kernel's word, no pid is trusted."""
+    """Whether a supervisor has the job's FIFO open. The kernel knows this for certain, unlike a recorded pid."""
     try:
         os.close(os.open(os.path.join(folder, CONTROL_FIFO), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as e:
@@ -107,15 +107,15 @@ def has_supervisor(folder: str) -> bool:
 
 
 def ask_to_cancel(folder: str) -> bool:
-    """Ask the supervisor to end the job; False when there is none any more."""
-    return tell(folder, "cancel")
+    """Ask the supervisor to cancel the job; False if there is no supervisor."""
+    return send_command(folder, "cancel")
 
 
-def tell(folder: str, word: str) -> bool:
-    """Say a word to the supervisor; False when there is none any more.
+def send_command(folder: str, word: str) -> bool:
+    """Send a command to the supervisor; False if there is no supervisor.
 
     Args:
-        word: ``cancel``; ``preempt``: end the attempt as if its place were taken; ``expire``: its time limit is over.
+        word: ``cancel``; ``preempt``: end the attempt as if it were preempted; ``expire``: end its time limit now.
     """
     try:
         fd = os.open(os.path.join(folder, CONTROL_FIFO), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -126,7 +126,7 @@ def tell(folder: str, word: str) -> bool:
     try:
         os.write(fd, f"{word}\n".encode())
     except BlockingIOError:
-        pass  # a full pipe: it was asked often enough
+        pass  # a full pipe contains enough commands already
     except BrokenPipeError:
         return False
     finally:
@@ -135,10 +135,10 @@ def tell(folder: str, word: str) -> bool:
 
 
 def wait_for_end(folder: str, timeout_s: float) -> bool:
-    """Sleep until the supervisor lets go of the job, at most ``timeout_s``. The kernel tells; nothing is polled.
+    """Block until the supervisor closes the job's FIFO, at most ``timeout_s`` seconds.
 
     Returns:
-        False, at once, when there is no supervisor on this machine.
+        False, at once, if there is no supervisor on this machine.
     """
     import select
 
@@ -148,7 +148,7 @@ def wait_for_end(folder: str, timeout_s: float) -> bool:
         return False
     try:
         poll = select.poll()
-        poll.register(fd, 0)  # hang-up and error are told in any case
+        poll.register(fd, 0)  # POLLHUP and POLLERR are always reported
         poll.poll(min(timeout_s, 3600.0) * 1000)
         return True
     finally:

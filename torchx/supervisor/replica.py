@@ -1,4 +1,4 @@
-"""One replica of a local job, and how its process is started."""
+"""One replica of a local job, and the start of its process."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from torchx.supervisor.follow import Follower
-DEFAULT_SIGNALS = (  # what we, or Python, handle or ignore, and a replica or a task must not
+DEFAULT_SIGNALS = (  # signals that this process handles or ignores, to be reset in replicas and tasks
     *(signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGPIPE),
     *(signal.SIGTERM, signal.SIGCHLD, signal.SIGXFSZ),
 )
@@ -27,10 +27,11 @@ class Replica:
     """One replica and its processes.
 
     Attributes:
-        stopping: it is being ended by us; its end is not a failure.
-        restart: the wave of restarts that it waits for; None when it does not.
-        deadline: when what is left of it is ended with SIGKILL.
-        kills: how often that was done since it was started.
+        stopping: the supervisor is ending it, so its end is not a failure.
+        restart: identifies the group of replicas to be restarted together that it belongs to; None if it is not to be
+            restarted.
+        deadline: when its remaining processes get SIGKILL.
+        kills: how many times they got it since the replica was started.
     """
 
     def __init__(self, index: int, role: int, k: int, *, request: dict[str, Any], line: ReplicaLine) -> None:
@@ -46,21 +47,21 @@ class Replica:
         self.follower: Follower | None = None
 
     def root(self, env: dict[str, str]) -> Root:
-        """What the sampler needs to know of it, where ``env`` is that of all replicas."""
+        """Its data for the sampler; ``env`` is the environment of all replicas."""
         devices = {**env, **self.request["env"]}.get("CUDA_VISIBLE_DEVICES")
         path = f"{self.request['folder']}/{METRICS_FILE}"
         return Root(self.line.pid, self.line.started, self.line.attempt, path, devices)
 
 
 def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
-    """Starts its program in a session of its own; returns the pid.
+    """Starts the replica's program in a new session and returns the pid.
 
     Args:
         job: the job's folder.
-        env: of all replicas; its own comes on top.
+        env: of all replicas; the replica's own variables override it.
 
     Raises:
-        OSError: it cannot be started.
+        OSError: the program cannot be started.
     """
     request = replica.request
     make_folder(request["folder"], private=request["folder"].startswith(job))
@@ -68,7 +69,7 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
         with suppress(OSError):
             os.unlink(os.path.join(request["folder"], ERROR_FILE))
     env = {**env, **request["env"], proctree.ENV_JOB: job, proctree.ENV_REPLICA: str(replica.index)}
-    os.chdir(request["cwd"])  # posix_spawn has no cwd of its own; a failure keeps what it was
+    os.chdir(request["cwd"])  # posix_spawn has no option for it
     append = os.O_WRONLY | os.O_CREAT | os.O_APPEND
     files = [
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
@@ -78,12 +79,12 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
     options: dict[str, Any] = {"file_actions": files, "setsigdef": DEFAULT_SIGNALS, "setsigmask": ()}
     try:
         return os.posix_spawn(request["exe"], request["argv"], env, setsid=True, **options)
-    except NotImplementedError:  # a C library without it: a process group must do
+    except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID: use a process group
         return os.posix_spawn(request["exe"], request["argv"], env, setpgroup=0, **options)
 
 
 def why_not_started(replica: Replica, error: OSError) -> str:
-    """The sentence for a replica that could not be started, which also goes to its stderr; empty once it is there."""
+    """Writes the reason why a replica could not be started to its stderr. Returns it if that failed, else empty."""
     reason = f"cannot start `{replica.request['argv'][0]}`: {error.strerror or error}"
     if error.errno == errno.ENOEXEC:
         reason += " (a script needs a first line like `#!/bin/sh`)"
@@ -93,5 +94,5 @@ def why_not_started(replica: Replica, error: OSError) -> str:
         with open(replica.request["stderr"], "a", encoding="utf-8", errors="surrogateescape") as f:
             f.write(f"torchx: {reason}\n")
     except OSError:
-        return reason  # the folder itself could not be made: a full disk
+        return reason  # for example a full disk, on which the folder could not be created
     return ""

@@ -1,8 +1,8 @@
-"""Where supervisors without a job wait for the next request, and in which order.
+"""Coordinates the supervisors without a job, which wait for the next request.
 
-All processes of one launcher share the pipe of requests, so only one of them may read at a time: the one that has
-locked the first byte of a file that only they know. The others wait for that lock, each in a place, which is another
-locked byte. The kernel frees the locks of a process that dies, however it dies.
+All processes of a launcher share the pipe of requests, but only the one that holds a lock on the first byte of a shared
+anonymous file may read from it. The others wait for that lock. Each of them holds a lock on another byte, its place,
+which limits how many wait. The kernel releases the locks of a process that dies.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _PLACES = range(1, 8)
 
 
 class Reserve:
-    """One process's part in the reserve; a fork has a part of its own.
+    """The state of one process in the reserve.
 
     Args:
         requests, answers: the pipes to the caller.
-        news: where the launcher hears which job a supervisor took.
+        news: pipe to the launcher, for reports about jobs.
         guardian: pid and start ticks of the launcher.
 
-    Where the system has no such file each supervisor takes one job, and the launcher forks them one after the other.
+    Without anonymous files (``memfd_create``), each supervisor takes one job, and the launcher forks them one by one.
     """
 
     def __init__(self, requests: int, answers: int, news: int, guardian: tuple[int, int]) -> None:
@@ -39,13 +39,13 @@ class Reserve:
         self._open = True
         self._place: int | None = None
         self._locks: int | None = None
-        with suppress(AttributeError, OSError):  # another system, or a sandbox that does not know the call
+        with suppress(AttributeError, OSError):  # another system, or a sandbox without this call
             self._locks = os.memfd_create("torchx-reserve")
 
     def next_request(self, read: Callable[[int], dict[str, Any] | None]) -> dict[str, Any] | None:
-        """Wait for this process's turn and for a request; None when there is nothing more to do.
+        """Wait for the lock and for a request; None if there are no more requests.
 
-        Without a guardian no job is taken: the caller finds nobody, and starts another launcher.
+        Takes no job if the guardian is gone. The caller then starts another launcher.
         """
         if self._locks is not None:
             _lock(self._locks, fcntl.LOCK_EX, _READER)
@@ -58,11 +58,11 @@ class Reserve:
         return request if self._has_guardian() else None
 
     def report(self, folder: str) -> bool:
-        """Report to the guardian which job this process has taken; False when it is gone."""
+        """Report to the guardian which job this process has taken; False if the guardian is gone."""
         return self._write(b"%d %s\0" % (os.getpid(), os.fsencode(folder)))
 
     def report_answer(self) -> None:
-        """Report that the caller has been told: should this process be killed now, the caller does not wait for it."""
+        """Report that the caller has its response, so that it need not be notified if this process is killed."""
         self._write(b"%d +\0" % os.getpid())
 
     def let_next_read(self) -> None:
@@ -73,10 +73,10 @@ class Reserve:
             self.leave()
 
     def rejoin(self) -> bool:
-        """Take a place again after a job.
+        """Wait for another request after a job.
 
         Returns:
-            False when all places are taken, or when the job lasted and :meth:`leave` was called.
+            False if enough processes wait, or :meth:`leave` was called because the job was not a short one.
         """
         if not self._open or self._locks is None:
             return False
@@ -90,7 +90,7 @@ class Reserve:
         return False
 
     def leave(self) -> None:
-        """Let go of the pipes: were this process to hold them, a caller would not see that the others are gone."""
+        """Close the pipes, so that the caller notices when the other processes are gone."""
         if self._open:
             self._open = False
             for fd in (self.requests, self.answers, self.news, self._locks):

@@ -1,4 +1,4 @@
-"""Removes finished local jobs that are too old, or oldest first when all together are too big."""
+"""Removes finished local jobs that are too old, and the oldest ones if all together are too big."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from contextlib import suppress
 from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folders, task_log, task_metrics
 from torchx.supervisor.statefile import TASKS, TERMINAL, JobState, StateFileError, check_owner, read_state
 
-_STALE_S = 3600.0  # a folder without a state: its submission was killed
+_STALE_S = 3600.0  # age at which a folder without a state file, whose submission was killed, is removed
 
 
 def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
-    """Remove what is too old or too much. Jobs that have not ended are never touched.
+    """Remove finished jobs beyond these limits. Jobs that have not ended are never removed.
 
     Args:
-        base: folder of sessions, each a folder of jobs.
-        max_age_s: of a finished job; 0 keeps all.
-        max_bytes: of all finished jobs together; 0 keeps all.
+        base: folder of sessions, each of which is a folder of jobs.
+        max_age_s: of a finished job; 0: no limit.
+        max_bytes: of all finished jobs together; 0: no limit.
     """
     now = time.time()
     finished: list[tuple[float, str, JobState]] = []
@@ -43,10 +43,10 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
 
 
 def remove_job(folder: str, job: JobState) -> None:
-    """Remove the files of a job, and the folders that are empty then. What others put there stays.
+    """Remove the files of a job, and the folders that are empty then. Other files in them are kept.
 
     Args:
-        folder: the job's folder; its logs may lie elsewhere, where the user wanted them.
+        folder: the job's folder; its logs may be elsewhere, where the user wanted them.
     """
     logs = job.facts.get("logs") or folder
     if TASKS in job.facts:

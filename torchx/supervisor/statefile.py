@@ -1,8 +1,8 @@
-"""The file in which a local job's state stands: written in place by its supervisor, read by everyone.
+"""The file with a local job's state: its supervisor updates it in place, and any process can read it.
 
-One header line and one line per replica, all of fixed width and each with a checksum at its end. The file gets
-its full size when it is made, so that a transition is one ``pwrite``, whatever the size of the job, and needs no
-free disk space. A line that is read while it is being written fails its checksum and is read again.
+One header line and one line per replica, of fixed width, each with a checksum at its end. The file is created with its
+full size, so that a state transition is a single ``pwrite`` and needs no free disk space. A line that is read during a
+write fails its checksum and is read again.
 
 It is text, so that ``cat`` shows it::
 
@@ -29,35 +29,35 @@ FAILED = "FAILED"
 CANCELLED = "CANCELLED"
 TERMINAL = frozenset((SUCCEEDED, FAILED, CANCELLED))
 LOST = "UNKNOWN"
-"""Of a replica alone: it ended when neither supervisor nor guardian lived to see how."""
+"""State of a replica only: it ended while neither the supervisor nor the guardian was alive to see its exit code."""
 
 TASKS = "tasks"
-"""The fact of a job whose replicas are the tasks of a sweep: how many of them run at the same time."""
+"""Key in the facts of a job whose replicas are the tasks of a sweep: how many of them run at the same time."""
 
-_LINE = 112  # bytes of a replica's line, checksum and line end included
-_ROOM_FOR_CHANGES = 512  # bytes of the header kept for the fields that change
+_LINE = 112  # bytes of a replica's line, including checksum and line end
+_ROOM_FOR_CHANGES = 512  # bytes of the header reserved for the fields that change
 _MAX_MESSAGE = 240
 
 
 class StateFileError(ValueError):
-    """The bytes are not a state file, or not one of this format."""
+    """The data is not a state file, or has another format."""
 
 
 class ForeignJobError(StateFileError):
-    """Somebody else made the job's folder, or could have changed what is in it: none of it is believed."""
+    """The job's folder belongs to another user or others can write to it, so its content is not trusted."""
 
 
 class ReplicaLine:
-    """What became of one replica.
+    """The state of one replica.
 
     Attributes:
         attempt: 0 for its first process, 1 for the next.
-        pid: of the process that was started last; 0 before the first.
-        ticks: start time of that process as the kernel counts it: pid and ticks together never come again.
-        state: one of those above; ``LOST`` when it ended and nobody saw how.
-        exit: exit code, ``-n`` for signal n; None while it has not ended, and when it is lost.
-        started: Unix time at which the last process was started; 0 before.
-        ended: Unix time of its end; 0 before.
+        pid: of its last process; 0 before the first one.
+        ticks: start time of that process in kernel ticks; the pair of pid and ticks is unique.
+        state: one of the states above; ``LOST`` if its exit code is unknown.
+        exit: exit code, ``-n`` for signal n; None if it has not ended or is lost.
+        started: Unix time of the start of its last process; 0 before.
+        ended: Unix time of the end of its last process; 0 before.
     """
 
     def __init__(self) -> None:
@@ -71,18 +71,18 @@ class ReplicaLine:
 
 
 class JobState:
-    """What became of a job.
+    """The state of a job.
 
     Attributes:
-        facts: what never changes: ``app_id``, ``name``, ``session``, ``handle``, ``host``, ``boot``, ``pidns``,
-            ``logs``, ``mark`` (see :func:`torchx.supervisor.proctree.set_mark`).
-        roles: names of the roles with their numbers of replicas; replicas are counted through all roles in this order.
-        first: index of the replica that failed first; -1 when none did.
-        restarts: how often a replica, role or application was started again.
+        facts: constant fields: ``app_id``, ``name``, ``session``, ``handle``, ``host``, ``boot``, ``pidns``, ``logs``,
+            ``mark`` (see :func:`torchx.supervisor.proctree.set_mark`).
+        roles: names and numbers of replicas of the roles. Indices of replicas count over all roles in this order.
+        first: index of the replica that failed first; -1 if none did.
+        restarts: how many times a replica, role or application was restarted.
         supervisor: pid of the supervisor.
-        guardian: pid and start ticks of the process that ends the job when the supervisor is killed.
-        kind: class of that reason, such as ``timeout``; empty where it has none.
-        msg: why the job is in its state, where the replicas do not tell.
+        guardian: pid and start ticks of the process that ends the job if the supervisor is killed.
+        kind: class of the reason in ``msg``, such as ``timeout``; empty if it has none.
+        msg: the reason for the job's state, unless it follows from the replicas.
     """
 
     def __init__(self, facts: dict[str, str], roles: list[tuple[str, int]]) -> None:
@@ -109,10 +109,10 @@ class JobState:
 
 
 class StateWriter:
-    """The one writer of a state file. Change :attr:`job`, say what changed, and :meth:`flush`.
+    """The only writer of a state file. Change :attr:`job`, report what changed, and :meth:`flush`.
 
     Raises:
-        OSError: the file could not be made.
+        OSError: the file cannot be created.
     """
 
     def __init__(self, path: str, job: JobState, *, header: int = 0) -> None:
@@ -120,14 +120,14 @@ class StateWriter:
         self._fixed = _fixed_part(job)
         self._header = header or -(-(len(self._fixed) + _ROOM_FOR_CHANGES) // 64) * 64
         self._bytes = bytearray()
-        self._low = self._high = 0  # what of it is not written yet
+        self._low = self._high = 0  # range that is not written yet
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.header_changed()
         for index in range(len(job.replicas)):
             self.replica_changed(index)
 
     def header_changed(self) -> None:
-        """Render the header anew; written by the next :meth:`flush`."""
+        """Render the header; the next :meth:`flush` writes it."""
         job = self.job
         kind = f"kind={job.kind} " if job.kind else ""
         text = (
@@ -139,14 +139,14 @@ class StateWriter:
         self._put(0, text, self._header)
 
     def replica_changed(self, index: int) -> None:
-        """Render a replica's line anew; written by the next :meth:`flush`."""
+        """Render a replica's line; the next :meth:`flush` writes it."""
         r = self.job.replicas[index]
         exit_code = "-" if r.exit is None else r.exit
         text = f"{index} {r.state} {r.attempt} {r.pid} {r.ticks} {exit_code} {r.started:.6f} {r.ended:.6f}"
         self._put(self._header + index * _LINE, text, _LINE)
 
     def flush(self) -> None:
-        """Write what changed: one system call, none when nothing did."""
+        """Write the changes with one system call, if there are any."""
         low, high = self._low, self._high
         if low < high:
             self._low, self._high = len(self._bytes), 0
@@ -166,14 +166,14 @@ class StateWriter:
 
 
 def read_state(path: str) -> JobState:
-    """The state in a file.
+    """Read a state file.
 
     Raises:
-        FileNotFoundError: there is no such file.
-        StateFileError: it is not a state file, or one of another format.
+        FileNotFoundError: the file does not exist.
+        StateFileError: it is not a state file or has another format.
     """
     problem = ""
-    for _ in range(20):  # a line in the middle of being written is whole at the next look
+    for _ in range(20):  # a line may be read during a write
         try:
             return parse_state(read_bytes(path))
         except StateFileError as e:
@@ -182,11 +182,11 @@ def read_state(path: str) -> JobState:
 
 
 def check_owner(folder: str) -> None:
-    """Refuse a job that another user may have put there: by what a state file says processes and files come to an end.
+    """Reject a job that another user may have forged, since readers kill processes and remove files by its state file.
 
     Raises:
-        OSError: there is no such job.
-        ForeignJobError: its folder or its state is not this user's, or others may write there.
+        OSError: the job does not exist.
+        ForeignJobError: its folder or state file belongs to another user, or others can write to it.
     """
     for path, is_right in ((folder, stat.S_ISDIR), (f"{folder}/{STATE_FILE}", stat.S_ISREG)):
         found = os.lstat(path)
@@ -201,7 +201,7 @@ def check_owner(folder: str) -> None:
 
 
 def read_bytes(path: str) -> bytes:
-    """All bytes of a small file, without the cost of a file object."""
+    """The content of a small file, read without a file object."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = os.read(fd, 1 << 16)
@@ -216,10 +216,10 @@ def read_bytes(path: str) -> bytes:
 
 
 def parse_state(data: bytes) -> JobState:
-    """The state in the bytes of a file.
+    """Parse the content of a state file.
 
     Raises:
-        StateFileError: it is not a state file, or one of another format, or cut off.
+        StateFileError: it is not a state file, has another format, or is truncated.
     """
     words = data[:64].split(b" ", 3)
     if len(words) < 4 or words[0] != MAGIC.encode() or not words[2].isdigit():
@@ -237,7 +237,7 @@ def parse_state(data: bytes) -> JobState:
 
 
 def escape(text: str) -> str:
-    """``text`` as one printable word: blanks, control characters, ``%``, ``:`` and ``,`` become ``%xx``.
+    """Escape ``text`` as one printable word: blanks, control characters, ``%``, ``:``, ``,`` and ``=`` become ``%xx``.
 
     >>> escape("a b%"), unescape(escape("a b%"))
     ('a%20b%25', 'a b%')
@@ -248,7 +248,7 @@ def escape(text: str) -> str:
 
 
 def unescape(word: str) -> str:
-    """The text that :func:`escape` made into a word."""
+    """The inverse of :func:`escape`."""
     head, *rest = word.split("%")
     if not rest:
         return head
@@ -267,7 +267,7 @@ def _fixed_part(job: JobState) -> str:
 
 
 def _shortened(text: str) -> str:
-    # Escaping may triple a character, so what fits is found on the escaped text.
+    # Escaping may triple the length of a character.
     while len(escape(text)) > _MAX_MESSAGE:
         text = text[: len(text) * 3 // 4] + "…" if len(text) > 8 else ""
     return text
@@ -284,7 +284,7 @@ def _parse_header(line: str, *, most: int) -> JobState:
     fields = dict(word.partition("=")[::2] for word in line.split()[3:])
     roles = [word.split(":") for word in fields.pop("roles").split(",") if word]
     counts = [(unescape(name), int(count)) for name, count in roles]
-    if sum(max(count, 0) for _, count in counts) > most:  # before anything is made of a number that may be anything
+    if sum(max(count, 0) for _, count in counts) > most:  # before allocating for a number that may be corrupt
         raise StateFileError("cut off: it has fewer lines than replicas")
     job = JobState({}, counts)
     job.state = fields.pop("state")
@@ -294,7 +294,7 @@ def _parse_header(line: str, *, most: int) -> JobState:
     job.ended = float(fields.pop("ended"))
     job.supervisor = int(fields.pop("supervisor"))
     job.guardian = _pid_and_ticks(fields.pop("guardian"))
-    job.kind = fields.pop("kind", "")  # absent where there is none
+    job.kind = fields.pop("kind", "")
     job.msg = unescape(fields.pop("msg"))
     job.facts = {key: unescape(value) for key, value in fields.items()}
     return job

@@ -1,4 +1,4 @@
-"""The process that owns one local job: starts its replicas, applies the gang's rules, ends what is left of them."""
+"""The process that owns one local job: starts its replicas, applies the gang's rules, and ends leftover processes."""
 
 from __future__ import annotations
 
@@ -33,29 +33,28 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_STARTS_PER_TURN = 16  # between two looks at the control FIFO
+_STARTS_PER_TURN = 16  # replicas started between two polls of the control FIFO
 _SWEEP_S = 0.02
-_SHORT_S = 0.05  # a job that lasts longer lets go of what only a supervisor between two jobs needs
-# A process in an uninterruptible wait does not even die of SIGKILL. Told that often, in ten seconds at least: by the
-# clock alone whoever was stopped for that long, or a machine that slept, would give up without having told it once.
+_SHORT_S = 0.05  # the supervisor of a longer job releases what it would need to take another one
+# A process in uninterruptible sleep does not even die of SIGKILL. This is a count, ten seconds at least, and not a
+# deadline, which might have passed before the first SIGKILL if this process or the machine was suspended.
 _MOST_KILLS = 500
 
 
 class Supervisor:
-    """Owns one job from its acceptance to its end.
+    """Owns one job until it has ended.
 
     Args:
-        request: ``job`` (its folder), ``facts`` (see :class:`JobState`), ``env`` (of every replica), ``grace_s``,
-            ``again`` (a program that is asked before a restart; may be missing), ``limit`` (see
-            :class:`~torchx.supervisor.limit.Limit`; may be missing), ``sample_s`` (seconds between two samples of
-            what replicas use; may be missing), and ``roles``, a list of ``name``,
-            ``max_retries``, ``policy``, ``min_replicas`` and ``replicas``; each of these has ``argv``, ``exe``,
-            ``env``, ``cwd``, ``folder``, ``stdout``, ``stderr``.
-        guardian: pid and start ticks of the process that takes care of the job should this one be killed.
-        lasting: called once, when the job turns out not to be a short one.
+        request: ``job`` (its folder), ``facts`` (see :class:`JobState`), ``env`` (of every replica), ``grace_s``, and
+            ``roles``, a list of ``name``, ``max_retries``, ``policy``, ``min_replicas`` and ``replicas``, each with
+            ``argv``, ``exe``, ``env``, ``cwd``, ``folder``, ``stdout``, ``stderr``. Optional: ``again`` (a program that
+            decides on restarts), ``watchdog`` (see :class:`~torchx.supervisor.watchdog.Watchdog`), ``limit`` (see
+            :class:`~torchx.supervisor.limit.Limit`), ``sample_s`` (interval of usage samples).
+        guardian: pid and start ticks of the process that ends the job if this one is killed.
+        lasting: called once when the job runs longer than a short one.
 
     Raises:
-        OSError: the job's files cannot be made.
+        OSError: the job's files cannot be created.
     """
 
     def __init__(
@@ -72,7 +71,7 @@ class Supervisor:
         facts = {**request["facts"], "mark": proctree.set_mark()}
         job = JobState(facts, [(r["name"], len(r["replicas"])) for r in roles])
         job.created = time.time()
-        self._began = time.monotonic()  # every wait is by this clock: the other one may be set back
+        self._began = time.monotonic()  # all deadlines use this clock, since the wall clock may be set back
         self._limit.begin(self._began)
         self._sampler = Sampler(request.get("sample_s", 0.0), self.env, self._began)
         job.supervisor = os.getpid()
@@ -88,22 +87,22 @@ class Supervisor:
         self._unclean: set[Replica] = set()
         self._termed: set[tuple[int, int]] = set()
         self._next_sweep = 0.0
-        self._outcome = ""  # set once nothing more is to be started
+        self._outcome = ""  # set when no more replicas will be started
         self._last_deadline = 0.0
         self._last_kills = 0
         self._lasting = lasting
-        # Looking at all silent replicas takes a hundredth of a processor at most.
+        # Polling all silent replicas takes at most 1 % of a processor.
         self._latest_look_s = min(2.0, max(0.2, len(self.replicas) * 0.002))
         self._has_children = True
-        # The FIFO first: a state file without a reader at the FIFO means that the supervisor is dead.
+        # The FIFO first, since a state file without a reader of the FIFO means that the supervisor is dead.
         fifo = os.path.join(self.folder, CONTROL_FIFO)
         os.mkfifo(fifo, 0o600)
         self._control = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        self._control_writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # spares us hang-up events
+        self._control_writer = os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # avoids POLLHUP events
         self._wake, self._wake_writer = os.pipe()
         os.set_blocking(self._wake_writer, False)
         signal.set_wakeup_fd(self._wake_writer, warn_on_full_buffer=False)
-        self._told_to_stop = False
+        self._stop_requested = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_stop_signal)
         signal.signal(signal.SIGCHLD, lambda *_: None)
@@ -113,7 +112,7 @@ class Supervisor:
     # -- the loop --------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Bring the job to its end, and write it down."""
+        """Run the job until it has ended, and record its final state."""
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
@@ -125,7 +124,7 @@ class Supervisor:
                     os.read(fd, 512)
                 else:
                     self._obey(os.read(fd, 512))
-            if self._told_to_stop:
+            if self._stop_requested:
                 self._cancel("the supervisor got SIGTERM: the machine or the session is shutting down")
             now = time.monotonic()
             if self._limit.is_over(now):
@@ -144,8 +143,8 @@ class Supervisor:
         self._finish()
 
     def release(self) -> bool:
-        """Undo what the job did to this process; False when something of it is left, and the process must end."""
-        signal.set_wakeup_fd(-1)  # and the handlers stay: until the next job they do nothing
+        """Undo the job's changes to this process. False if some remain, so that the process must not be reused."""
+        signal.set_wakeup_fd(-1)  # the handlers stay, but do nothing until the next job
         for fd in (self._control_writer, self._wake, self._wake_writer):
             os.close(fd)
         self.writer.close()
@@ -184,7 +183,7 @@ class Supervisor:
         job.ended = time.time()
         self.writer.header_changed()
         self.writer.flush()
-        # Closing tells those who wait at the other end; only now, when there is something to read.
+        # Closing the FIFO wakes those who wait for the end, so the state must be complete by now.
         os.close(self._control)
         at_end.run(self.folder)
 
@@ -193,12 +192,12 @@ class Supervisor:
     def _start_pending(self) -> None:
         started = []
         for _ in range(min(len(self._pending), _STARTS_PER_TURN)):
-            if not self._pending:  # one could not be started, and the job was given up
+            if not self._pending:  # the job was given up because a replica could not be started
                 break
             replica = self._pending.pop(0)
             self._start(replica)
             started.append(replica)
-        # Only now: the kernel answers when a process has loaded its program, and the others can be started meanwhile.
+        # In a second pass, since reading the start time waits until the process has loaded its program.
         for replica in started:
             if replica.line.pid:
                 replica.line.ticks = proctree.start_ticks(replica.line.pid)
@@ -285,7 +284,7 @@ class Supervisor:
         self.writer.header_changed()
 
     def _restart(self, wave: list[Replica], now: float) -> None:
-        """Start these again, together, once nothing of them is left."""
+        """Stop these replicas, and restart them together when all their processes are gone."""
         if len(wave) == len(self.replicas):
             self._limit.forget()
         if any(r.index == self.job.first for r in wave):
@@ -315,17 +314,17 @@ class Supervisor:
         self.writer.header_changed()
         if self._watchdog.silent:
             self.writer.flush()
-            at_end.start(self.folder, f"{now:.0f}")  # who sends notices looks whether one of a hang is due
+            at_end.start(self.folder, f"{now:.0f}")  # sends a notice of the hang if one was requested
             if self._watchdog.action == "cancel":
                 self._again = []
             if self._watchdog.action != "stacks":
                 self._end_attempt("timeout", text)
 
     def _end_attempt(self, kind: str, why: str) -> None:
-        """End all that runs, for a reason that is not the replicas'; what decides on restarts decides on this one."""
+        """End all replicas for a reason outside of them. The job may then be restarted like after a failure."""
         self._limit.forget()
         if self._outcome or not (self._by_pid or self._pending) or any(r.restart for r in self.replicas):
-            return  # it is ending already
+            return  # it is already ending
         self.job.kind, self.job.msg = kind, why
         if self._again:
             self.gang.application_restarts += 1
@@ -336,13 +335,13 @@ class Supervisor:
         self.writer.header_changed()
 
     def _cancel(self, reason: str) -> None:
-        if not self._outcome:  # else it is ending already
+        if not self._outcome:  # else it is already ending
             self.job.msg = reason
             self._give_up(CANCELLED, time.monotonic())
             self.writer.header_changed()
 
     def _give_up(self, outcome: str, now: float) -> None:
-        """Start nothing more, end all that runs."""
+        """Start no more replicas and end those that run."""
         self._outcome = outcome
         self._limit.forget()
         self._last_deadline = now + self.grace_s
@@ -362,10 +361,10 @@ class Supervisor:
         self._next_sweep = 0.0
         self._sweep(now)
 
-    # -- processes that are to go ----------------------------------------------------------------
+    # -- ending processes ------------------------------------------------------------------------
 
     def _sweep(self, now: float) -> None:
-        """Signal what must go, and find out which replicas left nothing behind."""
+        """Signal processes that must end, and find replicas that left none behind."""
         stopping = [r for r in self._by_pid.values() if r.stopping]
         if now < self._next_sweep or not (stopping or self._unclean):
             return
@@ -377,7 +376,7 @@ class Supervisor:
             self._settle(set(), now)
 
     def _orphans(self) -> set[int]:
-        """Our children that are not replicas: what replicas that ended, or daemons of others, left behind."""
+        """Our children that are not replicas: processes left behind by replicas or by daemons."""
         if not self._has_children:
             return set()
         children = proctree.children_of_self()
@@ -405,7 +404,7 @@ class Supervisor:
             else:
                 self._terminate(family)
         if all(pid in processes and processes[pid].state not in "ZX" for pid in orphans):
-            self._settle(left, now)  # else one has died since they were counted, and what it left may be ours by now
+            self._settle(left, now)  # else one has died since the snapshot, and its children may be ours now
 
     def _owner(self, process: proctree.Process | None) -> Replica | None:
         if process is None or process.state in "ZX":
@@ -413,7 +412,7 @@ class Supervisor:
         for replica in self._unclean:
             if replica.line.pid == process.session:
                 return replica
-        # It made a session of its own: what it was started with tells.
+        # It has a session of its own, so look at its environment.
         if proctree.environment(process.pid, proctree.ENV_JOB) != self.folder:
             return None
         index = proctree.environment(process.pid, proctree.ENV_REPLICA) or ""
@@ -425,7 +424,7 @@ class Supervisor:
         proctree.send_all(new, signal.SIGTERM)
 
     def _settle(self, left: set[Replica], now: float) -> None:
-        """Those that ended and left nothing are clean; waves of restarts whose members all are begin."""
+        """Mark replicas as clean that ended and left no processes; begin restarts whose members are all clean."""
         for replica in list(self._unclean):
             ended = replica.line.pid not in self._by_pid
             if ended and (replica not in left or replica.kills > _MOST_KILLS):
@@ -442,7 +441,7 @@ class Supervisor:
 
     def _begin_again(self, members: list[Replica]) -> None:
         if self._again:
-            self.writer.flush()  # what is asked now reads it
+            self.writer.flush()  # the program reads the state file
         if self._again and not may_start_again(self._again, self.env):
             self.job.restarts -= 1
             self._give_up(FAILED, time.monotonic())
@@ -454,14 +453,14 @@ class Supervisor:
             self.writer.header_changed()
         for replica in members:
             replica.restart = None
-            if replica.line.state != PENDING:  # else it has not been started yet at all
+            if replica.line.state != PENDING:  # else it was never started
                 replica.line.state = PENDING
                 replica.line.attempt += 1
                 self._pending.append(replica)
                 self.writer.replica_changed(replica.index)
 
     def _end_the_rest(self, now: float) -> bool:
-        """After the last replica: daemons that hid from us. False when nothing is left, or nothing can be done."""
+        """End daemons that outlive the last replica. False if none is left or they cannot be ended."""
         if not proctree.HAS_PROC or self._last_kills > _MOST_KILLS:
             return False
         if now >= self._next_sweep:
@@ -474,7 +473,7 @@ class Supervisor:
                 self._terminate(family)
         return True
 
-    # -- small things ----------------------------------------------------------------------------
+    # -- helpers ---------------------------------------------------------------------------------
 
     def _follow(self, now: float) -> None:
         for replica in (*self._by_pid.values(), *self._unclean):
@@ -488,4 +487,4 @@ class Supervisor:
         return states
 
     def _on_stop_signal(self, *_: object) -> None:
-        self._told_to_stop = True
+        self._stop_requested = True

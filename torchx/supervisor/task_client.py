@@ -1,4 +1,4 @@
-"""How a program hands a sweep to the process that keeps it going."""
+"""Hands a sweep over to its guard process."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ if TYPE_CHECKING:
     from typing import Any
 
 TAKEN, HELD = b"K", b"H"
-"""What a guard answers that has taken a sweep, and one that finds another guard at it."""
+"""Responses of a guard: it has taken the sweep, or another guard holds it."""
 
 
 class TasksError(RuntimeError):
-    """The sweep was not taken, and does not run."""
+    """The sweep was rejected and does not run."""
 
 
 def start(
     folder: str, head: dict[str, Any], tasks: Iterable[tuple[str, list[str], dict[str, str]]], env: Mapping[str, str]
 ) -> None:
-    """Start a sweep; returns when it has been taken.
+    """Start a sweep. Returns when a guard has taken it.
 
     Args:
         folder: of the job; it exists and is empty.
         head: ``facts`` (see :class:`torchx.supervisor.statefile.JobState`), ``role``, ``cwd``, ``grace_s``, ``env``
-            (what all tasks get on top of ``env``, without secrets), ``resumable`` (whether they need nothing else).
-        tasks: for each its program, its arguments, and variables of its own.
-        env: the environment of all tasks. It is not written down.
+            (variables of all tasks that override ``env``, without secrets), ``resumable`` (whether they need no other).
+        tasks: for each task its program, its arguments, and its own variables.
+        env: the environment of all tasks. It is not written to disk.
 
     Raises:
-        TasksError: the sweep was not taken.
+        TasksError: the sweep was rejected.
         OSError: its files could not be written.
     """
     path = os.path.join(folder, TASKS_FILE)
@@ -49,10 +49,10 @@ def start(
 
 
 def resume(folder: str) -> bool:
-    """Have a sweep go on whose processes were all killed, in this process's environment.
+    """Resume a sweep whose processes were all killed, in this process's environment.
 
     Returns:
-        False when it cannot: its tasks need secrets, which nobody has written down, or its files are gone.
+        False if this is impossible because its tasks need secrets, which are not stored, or its files are gone.
     """
     try:
         with open(os.path.join(folder, TASKS_FILE), encoding="ascii") as f:
@@ -69,7 +69,7 @@ def _run_guard(folder: str, env: Mapping[str, str]) -> bytes:
 
     program = __file__.replace("task_client.py", "task_guard.py")
     minimal = {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ}
-    done = subprocess.run(  # our own program; it leaves a child that has closed its pipes
+    done = subprocess.run(  # returns when its daemon has closed the pipes
         [sys.executable, "-I", "-S", program, folder],
         input=marshal.dumps(dict(env)),
         stdout=subprocess.PIPE,

@@ -1,8 +1,8 @@
-"""The program that keeps a sweep going: starts its supervisor, and goes on in its place when that is killed.
+"""The guard of a sweep: starts its supervisor, and takes over if that is killed.
 
-Run as ``python -I -S task_guard.py FOLDER``, with the environment of the tasks as stdin; see :mod:`task_client` for the
-other end. It is a child subreaper: the tasks of a supervisor that was killed become its children, and run on. Should it
-be killed, too, whoever looks at the sweep next starts another guard.
+Runs as ``python -I -S task_guard.py FOLDER``, with the environment of the tasks as stdin; :mod:`task_client` starts it.
+It is a child subreaper, so that the tasks of a killed supervisor become its children and continue. If the guard is
+killed, too, the next reader of the sweep starts another one.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import sys
 from contextlib import suppress
 
 if __name__ == "__main__":
-    # Isolated as it runs, it sees only the standard library: this package comes last, so that it can hide none of it.
+    # Isolated mode sees only the standard library. This package comes last, so that it shadows none of its modules.
     sys.path.append(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 import fcntl
@@ -26,11 +26,11 @@ from torchx.supervisor.task_client import HELD, TAKEN
 from torchx.supervisor.tasks import TaskSupervisor, read_tasks
 
 _CRASHED = 70
-_PATIENCE_S = 1.0  # of a process that was just forked, until it is the task's program and shows its environment
+_PATIENCE_S = 1.0  # for a new process to load the task's program, after which its environment is visible
 
 
 def guard(folder: str, env: dict[str, str], control: int) -> None:
-    """Have a sweep supervised until it ends."""
+    """Supervise a sweep until it has ended."""
     ends: dict[int, int] = {}
     started = _claimed(folder, ends, fresh=True)
     supervisor = os.fork()
@@ -57,15 +57,18 @@ def guard(folder: str, env: dict[str, str], control: int) -> None:
 
 
 def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int]:
-    """The process of the task of which the state file does not say whether it was started, where there is one.
+    """Finds the process of the task that was claimed, but whose pid is not recorded, if there is such a task.
 
-    The supervisor is gone, so a process of that task is a child of ours that the file does not name. Its environment
-    says whose it is once it runs the task's program; before that, it made the task's log. Where there is a log and no
-    process, the task was started and nobody knows how it ended: that is said with pid 0.
+    The supervisor is gone, so a process of that task is a child of this one that the state file does not name. Its
+    environment identifies it once it runs the task's program. It creates the task's log before that. If there is a log
+    but no process, the task was started and its exit code is unknown.
 
     Args:
-        ends: children that have ended, and how.
-        fresh: the guard of that supervisor is gone, too: its processes are not our children.
+        ends: exit codes of children that have ended.
+        fresh: the guard of that supervisor is gone, too, so its processes are not children of this one.
+
+    Returns:
+        Index of the task -> pid, which is 0 if the exit code is unknown; empty if the task was not started.
     """
     job = read_state(os.path.join(folder, STATE_FILE))
     k = next((k for k, line in enumerate(job.replicas) if line.state == RUNNING and not line.pid), None)
@@ -80,7 +83,7 @@ def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int
             whose = proctree.environment(pid, proctree.ENV_REPLICA)
             if process.group == pid and (whose == str(k) or (process.state in "ZX" and not fresh)):
                 return {k: pid}
-            # Seen before it had its group, or before it is the task's program: it is looked at again.
+            # It may not have set its process group or loaded the task's program yet: look again.
             in_doubt |= whose in (None, str(k)) and process.state not in "ZX"
         if not in_doubt or time.monotonic() > deadline:
             break
@@ -92,13 +95,13 @@ def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int
 
 
 def _children() -> dict[int, proctree.Process]:
-    """This process's children. The kernel's list of them may lack one while another one ends."""
+    """This process's children, by a snapshot: the kernel's list may miss one while another one exits."""
     me = os.getpid()
     return {p.pid: p for p in proctree.snapshot().values() if p.ppid == me}
 
 
 def _strangers(folder: str) -> dict[int, proctree.Process]:
-    """Processes of the job, and those that a supervisor of it has just forked."""
+    """Processes of the job, including those that its supervisor has just forked."""
     found = {p.pid: p for p in proctree.marked(folder)}
     me = os.getpid()
     for process in proctree.snapshot().values():
@@ -112,13 +115,13 @@ def _strangers(folder: str) -> dict[int, proctree.Process]:
 
 
 def _prepare(folder: str) -> int:
-    """The job's FIFO, open to read, and its state file."""
+    """Create the job's FIFO and state file if they do not exist. Returns the FIFO, open for reading."""
     path = os.path.join(folder, STATE_FILE)
     fifo = os.path.join(folder, CONTROL_FIFO)
     if not os.path.exists(fifo):
         os.mkfifo(fifo, 0o600)
     control = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # spares us hang-up events
+    os.open(fifo, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # avoids POLLHUP events
     if not os.path.exists(path):
         head, lines = read_tasks(folder)
         job = JobState(head["facts"], [(head["role"], len(lines))])
@@ -130,7 +133,7 @@ def _prepare(folder: str) -> int:
 
 
 def main() -> None:
-    """Leave the caller, take the sweep unless another guard has it, and see it through."""
+    """Detach from the caller and supervise the sweep, unless another guard holds it."""
     folder = sys.argv[1]
     env: dict[str, str] = marshal.loads(sys.stdin.buffer.read())  # noqa: S302  # written by our own client
     answer = 3
@@ -138,7 +141,7 @@ def main() -> None:
     proctree.leave_caller(answer + 1)
     lock = os.open(os.path.join(folder, TASKS_FILE), os.O_RDONLY | os.O_CLOEXEC)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held by the supervisor, too, and let go by the kernel
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the forked supervisor shares it; the kernel releases it
         control = _prepare(folder)
     except BlockingIOError:
         os.write(answer, HELD)
@@ -146,7 +149,7 @@ def main() -> None:
     except OSError as e:
         os.write(answer, f"E{e}".encode("utf-8", "replace"))
         return
-    with suppress(OSError):  # the caller was killed: the sweep goes on
+    with suppress(OSError):  # the caller was killed, but the sweep continues
         os.write(answer, TAKEN)
     os.close(answer)
     guard(folder, env, control)

@@ -1,4 +1,4 @@
-"""The process that runs the tasks of one sweep, so many at a time, and writes down what became of each."""
+"""The process that runs the tasks of one sweep, a limited number at a time, and records their states."""
 # ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
@@ -33,23 +33,22 @@ if TYPE_CHECKING:
     from typing import Any
 
 CANCEL_ALL = "cancelled"
-_LOOK_S = 0.2  # between two looks at processes that are nobody's children
+_LOOK_S = 0.2  # interval of polls for processes that are not our children
 _NOT_STARTED = 127
 
 
 class TaskSupervisor:
     """Starts the tasks of a sweep in order, each once.
 
-    A task is claimed in the state file before its process is started, and its pid follows at once: so there is never
-    more than one task of which the file does not say whether it was started, and whoever goes on after this process
-    was killed finds out by the processes that are there.
+    It claims a task in the state file before it starts the process, and records the pid right after. So there is never
+    more than one task that may or may not have been started, and a successor finds out by looking at the processes.
 
     Args:
-        folder: of the job. Its state file is there already.
-        env: of every task; each one's own comes on top.
+        folder: of the job. Its state file exists.
+        env: of every task; its own variables override it.
         control: the job's FIFO, open for reading.
-        ends: exit codes of children that have ended already, by their pids.
-        started: index of a task that was claimed to the pid of its process, 0 where nobody knows whether there was one.
+        ends: exit codes of children that have already ended, by pid.
+        started: index of a claimed task -> pid of its process, 0 if its exit code is unknown.
     """
 
     def __init__(
@@ -75,16 +74,16 @@ class TaskSupervisor:
         if not os.fstat(self._used).st_size:
             _add(self._used, b"%d %d\n" % limits(self._env))
         self._control = control
-        self._asked_of = b""
+        self._partial = b""
         self._next = 0
-        self._running: dict[int, int] = {}  # our own children: pid to index
-        self._others: dict[int, int] = {}  # nobody's: how they end cannot be seen
-        self._stopping: dict[int, float] = {}  # index to when it is killed
+        self._running: dict[int, int] = {}  # our children: pid -> index
+        self._others: dict[int, int] = {}  # other processes, whose exit codes we cannot get: pid -> index
+        self._stopping: dict[int, float] = {}  # index -> time of SIGKILL
         self._take_over(ends, started)
         self.writer.flush()
 
     def run(self) -> None:
-        """Bring the sweep to its end."""
+        """Run the sweep until it has ended."""
         wake, wake_writer = os.pipe()
         os.set_blocking(wake_writer, False)
         signal.set_wakeup_fd(wake_writer, warn_on_full_buffer=False)
@@ -95,7 +94,7 @@ class TaskSupervisor:
         poll = select.poll()
         for fd in (self._control, wake):
             poll.register(fd, select.POLLIN)
-        self._reap()  # nobody was woken by what ended before
+        self._reap()  # children that ended before did not wake us
         while self._fill() or self._busy():
             for fd, _ in poll.poll(self._patience_ms()):
                 if fd == wake:
@@ -113,7 +112,7 @@ class TaskSupervisor:
         return len(self._running) + len(self._others)
 
     def _fill(self) -> bool:
-        """Starts what there is room for; whether there is more to start."""
+        """Starts as many tasks as may run now. Returns whether more are to be started."""
         replicas, count = self.job.replicas, len(self.job.replicas)
         while True:
             while self._next < count and replicas[self._next].state != PENDING:
@@ -138,7 +137,7 @@ class TaskSupervisor:
                     (os.POSIX_SPAWN_OPEN, 1, log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600),
                     (os.POSIX_SPAWN_DUP2, 1, 2),
                 ],
-                setpgroup=0,  # Linux schedules each session apart, and lets one that is new wait for its turn
+                setpgroup=0,  # not a session: autogroup scheduling makes a new one wait for its turn
                 setsigdef=DEFAULT_SIGNALS,
                 setsigmask=(),
             )
@@ -151,7 +150,7 @@ class TaskSupervisor:
         self._running[pid] = k
 
     def _take_over(self, ends: dict[int, int], started: dict[int, int]) -> None:
-        """What an earlier supervisor has left: tasks that run, or that ended when it did not live."""
+        """Takes over tasks of an earlier supervisor that still run or have ended since it died."""
         same_boot = self.job.facts["boot"] == proctree.boot_id()
         for k, line in enumerate(self.job.replicas):
             if line.state != RUNNING:
@@ -180,18 +179,18 @@ class TaskSupervisor:
             if found is None:
                 return
             k = self._running.pop(found.si_pid, None)
-            if k is not None:  # written down before it is reaped: else nobody could know, were we killed in between
-                proctree.signal_group(found.si_pid, signal.SIGKILL)  # what it left behind; its pid is still taken
+            if k is not None:  # record the exit code before reaping, or it would be lost if we were killed in between
+                proctree.signal_group(found.si_pid, signal.SIGKILL)  # leftovers; its pid cannot be reused yet
                 self._ended(k, found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
             used = os.wait4(found.si_pid, 0)[2]
             if k is not None:
-                # A process begins with the memory of who spawns it, which is all that is known of smaller ones.
+                # A child starts with the memory of its parent, so a peak below ours is not its own.
                 own = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
                 peak = used.ru_maxrss if used.ru_maxrss > own else 0
                 _add(self._used, b"%d %d %.3f\n" % (k, peak, used.ru_utime + used.ru_stime))
 
     def _sample(self, now: float) -> None:
-        """Looks at the tasks that have run for so long that a job of its own would have been looked at, too."""
+        """Samples the tasks that have run for at least one interval."""
         if self._sampler.due is None or now < self._sampler.due:
             return
         wall = time.time()
@@ -207,7 +206,7 @@ class TaskSupervisor:
             self._sampler.due = now + self._sample_s
 
     def _look_after(self) -> None:
-        """Tasks that are nobody's children, and those that were asked to end and have not."""
+        """Polls tasks that are not our children, and kills those that did not end after SIGTERM."""
         for pid, k in list(self._others.items()):
             if proctree.start_ticks(pid) != self.job.replicas[k].ticks:
                 del self._others[pid]
@@ -254,11 +253,11 @@ class TaskSupervisor:
         self.writer.header_changed()
         self.writer.flush()
 
-    # -- being asked -----------------------------------------------------------------------------
+    # -- commands --------------------------------------------------------------------------------
 
     def _obey(self, data: bytes) -> None:
-        """``cancel`` ends the sweep, ``cancel 17`` one task."""
-        *lines, self._asked_of = (self._asked_of + data).split(b"\n")
+        """``cancel`` cancels the sweep, ``cancel 17`` one task."""
+        *lines, self._partial = (self._partial + data).split(b"\n")
         for words in map(bytes.split, lines):
             if words == [b"cancel"]:
                 self._cancel_all()
@@ -289,7 +288,7 @@ class TaskSupervisor:
 
 
 def read_tasks(folder: str) -> tuple[dict[str, Any], list[bytes]]:
-    """What all tasks have in common, and for each its program, its arguments and its variables, as JSON."""
+    """Reads what all tasks have in common, and for each task a JSON list: program, arguments, variables."""
     head, *lines = read_bytes(os.path.join(folder, TASKS_FILE)).splitlines()
     return json.loads(head), lines
 
@@ -298,7 +297,7 @@ def _add(file: int, line: bytes) -> None:
     try:
         os.write(file, line)
     except OSError:
-        pass  # the disk is full: the tasks go on
+        pass  # for example a full disk; the tasks continue
 
 
 def _note(path: str, text: str) -> None:
@@ -306,4 +305,4 @@ def _note(path: str, text: str) -> None:
         with open(path, "a", encoding="utf-8", errors="surrogateescape") as f:
             f.write(text)
     except OSError:
-        pass  # the state says that it failed
+        pass  # the state file shows that it failed

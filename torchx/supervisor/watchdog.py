@@ -1,6 +1,6 @@
-"""Whether a whole job is silent: sees it by its logs and its marks of progress, and has it looked into.
+"""Detects that a job is silent, by its logs and marks of progress, and runs a program that inspects it.
 
-The same for each backend: whoever sees a job through (supervisor, watcher, batch script) lends it a clock.
+All backends use it: the process that owns a job (supervisor, watcher, batch script) calls it regularly.
 """
 
 from __future__ import annotations
@@ -14,38 +14,38 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Any
 
-_LOOKS = 20  # at the sizes, before a job counts as silent
+_LOOKS = 20  # polls of the files before a job counts as silent
 _MOST_LOOK_S = 30.0
-_PATIENCE_S = 90.0  # with the program that looks into the job
-_BUSY = 3  # so many times as long may a job be silent whose ranks compute: a slow start, a long evaluation
+_PATIENCE_S = 90.0  # timeout of the program that inspects the job
+_BUSY = 3  # factor for the time that a job may be silent while its ranks compute: a slow start, a long evaluation
 BUSY = "busy"
-"""The first line that the program prints by which ranks compute; the next one, or the first, is the sentence, and the
-stacks are below it."""
+"""First line of the program's output if ranks compute. The sentence is the next line, or else the first, followed by
+the stacks."""
 
 
 class Watchdog:
-    """Watches a job; one that was not asked for never has anything to do.
+    """Watches a job. Does nothing if ``options`` is empty.
 
     Args:
-        asked: ``seconds``, ``action`` (``stacks``, ``cancel`` or ``retry``), ``program`` (looks into the job, and
-            prints a sentence, and the stacks below it), ``files`` (logs and marks of progress). All may be missing.
+        options: ``seconds``, ``action`` (``stacks``, ``cancel`` or ``retry``), ``program`` (inspects the job, prints a
+            sentence, followed by the stacks), ``files`` (logs and marks of progress). All are optional.
         env: of that program.
-        signs: returns what is another value once the job has written something; None: the files say it.
+        signs: returns a value that changes when the job writes something; None: sizes and times of the files.
 
     Attributes:
-        due: when :meth:`turn` is to be called, by the monotonic clock; None: never.
-        action: what is to be done once :meth:`turn` has said that the job is silent.
-        silent: it is.
-        text: what was said last.
-        stacks: of the last alarm, as text; empty when nobody has seen them.
+        due: when to call :meth:`turn`, by the monotonic clock; None: never.
+        action: what to do when :meth:`turn` has reported that the job is silent.
+        silent: whether the job is silent.
+        text: the last report.
+        stacks: of the last alarm, as text; empty if unknown.
     """
 
-    def __init__(self, asked: dict[str, Any], env: dict[str, str], signs: Callable[[], object] | None = None) -> None:
-        self._asked = asked
+    def __init__(self, options: dict[str, Any], env: dict[str, str], signs: Callable[[], object] | None = None) -> None:
+        self._options = options
         self._env = env
-        self._signs = signs or (lambda: marks(asked.get("files", ())))
-        self._seconds: float = asked.get("seconds", 0)
-        self.action: str = asked.get("action", "")
+        self._signs = signs or (lambda: marks(options.get("files", ())))
+        self._seconds: float = options.get("seconds", 0)
+        self.action: str = options.get("action", "")
         self.due: float | None = None
         self.silent = False
         self.text = self.stacks = ""
@@ -56,18 +56,18 @@ class Watchdog:
         self._said = b""
 
     def begin(self, now: float) -> None:
-        """An attempt starts."""
+        """Starts to watch a new attempt."""
         if self._seconds:
             self._hang_up()
             self._seen, self._since, self._patience = self._signs(), now, 1
             self.silent, self.due = False, now
 
     def forget(self) -> None:
-        """The attempt is being ended."""
+        """Stops watching, because the attempt is being ended."""
         self.due = None
 
     def turn(self, now: float) -> str | None:
-        """Looks whether the job has written something; what is to be said of it now, None while nothing is new."""
+        """Checks whether the job has written something. Returns a new report; None if there is none."""
         if self._answer_by:
             return self._wait_for_answer(now)
         self.due = now + min(self._seconds / _LOOKS, _MOST_LOOK_S)
@@ -90,10 +90,10 @@ class Watchdog:
         streams: list[Any] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 2)]
         streams.append((os.POSIX_SPAWN_DUP2, printed, 1))
         try:
-            program = self._asked["program"]
+            program = self._options["program"]
             os.posix_spawn(program[0], program, self._env, file_actions=streams, setsid=True)
         except OSError:
-            pass  # nobody answers
+            pass  # the report then says that nothing is known
         finally:
             os.close(printed)
 
@@ -113,7 +113,7 @@ class Watchdog:
         said = self._said.decode("utf-8", "replace").strip()
         self._hang_up()
         self.due = now + min(self._seconds / _LOOKS, _MOST_LOOK_S)
-        if self._signs() != self._seen:  # it has gone on while it was looked into: no alarm
+        if self._signs() != self._seen:  # it continued during the inspection
             self.silent = False
             return None
         busy = said.startswith(f"{BUSY}\n")
@@ -125,25 +125,25 @@ class Watchdog:
         return self.text
 
 
-def put_down(folder: str, dog: Watchdog) -> None:
-    """Writes down what was seen of a job; without, when that cannot be written."""
+def put_down(folder: str, watchdog: Watchdog) -> None:
+    """Writes the last report to the job's folder."""
     try:
-        for name, text in ((STACKS_FILE, page(dog)), (HANG_FILE, dog.text)):
+        for name, text in ((STACKS_FILE, page(watchdog)), (HANG_FILE, watchdog.text)):
             path = os.path.join(folder, name)
             with open(f"{path}.new", "w", encoding="utf-8") as f:
                 f.write(text)
             os.replace(f"{path}.new", path)
     except OSError:
-        pass  # a full disk
+        pass  # for example a full disk
 
 
-def page(dog: Watchdog) -> str:
-    """What was said last, and the stacks of then."""
-    return f"{dog.text}\n{dog.stacks}\n"
+def page(watchdog: Watchdog) -> str:
+    """The last report with its stacks."""
+    return f"{watchdog.text}\n{watchdog.stacks}\n"
 
 
 def seen(folder: str) -> str:
-    """What was seen of a job when it was silent last; empty when it never was."""
+    """The last report in a job's folder; empty if there is none."""
     try:
         with open(os.path.join(folder, HANG_FILE), encoding="utf-8", errors="replace") as f:
             return f.read()
@@ -152,13 +152,13 @@ def seen(folder: str) -> str:
 
 
 def marks(paths: Iterable[str]) -> list[tuple[int, int]]:
-    """The sizes of files, and when they changed last: something else once one of them has been written to."""
+    """Sizes and modification times of files, which change when one of them is written to."""
     return [_mark(path) for path in paths]
 
 
 def _mark(path: str) -> tuple[int, int]:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # to open a file is to make NFS look at it
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # NFS refreshes its cached attributes when a file is opened
     except OSError:
         return (0, 0)
     found = os.fstat(fd)
@@ -167,7 +167,7 @@ def _mark(path: str) -> tuple[int, int]:
 
 
 def _span(seconds: float) -> str:
-    """Seconds as people say them.
+    """Formats seconds for people.
 
     >>> _span(12), _span(600), _span(5400)
     ('12 s', '10 min', '1 h 30 min')

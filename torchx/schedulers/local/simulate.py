@@ -9,7 +9,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.schedulers.local.jobs import LocalJob
 from torchx.supervisor import proctree
-from torchx.supervisor.reader import tell
+from torchx.supervisor.reader import send_command
 from torchx.supervisor.statefile import JobState, ReplicaLine
 
 _SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
@@ -23,7 +23,7 @@ def simulation(job: LocalJob, fault: str, replica: tuple[str, int]) -> Simulatio
     """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
     if fault in _WORDS:
         word, says = _WORDS[fault]
-        return Simulation(says, partial(_tell, job, word))
+        return Simulation(says, partial(_send, job, word))
     if fault == "oom":
         raise cannot("local_cwd", fault, "nobody limits the memory of a local job", instead="kill")
     if fault == "node":
@@ -34,8 +34,8 @@ def simulation(job: LocalJob, fault: str, replica: tuple[str, int]) -> Simulatio
     return Simulation(says, partial(_signal, job, replica, number))
 
 
-def _tell(job: LocalJob, word: str) -> None:
-    if not tell(job.folder, word):
+def _send(job: LocalJob, word: str) -> None:
+    if not send_command(job.folder, word):
         raise BackendError(
             "nobody hears it: the job has ended, or runs on another machine", hint="`torchx status JOB` says which"
         )
