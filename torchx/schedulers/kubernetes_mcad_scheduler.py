@@ -1,9 +1,9 @@
-"""``kubernetes_mcad``: replicas as pods in an AppWrapper, which MCAD (CodeFlare) queues and starts as a whole.
+"""``kubernetes_mcad``: runs replicas as pods of an AppWrapper, which MCAD (CodeFlare) queues and starts as a whole.
 
-Produces an AppWrapper with a headless Service and a pod per replica; with ``coscheduler_name`` a PodGroup per role too.
-``appwrapper_version=v1beta1`` makes the older form. The pods are those of ``kubernetes``.
+An AppWrapper contains a headless Service, a pod per replica, and with ``coscheduler_name``, a PodGroup per role. The
+pods are those of ``kubernetes``. ``appwrapper_version=v1beta1`` selects the older version.
 
-Limits: as of ``kubernetes``; a v1beta1 AppWrapper that is cancelled is removed, for it cannot be held.
+Limits: those of ``kubernetes``. Cancelling deletes a v1beta1 AppWrapper, which cannot be suspended.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class KubernetesMCADScheduler(KubeScheduler):
     """Runs jobs on a Kubernetes cluster with MCAD. An app id is ``<namespace>:<name>``.
 
     Args:
-        client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig when it is first needed.
+        client: a ``kubernetes.client.ApiClient``; by default created from kubeconfig on first use.
     """
 
     owners = (APPWRAPPER, OLD_APPWRAPPER)
@@ -73,18 +73,17 @@ class KubernetesMCADScheduler(KubeScheduler):
         session = self.session_name
         rules = request.rules_of(app, app_id, own, session=session, scheduler_name=opts.coscheduler_name)
         wrapper = appwrapper.render(app, app_id, rules, form=form, priority=opts.priority, network=opts.network)
-        job = KubernetesMCADJob(images, wrapper, app_id, opts.namespace, opts.context)
-        job.secret = request.secret_of(app, app_id, namespace=opts.namespace, session=session)
-        return AppDryRunInfo(job, str)
+        secret = request.secret_of(app, app_id, namespace=opts.namespace, session=session)
+        return AppDryRunInfo(KubernetesMCADJob(images, wrapper, app_id, opts.namespace, opts.context, secret), str)
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:
         return f"{dryrun_info.request.namespace}:{dryrun_info.request.app_id}"
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:
-        """Makes the AppWrapper: one object, and a Secret if it needs one, so that there is all of the job or nothing.
+        """Create the AppWrapper, and its Secret if it needs one.
 
         Raises:
-            BackendError: the cluster does not answer, or refuses.
+            BackendError: the cluster does not respond, or rejects an object.
         """
         job = dryrun_info.request
         self._push(dryrun_info, job.images_to_push)
@@ -95,23 +94,27 @@ class KubernetesMCADScheduler(KubeScheduler):
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[KubernetesMCADJob] | None = None) -> list[Check]:
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
         opts = KubernetesMCADOpts.from_cfg(cfg)
-        kind = APPWRAPPER if opts.form() == V1BETA2 else OLD_APPWRAPPER
+        kind = _kind(opts)
         api = doctor.HastyApi(self._given_client, context=opts.context)
         if job is not None:
             return doctor.of_job(api, opts.namespace, job, lambda: [job.request.resource])
         return doctor.of_cluster(api, opts.namespace, kind, lambda: needed(kind, queued=False), {})
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
-        """A Role for AppWrappers of the form in ``cfg``."""
+        """A Role for AppWrappers of the version in ``cfg``."""
         opts = KubernetesMCADOpts.from_cfg(cfg)
-        return role_manifest(APPWRAPPER if opts.form() == V1BETA2 else OLD_APPWRAPPER, opts.namespace, queued=False)
+        return role_manifest(_kind(opts), opts.namespace, queued=False)
+
+
+def _kind(opts: KubernetesMCADOpts) -> str:
+    return APPWRAPPER if opts.form() == V1BETA2 else OLD_APPWRAPPER
 
 
 def create_scheduler(
     session_name: str,
     client: Any | None = None,
     docker_client: Any | None = None,
-    **kwargs: Any,  # noqa: ARG001  # options of other schedulers are passed to all
+    **kwargs: Any,  # noqa: ARG001  # all schedulers get the options of all
 ) -> KubernetesMCADScheduler:
-    """What the table of schedulers calls."""
+    """The factory in the table of schedulers."""
     return KubernetesMCADScheduler(session_name, client=client, docker_client=docker_client)

@@ -1,15 +1,15 @@
-"""``kubernetes``: replicas as pods of any cluster, with or without a gang scheduler.
+"""``kubernetes``: runs replicas as pods on any cluster, with or without a gang scheduler.
 
-A job becomes, by the option ``kind``: plain ``batch/v1`` Jobs (``job``), a JobSet (``jobset``), a Volcano job
-(``volcano``), or a TrainJob of Kubeflow Trainer (``kubeflow``). ``auto``, the default, takes Volcano where a ``queue``
-is named, a JobSet where the cluster has them, Volcano where it has that alone, and plain Jobs otherwise; it is decided,
-and said, at the submission. Everything that belongs to a job is owned by one object and carries the label
+The option ``kind`` selects the objects of a job: plain ``batch/v1`` Jobs (``job``), a JobSet (``jobset``), a Volcano
+job (``volcano``), a TrainJob of Kubeflow Trainer (``kubeflow``) or a PyTorchJob (``pytorchjob``). The default ``auto``
+selects Volcano if a ``queue`` is given. Otherwise it selects JobSet, Volcano or plain Jobs at the submission, in this
+order, by what the cluster supports. One object owns all others; all have the label
 ``app.kubernetes.io/instance=<name>``.
 
-A dry run prints what ``kubectl apply -f -`` takes, and needs neither a cluster nor the Kubernetes client.
+A dry run prints a manifest for ``kubectl apply -f -``, and needs neither a cluster nor the Kubernetes client.
 
-Limits: stdout and stderr are one log. The pods of a job that is cancelled are removed; those that had ended stay. With
-plain Jobs a failed pod is replaced by itself, whatever the retry policy.
+Limits: stdout and stderr share one log. Cancelling a job deletes its running pods and keeps those that have ended. With
+plain Jobs, failed pods are replaced one by one, whatever the retry policy.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torchx.schedulers.kubernetes import (
     trainjob,
     verbs,
 )
-from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler, split_id
+from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.bucket_code import BucketCode
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.export import export as as_manifests
@@ -84,7 +84,7 @@ class KubernetesScheduler(KubeScheduler):
     """Runs jobs on a Kubernetes cluster. An app id is ``<namespace>:<name>``.
 
     Args:
-        client: a ``kubernetes.client.ApiClient``; by default it is made of kubeconfig when it is first needed.
+        client: a ``kubernetes.client.ApiClient``; by default created from kubeconfig on first use.
     """
 
     owners = (JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
@@ -92,7 +92,7 @@ class KubernetesScheduler(KubeScheduler):
 
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes", session_name, client, docker_client)
-        self._codes: dict[str, Code | BucketCode] = {}  # found here, by hash
+        self._codes: dict[str, Code | BucketCode] = {}  # by hash
         self._in_buckets: dict[str, BucketCode] = {}  # by URL
 
     def _run_opts(self) -> runopts:
@@ -103,10 +103,16 @@ class KubernetesScheduler(KubeScheduler):
         opts.check()
         images = self.dryrun_push_images(app, cfg)
         app_id = request.unique_id(app)
-        kind = _default_kind(opts)
-        job = KubernetesJob(images, self._render(kind, app, app_id, opts), app_id, kind, opts)
-        job.by_cause = bool(app.metadata.get(RETRY))
-        job.secret = request.secret_of(app, app_id, namespace=opts.namespace, session=self.session_name)
+        kind = opts.expected_kind()
+        job = KubernetesJob(
+            images,
+            self._render(kind, app, app_id, opts),
+            app_id,
+            kind,
+            opts,
+            secret=request.secret_of(app, app_id, namespace=opts.namespace, session=self.session_name),
+            by_cause=bool(app.metadata.get(RETRY)),
+        )
         return AppDryRunInfo(job, str)
 
     def _render(
@@ -124,12 +130,17 @@ class KubernetesScheduler(KubeScheduler):
         codes = {} if opts.is_image() else {i: code for i, code in packed.items() if code is not None}
         session = self.session_name
         rules = request.rules_of(app, app_id, opts, session=session, version=version, retries=retries, codes=codes)
+        if retries is attempts.OURS and not rules.metadata:
+            raise SpecError(
+                f"the definition of `{app.name}` is too large for an annotation, from which its retry policy is read",
+                hint="shorten arguments and environment, or omit the rules of `--retry` that the cluster cannot keep",
+            )
         return request.as_resource(kinds.render(kind, app, app_id, rules))
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """Finds how the code of one role goes along, or builds its image where there is a registry for it."""
+        """Pack the workspace of one role, or build its image if there is a registry for it."""
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
         own = type(self).build_workspace_and_update_role is not KubeScheduler.build_workspace_and_update_role
@@ -144,7 +155,7 @@ class KubernetesScheduler(KubeScheduler):
         set_workspace_hash(role, code.hash)
 
     def _code_of(self, workspace: Workspace, opts: KubernetesOpts, *, quiet: bool) -> Code | BucketCode:
-        """How a workspace goes along that is not in an image."""
+        """The code of a workspace that is not shipped in an image."""
         if opts.code != BUCKET:
             try:
                 return pack(workspace)
@@ -162,19 +173,19 @@ class KubernetesScheduler(KubeScheduler):
         return as_manifests(dryrun_info.request, bases_of(dryrun_info))
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
-        """Makes the objects. Should one be refused, those made before it are removed.
+        """Create the objects; if one is rejected, delete those created before it.
 
         Raises:
-            BackendError: the cluster does not answer, or refuses.
+            BackendError: the cluster does not respond, or rejects an object.
         """
         api = self._api(dryrun_info.request.opts.context)
         return self._make(api, dryrun_info, self._objects(api, dryrun_info))
 
     def _objects(self, api: KubeApi, dryrun_info: AppDryRunInfo[KubernetesJob]) -> list[dict[str, Any]]:
-        """What a job becomes on this cluster.
+        """The objects of a job on this cluster.
 
         Raises:
-            BackendError: the cluster does not answer, or cannot do it.
+            BackendError: the cluster does not respond, or does not support the job.
         """
         job, app = dryrun_info.request, dryrun_info._app
         resource = job.resource
@@ -206,8 +217,8 @@ class KubernetesScheduler(KubeScheduler):
             return doctor.of_job(api, opts.namespace, job, lambda: self._objects(api, job))
 
         def rights() -> dict[str, str]:
-            kind, inline = self._decide(api, opts, by_cause=False)[0], opts.code != BUCKET and not opts.is_image()
-            return needed(kind, queued=bool(opts.local_queue), inline=inline)
+            kind, _ = self._decide(api, opts, by_cause=False)
+            return needed(kind, queued=bool(opts.local_queue), inline=opts.is_inline())
 
         queues = {"localqueues": opts.local_queue or "", "queues": opts.queue or ""}
         return doctor.of_cluster(api, opts.namespace, opts.kind, rights, queues)
@@ -216,10 +227,11 @@ class KubernetesScheduler(KubeScheduler):
         job = info.request
         if job.opts.validate_spec:
             for item in objects:
-                if item["kind"] != "ConfigMap":  # the code, which would be sent twice
+                if item["kind"] != "ConfigMap":  # do not send the code twice
                     api.create(item, dry_run=True)
         self._push(info, job.images_to_push)
-        objects = with_secret(self._uploaded(objects), job.secret, info._secrets)
+        objects = [bucket_code.signed(item, self._in_buckets) for item in objects]
+        objects = with_secret(objects, job.secret, info._secrets)
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
         return self._submitted(job.opts.context, self.expected_id(info))
 
@@ -230,58 +242,45 @@ class KubernetesScheduler(KubeScheduler):
         sweeps.check(job, dryrun_info._app, tasks, self._api(job.opts.context).version())
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[KubernetesJob], tasks: TaskList) -> str:
-        """Makes one Indexed Job, and the ConfigMap with the values."""
+        """Create one Indexed Job, and the ConfigMap with the values."""
         job, app = dryrun_info.request, dryrun_info._app
-        assert app is not None  # the Runner's own dry run
+        assert app is not None  # the dry run of the Runner sets it
         api = self._api(job.opts.context)
         resource = self._render(JOB, as_replicas(app, tasks), job.app_id, job.opts, api.version())
         return self._make(api, dryrun_info, sweeps.with_values(resource["items"], tasks))
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
-        namespace, name = split_id(app_id)
-        api = self._api_of(app_id)
-        found = queries.look(api, namespace, [name], [JOB]).get(name)
+        found = self._find(app_id, [JOB])
         if found is None or not any(map(queries.is_sweep, found.owners)):
             return None
+        api, namespace, _ = self._locate(app_id)
         pods = read_pods(found.pods)
         role = next((role for role, _ in self.log_replicas(app_id) or ()), "")
         look = LastWords(api, namespace, {(role, pod.facts.replica): pod for pod in pods})
         return sweeps.describe_some(app_id, found.owners[0], pods, numbers, look)
 
     def cancel_task(self, app_id: str, number: int) -> None:
-        namespace, name = split_id(app_id)
-        api = self._api_of(app_id)
-        if (found := queries.look(api, namespace, [name], [JOB]).get(name)) is not None:
-            sweeps.cancel_task(api, namespace, found.owners[0], read_pods(found.pods), number)
+        if (found := self._find(app_id, [JOB])) is not None:
+            sweeps.cancel_task(self._api_of(app_id), found.owners[0], read_pods(found.pods), number)
 
     def foreign(self) -> ForeignJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
         return ForeignKubeJobs.of(self)
 
-    def _uploaded(self, objects: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """The objects, with addresses of the code that is in a bucket now."""
-        if not self._in_buckets:
-            return objects
-        return [bucket_code.signed(item, self._in_buckets) for item in objects]
-
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
-        """A Role for jobs of the kind in ``cfg``; with ``kind=auto``, of that which needs no operator."""
+        """A Role for jobs of the kind in ``cfg``; with ``kind=auto``, for the kind that needs no operator."""
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
-        return role_manifest(
-            _default_kind(opts),
-            opts.namespace,
-            queued=bool(opts.local_queue),
-            inline=opts.code != BUCKET and not opts.is_image(),
-        )
+        queued = bool(opts.local_queue)
+        return role_manifest(opts.expected_kind(), opts.namespace, queued=queued, inline=opts.is_inline())
 
     @staticmethod
     def _decide(api: KubeApi, opts: KubernetesOpts, *, by_cause: bool) -> tuple[str, tuple[int, int]]:
-        """The kind to make, and the cluster's version. Retries by cause are kept by plain Jobs alone."""
+        """The kind to create, and the cluster's version. Only plain Jobs support retries by cause."""
         kind = JOB if by_cause and opts.kind == AUTO else opts.kind
         if kind == AUTO:
             groups = api.groups()
-            # Kueue knows nothing of Volcano's jobs.
+            # Kueue does not support Volcano jobs.
             order = [(JOBSET, "jobset.x-k8s.io"), *([] if opts.local_queue else [(VOLCANO, "batch.volcano.sh")])]
             there = [k for k, group in order if any(g.startswith(f"{group}/") for g in groups)]
             kind = next((k for k in there if api.may("create", names.OWNERS[k], opts.namespace)), JOB)
@@ -297,16 +296,11 @@ class KubernetesScheduler(KubeScheduler):
         return kind, api.version()
 
 
-def _default_kind(opts: KubernetesOpts) -> str:
-    """What a job becomes as far as the options say so."""
-    return opts.kind if opts.kind != AUTO else VOLCANO if opts.queue else JOB
-
-
 def create_scheduler(
     session_name: str,
     client: Any | None = None,
     docker_client: Any | None = None,
-    **kwargs: Any,  # noqa: ARG001  # options of other schedulers are passed to all
+    **kwargs: Any,  # noqa: ARG001  # all schedulers get the options of all
 ) -> KubernetesScheduler:
-    """What the table of schedulers calls."""
+    """The factory in the table of schedulers."""
     return KubernetesScheduler(session_name, client=client, docker_client=docker_client)

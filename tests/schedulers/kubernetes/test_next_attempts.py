@@ -292,3 +292,20 @@ def test_a_name_that_somebody_else_took_is_no_attempt():
     found = job.look()
     assert found.state is AppState.FAILED
     assert "is taken by something else" in found.attempts[0].why
+
+
+def test_a_definition_that_no_annotation_holds():
+    """The next attempt is made by the policy in the definition on the Job: without it, the job is not submitted."""
+    large = role(args=["x" * 1000 for _ in range(200)])
+    with pytest.raises(SpecError, match="definition of `train` is too large"):
+        Submitted("oom:2:mem*2", large)
+    assert set(Submitted("oom:2", large).jobs()) == {"-trainer"}  # the cluster retries it by itself
+
+
+def test_a_definition_that_somebody_has_removed():
+    """Without its policy the job has failed, and no attempt follows."""
+    job = Submitted()
+    job.ends("-trainer", OOM)
+    del job.jobs()["-trainer"]["metadata"]["annotations"]["torchx.pytorch.org/appdef"]
+    assert job.look().state is AppState.FAILED
+    assert len(job.jobs()) == 1

@@ -53,7 +53,8 @@ def go_on(api: KubeApi, found: Found, facts: JobFacts, look: Look) -> Attempt | 
         with contextlib.suppress(TorchXError):
             complete(api, before, recorded(last.owners))
         return None
-    if not any(role_state(role, at_its_end=True) is AppState.FAILED for role in facts.roles):
+    failed = any(role_state(role, at_its_end=True) is AppState.FAILED for role in facts.roles)
+    if not failed or RETRY not in facts.metadata:  # somebody may have removed the annotation
         return None
     attempt = _judged(last, facts, look)
     verbs.stop_the_others(api, Found(JOB, last.owners, failed=True))

@@ -12,8 +12,8 @@ from torchx.specs.overlays import read_file
 from torchx.util.records import dataclass
 
 RESERVED_MILLICPU = 100
-"""Of the CPUs that a role asks for, so many thousandths are left to what runs on every node."""
 RESERVED_MEMMB = 1024
+"""Defaults of the options: reserved for the system pods of each node."""
 
 KINDS = (AUTO, JOB, JOBSET, VOLCANO, KUBEFLOW, PYTORCH)
 FORMS = {"v1beta2": V1BETA2, "v1beta1": V1BETA1}
@@ -24,7 +24,7 @@ class KubernetesOpts(StructuredOpts):
     """Run options of ``kubernetes``."""
 
     queue: str | None = None
-    """queue of Volcano to submit to"""
+    """Volcano queue to submit to"""
 
     namespace: str = "default"
     """namespace to run in"""
@@ -36,43 +36,43 @@ class KubernetesOpts(StructuredOpts):
     """priority class of the pods"""
 
     validate_spec: bool = True
-    """have the API server check everything before anything is made"""
+    """validate all objects with a server-side dry run before creating them"""
 
     reserved_millicpu: int = RESERVED_MILLICPU
-    """taken off the CPU request of each replica for what runs on every node, in thousandths of a core"""
+    """millicores subtracted from the CPU request of each replica, for system pods of the node"""
 
     reserved_memmb: int = RESERVED_MEMMB
-    """taken off the memory request of each replica for what runs on every node, in MB"""
+    """MB subtracted from the memory request of each replica, for system pods of the node"""
 
     image_repo: str | None = None
     """repository to push the image with the workspace to, such as `ghcr.io/me/jobs`"""
 
     efa_device_count: int | None = None
-    """EFA devices of each replica, instead of those that its resource names; 0: none"""
+    """EFA devices of each replica, overriding its resource; 0 for none"""
 
     kind: str = AUTO
-    """what to make of the job: auto, job, jobset, volcano, kubeflow (a TrainJob) or pytorchjob"""
+    """kind of object to create: auto, job, jobset, volcano, kubeflow (a TrainJob) or pytorchjob"""
 
     local_queue: str | None = None
-    """queue of Kueue to wait in (a LocalQueue of the namespace)"""
+    """Kueue queue to submit to (a LocalQueue of the namespace)"""
 
     runtime: str | None = None
-    """runtime of a TrainJob: a ClusterTrainingRuntime, by default `torch-distributed`, or TrainingRuntime/NAME"""
+    """runtime of a TrainJob: a ClusterTrainingRuntime (`torch-distributed` by default) or TrainingRuntime/NAME"""
 
     context: str | None = None
-    """context of kubeconfig; its current one by default"""
+    """context of kubeconfig; the current one by default"""
 
     image_secret: str | None = None
     """secret in the namespace with the credentials to pull the images"""
 
     secret_files: dict[str, str] | None = None
-    """secrets as files: PATH=SECRET mounts the keys of SECRET below PATH"""
+    """secrets to mount as files: PATH=SECRET mounts the keys of SECRET below PATH"""
 
     pod_overlay: str | None = None
-    """YAML or JSON file to lay over each pod, by the rules of a strategic merge"""
+    """YAML or JSON file to apply to each pod as a strategic merge patch"""
 
     ttl_s: int | None = None
-    """seconds after its end at which the cluster removes the job; never by default"""
+    """seconds after its end at which the cluster deletes the job; never by default"""
 
     deadline_s: int | None = None
     """seconds after its start at which the cluster ends the job; never by default"""
@@ -81,32 +81,32 @@ class KubernetesOpts(StructuredOpts):
     """labels that the nodes must have: KEY=VALUE"""
 
     tolerations: list[str] | None = None
-    """taints of nodes that do not keep the pods away: KEY[=VALUE][:EFFECT], or `*` for all"""
+    """node taints that the pods tolerate: KEY[=VALUE][:EFFECT], or `*` for all"""
 
     spread: list[str] | None = None
-    """labels of nodes over whose values the replicas of a role are spread evenly; KEY! where they must be"""
+    """node labels over whose values to spread the replicas of a role evenly; KEY! to require it"""
 
     pack: str | None = None
-    """label of nodes that all pods should have in common, such as that of a rack; KEY! where they must"""
+    """node label whose value all pods of the job should share, such as a rack; KEY! to require it"""
 
     claims: dict[str, str] | None = None
     """devices of each replica (DRA): NAME=TEMPLATE, a ResourceClaimTemplate of the namespace"""
 
     topology: str | None = None
-    """level of Kueue's topology in which all pods of a role should be; KEY! where they must"""
+    """level of Kueue's topology in which to place all pods of a role; KEY! to require it"""
 
     code: str = AUTO
-    """how the workspace gets there: registry, as an image; inline, as a ConfigMap; bucket, by `bucket`; auto: inline
-    without `image_repo`, or by `bucket` what is too large for that"""
+    """how to ship the workspace: registry (in an image), inline (in a ConfigMap), bucket (in `bucket`), or auto: in an
+    image with `image_repo`, else inline, or if it is too large for that, in `bucket`"""
 
     bucket: str | None = None
-    """place in an object store for the workspace, such as `s3://my-bucket/code`"""
+    """location in an object store for the workspace, such as `s3://my-bucket/code`"""
 
     def check(self) -> None:
-        """Refuses options that nobody knows, or that contradict one another.
+        """Reject options that are unknown or contradict one another.
 
         Raises:
-            ConfigError: which, and why.
+            ConfigError: says which, and why.
         """
         if self.kind not in KINDS:
             raise ConfigError(f"kind `{self.kind}` is not one of {', '.join(KINDS)}")
@@ -129,8 +129,16 @@ class KubernetesOpts(StructuredOpts):
             check_bucket(self.bucket)
 
     def is_image(self) -> bool:
-        """Whether the workspace goes into an image."""
+        """Whether the workspace is shipped in an image."""
         return self.code == REGISTRY or (self.code == AUTO and bool(self.image_repo))
+
+    def is_inline(self) -> bool:
+        """Whether the workspace may be shipped in a ConfigMap."""
+        return self.code != BUCKET and not self.is_image()
+
+    def expected_kind(self) -> str:
+        """The kind of the job as far as the options determine it."""
+        return self.kind if self.kind != AUTO else VOLCANO if self.queue else JOB
 
 
 @dataclass
@@ -147,7 +155,7 @@ class KubernetesMCADOpts(StructuredOpts):
     """service account of the pods"""
 
     priority: int | None = None
-    """priority in MCAD's queue; AppWrappers of v1beta1 have one"""
+    """priority in MCAD's queue; for v1beta1 AppWrappers only"""
 
     priority_class_name: str | None = None
     """priority class of the pods"""
@@ -159,19 +167,19 @@ class KubernetesMCADOpts(StructuredOpts):
     """scheduler with the coscheduling plugin, which starts the pods of a role together"""
 
     network: str | None = None
-    """network to attach every pod to besides the cluster's own (Multus)"""
+    """additional network for every pod (Multus)"""
 
     context: str | None = None
-    """context of kubeconfig; its current one by default"""
+    """context of kubeconfig; the current one by default"""
 
     appwrapper_version: str = "v1beta2"
-    """form of the AppWrapper: v1beta2, or v1beta1 for an older MCAD"""
+    """version of the AppWrapper: v1beta2, or v1beta1 for an older MCAD"""
 
     def form(self) -> str:
         """The ``apiVersion`` of the AppWrapper.
 
         Raises:
-            ConfigError: nobody knows the form, or it cannot hold what is asked for.
+            ConfigError: the version is unknown, or does not support an option.
         """
         form = FORMS.get(self.appwrapper_version)
         if form is None:
@@ -185,7 +193,7 @@ class KubernetesMCADOpts(StructuredOpts):
 
 
 def read_overlay(path: str) -> Object:
-    """An overlay of a file: YAML, or JSON.
+    """Read an overlay from a YAML or JSON file.
 
     Raises:
         ConfigError: the file cannot be read, or is not a mapping.

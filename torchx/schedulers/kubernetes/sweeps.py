@@ -1,6 +1,6 @@
-"""Sweeps on Kubernetes: one Indexed Job, whose pods find their values in a ConfigMap, a line for each task.
+"""Sweeps on Kubernetes: one Indexed Job, whose pods read their values from a ConfigMap with a line for each task.
 
-A replica of that Job is a task, so that its pods, its logs and its end are those of any job.
+Each task is a replica of that Job, so that its pods, logs and state are those of any job.
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per-index
 """
 
@@ -22,7 +22,7 @@ from torchx.schedulers.kit.tasks import (
     values_line,
 )
 from torchx.schedulers.kubernetes.answers import definition, read_owner
-from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_of, path_to
 from torchx.schedulers.kubernetes.inline_code import AUTO, metadata_of_part
 from torchx.schedulers.kubernetes.names import (
     ANNOTATION_SKIPPED,
@@ -31,6 +31,7 @@ from torchx.schedulers.kubernetes.names import (
     MAIN_CONTAINER,
     PER_INDEX_SINCE,
     Object,
+    annotations_of,
 )
 from torchx.schedulers.kubernetes.pod_answers import Pod
 from torchx.schedulers.kubernetes.pods import literal
@@ -44,16 +45,16 @@ if TYPE_CHECKING:
 
 
 MOST_TASKS = 100_000
-"""Of an Indexed Job with limits for each index, whose failed ones are all counted."""
+"""The limit of an Indexed Job with ``backoffLimitPerIndex``."""
 MOST_BYTES = 1_000_000
-"""Of the values. A ConfigMap holds 1 MiB."""
-USUAL_WIDTH = 100
+"""The limit for the values. A ConfigMap holds 1 MiB."""
+_DEFAULT_PARALLEL = 100
 _FOLDER = "/torchx-values"
 _VOLUME = "torchx-values"
 
 
 def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tuple[int, int]) -> None:
-    """Refuses what cannot be one Indexed Job.
+    """Reject sweeps that cannot be one Indexed Job.
 
     Raises:
         NotSupportedError: says why.
@@ -73,18 +74,18 @@ def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tupl
 
 
 def with_values(objects: list[Object], tasks: TaskList) -> list[Object]:
-    """The objects of a job, whose pods fill in their values, and the ConfigMap that these come from.
+    """Add the ConfigMap with the values to the objects of a job, and make its pods read them.
 
     Args:
-        objects: a Service, a Job and what belongs to them; they are changed.
+        objects: a Service, a Job and their dependents; they are changed.
     """
     job = next(item for item in objects if item["kind"] == "Job")
     name = f"{objects[0]['metadata']['name']}-values"
-    width = tasks.max_parallel or USUAL_WIDTH
-    job["metadata"]["annotations"][ANNOTATION_SWEEP] = str(width)
+    parallel = tasks.max_parallel or _DEFAULT_PARALLEL
+    job["metadata"]["annotations"][ANNOTATION_SWEEP] = str(parallel)
     spec = job["spec"]
-    spec["parallelism"] = min(width, len(tasks.points))
-    for limit in ("backoffLimit", "maxFailedIndexes"):  # a task that fails ends no other
+    spec["parallelism"] = min(parallel, len(tasks.points))
+    for limit in ("backoffLimit", "maxFailedIndexes"):  # a failed task does not end the others
         spec.pop(limit, None)
     spec["backoffLimitPerIndex"] = 0
     pod = spec["template"]["spec"]
@@ -105,19 +106,18 @@ def with_values(objects: list[Object], tasks: TaskList) -> list[Object]:
     return [objects[0], values, *objects[1:]]
 
 
-# -- what became of them ------------------------------------------------------------------------------------
+# -- state ----------------------------------------------------------------------------------------------------
 
 
 def table_of(item: Object, pods: Sequence[Pod]) -> TaskTable:
-    """What the Job says of its tasks, and its pods of those that run or have failed."""
+    """The states of all tasks: from the Job, and for running and failed tasks, from the pods."""
     count, owner = int(item["spec"]["completions"]), read_owner(JOB, item)
-    skipped = _skipped(item)
     over = owner.state if owner.state is not None and is_terminal(owner.state) else None
     table = TaskTable(
         states=[over if over in (AppState.CANCELLED, AppState.FAILED) else AppState.PENDING] * count,
         exit_codes=[None] * count,
         ended=[0.0] * count,
-        max_parallel=int(_annotations(item)[ANNOTATION_SWEEP]),
+        max_parallel=int(annotations_of(item)[ANNOTATION_SWEEP]),
     )
     for pod in pods:
         k = pod.facts.replica
@@ -129,7 +129,7 @@ def table_of(item: Object, pods: Sequence[Pod]) -> TaskTable:
             table.states[k] = state
             if state is AppState.SUCCEEDED:
                 table.exit_codes[k] = 0
-    for k in skipped:
+    for k in _skipped(item):
         if k < count and (is_terminal(table.states[k]) or table.states[k] is AppState.PENDING):
             table.states[k] = AppState.CANCELLED
     return table
@@ -149,7 +149,7 @@ def describe(app_id: str, item: Object, pods: Sequence[Pod]) -> DescribeAppRespo
 def describe_some(
     app_id: str, item: Object, pods: Sequence[Pod], numbers: Sequence[int], look: Look
 ) -> list[DescribeAppResponse]:
-    """The answers for some tasks, each with its cause."""
+    """The answers for some tasks, with the causes of failures."""
     table = table_of(item, pods)
     check_numbers(app_id, numbers, len(table.states))
     app = definition([item])
@@ -157,15 +157,16 @@ def describe_some(
     there = {pod.facts.replica: pod.facts for pod in pods}
     answers = []
     for k in numbers:
-        facts = there.get(k) or ReplicaFacts(role=role, replica=k, state=table.states[k])
-        stopped = table.states[k] is AppState.CANCELLED
-        facts = replace(facts, role=role, state=table.states[k], stopped=stopped)
+        state = table.states[k]
+        facts = there.get(k) or ReplicaFacts(role=role, replica=k, state=state)
+        facts = replace(facts, role=role, state=state, stopped=state is AppState.CANCELLED)
         answers.append(describe_task(f"{app_id}/{k}", facts, look))
     return answers
 
 
-def cancel_task(api: KubeApi, namespace: str, item: Object, pods: Sequence[Pod], k: int) -> None:
-    """Has one task not begin, or removes its pod."""
+def cancel_task(api: KubeApi, item: Object, pods: Sequence[Pod], k: int) -> None:
+    """Prevent a task from starting, or delete its pod."""
+    namespace = item["metadata"]["namespace"]
     check_numbers(item["metadata"]["name"], [k], int(item["spec"]["completions"]))
     skipped = sorted({*_skipped(item), k})
     volumes = item["spec"]["template"]["spec"]["volumes"]
@@ -173,15 +174,11 @@ def cancel_task(api: KubeApi, namespace: str, item: Object, pods: Sequence[Pod],
     text = "".join(f"{number}\n" for number in skipped)
     api.patch(path_of("ConfigMap", namespace, name), {"data": {"skipped": text}})
     marks = {"metadata": {"annotations": {ANNOTATION_SKIPPED: ",".join(map(str, skipped))}}}
-    api.patch(path_of("Job", namespace, item["metadata"]["name"]), marks)
+    api.patch(path_to("Job", item), marks)
     for pod in pods:
         if pod.facts.replica == k and not is_terminal(pod.facts.state):
             api.delete(path_of("Pod", namespace, pod.name))
 
 
-def _annotations(item: Object) -> dict[str, str]:
-    return (item.get("metadata") or {}).get("annotations") or {}
-
-
 def _skipped(item: Object) -> set[int]:
-    return {int(word) for word in _annotations(item).get(ANNOTATION_SKIPPED, "").split(",") if word.isdigit()}
+    return {int(word) for word in annotations_of(item).get(ANNOTATION_SKIPPED, "").split(",") if word.isdigit()}
