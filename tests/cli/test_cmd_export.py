@@ -35,7 +35,7 @@ def test_before_it_is_run(torchx: Call, code: Path, tmp_path: Path) -> None:
         "run", "-s", "slurm", "-cfg", "partition=gpu", "--secret", "HF_TOKEN", "--export", str(out), "train.py"
     )
     assert outcome.code == 0, outcome.err
-    assert "export before it is run: HF_TOKEN" in outcome.err
+    assert "before running it, export: HF_TOKEN" in outcome.err
     script = (out / "job.sh").read_text()
     assert "--partition=gpu" in script
     assert "scontrol" not in script, "what is the same for each job is in a file of its own"

@@ -1,4 +1,4 @@
-"""``torchx doctor``: what keeps jobs from running, and what to do about it."""
+"""``torchx doctor``: check what keeps jobs from running, and how to fix it."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from torchx.util.term import has_color, is_tty, printable, width
 __all__ = ["CmdDoctor", "show"]
 
 _HELP = """\
-Each line is good, bad, or `?`: it cannot be told from here. What is bad is certain, and has what to type below it.
+Each finding is good, bad, or `?` if it cannot be determined from here. A bad finding is certain; below it is the fix.
 
   torchx doctor                            this machine: packages, config files, disk, record of runs
   torchx doctor -s slurm                   its commands, partitions, accounts; a trial of sbatch
-  torchx doctor -s kubernetes --deep       rights, kinds, quotas, nodes; and a job of one small task
+  torchx doctor -s kubernetes --deep       rights, kinds, quotas, nodes; then run a small job
   torchx run --check -s slurm train.py     one job of yours; nothing is submitted
 
-Exit code 1: something is bad."""
+Exits with 1 if a finding is bad."""
 _COLORS = {"good": "\033[32m", "bad": "\033[31m", "unknown": "\033[33m"}
 _SHOWN = {"unknown": "?"}
 
 
 class CmdDoctor(RunnerCommand):
-    """what keeps jobs from running, here or on a scheduler, and what to do about it"""
+    """check what keeps jobs from running, and how to fix it"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
-        timeout = "how long that job may take, the queue included (default: 2m)"
+        timeout = "time limit of that job, including the queue (default: 2m)"
         several, once = {"action": "append", "default": []}, {"action": ArgOnceAction}
         rows: tuple[Row, ...] = (
-            ("-s --scheduler", "NAME", "look at this one; several times", several),
+            ("-s --scheduler", "NAME", "check this scheduler; repeatable", several),
             ("-cfg", CFG, "options of the scheduler", {**several, "dest": "cfg"}),
-            ("--deep", "", "run a job of one small task on it, too, and read its log"),
+            ("--deep", "", "also run a job of one small task on it, and read its log"),
             ("--image", "NAME", "image of that job (default: that of components)", once),
             ("--timeout", "DURATION", timeout, {**once, "default": "2m"}),
             JSON,
@@ -51,7 +51,7 @@ class CmdDoctor(RunnerCommand):
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if (args.deep or args.cfg or args.image) and not args.scheduler:
-            raise UsageError("`--deep`, `--image` and `-cfg` are about a scheduler", hint="name it: `-s slurm`")
+            raise UsageError("`--deep`, `--image` and `-cfg` need a scheduler", hint="name it: `-s slurm`")
         found = {} if args.scheduler else {"": runner.doctor()}
         for name in args.scheduler:
             found[name] = runner.doctor(
@@ -65,7 +65,7 @@ class CmdDoctor(RunnerCommand):
 
 
 def show(found: Mapping[str, Sequence[Finding]], *, as_json: bool) -> None:
-    """Prints what was found, by scheduler; ends the program with exit code 1 if something of it is bad."""
+    """Prints findings by scheduler (empty name: this machine), and exits with 1 if one is bad."""
     everything = [finding for findings in found.values() for finding in findings]
     bad = sum(finding.verdict == "bad" for finding in everything)
     if as_json:

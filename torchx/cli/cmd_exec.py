@@ -1,4 +1,4 @@
-"""``torchx exec`` and ``torchx shell``: a command, or a shell, inside replicas of a job that runs."""
+"""``torchx exec`` and ``torchx shell``: run a command, or open a shell, inside replicas of a running job."""
 
 from __future__ import annotations
 
@@ -28,19 +28,21 @@ SHELL = (
     "-c",
     'if [ -n "$SHELL" ] && [ -x "$SHELL" ]; then exec "$SHELL"; fi; exec "$(command -v bash || echo sh)"',
 )
-"""The shell of a replica: its own, else bash, else sh."""
+"""Starts ``$SHELL`` of the replica, else bash, else sh."""
 WHERE = "JOB[/ROLE[/REPLICA]]"
-WHERE_HELP = "the job, or one of its replicas, for example `@last`, `my-app/trainer/3`; the first one by default"
+WHERE_HELP = "a job or one of its replicas, such as `@last` or `my-app/trainer/3` (default: the first replica)"
+WHERE_ALL_HELP = "a job or some of its replicas, such as `@last` or `my-app/trainer/3` (default: all replicas)"
 
 
 class CmdExec(RunnerCommand):
-    """run a command inside a replica; its exit code, stdin, stdout and stderr are the command's"""
+    """run a command inside a replica, or in all of them"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
-        add("--all", action="store_true", help="in every replica, in parallel: lines are prefixed, the worst exit code")
-        add("-t", "--tty", action="store_true", help="the command gets a terminal")
-        add("-n", "--no-stdin", "--no_stdin", action="store_true", help="the command reads nothing, as of `ssh -n`")
+        every = "run it in every replica, in parallel, with prefixed lines; exit with the highest exit code"
+        add("--all", action="store_true", help=every)
+        add("-t", "--tty", action="store_true", help="allocate a terminal for the command")
+        add("-n", "--no-stdin", "--no_stdin", action="store_true", help="do not pass stdin on, as `ssh -n`")
         add("identifier", metavar=WHERE, help=WHERE_HELP)
         add("command", nargs="...", metavar="-- COMMAND", help="the command and its arguments")
 
@@ -56,7 +58,7 @@ class CmdExec(RunnerCommand):
 
 
 class CmdShell(RunnerCommand):
-    """open a shell inside a replica, as ssh does"""
+    """open a shell inside a replica"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("identifier", metavar=WHERE, help=WHERE_HELP)
@@ -67,30 +69,30 @@ class CmdShell(RunnerCommand):
 
 
 def find_replica(runner: Runner, identifier: str) -> tuple[str, Replica]:
-    """The handle of a job and the one replica of it that is meant: its first one unless another is named."""
+    """Returns the handle of a job and the named replica, by default the first one."""
     target = parse_target(identifier)
     if target.role is None or target.ids is None:
         handle, replicas = find_replicas(runner, identifier)
         return handle, replicas[0]
     if len(target.ids) > 1:
         raise UsageError(
-            f"`{identifier}` names several replicas", hint="name one, or let `torchx exec --all` run it in each"
+            f"`{identifier}` names several replicas", hint="name one, or use `torchx exec --all` to run it in each"
         )
     return runner.resolve(target.reference), (target.role, target.ids[0])
 
 
 def find_replicas(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:
-    """The handle of a job and the replicas of it that are meant: all of them unless some are named."""
+    """Returns the handle of a job and the named replicas, by default all of them."""
     target = parse_target(identifier)
     handle = runner.resolve(target.reference)
     replicas = runner.log_replicas(handle)
     if not replicas:
-        raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
+        raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows its state")
     return handle, select(replicas, replace(target, reference=handle))
 
 
 def _command(args: argparse.Namespace) -> list[str]:
-    """The command; options of ours that stand between the job and ``--`` are taken out."""
+    """Returns the command, after parsing our own options between the job and ``--``."""
     words: list[str] = args.command
     dashes = words.index("--") if "--" in words else 0
     ours = words[:dashes]
@@ -113,7 +115,7 @@ def _in_one(runner: Runner, identifier: str, argv: Sequence[str], *, tty: bool, 
 
 
 def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
-    """Runs the command in each replica that is meant; returns the worst exit code."""
+    """Runs the command in each of the named replicas; returns the highest exit code."""
     from concurrent.futures import ThreadPoolExecutor
     from threading import Lock
 
@@ -146,9 +148,9 @@ def _with_prefix(
     shown: LineFormat,
     lock: AbstractContextManager[bool],
 ) -> int:
-    """Runs the command in one replica; its lines are written whole, each after the name of the replica."""
+    """Runs the command in one replica; writes only whole lines, each after the name of the replica."""
     outputs = {1: sys.stdout, 2: sys.stderr}
-    begun = {1: b"", 2: b""}
+    unfinished = {1: b"", 2: b""}
 
     def write(stream: int, lines: bytes) -> None:
         if lines:
@@ -160,8 +162,8 @@ def _with_prefix(
         process.close_stdin()
         while (piece := process.read()) is not None:
             stream, data = piece
-            whole, newline, begun[stream] = (begun[stream] + data).rpartition(b"\n")
+            whole, newline, unfinished[stream] = (unfinished[stream] + data).rpartition(b"\n")
             write(stream, whole + newline)
-        for stream, rest in begun.items():
+        for stream, rest in unfinished.items():
             write(stream, rest)
         return process.wait()

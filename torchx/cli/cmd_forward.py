@@ -1,4 +1,4 @@
-"""``torchx forward``: a port of a replica as a port of this machine."""
+"""``torchx forward``: forward local ports to ports of a replica."""
 
 from __future__ import annotations
 
@@ -14,19 +14,14 @@ _MOST = 65535
 
 
 class CmdForward(RunnerCommand):
-    """make a port of a replica a port of this machine, until Ctrl-C"""
+    """forward a local port to a port of a replica"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("--open", action="store_true", help="open the first one in the browser")
         add("identifier", metavar=WHERE, help=WHERE_HELP)
-        add(
-            "ports",
-            nargs="+",
-            metavar="PORT[:LOCAL]",
-            type=parse_ports,
-            help="port there, and here: the same by default",
-        )
+        ports = "port of the replica, and local port (default: the same; 0: any free one)"
+        add("ports", nargs="+", metavar="PORT[:LOCAL]", type=parse_ports, help=ports)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Forwards until Ctrl-C, or until the replica has ended."""
@@ -47,7 +42,7 @@ class CmdForward(RunnerCommand):
 
 
 def parse_ports(text: str) -> tuple[int, int]:
-    """Port there, port here; 0: any that is free.
+    """Parses PORT[:LOCAL] into remote and local port; local port 0 means any free one.
 
     >>> parse_ports("6006"), parse_ports("6006:0")
     ((6006, 6006), (6006, 0))
@@ -56,7 +51,5 @@ def parse_ports(text: str) -> tuple[int, int]:
     parts = (there, here if colon else there)
     numbers = [int(part) if part.isascii() and part.isdigit() and len(part) < 6 else -1 for part in parts]
     if not 0 < numbers[0] <= _MOST or not 0 <= numbers[1] <= _MOST:
-        raise UsageError(
-            f"`{text}` is not a port (1-{_MOST}) or two", hint="write PORT or PORT:LOCAL, for example 6006 or 6006:8080"
-        )
+        raise UsageError(f"`{text}` is not a valid PORT[:LOCAL] (1-{_MOST})", hint="for example 6006, or 6006:8080")
     return numbers[0], numbers[1]

@@ -1,4 +1,4 @@
-"""``torchx init``: files to start from."""
+"""``torchx init``: write the files of a new project."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from torchx.errors import ConfigError
 
 _FILES = {"train.py": "train.txt", "component.py": "component.txt", ".torchxconfig": "torchxconfig.txt"}
 _HELP = """\
-Writes train.py, a small training; component.py, which says how it is run; and .torchxconfig, by which
-`torchx run` in that folder runs the component:
+Writes train.py, a small training script; component.py, which describes its job; and .torchxconfig, which makes
+`torchx run` in that folder launch the component:
 
   torchx init my_project && cd my_project
   torchx run                                           two workers on this machine
   torchx run component.py:train -j 2x8 -- --lr 0.3     other arguments
   torchx run -s slurm --dryrun                         what a cluster would get
 
-A file that is there already is never written over."""
+Existing files are never overwritten."""
 
 
 class CmdInit(SubCommand):
-    """write a training, a component and a .torchxconfig to start from"""
+    """write a training script, a component and a .torchxconfig"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
-        subparser.add_argument("folder", nargs="?", default=".", metavar="DIR", help="where (default: here)")
+        subparser.add_argument("folder", nargs="?", default=".", metavar="DIR", help="default: the current folder")
 
     def run(self, args: argparse.Namespace) -> None:
         there = [name for name in _FILES if os.path.lexists(os.path.join(args.folder, name))]

@@ -1,4 +1,4 @@
-"""``torchx list``: the runs on record, or the jobs that a scheduler knows."""
+"""``torchx list``: list recorded runs, or the jobs of a scheduler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchx.cli import render
 from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
-from torchx.cli.moments import parse_seconds
+from torchx.cli.moments import parse_moment
 from torchx.cli.render import document
 from torchx.runner import Runner
 from torchx.runner.documents import run_fields
@@ -36,34 +36,34 @@ _DEFAULT_LIMIT = 50
 
 
 class CmdList(RunnerCommand):
-    """the runs on record, newest first; with -s, the jobs that the scheduler knows"""
+    """list recorded runs, newest first; or a scheduler's jobs"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        since = "only runs launched since: `10m` (ago), `2h`, `3d`, or 2026-11-21"
-        shown = f"default: {_DEFAULT_LIMIT}, and all where --state, --name or --since says which"
-        cfg_text = "with -s: options of the scheduler that say where to look"
+        since = "only runs launched since then: `10m` (ago), `2h`, `3d`, or 2026-11-21"
+        limit = f"show the newest N, 0 for all (default: {_DEFAULT_LIMIT}; all with --state, --name or --since)"
+        cfg_text = "with -s: options of the scheduler that select its jobs, such as a namespace"
         all_runs = {"action": "store_const", "const": 0, "dest": "limit"}
         rows: tuple[Row, ...] = (
-            ("-s --scheduler", "NAME", "list all jobs that this scheduler knows, whoever launched them"),
+            ("-s --scheduler", "NAME", "list all jobs of this scheduler instead, whoever launched them"),
             ("-cfg --scheduler_args --scheduler-args", CFG, cfg_text, CFG_ROW),
             ("--state", "STATE,...", "only jobs in one of these states, as running,failed", {"type": parse_states}),
-            ("--name", "NAME", "only jobs of this name; `*` and `?` stand for other characters"),
-            ("--since", "TIME", since, {"type": parse_seconds}),
-            ("--mine", "", "only my runs, where several people share the record"),
-            ("--limit", "N", f"the newest N, 0 for all ({shown})", {"type": _limit}),
-            ("--all", "", "all runs, as --limit 0", all_runs),
-            ("--no-refresh --no_refresh", "", "do not ask the schedulers; show the last known states"),
+            ("--name", "NAME", "only jobs of this name; `*` and `?` are wildcards"),
+            ("--since", "TIME", since, {"type": parse_moment}),
+            ("--mine", "", "only my runs, if several users share the record"),
+            ("--limit", "N", limit, {"type": _limit}),
+            ("--all", "", "show all runs, as --limit 0", all_runs),
+            ("--no-refresh --no_refresh", "", "show the last known states without asking the schedulers"),
             JSON,
         )
         declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if args.scheduler is None and args.cfg:
-            raise UsageError("`-cfg` needs `-s`: the record is one for all schedulers", hint="name a scheduler with -s")
+            raise UsageError("`-cfg` needs `-s`", hint="name a scheduler with -s")
         if args.scheduler is not None and (args.since or args.mine):
             raise UsageError(
-                "`--since` and `--mine` ask the record, and `-s` asks the scheduler",
-                hint="leave out -s; `--name` and `--state` work with both",
+                "`--since` and `--mine` filter recorded runs, and `-s` lists a scheduler's jobs",
+                hint="omit -s; `--name` and `--state` work with both",
             )
         if args.scheduler is not None:
             _list_jobs(runner, args)
@@ -72,10 +72,10 @@ class CmdList(RunnerCommand):
 
 
 def parse_states(text: str) -> list[AppState]:
-    """States by name, in any case.
+    """Parses state names, in upper or lower case.
 
     Raises:
-        UsageError: there is no state of that name.
+        UsageError: there is no such state.
 
     >>> parse_states("running,FAILED")
     [RUNNING (3), FAILED (5)]
@@ -99,8 +99,8 @@ def _limit(text: str) -> int:
 
 def _list_runs(runner: Runner, args: argparse.Namespace) -> None:
     query = RunQuery(states=args.state, name=args.name, since=args.since, mine=args.mine)
-    limit = args.limit if args.limit is not None else 0 if _says_which(query) else _DEFAULT_LIMIT
-    # One more than is shown, to know whether there are more.
+    limit = args.limit if args.limit is not None else 0 if _is_filtered(query) else _DEFAULT_LIMIT
+    # One more than shown, to find out whether there are more.
     query.limit = limit + 1 if limit else None
     runs = runner.runs(query, refresh=not args.no_refresh)
     more = bool(limit) and len(runs) > limit
@@ -122,7 +122,7 @@ def _print_runs(runs: Sequence[Run]) -> None:
         rows.append([run.handle or "(being submitted)", run.name, str(run.state), launched, took])
     headers = [HANDLE_HEADER, NAME_HEADER, STATUS_HEADER, _LAUNCHED_HEADER, _TOOK_HEADER]
     if tty and not render.fits([headers, *rows], shrink=[1]):
-        # The ids are enough to go on with, and a wrapped table is hard to read.
+        # App ids are valid references too, and a wrapped table is hard to read.
         headers[0] = _ID_HEADER
         rows = [[run.app_id or row[0], *row[1:]] for run, row in zip(runs, rows, strict=True)]
     render.table(headers, rows, shrink=[1], state_column=2)
@@ -131,15 +131,15 @@ def _print_runs(runs: Sequence[Run]) -> None:
 def _say_the_rest(runs: Sequence[Run], query: RunQuery, *, cut: bool) -> None:
     for text in dict.fromkeys(run.note for run in runs if run.note):
         warn(text)
-    if cut:  # nobody has asked for a part of the list: person or program, whoever reads it has to know
+    if cut:  # not requested by `--limit`, so also programs have to see it
         note(f"only the newest {len(runs)} runs are shown: --all shows all; --state, --name, --since those that match")
     if not runs and is_tty(sys.stdout):
-        filtered = query.mine or _says_which(query)
+        filtered = query.mine or _is_filtered(query)
         note("no run on record matches" if filtered else "no run on record yet: torchx run utils.echo --msg hello")
 
 
-def _says_which(query: RunQuery) -> bool:
-    """Whether the user has said which runs, and so wants all of these."""
+def _is_filtered(query: RunQuery) -> bool:
+    """Whether the user has selected runs; then all that match are shown."""
     return any(value is not None for value in (query.states, query.name, query.since))
 
 

@@ -1,17 +1,18 @@
-"""``torchx log``: what the replicas of a job wrote."""
+"""``torchx log``: print the logs of a job."""
 
 from __future__ import annotations
 
 import argparse
 import re
 import sys
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 from torchx.cli.argparse_util import Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
-from torchx.cli.moments import parse_seconds
+from torchx.cli.moments import parse_moment
 from torchx.errors import ConfigError, NotFoundError
 from torchx.runner import Runner, get_runner
 from torchx.runner.documents import exit_code_of
@@ -46,37 +47,36 @@ __all__ = [
 ]
 
 _FLAGS = r"\(\?[aiLmsux]+\)"
-_JOB_HELP = "the job, or parts of it, for example `@last`, `my-app/trainer`, `local_cwd://torchx/my-app/trainer/0,2-4`"
-FOLLOW = ""
-"""The value of ``--tail`` without a number."""
+_JOB_HELP = "a job or parts of it, such as `@last`, `my-app/trainer`, `local_cwd://torchx/my-app/trainer/0,2-4`"
+FOLLOW = ""  # the value of `--tail` without a number
 _TAIL = {"nargs": "?", "const": FOLLOW}
 _STREAMS = ("stdout", "stderr", "combined")
 
 
 class CmdLog(RunnerCommand):
-    """what the replicas of a job wrote"""
+    """print the logs of a job; --follow until it ends"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        since = "only lines written since: `10m` (ago), `2h`, or 2026-11-21T08:00[Z]"
-        streams = "stdout, stderr or combined: both, in the order of writing"
-        archive = "keep a copy on this machine, which is shown when the job's pods are gone (Kubernetes)"
+        since = "only lines written since then: `10m` (ago), `2h`, or 2026-11-21T08:00[Z]"
+        streams = "stdout, stderr, or combined: both, in the order of writing"
+        archive = "keep a copy on this machine, to show when the job's pods are gone (Kubernetes)"
         rows: tuple[Row, ...] = (
-            # Optional for argparse alone: `--tail JOB` takes the job for the number of lines, see _untangle.
+            # Optional only for argparse, which parses `--tail JOB` as a number of lines; see _untangle.
             ("identifier", "JOB[/ROLE[/REPLICAS]]", _JOB_HELP, {"nargs": "?"}),
             ("--regex", "REGEX", "only lines that match this regular expression", {"type": _regex}),
             ("-f --follow", "", "keep printing until the job has ended"),
             ("-t --tail", "N", "the last N lines of each replica; without N, like --follow", _TAIL),
-            ("--since", "TIME", since, {"type": parse_seconds}),
-            ("--until", "TIME", "only lines written before", {"type": parse_seconds}),
+            ("--since", "TIME", since, {"type": parse_moment}),
+            ("--until", "TIME", "only lines written before then", {"type": parse_moment}),
             ("--streams --stream", "NAME", streams, {"choices": _STREAMS}),
             ("--json", "", 'one JSON object per line: {"role", "replica", "line"}'),
-            ("--raw", "", "on a terminal: all that the job wrote, not only text and colours"),
-            ("--rank", "N", "only lines of this worker of torchrun: those that begin with `[N]:`", {"type": _rank}),
-            ("--timestamps", "", "each line after the time at which it was written, in UTC"),
-            ("--previous", "", "the output of the attempt before the last restart"),
-            ("--exit-code --exit_code", "", "exit as the job did: see `torchx status --exit-code`"),
+            ("--raw", "", "on a terminal: keep all control sequences, not only colours"),
+            ("--rank", "N", "only lines of this torchrun worker, which begin with `[N]:`", {"type": _rank}),
+            ("--timestamps", "", "print the time of each line, in UTC, before it"),
+            ("--previous", "", "print the output of the attempt before the last restart"),
+            ("--exit-code --exit_code", "", "exit with the job's result, as `torchx status --exit-code`"),
             ("--archive", "", archive),
-            ("--no-prefix --no_prefix", "", "the lines alone, without the ROLE/REPLICA prefix"),
+            ("--no-prefix --no_prefix", "", "omit the ROLE/REPLICA prefix"),
         )
         declare(subparser, rows)
 
@@ -96,7 +96,7 @@ class CmdLog(RunnerCommand):
             previous=args.previous,
         )
         if query.keep and (query.since, query.until, query.last, query.previous) != (None, None, None, False):
-            hint = "without `--since`, `--until`, `--previous` and a number of lines"
+            hint = "omit `--since`, `--until`, `--previous` and the number of lines"
             raise UsageError("`--archive` keeps whole logs", hint=hint)
         if query.follow and query.previous:
             raise UsageError("`--previous` shows an attempt that has ended", hint="omit `--follow`")
@@ -110,7 +110,7 @@ def validate(job_identifier: str) -> None:
     """Checks the form of a job's identifier.
 
     Raises:
-        HandleError: it is not ``SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]`` nor short for it.
+        HandleError: it is neither ``SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]`` nor a short form.
 
     >>> validate("local_cwd://torchx/echo-x1/echo/0,2-4")
     """
@@ -125,26 +125,23 @@ def get_logs(  # noqa: PLR0917  # public signature
     runner: Runner | None = None,
     streams: Stream | None = None,
 ) -> None:
-    """Copies the lines of the replicas that ``identifier`` names to ``file``, each after ``role/replica``.
+    """Copies the log lines of replicas to ``file``, each prefixed with ``role/replica``.
 
     Args:
-        file: where to.
-        identifier: see :func:`validate`; all roles when it names none.
+        file: the output.
+        identifier: see :func:`validate`; without a role, all roles.
         regex: only lines that match this regular expression.
-        should_tail: until the job has ended, instead of what there is now.
-        runner: whom to ask; a new one when None.
-        streams: which output; the scheduler's usual one when None.
+        should_tail: follow the log until the job has ended.
+        runner: default: a new one.
+        streams: default: that of the scheduler.
 
     Raises:
         HandleError: the identifier is malformed.
-        NotFoundError: no such job, role or replica.
+        NotFoundError: there is no such job, role or replica.
     """
     query = LogQuery.of(regex=regex, since=None, until=None, should_tail=should_tail, streams=streams)
-    if runner is not None:
-        show_logs(file, identifier, runner, query=query)
-        return
-    with get_runner() as own:
-        show_logs(file, identifier, own, query=query)
+    with get_runner() if runner is None else nullcontext(runner) as chosen:
+        show_logs(file, identifier, chosen, query=query)
 
 
 def print_log_lines(  # noqa: PLR0917  # public signature
@@ -158,7 +155,7 @@ def print_log_lines(  # noqa: PLR0917  # public signature
     exceptions: Queue[Exception],
     streams: Stream | None,
 ) -> None:
-    """Copies the lines of one replica to ``file``; what goes wrong is put into ``exceptions``. Made for a thread."""
+    """Copies the log lines of one replica to ``file``, in a thread: puts an exception into ``exceptions``."""
     try:
         color = has_color(file)
         prefix = f"\033[32m{role_name}/{replica_id}\033[0m " if color else f"{role_name}/{replica_id} "
@@ -172,7 +169,7 @@ def print_log_lines(  # noqa: PLR0917  # public signature
 
 
 def _prefix_line(prefix: str, line: str) -> str:
-    """A line after its prefix; programs import it."""
+    """Prefixes a line. Other programs import this function."""
     return LineFormat(prefix).chunk(line.encode("utf-8", "surrogateescape")).decode("utf-8", "surrogateescape")
 
 
@@ -186,14 +183,20 @@ def show_logs(
     prefix: bool = True,
     raw: bool = False,
 ) -> None:
-    """Copies the lines that a query asks for to ``file``: :func:`get_logs` with all that ``torchx log`` can do."""
+    """Copies the log lines that a query selects to ``file``; like :func:`get_logs`, with all options of ``torchx log``.
+
+    Args:
+        json: print a JSON object per line.
+        prefix: prefix lines with ``role/replica``.
+        raw: keep control sequences on a terminal.
+    """
     target = parse_target(identifier)
     handle = runner.resolve(target.reference)
     if query.follow:
         _wait_until_started(runner, handle)
     replicas = runner.log_replicas(handle)
     if not replicas:
-        raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows how it stands")
+        raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows its state")
     _learn_secrets(runner, handle)
     chosen = select(replicas, replace(target, reference=handle))
     formats = replica_formats(replicas, color=has_color(file))
@@ -211,7 +214,7 @@ def show_logs(
 
 
 def _learn_secrets(runner: Runner, handle: str) -> None:
-    """Has the secrets of a job masked, as far as they are at hand. For a full handle no record is opened."""
+    """Masks the job's secrets in the output, as far as they are available. A full handle does not open the record."""
     from torchx.runner.secrets import learn_environment, learn_roles
 
     learn_environment()
@@ -226,7 +229,7 @@ def _wait_until_started(runner: Runner, handle: str) -> None:
     status = wait_until_started(runner, handle)
     if status is None:
         raise UnknownAppException(handle)
-    if status.error is not None:  # the scheduler cannot be asked for logs, either
+    if status.error is not None:  # the logs would fail in the same way
         raise status.error
 
 
@@ -238,7 +241,7 @@ def _say_if_queued(runner: Runner, handle: str) -> None:
 
 
 def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None]:
-    """The job and the value of ``--tail``, which has taken the job's place when it stands right before it.
+    """Returns the job and the value of ``--tail``. In ``--tail JOB`` argparse takes the job for the number of lines.
 
     >>> _untangle(None, "@last"), _untangle("@last", "5"), _untangle("@last", "")
     (('@last', ''), ('@last', '5'), ('@last', ''))
@@ -265,7 +268,7 @@ def _rank(text: str) -> int:
 
 
 def _of_rank(rank: int | None, regex: re.Pattern[str] | None) -> re.Pattern[str] | None:
-    """Lines that torchrun has put under the name of a worker, and in which the other expression is found.
+    """Restricts an expression to the lines that torchrun has prefixed with this rank.
 
     >>> bool(_of_rank(3, re.compile("(?i)LOSS")).search("[3]:loss 1")), bool(_of_rank(3, None).search("[13]:loss 1"))
     (True, False)
@@ -275,7 +278,7 @@ def _of_rank(rank: int | None, regex: re.Pattern[str] | None) -> re.Pattern[str]
     head = rf"^(?=\[\D*{rank}\]:)"
     if regex is None:
         return re.compile(head)
-    flags = re.match(_FLAGS, regex.pattern)  # these stand at the head of an expression
+    flags = re.match(_FLAGS, regex.pattern)  # global flags are only allowed at the beginning
     start = flags.group() if flags else ""
     return re.compile(f"{start}{head}(?=.*?(?:{regex.pattern[len(start) :]}))")
 
@@ -283,7 +286,7 @@ def _of_rank(rank: int | None, regex: re.Pattern[str] | None) -> re.Pattern[str]
 def _number(text: str | None) -> int:
     if not (text and text.isascii() and text.isdigit() and len(text) < 20):
         raise UsageError(
-            f"`--tail`: `{text}` is not a number of lines", hint="without a number it follows, as `-f` does"
+            f"`--tail`: `{text}` is not a number of lines", hint="without a number it follows the log, as `-f`"
         )
     return min(int(text), sys.maxsize)
 
@@ -294,5 +297,5 @@ def _regex(text: str) -> re.Pattern[str] | None:
     except re.error as e:
         raise ConfigError(
             f"`--regex`: `{text}` is not a regular expression: {e}",
-            hint="put a backslash before `[ ( * + ? .` and the like to mean the character itself",
+            hint="escape special characters such as `[ ( * + ? .` with a backslash",
         ) from None

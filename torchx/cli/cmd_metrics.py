@@ -1,4 +1,4 @@
-"""``torchx metrics``: what replicas use."""
+"""``torchx metrics``: show what replicas use."""
 
 from __future__ import annotations
 
@@ -24,17 +24,15 @@ _EVERY_S = 15.0
 
 
 class CmdMetrics(RunnerCommand):
-    """what the replicas of a job use: processors, memory, GPUs; of a job that has ended, what they used"""
+    """show what replicas use: CPU, memory, GPUs; -w updates live"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         add = subparser.add_argument
         add("target", type=parse_target, metavar="JOB[/ROLE[/K,...]]", help=f"{ID_FORMAT}; JOB: {JOB_HELP}")
-        add("-w", "--watch", action="store_true", help="show them live until the job has ended; in a pipe every 15 s")
-        add("--json", action="store_true", help="a JSON document with all samples; with --watch one a line")
+        add("-w", "--watch", action="store_true", help="update live until the job has ended; in a pipe every 15 s")
+        add("--json", action="store_true", help="a JSON document with all samples; with --watch one per line")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Prints a line for each replica."""
         handle = runner.resolve(args.target.reference)
         view = _View(runner, handle, args.target)
         if not args.watch:
@@ -49,7 +47,7 @@ class CmdMetrics(RunnerCommand):
 
 
 class _View:
-    """The metrics of one job, or of a part of it. What is seen of a scheduler that keeps nothing is remembered."""
+    """The metrics of a job or a part of it. Accumulates samples, because some schedulers keep none."""
 
     def __init__(self, runner: Runner, handle: str, target: LogTarget) -> None:
         self._runner = runner
@@ -70,7 +68,7 @@ class _View:
         return chosen
 
     def print(self, *, as_json: bool) -> None:
-        """Once."""
+        """Prints the current metrics."""
         found = self.look()
         if as_json:
             state = None if self._status is None else str(self._status.state)
@@ -81,14 +79,14 @@ class _View:
             note(why)
 
     def page(self) -> str:
-        """As it stands on a terminal."""
+        """Returns the page for a terminal."""
         found = self.look()
         head = f"{self._handle}  {'' if self._status is None else self._status.state}"
         around = [gray(text, color=has_color(sys.stdout)) for text in (head, self._nothing(found)) if text]
         return "\n".join([around[0], *self._lines(found), *around[1:]])
 
     def follow(self, *, as_json: bool) -> None:
-        """A table, or a document, every 15 s until the job has ended."""
+        """Prints a table, or a document, every 15 s until the job has ended."""
         with self._runner.watch(self._handle) as changes:
             while True:
                 self.print(as_json=as_json)
@@ -102,7 +100,7 @@ class _View:
                     return
 
     def _nothing(self, found: list[ReplicaMetrics]) -> str:
-        """Why there is nothing to see."""
+        """Returns why there are no samples; empty if there are some."""
         if any(one.memory_peak() is not None for one in found):
             return ""
         if self._status is not None and self._status.is_terminal():

@@ -1,4 +1,4 @@
-"""``torchx plugins``: what was found, where, who won, what failed."""
+"""``torchx plugins``: list plugins, where they come from, what they replace, and which failed to load."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from torchx.util.term import has_color, is_tty, printable
 
 
 class CmdPlugins(SubCommand):
-    """the plugins that were found, whose they are, and those that failed to load"""
+    """list the plugins that were found, and those that failed"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 
     def run(self, args: argparse.Namespace) -> None:
-        # So that the report knows which built-ins there are to be replaced.
+        # Registers the built-ins, so that the report shows which ones plugins replace.
         torchx.schedulers.get_scheduler_factories()
         commands.registry()
         found = report()
@@ -50,7 +50,7 @@ def _print(found: list[PluginInfo]) -> None:
     if not is_tty(sys.stdout):
         table(headers, rows)
         return
-    # A remark that is cut tells nothing: on a terminal they stand below, in full.
+    # On a terminal, remarks follow the table in full: a column would cut them.
     table(headers[:-1], [row[:-1] for row in rows], shrink=[4, 3])
     red, end = ("\033[31m", "\033[0m") if has_color(sys.stdout) else ("", "")
     for info in found:
@@ -60,8 +60,8 @@ def _print(found: list[PluginInfo]) -> None:
             print(f"{info.kind.replace('_', ' ')} {info.name}: {status}{printable(remark)}{where}")
     failed = sum(info.status == "failed" for info in found)
     if failed:
-        note(f"{failed} failed to load: the others work without them")
+        note(f"{failed} failed to load; the others are not affected")
 
 
 def _remark(info: PluginInfo) -> str:
-    return info.error or (f"replaces the one of {info.replaces}" if info.replaces else "")
+    return info.error or (f"replaces that of {info.replaces}" if info.replaces else "")

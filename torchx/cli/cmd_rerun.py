@@ -21,36 +21,34 @@ from torchx.runs import Run
 from torchx.specs import AppDef
 
 _HELP = """\
-The job is made of what is on record of the run: the same roles, options and images. `--code now`, the default,
-gives it the code as it is; `--code then` the code that the run had, by the digest of its image or by its commit
-and the patch of what was not committed.
-
+Launches the job from the record of the run, with the same roles, options and images. It runs the current code; with
+`--code then` the code of the run, found by its image digest, or by its commit and the recorded patch.
   torchx rerun @last
   torchx rerun @last --code then
   torchx rerun @last -- --lr 3e-4                       other arguments of the program
   torchx rerun @last --set num_replicas=8 --set env.LOGLEVEL=INFO
   torchx rerun @last --set roles.trainer.resource.gpu=4 -s kubernetes
 
-A value that is masked on record is taken from where `[secrets]` says, or from this environment, or asked for."""
+Masked values come from `[secrets]` in .torchxconfig, from this environment, or from a prompt."""
 
 
 class CmdRerun(RunnerCommand):
-    """launch a run on record again, as it was or with changes"""
+    """launch a recorded run again, unchanged or with changes"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options. None has a default here: those behind the job are read in a second go."""
+        """Declares the options, without defaults: `_read` parses those after the job in a second pass."""
         subparser.epilog = _HELP
         subparser.usage = "torchx rerun [options] JOB [options] [-- arguments]"
-        change = "change the job: `num_replicas=8` of each role, `roles.NAME.env.LR=0.1`; may be given more than once"
+        change = "change the job: `num_replicas=8` for all roles, `roles.NAME.env.LR=0.1`; repeatable"
         rows = (
-            ("--code", "then|now", "the code that the run had, or the code as it is (default: now)"),
+            ("--code", "then|now", "the code of the run, or the current code (default: now)"),
             ("--set", "PATH=VALUE", change, {"action": "append"}),
-            ("-s --scheduler", "NAME", "run it elsewhere; the options of the run do not apply there"),
-            ("-cfg --scheduler_args", CFG, "options of the scheduler; they go before those of the run", CFG_ROW),
+            ("-s --scheduler", "NAME", "run it on another scheduler, without the scheduler options of the run"),
+            ("-cfg --scheduler_args", CFG, "options of the scheduler; they override those of the run", CFG_ROW),
             ("--dryrun --dry-run", "", "show what would be submitted without submitting it"),
         )
         declare(subparser, (*rows, FULL, WAIT, LOG, DETACH, JSON), sparse=True)
-        what = f"{JOB_HELP}; behind `--`, arguments instead of those of the run"
+        what = f"{JOB_HELP}; after `--`, arguments that replace those of the run"
         subparser.add_argument("app_handle", nargs=REMAINDER, metavar="JOB", help=what)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
@@ -58,7 +56,7 @@ class CmdRerun(RunnerCommand):
         given = vars(args)
         code = given.get("code", NOW)
         if code not in (THEN, NOW):
-            raise UsageError(f"`--code {code}`", hint="write `--code then` or `--code now`")
+            raise UsageError(f"`--code {code}` is not valid", hint="write `--code then` or `--code now`")
         run = runner.recorded(job)
         wish = Rerun(
             scheduler=given.get("scheduler", ""),
@@ -79,7 +77,7 @@ class CmdRerun(RunnerCommand):
 
 
 def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
-    """The job, and what stands behind ``--`` (None: nothing); ``args`` gets the options that stand behind the job."""
+    """Returns the job, and the words after ``--`` (None without it). Adds options after the job to ``args``."""
     words = list(args.app_handle)
     at = words.index("--") if "--" in words else len(words)
     ours, new = words[:at], words[at + 1 :]
@@ -91,23 +89,23 @@ def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
         if args.app_handle:
             word = args.app_handle[0]
             raise UsageError(
-                f"unexpected argument `{word}`", hint=f"arguments of the program stand behind `--`: `-- {word}`"
+                f"unexpected argument `{word}`", hint=f"arguments of the program go after `--`: `-- {word}`"
             )
     return job, new if at < len(words) else None
 
 
 def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
-    """The app that the component of a run makes with other arguments."""
+    """Calls the component of a run with other arguments, and returns its AppDef."""
     first: Run | None = run
     while first is not None and (before := first.tags.get("rerun_of")):
         first = runner.recorded(before)
     words = first.argv if first is not None else []
     if "run" not in words[1:4] or "--stdin" in words:
         raise UsageError(
-            f"`{run.app_id}` was not launched by `torchx run`, so that its arguments cannot be replaced",
+            f"`{run.app_id}` was not launched by `torchx run`, so its arguments cannot be replaced",
             hint="`--set roles.NAME.args.0=VALUE` replaces one",
         )
-    # A component that is a file, and what config files say of it, is where the run was launched.
+    # Component files and config files are relative to the directory of the launch.
     with inside(run.cwd if os.path.isdir(run.cwd) else "."):
         component, old = what_was_run(words[words.index("run", 1) + 1 :])
         if "--" in old:
@@ -120,7 +118,7 @@ def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
 
 
 def _takes_more(component: str) -> bool:
-    """Whether a component hands arguments of any number on to its program."""
+    """Whether a component passes any number of arguments to its program."""
     import inspect
 
     kinds = [p.kind for p in inspect.signature(get_component(component).fn).parameters.values()]

@@ -1,4 +1,4 @@
-"""``torchx runopts``: what ``-cfg`` takes."""
+"""``torchx runopts``: list the options of a scheduler."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ __all__ = ["ENDC", "GREEN", "CmdRunopts"]
 
 
 class CmdRunopts(RunnerCommand):
-    """the options of a scheduler, for `torchx run -cfg`"""
+    """list the options of a scheduler, for `run -cfg`"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        rbac = "the least rights that jobs need instead, as a manifest: `runopts kubernetes --rbac -cfg kind=jobset`"
+        rbac = "print the minimal rights of jobs as a manifest: `runopts kubernetes --rbac -cfg kind=jobset`"
         rows: tuple[Row, ...] = (
-            ("scheduler", "SCHEDULER", "all schedulers when not given", {"nargs": "?"}),
+            ("scheduler", "SCHEDULER", "default: all schedulers", {"nargs": "?"}),
             JSON,
             ("--rbac", "", rbac),
-            ("-cfg", CFG, "run options of the jobs for --rbac", {**CFG_ROW, "default": []}),
+            ("-cfg", CFG, "with --rbac: options of the jobs", {**CFG_ROW, "default": []}),
         )
         declare(subparser, rows)
 
@@ -47,7 +47,7 @@ class CmdRunopts(RunnerCommand):
         for name in [] if args.scheduler else runner.scheduler_backends():
             try:
                 found[name] = runner.scheduler_run_opts(name)
-            except TorchXError as e:  # a package is missing, say: the others are shown
+            except TorchXError as e:  # for example, a package is missing
                 warn(str(e))
         if args.json:
             print(document({"schedulers": {name: _fields(opts) for name, opts in found.items()}}))
@@ -58,7 +58,7 @@ class CmdRunopts(RunnerCommand):
 
 
 def _rights(name: str | None, literals: list[str]) -> str:
-    """The manifest of a scheduler for jobs with these run options, and those of the config files."""
+    """Returns the manifest of rights for jobs with these run options and those of the config files."""
     from torchx.schedulers import get_scheduler_factories
     from torchx.schedulers.kit.abilities import NamesRights
 
@@ -68,7 +68,7 @@ def _rights(name: str | None, literals: list[str]) -> str:
     scheduler = get_scheduler_factories()[name]("")
     try:
         if not isinstance(scheduler, NamesRights):
-            raise NotSupportedError(f"`{name}` asks nobody for rights", hint="`kubernetes` and `kubernetes_mcad` do")
+            raise NotSupportedError(f"`{name}` has no RBAC rights", hint="`kubernetes` and `kubernetes_mcad` do")
         return scheduler.rights({key: setting.value for key, setting in resolve(name, opts, cfg).items()})
     finally:
         scheduler.close()

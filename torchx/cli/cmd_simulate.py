@@ -1,4 +1,4 @@
-"""``torchx simulate``: make a fault happen to a job."""
+"""``torchx simulate``: inject a fault into a job."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import sys
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, parse_target, select
-from torchx.cli.questions import agreed
+from torchx.cli.questions import YES_HELP, agreed
 from torchx.runner import Runner
 from torchx.runner.simulations import what_follows
 from torchx.schedulers.kit.simulations import FAULTS
 from torchx.util.term import is_tty
 
 _HELP = """\
-Makes the real thing happen to a job of yours that runs, so that you see whether it survives:
+Injects a real fault into a running job of yours, so that you see whether it survives:
 
 {faults}
 
@@ -24,18 +24,18 @@ Makes the real thing happen to a job of yours that runs, so that you see whether
   torchx simulate kill @last/train/1
   torchx status @last                                   the attempts, and what was changed for each
 
-What a scheduler cannot do to a job is refused."""
+A fault that the scheduler cannot inject is an error."""
 
 
 class CmdSimulate(RunnerCommand):
-    """make a fault happen to a job"""
+    """inject a fault into a job, to test whether it survives"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP.format(faults="\n".join(f"  {name:9} {what}" for name, what in FAULTS.items()))
         add = subparser.add_argument
         add("fault", choices=list(FAULTS), metavar="FAULT", help=f"one of {', '.join(FAULTS)}")
-        add("target", metavar="JOB[/ROLE/K]", help=f"{JOB_HELP}; without ROLE and K its first replica, or all of it")
-        add("-y", "--yes", action="store_true", help="do not ask; without a terminal nobody is asked")
+        add("target", metavar="JOB[/ROLE/K]", help=f"{JOB_HELP}; default: its first replica, or the whole job")
+        add("-y", "--yes", action="store_true", help=YES_HELP)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         target = parse_target(args.target)

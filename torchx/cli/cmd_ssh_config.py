@@ -1,21 +1,21 @@
-"""``torchx ssh-config``: replicas as hosts of ssh, scp, rsync and editors."""
+"""``torchx ssh-config``: print ~/.ssh/config entries for replicas."""
 
 from __future__ import annotations
 
 import argparse
 
 from torchx.cli.cmd_base import RunnerCommand
-from torchx.cli.cmd_exec import WHERE, find_replicas
+from torchx.cli.cmd_exec import WHERE, WHERE_ALL_HELP, find_replicas
 from torchx.errors import BackendError
 from torchx.runner import Runner, ssh
 from torchx.specs.api import parse_app_handle
 
 
 class CmdSshConfig(RunnerCommand):
-    """print entries for ~/.ssh/config: ssh, scp, rsync and editors reach the replicas"""
+    """print ~/.ssh/config entries, for ssh, rsync and editors"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        subparser.add_argument("identifier", metavar=WHERE, help="the job, or some of its replicas; all by default")
+        subparser.add_argument("identifier", metavar=WHERE, help=WHERE_ALL_HELP)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         keys = ssh.public_keys()

@@ -1,4 +1,4 @@
-"""``torchx stacks``: what every rank of a job is doing."""
+"""``torchx stacks``: show what every rank of a job is doing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import partial
 
 from torchx.cli.argparse_util import JSON, declare
 from torchx.cli.cmd_base import RunnerCommand
-from torchx.cli.cmd_exec import find_replicas
+from torchx.cli.cmd_exec import WHERE, WHERE_ALL_HELP, find_replicas
 from torchx.cli.render import bold, document, gray
 from torchx.runner import Runner
 from torchx.schedulers.stacks import Stacks
@@ -19,29 +19,25 @@ from torchx.util.term import has_color
 __all__ = ["CmdStacks"]
 
 _HELP = """\
-The answer is a sentence. Below it are the stacks, once for ranks that do the same. Frames of PyTorch are left out:
-shown are your own lines, and the collective in which a rank waits. Each rank is looked at eight times in two
-seconds, and more often where ranks move.
-
+Prints a one-sentence summary, then the stacks; ranks that do the same share one. Frames inside PyTorch are omitted:
+a stack shows your own lines, and the collective in which a rank waits. Each rank is sampled eight times in two
+seconds, and more often while ranks make progress.
   torchx stacks @last
   torchx stacks my-app/trainer/3          the ranks of one replica
 
-Python programs are read by py-spy, that of the replica or that of this machine, which is sent there, where it may
-attach (`pip install py-spy` here is enough); else a program that imports torchx.distributed writes its stack down when
-it is asked. The job goes on meanwhile. See docs/hangs.md."""
+Stacks are read by py-spy where it may attach: by that of the replica, or by a copy of that of this machine, so that
+`pip install py-spy` here is enough. Otherwise a program that imports torchx.distributed dumps its own stack. The job
+continues to run. See docs/hangs.md."""
 
 
 class CmdStacks(RunnerCommand):
-    """what every rank is doing, those that do the same together, and for whom the others wait"""
+    """show what every rank is doing, and which one the others wait for"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         subparser.epilog = _HELP
-        what = "the job, or some of its replicas, for example `@last`, `my-app/trainer/3`; all by default"
-        declare(subparser, (JSON, ("identifier", "JOB[/ROLE[/REPLICA]]", what)))
+        declare(subparser, (JSON, ("identifier", WHERE, WHERE_ALL_HELP)))
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Looks, and prints the page."""
         handle, replicas = find_replicas(runner, args.identifier)
         whole = len(replicas) == len(runner.log_replicas(handle))
         found = runner.stacks(handle, None if whole else replicas)
@@ -78,5 +74,5 @@ def _print_page(found: Stacks) -> None:
     first, *others = page(found, partial(gray, color=color))
     print(bold(first, color=color), *others, sep="\n")
     if any(NO_SPY in rank.why for rank in found.ranks):
-        hint = "\n`pip install py-spy` on this machine: it is sent along; docs/hangs.md has other ways"
+        hint = "\n`pip install py-spy` on this machine lets torchx send it along; docs/hangs.md has other ways"
         print(gray(hint, color=color))

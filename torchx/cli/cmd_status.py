@@ -1,4 +1,4 @@
-"""``torchx status``: what became of a job."""
+"""``torchx status``: show the state of a job, and why it failed."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ reexports(__name__)
 
 
 class CmdStatus(RunnerCommand):
-    """what became of a job, and why"""
+    """show the state of a job, and why it failed"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        watched = "show the page live until the jobs have ended; in a pipe a line for each change, then the page"
+        watched = "update the page live until the jobs have ended; in a pipe print each change, then the page"
         rows: tuple[Row, ...] = (
             ("app_handle", "JOB", JOB_HELP, {"type": job_reference}),
             ("more", "JOB", "further jobs", {"type": job_reference, "nargs": "*"}),
             ("--roles", "ROLE,...", "only these roles", {"type": parse_list_arg}),
             ("-w --watch", "", watched),
             JSON,
-            ("--exit-code --exit_code", "", "0 if it succeeded, 1 if not, 75 if it has not ended"),
+            ("--exit-code --exit_code", "", "exit 0 if it succeeded, 1 if not, 75 if it has not ended"),
         )
         declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Prints a page for each job.
 
-        The exit code is 0 whatever the job's state is, unless it was asked for; 3 when there is no such job, and 4 when
-        the scheduler cannot be asked: the page shows the state on record then. One that is final changes no more, and
-        is 0 all the same. Of several jobs it is the first that is not 0.
+        Without ``--exit-code`` the exit code does not depend on the state of the job. It is 3 when there is no such
+        job, and 4 when the scheduler cannot be asked and the last known state is not final. For several jobs it is the
+        first that is not 0.
         """
         references = [args.app_handle, *args.more]
         alone = len(references) == 1
@@ -94,7 +94,7 @@ class CmdStatus(RunnerCommand):
 def _find(
     runner: Runner, handle: str, roles: list[str] | None, seen: AppStatus | None = None
 ) -> tuple[AppStatus, Run | None]:
-    """The status of a job, unless it is known, and what is on record where that is needed."""
+    """Returns the status of a job (``seen`` if given), and its record if the page needs it."""
     status = runner.status(handle) if seen is None else seen
     if status is None:
         raise UnknownAppException(handle)
@@ -102,13 +102,13 @@ def _find(
     run = None if _knows_times(status) else runner.recorded(handle)
     launched, ended = _times(status, run)
     is_long = launched is not None and (ended or time.time()) - launched >= SAMPLE_S
-    if status.roles and (is_long or handle.count("/") > 3):  # of a shorter job there are none, of a task there may be
+    if status.roles and (is_long or handle.count("/") > 3):  # shorter jobs have no samples; tasks of a sweep may
         runner.fill_metrics(handle, status, run)
     return status, run
 
 
 def parse_list_arg(arg: str) -> list[str] | None:
-    """The words of a comma-separated list; None when there are none.
+    """Splits a comma-separated list; returns None when it is empty.
 
     >>> parse_list_arg("trainer, reader"), parse_list_arg("")
     (['trainer', 'reader'], None)
@@ -132,7 +132,7 @@ def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] 
 
 
 def _unsent(handle: str) -> list[str]:
-    """Of notices that could not be sent, why."""
+    """Returns why notices could not be sent."""
     if not os.path.isdir(torchx_home("notices")):
         return []
     from torchx.runner.notices import problems
@@ -143,7 +143,7 @@ def _unsent(handle: str) -> list[str]:
 def _page(
     runner: Runner, handle: str, status: AppStatus, run: Run | None, roles: list[str] | None = None
 ) -> tuple[str, list[str]]:
-    """What there is to say of a job, and what its user may want to type next."""
+    """Returns the page of a job, and commands to suggest below it."""
     app_id = parse_app_handle(handle).app_id
     lines = [f"app:      {handle}", *_time_lines(status, run)]
     if "/" in app_id or status.tasks is not None:
@@ -168,12 +168,12 @@ def _print_page(page: str, more: list[str], *, alone: bool) -> None:
 
 
 def _knows_times(status: AppStatus) -> bool:
-    """Whether the record need not be asked: opening it would double the time that the page of a local job takes."""
+    """Whether the status has the times. Opening the record would double the time that the page of a local job takes."""
     return status.created_at is not None and (status.ended_at is not None or not status.is_terminal())
 
 
 def _times(status: AppStatus, run: Run | None) -> tuple[float | None, float | None]:
-    """When it was launched, and when it ended."""
+    """Returns the Unix times at which the job was launched and ended."""
     launched = status.created_at or (run.created_at if run and run.session != FOREIGN else status.started_at)
     ended = status.ended_at or (run.ended_at if run else None)
     return launched, ended if status.is_terminal() else None

@@ -1,4 +1,4 @@
-"""``torchx sweep``: launch a component many times with different values, as one job."""
+"""``torchx sweep``: launch a component once for each set of values, as one job."""
 
 from __future__ import annotations
 
@@ -21,40 +21,31 @@ from torchx.specs.tasks import TaskList
 from torchx.util.term import is_tty
 
 _HELP = """\
-Each point of the grid, or each row of the file, is a task. A value stands as `{name}` in the arguments:
+Runs a task for each point of the grid, or each row of the file. `{name}` in the arguments is replaced by a value:
 
   torchx sweep --grid lr=1e-4,3e-4 --grid seed=0..99 train.py --lr {lr} --seed {seed}
   torchx sweep --from params.csv --max-parallel 8 utils.python --script train.py -- --lr {lr}
   torchx sweep --retry-failed @last
 
-A column of the .csv, or a key of the .jsonl, is a name. Write `{{name}}` for the text `{name}`, and quotes around a
-value with a comma: `--grid 'shape="8,8","16,16"'`. Options of torchx stand before the component.
-The command returns at once. SWEEP/17 is a job like any other: `torchx status SWEEP`, `torchx log SWEEP/17`,
-`torchx cancel SWEEP` or `SWEEP/17`. A task that fails ends no other.
-Where the scheduler has no job arrays, or they cannot run such tasks, each task is a job of its own; on a cluster, this
-machine then submits them as there is room."""
+Names are the columns of the .csv, or the keys of the .jsonl. Write `{{name}}` for the literal text `{name}`, and quote
+values with commas: `--grid 'shape="8,8","16,16"'`. Options of torchx go before the component.
+The command returns at once. A task is a job like any other: `torchx status SWEEP`, `torchx log SWEEP/17`,
+`torchx cancel SWEEP` or `SWEEP/17`. A failed task does not end the others.
+If the scheduler has no job arrays, or they cannot run these tasks, each task is a separate job; on a cluster, this
+machine then submits them as limits permit."""
 
 
 _POINTS: tuple[Row, ...] = (
-    (
-        "--grid",
-        "NAME=V,V,...",
-        "the values of a name, or a range such as 0..99; all combinations of several",
-        {"action": "append"},
-    ),
+    ("--grid", "NAME=V,V,...", "values, or a range such as 0..99; several are combined", {"action": "append"}),
     ("--from", "FILE", "rows of values, .csv or .jsonl", {"dest": "file"}),
-    ("--max-parallel", "N", "so many tasks at a time", {"type": int}),
-    ("--max-tasks", "N", f"refuse more tasks (default {MOST_TASKS:,})", {"type": int}),
-    (
-        "--retry-failed",
-        "SWEEP",
-        "a new sweep of the tasks of this one that failed, were cancelled or lost; nothing else is given",
-    ),
+    ("--max-parallel", "N", "run at most N tasks at a time", {"type": int}),
+    ("--max-tasks", "N", f"reject a sweep of more tasks (default {MOST_TASKS:,})", {"type": int}),
+    ("--retry-failed", "SWEEP", "launch the failed, cancelled and lost tasks of a sweep again; give no component"),
 )
 
 
 class CmdSweep(CmdRun):
-    """launch a component once for each point of a grid, or each row of a file"""
+    """launch a component once for each set of values"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
@@ -62,7 +53,7 @@ class CmdSweep(CmdRun):
         self.declare(subparser, _POINTS)
 
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
-        """Submits the sweep, or shows it."""
+        """Submits the sweep, or shows it for ``--dryrun``."""
         tasks = _tasks(args)
         runner.check_sweep(tasks)
         if run_args.dryrun:
@@ -112,7 +103,7 @@ def _retry(args: argparse.Namespace) -> None:
 
 
 def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
-    """Submits a sweep, and prints its handle, alone on the last line of stdout: programs read it there."""
+    """Submits a sweep, and prints its handle, alone on the last line of stdout, where programs read it."""
     handle, count = submit(runner, info, tasks, typed=True), len(tasks.points)
     if getattr(args, "json", False):
         print(document({**handle_fields(handle), "tasks": count}))

@@ -1,4 +1,4 @@
-"""``torchx top``: the runs full screen in the terminal."""
+"""``torchx top``: browse runs full screen in the terminal."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ __all__ = ["CmdTop"]
 
 
 class CmdTop(SubCommand):
-    """the runs full screen: states, causes, replicas, what they use, logs; `?` shows the keys, `q` ends it"""
+    """browse runs full screen: replicas, logs, causes, resource usage"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares no options."""
+        subparser.epilog = "Press `?` for the keys, and `q` to quit. Jobs continue to run."
 
     def run(self, args: argparse.Namespace) -> None:  # noqa: ARG002  # a verb's signature
-        """Shows the screen until it is left; jobs go on."""
         if not (is_tty(sys.stdin) and is_tty(sys.stdout)) or os.environ.get("TERM", "") in ("", "dumb"):
             raise UsageError(
                 "`torchx top` needs a terminal", hint="in a pipe: `torchx list`, `torchx watch`, `torchx metrics JOB`"

@@ -1,4 +1,4 @@
-"""``torchx tracker``: what jobs wrote to a tracker."""
+"""``torchx tracker``: list what jobs wrote to a tracker."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ reexports(__name__)
 
 
 class CmdTracker(SubCommand):
-    """what jobs left behind: their metadata, artifacts and lineage, as a tracker has them"""
+    """list what jobs wrote to a tracker: metadata, artifacts, lineage"""
 
     def __init__(self) -> None:
         self._name: str | None = None
@@ -37,38 +37,38 @@ class CmdTracker(SubCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares ``list jobs``, ``list metadata``, ``list artifacts`` and ``list lineage``."""
         verbs = subparser.add_subparsers(title="what to do", metavar="list", dest="tracker_verb", required=True)
-        text = "what a tracker has"
+        text = "list what is in a tracker"
         kinds = verbs.add_parser("list", description=text, help=text).add_subparsers(
             title="of what", metavar="jobs|metadata|artifacts|lineage", dest="tracker_kind", required=True
         )
         for name, line, add, run in (
-            ("jobs", "the jobs that wrote something", self.add_list_job_arguments, self.list_jobs_command),
-            ("metadata", "the values that a job wrote", self.add_metadata_arguments, self.list_metadata_command),
-            ("artifacts", "the artifacts of a job", self.add_artifacts_arguments, self.list_artifacts_command),
-            ("lineage", "where a job comes from", self.add_job_lineage_arguments, self.job_lineage_command),
+            ("jobs", "jobs that wrote to the tracker", self.add_list_job_arguments, self.list_jobs_command),
+            ("metadata", "metadata of a job", self.add_metadata_arguments, self.list_metadata_command),
+            ("artifacts", "artifacts of a job", self.add_artifacts_arguments, self.list_artifacts_command),
+            ("lineage", "sources and descendants of a job", self.add_job_lineage_arguments, self.job_lineage_command),
         ):
             parser = kinds.add_parser(name, description=line, help=line)
             add(parser)
-            declare(parser, (("--tracker", "NAME", "which tracker (default: the first configured one)"), JSON))
+            declare(parser, (("--tracker", "NAME", "default: the first configured tracker"), JSON))
             parser.set_defaults(func=run, _parser=parser)
 
     def run(self, args: argparse.Namespace) -> None:
-        """Never reached: each kind of list has its own function."""
+        """Never called: each subcommand sets its own ``func``."""
         raise NotImplementedError
 
     @property
     def tracker(self) -> TrackerBase:
-        """The tracker that is asked: the one named by ``--tracker``, or the first that is configured.
+        """The tracker that ``--tracker`` names, by default the first configured one.
 
         Raises:
-            ConfigError: none is configured.
-            NotFoundError: none of that name is.
+            ConfigError: no tracker is configured.
+            NotFoundError: no tracker of that name is configured.
         """
         return choose_tracker(self._name)[1]
 
     def add_list_job_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options of ``list jobs``."""
-        declare(subparser, [("--parent-run-id --parent_run_id", "RUN_ID", "only jobs that were made from this one")])
+        declare(subparser, [("--parent-run-id --parent_run_id", "RUN_ID", "only jobs whose parent is this run")])
 
     def add_metadata_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the arguments of ``list metadata``."""
@@ -82,10 +82,10 @@ class CmdTracker(SubCommand):
     def add_job_lineage_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the arguments of ``list lineage``."""
         only = subparser.add_mutually_exclusive_group()
-        only.add_argument("--sources-only", "--sources_only", action="store_true", help="what the job was made from")
-        told = "what was made from the job"
-        only.add_argument("--descendants-only", "--descendants_only", action="store_true", help=told)
-        subparser.add_argument("--artifact", metavar="NAME", help="only where this artifact was used")
+        sources, descendants = "only jobs that this one used", "only jobs that used this one"
+        only.add_argument("--sources-only", "--sources_only", action="store_true", help=sources)
+        only.add_argument("--descendants-only", "--descendants_only", action="store_true", help=descendants)
+        subparser.add_argument("--artifact", metavar="NAME", help="only jobs that used this artifact")
         subparser.add_argument("RUN_ID", help=JOB_HELP)
 
     def list_jobs_command(self, args: argparse.Namespace) -> None:
@@ -100,7 +100,7 @@ class CmdTracker(SubCommand):
             _table(["JOB"], [[run_id] for run_id in ids], nothing=f"no job has written to the tracker `{name}`")
 
     def list_metadata_command(self, args: argparse.Namespace) -> None:
-        """Prints names and values; of a sweep a row for each task."""
+        """Prints names and values; for a sweep a row per task."""
         name, tracker = self._choose(args)
         run_id = _run_id(args.RUN_ID)
         results = _ask(name, lambda: read_results(run_id, tracker))
@@ -122,7 +122,7 @@ class CmdTracker(SubCommand):
             _table(["NAME", "VALUE"], rows, nothing=f"`{run_id}` has written no metadata")
 
     def list_artifacts_command(self, args: argparse.Namespace) -> None:
-        """Prints names, paths and what is said about them."""
+        """Prints names, paths and metadata of artifacts."""
         name, tracker = self._choose(args)
         run_id = _run_id(args.RUN_ID)
         found = _ask(name, lambda: dict(tracker.artifacts(run_id)))
@@ -136,7 +136,7 @@ class CmdTracker(SubCommand):
             _table(["ARTIFACT", "PATH", "METADATA"], rows, nothing=f"`{run_id}` has no such artifact")
 
     def job_lineage_command(self, args: argparse.Namespace) -> None:
-        """Prints what the job was made from, and what was made from it."""
+        """Prints the jobs that the job used, and those that used it."""
         name, tracker = self._choose(args)
         run_id = _run_id(args.RUN_ID)
         found = _ask(name, lambda: _lineage(tracker, run_id, args.artifact))
@@ -163,7 +163,7 @@ class CmdTracker(SubCommand):
 
 
 def _run_id(reference: str) -> str:
-    """The run that a short reference means; what is not on record may be known to the tracker under its own id."""
+    """Resolves a short reference; returns one that is not on record as it is, because the tracker may know it."""
     if "://" in reference:
         return reference
     try:
@@ -176,11 +176,7 @@ def _run_id(reference: str) -> str:
 
 
 def _ask(name: str, question: Callable[[], T]) -> T:
-    """The tracker's answer.
-
-    Raises:
-        BackendError: it has none.
-    """
+    """Calls ``question``, and raises BackendError if the tracker cannot be read."""
     try:
         return question()
     except TorchXError:
@@ -194,7 +190,7 @@ def _ask(name: str, question: Callable[[], T]) -> T:
 def _must_be_known(name: str, tracker: TrackerBase, run_id: str) -> None:
     known = _ask(name, lambda: list(tracker.run_ids()))
     if run_id not in known:
-        hint = did_you_mean(run_id, known) or "`torchx tracker list jobs` shows those that it knows"
+        hint = did_you_mean(run_id, known) or "`torchx tracker list jobs` shows its jobs"
         raise NotFoundError(f"the tracker `{name}` has no job `{run_id}`", hint=hint)
 
 
@@ -223,7 +219,7 @@ def _table(headers: list[str], rows: list[list[str]], *, nothing: str) -> None:
 
 
 def _text(value: object) -> str:
-    """A value in one cell: texts as they are, the rest as JSON."""
+    """Formats a value for a cell: text as it is, anything else as JSON."""
     if isinstance(value, str):
         return value
     import json

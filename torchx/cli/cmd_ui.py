@@ -1,4 +1,4 @@
-"""``torchx ui``: the runs in the browser."""
+"""``torchx ui``: browse runs in the browser."""
 
 from __future__ import annotations
 
@@ -12,22 +12,16 @@ from torchx.util.term import is_tty
 
 
 class CmdUi(SubCommand):
-    """the runs in the browser: states, causes, logs; on this machine alone, until Ctrl-C"""
+    """browse runs in the browser: states, causes, live logs"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options."""
         from torchx.ui import ACTIONS
 
         add = subparser.add_argument
-        add("--port", type=_port, default=0, metavar="N", help="of 127.0.0.1; without it, one that is free")
-        add("--no-open", "--no_open", action="store_true", help="print the address and open no browser")
-        add(
-            "--allow",
-            type=_actions,
-            default=(),
-            metavar="ACTION,...",
-            help=f"what the page may do beside reading: {', '.join(ACTIONS)}",
-        )
+        add("--port", type=_port, default=0, metavar="N", help="port on 127.0.0.1 (default: any free port)")
+        add("--no-open", "--no_open", action="store_true", help="print the address without opening a browser")
+        allow = f"actions that the page may perform: {', '.join(ACTIONS)} (default: none)"
+        add("--allow", type=_actions, default=(), metavar="ACTION,...", help=allow)
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints the address, and serves the page until Ctrl-C."""
@@ -39,13 +33,13 @@ class CmdUi(SubCommand):
             opened = not args.no_open and _open(address)
             if is_tty(sys.stderr):
                 hint = "" if opened or args.no_open else "no browser here: open the address, over SSH after `ssh -L`; "
-                print(f"{hint}Ctrl-C ends the page and leaves the jobs alone", file=sys.stderr)
+                print(f"{hint}Ctrl-C stops the server; jobs continue to run", file=sys.stderr)
 
         with get_runner() as runner:
             try:
                 serve(runner, args.port, args.allow, ready)
             except KeyboardInterrupt:
-                pass  # this is how it ends
+                pass
             except ImportError as e:
                 if isinstance(e, MissingDependencyError):
                     raise
@@ -56,7 +50,7 @@ class CmdUi(SubCommand):
 
 def _open(address: str) -> bool:
     if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        return False  # what `webbrowser` finds there are browsers in text, on this very terminal
+        return False  # without a display, `webbrowser` would start a text browser in this terminal
     import webbrowser
 
     return webbrowser.open(address)

@@ -8,7 +8,6 @@ from getpass import getpass
 
 from torchx.util.term import is_tty
 
-
 YES_HELP = "do not ask for confirmation; the default without a terminal"
 
 
