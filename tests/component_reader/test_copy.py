@@ -78,5 +78,5 @@ def test_no_source_is_at_hand() -> None:
     """A function that was made by a program says so."""
     made: dict[str, object] = {}
     exec("def comp(): ...", made)
-    with pytest.raises(SpecError, match="the source of component `comp` is not at hand"):
+    with pytest.raises(SpecError, match="the source of component `comp` is not available"):
         standalone_source(made["comp"])  # type: ignore[arg-type]  # a function

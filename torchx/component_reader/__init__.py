@@ -1,1 +1,1 @@
-"""How a component is read: found by name, its signature, the values of its arguments, its help."""
+"""Finds components by name, reads their signatures, parses their arguments, and formats their help."""

@@ -1,13 +1,13 @@
-"""The command line of a component: options by name, then the words of ``*args``.
+"""Parser for the command line of a component: options by name, then ``*args``.
 
-======================================  =========================================================
-``--cpu 2`` ``--cpu=2``                 an option; ``--num-replicas`` is ``--num_replicas``
-``-j 2x2`` ``-j2x2`` ``--j 2x2``        an option of one letter
+======================================  ================================================================
+``--cpu 2`` ``--cpu=2``                 an option; ``--num-replicas`` is the same as ``--num_replicas``
+``-j 2x2`` ``-j2x2`` ``--j 2x2``        an option with a one-letter name
 ``--debug`` ``--debug true``            a bool
-``--env A=1 --env B=2``                 a dict or list given twice is joined; anything else is an error
-``-- --epochs 3``                       all words after ``--`` are the ``*args``, as they are
-``ls -l``                               so are all words from the first that is not an option on
-======================================  =========================================================
+``--env A=1 --env B=2``                 repeated dicts and lists are merged; other options must not repeat
+``-- --epochs 3``                       all words after ``--`` are ``*args``, unchanged
+``ls -l``                               so are all words from the first one that is not an option
+======================================  ================================================================
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HELP = "--help"
 
 
 class HelpRequested(Exception):
-    """``--help`` stands on the command line."""
+    """The command line contains ``--help``."""
 
 
 def parse(
@@ -35,15 +35,15 @@ def parse(
     defaults: Mapping[str, Any] | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The value of each argument by name; ``*args`` is a list under its own name.
+    """Return the value of each argument by name; ``*args`` is a list under its own name.
 
     Args:
         words: the command line after the component's name.
-        defaults: values for what the command line leaves out, for example of a ``[component:dist.ddp]`` section.
-        config: the same, and stronger: the arguments as a dict, text or already typed.
+        defaults: values for missing arguments, for example from a ``[component:dist.ddp]`` section; text or typed.
+        config: values for missing arguments, text or typed; they take precedence over ``defaults``.
 
     Raises:
-        SpecError: an argument is unknown, missing, given twice, or not of its type.
+        SpecError: an argument is unknown, missing, repeated, or of the wrong type.
         HelpRequested: ``--help`` is among the options.
     """
     given, rest = _scan(signature, list(words))
@@ -66,7 +66,7 @@ def parse(
 
 
 def option_width(signature: Signature, words: list[str]) -> int:
-    """How many words the option takes that stands first among them; 0: the component has no such option.
+    """Return the number of words that the first option and its value take; 0 if the component has no such option.
 
     >>> from torchx.component_reader.signature import read
     >>> def echo(msg: str = "", loud: bool = False) -> None: ...
@@ -85,7 +85,7 @@ def option_width(signature: Signature, words: list[str]) -> int:
 
 
 def _scan(signature: Signature, words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
-    """The texts of each option that is given, and the words that belong to ``*args``."""
+    """Split a command line into the texts of each option, and the words of ``*args``."""
     flags = {flag: p for p in signature.options for flag in p.flags}
     given: dict[str, list[str]] = {}
     at = 0
@@ -110,7 +110,7 @@ def _scan(signature: Signature, words: list[str]) -> tuple[dict[str, list[str]],
 
 
 def _option(word: str, flags: Mapping[str, Parameter]) -> tuple[Parameter | None, str | None]:
-    """Which parameter a word like ``--cpu=2`` names, and the text that it carries."""
+    """Split a word such as ``--cpu=2`` into parameter and text."""
     if not word.startswith("-"):
         return None, None
     name, equals, text = word.partition("=")
@@ -125,7 +125,7 @@ def _option(word: str, flags: Mapping[str, Parameter]) -> tuple[Parameter | None
 def _value(
     signature: Signature, parameter: Parameter, word: str, following: str | None, flags: Mapping[str, Parameter]
 ) -> str | None:
-    """The word after an option as its text; None for a bool that stands alone."""
+    """Return the text of an option from the following word; None for a bool without a value."""
     if parameter.shape.required().kind == "bool":
         is_word = following is not None and following.strip().lower() in (*TRUE, *FALSE)
         return following if is_word or (following == "None" and parameter.shape.optional) else None
@@ -166,7 +166,7 @@ def _from_table(signature: Signature, table: Mapping[str, Any], source: str) -> 
             hint = did_you_mean(key, names) or f"it has: {', '.join(names)}"
             if source == "argument":
                 raise SpecError(f"component `{signature.name}` has no argument `{key}`", hint=hint)
-            # From a file: the next job may be of another component, so it is not an error.
+            # Not an error: the config file also serves other versions of the component.
             logger("torchx").warning(
                 "component `%s` has no argument `%s`, its configured default is ignored; %s", signature.name, key, hint
             )
@@ -179,7 +179,7 @@ def _from_table(signature: Signature, table: Mapping[str, Any], source: str) -> 
 
 
 def _words(signature: Signature, parameter: Parameter, value: Any) -> list[Any]:
-    """The ``*args`` of a table: a list, or a text that a shell would split."""
+    """Return configured ``*args`` as a list; a text is split as by a shell."""
     if isinstance(value, (list, tuple)):
         return list(value)
     if not isinstance(value, str):
@@ -207,7 +207,7 @@ def _combined(signature: Signature, name: str, texts: list[str]) -> Any:
 
 def _decoded(signature: Signature, parameter: Parameter, value: Any) -> Any:
     if value is None and not parameter.shape.optional:
-        if parameter.default is None:  # `x: str = None`: not what the type says, and what people write
+        if parameter.default is None:  # `x: str = None`, which is common although the type excludes it
             return None
         raise _wrong(signature, parameter, "`None` is not a value of it")
     if parameter.name == "memMB" and isinstance(value, str):
@@ -219,7 +219,7 @@ def _decoded(signature: Signature, parameter: Parameter, value: Any) -> Any:
 
 
 def _in_mib(text: str) -> str:
-    """``4G`` and ``512Mi`` as a number of MiB; other text as it is.
+    """Convert ``4G`` or ``512Mi`` to MiB; return other text unchanged.
 
     >>> _in_mib("4G"), _in_mib("1.5TiB"), _in_mib("512"), _in_mib("4X")
     ('4096', '1572864', '512', '4X')

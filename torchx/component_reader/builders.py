@@ -1,4 +1,4 @@
-"""From a component function and its arguments to the AppDef."""
+"""Calls component functions with parsed arguments to get AppDefs."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ __all__ = [
 
 @dataclass
 class ComponentArgs:
-    """How a component function is to be called: ``fn(*positional_args.values(), *var_args, **kwargs)``.
+    """The arguments of a component call: ``fn(*positional_args.values(), *var_args, **kwargs)``.
 
     Args:
         positional_args: parameters before ``*args``, in order.
@@ -55,20 +55,20 @@ def materialize_appdef(
     *,
     name: str = "",
 ) -> AppDef:
-    """Calls a component and returns the AppDef that it makes.
+    """Call a component and return its AppDef.
 
-    An argument's value comes from ``cmpnt_args``, else ``config``, else ``cmpnt_defaults``, else the function.
+    The value of an argument comes from ``cmpnt_args``, ``config``, ``cmpnt_defaults`` or the function, in this order.
 
     Args:
         cmpnt_fn: the component.
         cmpnt_args: its command line, for example ``["--msg", "hi"]``.
-        cmpnt_defaults: values by argument name, text or typed; a name that the component lacks is warned about.
-        config: the same; a name that the component lacks is an error.
-        name: under which the user asked for the component, for messages.
+        cmpnt_defaults: values by argument name, text or typed; an unknown name causes a warning.
+        config: values by argument name, text or typed; an unknown name is an error.
+        name: name of the component in messages.
 
     Raises:
-        SpecError: an argument is wrong, or the component raises or returns something else than an AppDef with roles.
-        SystemExit: with code 0, after ``--help`` has been printed.
+        SpecError: an argument is invalid, or the component raises or does not return an AppDef with roles.
+        SystemExit: with code 0, after printing the help for ``--help``.
 
     >>> from torchx.components.utils import echo
     >>> materialize_appdef(echo, ["--msg", "hi"]).roles[0].args
@@ -84,7 +84,7 @@ def component_args_from_str(
     cmpnt_args_defaults: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
 ) -> ComponentArgs:
-    """The arguments of a component, typed; see :func:`materialize_appdef`.
+    """Return the typed arguments of a component; see :func:`materialize_appdef`.
 
     >>> from torchx.components.utils import sh
     >>> component_args_from_str(sh, ["--cpu", "2", "ls", "-l"]).var_args
@@ -111,7 +111,7 @@ def parse_args(
     cmpnt_defaults: dict[str, Any] | None = None,
     config: dict[str, Any] | None = None,
 ) -> argparse.Namespace:
-    """The arguments of a component as a namespace; see :func:`materialize_appdef`."""
+    """Return the typed arguments of a component as a namespace; see :func:`materialize_appdef`."""
     import argparse
 
     return argparse.Namespace(**_parsed(cmpnt_fn, cmpnt_args, cmpnt_defaults, config)[1])
@@ -139,12 +139,10 @@ def _call(fn: Callable[..., AppDef], args: ComponentArgs, name: str) -> AppDef:
         with importable(unwrap(fn)):
             app = fn(*args.positional_args.values(), *args.var_args, **args.kwargs)
     except TorchXError:
-        raise  # it says already what is wrong with which argument
-    except KeyboardInterrupt:
         raise
-    except BaseException as e:
+    except (Exception, SystemExit) as e:
         if isinstance(e, SystemExit) and not e.code:
-            raise  # it has printed what was asked of it
+            raise  # success, for example after printing its own help
         raise SpecError(
             f"component `{name}` raised {blame(e, location(fn).rpartition(':')[0])}",
             hint="`--log_level=DEBUG` shows the traceback",

@@ -1,4 +1,4 @@
-"""The source of a component as a file that runs by itself: what ``torchx builtins --print`` shows."""
+"""Standalone source files of components, for ``torchx builtins --print``."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from torchx.errors import SpecError
 
 
 def standalone_source(fn: Callable[..., Any]) -> str:
-    """The imports of the function's module that it uses, then the function.
+    """Return a file with a function and the imports that it needs.
 
-    Other functions and constants of its module are imported from there.
+    Other functions and constants of its module are imported from that module.
 
     Raises:
-        SpecError: its source is not at hand.
+        SpecError: the source is not available.
     """
     inner = unwrap(fn)
     try:
@@ -27,7 +27,7 @@ def standalone_source(fn: Callable[..., Any]) -> str:
         module = sys.modules[inner.__module__]
         tree = ast.parse(inspect.getsource(module))
     except (OSError, TypeError, KeyError) as e:
-        raise SpecError(f"the source of component `{inner.__name__}` is not at hand: {e}") from e
+        raise SpecError(f"the source of component `{inner.__name__}` is not available: {e}") from e
     used = _names_used(ast.parse(textwrap.dedent(source)))
     imports, imported = _imports(tree, used)
     own = sorted(n for n in used - imported if n in vars(module) and n != inner.__name__ and not n.startswith("__"))
@@ -42,7 +42,7 @@ def _names_used(tree: ast.AST) -> set[str]:
 
 
 def _imports(tree: ast.Module, used: set[str]) -> tuple[list[str], set[str]]:
-    """The import statements of a module that bind used names, and those names."""
+    """Return the import statements of a module that bind used names, and these names."""
     lines: list[str] = []
     names: set[str] = set()
     for node in ast.walk(tree):

@@ -1,15 +1,15 @@
-"""Components by name.
+"""Finds components by name.
 
 ==============================  ===================================================================
-``dist.ddp``                    a built-in: function ``ddp`` of module ``torchx.components.dist``
-``path/file.py:function``       a function of a file
+``dist.ddp``                    built-in: function ``ddp`` of module ``torchx.components.dist``
+``path/file.py:function``       a function in a file
 ``myco.train.run``              entry point ``myco = my_pkg.components`` of group ``torchx.components``:
                                 function ``run`` of module ``my_pkg.components.train``
-``train.run``                   the same, of an entry point whose name begins with ``_``
-``vision.train``                a function registered by that name with ``torchx.plugins.register.component``
+``train.run``                   as above, if the name of the entry point begins with ``_``
+``vision.train``                a function registered under that name with ``torchx.plugins.register.component``
 ==============================  ===================================================================
 
-A plugin may take the name of a built-in. Functions and modules whose names begin with ``_`` are not components.
+A plugin may replace a built-in component. Functions and modules whose names begin with ``_`` are not components.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ BUILTINS = {
     "serve": ("torchserve",),
     "utils": ("binary", "booth", "copy", "echo", "hydra", "python", "sbatch", "session", "sh", "touch"),
 }
-"""The built-in components, by module: listed so that a typo costs no imports. A test compares it with the modules."""
+"""The built-in components by module, listed here so that suggestions need no imports. A test checks the list."""
 
 _PACKAGE = "torchx.components"
 _GROUP = "torchx.components"
@@ -55,17 +55,17 @@ class ComponentNotFoundException(NotFoundError, SpecError):
 
 
 class ComponentValidationException(SpecError):
-    """The component exists and cannot be used: its file is broken, or a command line cannot call it."""
+    """The component exists but cannot be used: its file is broken, or it cannot be called from a command line."""
 
 
 @dataclass
 class _Component:
-    """A component that was found.
+    """A component.
 
     Args:
-        name: as it is written on the command line.
+        name: its name on the command line.
         description: the first line of its docstring.
-        validation_errors: why it cannot be used; empty when it can.
+        validation_errors: why it cannot be used; empty if it is valid.
     """
 
     name: str
@@ -76,19 +76,19 @@ class _Component:
 
 
 class ComponentsFinder(ABC):
-    """A place with components."""
+    """A source of components."""
 
     @abstractmethod
     def find(self, validators: list[ComponentFunctionValidator] | None) -> list[_Component]:
-        """All components of the place; those that cannot be used say so in ``validation_errors``."""
+        """Return all components; invalid ones have ``validation_errors``."""
 
 
 class ModuleComponentsFinder(ComponentsFinder):
-    """The components of a module and, of a package, of all modules below it.
+    """Finds the components of a module, or of a package and all modules below it.
 
     Args:
         module: the module or its dotted name.
-        group: the first part of their names; nothing is put before them when it is empty or begins with ``_``.
+        group: prefix of the component names; omitted if empty or beginning with ``_``.
     """
 
     def __init__(self, module: str | ModuleType, group: str) -> None:
@@ -96,7 +96,7 @@ class ModuleComponentsFinder(ComponentsFinder):
         self._group = "" if group.startswith("_") else group
 
     def find(self, validators: list[ComponentFunctionValidator] | None) -> list[_Component]:
-        """The components; a module that cannot be imported is left out with a warning."""
+        """Return the components; a module that cannot be imported is skipped with a warning."""
         base = _import(self._module) if isinstance(self._module, str) else self._module
         found = []
         for module in _walk(base):
@@ -107,11 +107,11 @@ class ModuleComponentsFinder(ComponentsFinder):
 
 
 class CustomComponentsFinder(ComponentsFinder):
-    """One function of a file.
+    """Finds a component in a file.
 
     Args:
-        filepath: of the Python file; ``~`` is understood.
-        function_name: dots lead into classes and modules that the file imports.
+        filepath: path of the Python file; ``~`` is expanded.
+        function_name: name of the function; may be dotted, to reach into classes and imported modules.
     """
 
     def __init__(self, filepath: str, function_name: str) -> None:
@@ -119,10 +119,10 @@ class CustomComponentsFinder(ComponentsFinder):
         self._function_name = function_name
 
     def find(self, validators: list[ComponentFunctionValidator] | None) -> list[_Component]:
-        """The component, alone.
+        """Return the component as the only item.
 
         Raises:
-            ComponentNotFoundException: there is no such file, or no such function in it.
+            ComponentNotFoundException: the file or the function does not exist.
             ComponentValidationException: the file cannot be imported.
         """
         fn = _resolve(self._load(), self._function_name)
@@ -136,20 +136,13 @@ class CustomComponentsFinder(ComponentsFinder):
             raise ComponentNotFoundException(f"component file `{self._filepath}` does not exist", hint=_near_file(path))
         try:
             return load_file(path)
-        except OSError as e:
-            if e.filename is not None and os.path.realpath(e.filename) == os.path.realpath(path):
-                reason = f"cannot be read: {e.strerror}"
-                raise ComponentValidationException(f"component file `{self._filepath}` {reason}") from e
-            error: BaseException = e
-        except KeyboardInterrupt:
-            raise
-        except BaseException as e:
-            error = e
-        what = "has a mistake" if isinstance(error, SyntaxError) else "raised while it was imported"
-        raise ComponentValidationException(
-            f"component file `{self._filepath}` {what}: {blame(error, path)}",
-            hint=_import_hint(error),
-        ) from error
+        except (Exception, SystemExit) as e:
+            what = "has a mistake" if isinstance(e, SyntaxError) else "raised while it was imported"
+            problem = f"{what}: {blame(e, path)}"
+            if isinstance(e, OSError) and e.filename and os.path.realpath(e.filename) == os.path.realpath(path):
+                problem = f"cannot be read: {e.strerror}"
+            message = f"component file `{self._filepath}` {problem}"
+            raise ComponentValidationException(message, hint=_import_hint(e)) from e
 
     def _no_function(self) -> ComponentNotFoundException:
         names = [name for name, value in vars(self._load()).items() if _is_function(value) and name[:1] != "_"]
@@ -161,15 +154,15 @@ class CustomComponentsFinder(ComponentsFinder):
 
 
 def get_component(name: str, validators: list[ComponentFunctionValidator] | None = None) -> _Component:
-    """The component of that name.
+    """Return the component of that name.
 
     Args:
-        validators: further checks of its source; None for those that the argument parser needs.
+        validators: checks of its source; None for those that the argument parser requires.
 
     Raises:
-        ComponentNotFoundException: there is none; the nearest name is in the hint.
-        ComponentValidationException: it cannot be used; says file and line.
-        PluginError: the plugin that offers it cannot be loaded.
+        ComponentNotFoundException: there is no such component; the hint has the nearest name.
+        ComponentValidationException: the component is invalid; the message has file and line.
+        PluginError: the plugin that provides it cannot be loaded.
 
     >>> get_component("utils.echo").fn_name
     'echo'
@@ -183,7 +176,7 @@ def get_component(name: str, validators: list[ComponentFunctionValidator] | None
 
 
 def get_components(validators: list[ComponentFunctionValidator] | None = None) -> dict[str, _Component]:
-    """All built-in and installed components by name. A plugin that cannot be loaded is left out with a warning."""
+    """Return all built-in and installed components by name. Plugins that fail to load are skipped with a warning."""
     found: dict[str, _Component] = {}
     for module in _builtin_modules():
         for c in ModuleComponentsFinder(f"{_PACKAGE}.{module}", module).find(validators):
@@ -204,7 +197,7 @@ def get_components(validators: list[ComponentFunctionValidator] | None = None) -
 
 
 def get_builtin_source(name: str, validators: list[ComponentFunctionValidator] | None = None) -> str:
-    """The source of a component as a file of its own, to copy and change.
+    """Return the source of a component as a standalone file, to copy and change.
 
     Raises:
         ComponentNotFoundException: there is no such component.
@@ -218,15 +211,15 @@ def get_builtin_source(name: str, validators: list[ComponentFunctionValidator] |
 
 
 def component_names() -> list[str]:
-    """Names for suggestions and completion: built-ins, and of plugins what is known without importing them."""
+    """Return component names for suggestions and completion: built-ins, and those of plugins that need no import."""
     return [*(f"{m}.{fn}" for m, fns in BUILTINS.items() for fn in fns), *names(_GROUP)]
 
 
 def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
-    """The dotted name of a module below another; empty for itself.
+    """Return the dotted name of a module relative to a package; empty for the package itself.
 
     Raises:
-        ValueError: it is not below it.
+        ValueError: the module is not below the package.
 
     >>> import os, os.path, xml, xml.dom
     >>> module_relname(xml.dom, relative_to=xml)
@@ -255,7 +248,7 @@ def _find(name: str, validators: list[ComponentFunctionValidator] | None) -> _Co
         return CustomComponentsFinder(path, function).find(validators)[0]
     fn = _from_plugins(name) or _from_builtins(name)
     if fn is not None:
-        # Our own are checked by a test, not at each start.
+        # A test checks the built-in components, so they are not checked again here.
         is_own = validators is None and (fn.__module__ or "").startswith(f"{_PACKAGE}.")
         return _Component(name, _first_line(fn), fn.__name__, fn) if is_own else _component(name, fn, validators)
     raise _not_found(name)
@@ -282,7 +275,7 @@ def _from_plugins(name: str) -> Any:
         except ImportError:
             if prefix in parts[:1]:
                 raise
-            continue  # one without a name of its own, that need not be the one meant
+            continue  # an entry point with `_`, which may not be the one that provides the component
         if isinstance(loaded, ModuleType):
             found = _below(loaded, rest)
             if found is not None:
@@ -291,31 +284,24 @@ def _from_plugins(name: str) -> Any:
 
 
 def _below(module: ModuleType, names: list[str]) -> Any:
-    """The component ``names[-1]`` of the module that the other names lead to."""
+    """Return the component ``names[-1]`` of the submodule that the other names lead to, or None."""
     if any(n.startswith("_") or not n.isidentifier() for n in names):
         return None
     target = ".".join([module.__name__, *names[:-1]])
     try:
-        __import__(target)
-    except ModuleNotFoundError as e:
-        if e.name is not None and f"{target}.".startswith(f"{e.name}."):
+        found = _import(target)
+    except ComponentValidationException as e:
+        error = e.__cause__
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing is not None and f"{target}.".startswith(f"{missing}."):
             return None
-        raise _broken_module(target, e) from e
-    except KeyboardInterrupt:
         raise
-    except BaseException as e:
-        raise _broken_module(target, e) from e
-    return _component_of(sys.modules[target], names[-1])
+    fn = getattr(found, names[-1], None)
+    return fn if callable(fn) and (returns_appdef(fn) or _lacks_return_type(fn, found)) else None
 
 
-def _component_of(module: ModuleType, function: str) -> Any:
-    fn = getattr(module, function, None)
-    # A function defined elsewhere is a component here when it says so; its own helper functions are not.
-    return fn if callable(fn) and (returns_appdef(fn) or _is_unmarked(fn, module)) else None
-
-
-def _is_unmarked(fn: Any, module: ModuleType) -> bool:
-    """A function of the module without a return type: meant as a component, and told so by the check."""
+def _lacks_return_type(fn: Any, module: ModuleType) -> bool:
+    """Whether a function of the module has no return type: validation reports it as an invalid component."""
     return getattr(fn, "__module__", "") == module.__name__ and "return" not in getattr(fn, "__annotations__", {})
 
 
@@ -328,7 +314,7 @@ def _component(
 
 
 def _validation_errors(fn: Any, validators: list[ComponentFunctionValidator] | None) -> list[str]:
-    """What the live function lacks; its source is read only to say it better, or for further checks."""
+    """Check the live function; its source is read only for better messages, or for further validators."""
     problem = ""
     try:
         read(fn)
@@ -360,13 +346,13 @@ def _walk(module: ModuleType) -> Iterator[ModuleType]:
         try:
             child = _import(f"{module.__name__}.{info.name}")
         except ComponentValidationException as e:
-            _warn(f"{e}: its components are left out")
+            _warn(f"{e}: its components are skipped")
             continue
         yield from _walk(child)
 
 
 def _functions(module: ModuleType) -> Iterator[tuple[str, Any]]:
-    """The components that a module defines, in the order of the alphabet."""
+    """Yield name and function of the components that a module defines, in alphabetical order."""
     for name, value in sorted(vars(module).items()):
         own = _is_function(value) and getattr(value, "__module__", "") == module.__name__
         if own and not name.startswith("_") and returns_appdef(value):
@@ -387,17 +373,10 @@ def _resolve(module: ModuleType, dotted: str) -> Any:
 def _import(module: str) -> ModuleType:
     try:
         __import__(module)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as e:
-        raise _broken_module(module, e) from e
+    except (Exception, SystemExit) as e:
+        message = f"component module `{module}` cannot be imported: {blame(e)}"
+        raise ComponentValidationException(message, hint=_import_hint(e)) from e
     return sys.modules[module]
-
-
-def _broken_module(module: str, error: BaseException) -> ComponentValidationException:
-    return ComponentValidationException(
-        f"component module `{module}` cannot be imported: {blame(error)}", hint=_import_hint(error)
-    )
 
 
 def _import_hint(error: BaseException) -> str:
@@ -406,7 +385,7 @@ def _import_hint(error: BaseException) -> str:
 
 
 def _builtin_modules() -> list[str]:
-    """Modules of the package of built-ins, by the names of its files: a later one need not be listed to be found."""
+    """Return the modules of ``torchx.components`` by its files, so that added modules are found too."""
     folder = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "components")
     stems = [n.partition(".")[0] for n in os.listdir(folder) if n.endswith(".py") or "." not in n]
     return sorted(n for n in stems if not n.startswith("_") and n not in ("base", "component_test_base"))
@@ -435,7 +414,7 @@ def _not_found(name: str) -> ComponentNotFoundException:
     elif nearest(name, cheap := [n for n in cheap if n != name]):
         hint = did_you_mean(name, cheap)
     else:
-        # Worth the imports now: nothing else will be run.
+        # Importing all components is acceptable here: the command fails anyway.
         hint = did_you_mean(name, get_components()) or "`torchx builtins` lists them"
     failures = [str(f) for f in decorated(_GROUP)[1]]
     return ComponentNotFoundException(f"there is no component `{name}`", hint="; ".join([hint, *failures]))

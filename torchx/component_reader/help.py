@@ -1,10 +1,10 @@
-"""What ``torchx run <component> --help`` prints, from the component's signature and docstring."""
+"""The help of a component (``torchx run COMPONENT --help``), from its signature and docstring."""
 
 from __future__ import annotations
 
-import argparse  # not imported by anything that does not print help
+import argparse  # only commands that print help import this module
 import textwrap
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from inspect import cleandoc
 from typing import Any
 
@@ -13,9 +13,9 @@ from torchx.util.term import printable
 
 
 def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
-    """The description of a function, and the help of its arguments, from its docstring.
+    """Return the description of a function and the help of its arguments, from its docstring.
 
-    Google, reST and numpy styles are understood. A function without a docstring gets a sentence that says so.
+    Google, reST and numpy styles are supported. Without a docstring, the description says that there is none.
 
     >>> def f(x: int) -> None:
     ...     '''Does it.
@@ -38,13 +38,13 @@ def get_fn_docstring(fn: Callable[..., object]) -> tuple[str, dict[str, str]]:
 
 
 def _with_indent(text: str, doc: str) -> str:
-    """A part of a docstring with the indent of its first line, which the parser takes away: it may be an example."""
+    """Restore the indent of the first line of a docstring section, which may be an example; the parser strips it."""
     before = cleandoc(doc).partition(text)[0].rpartition("\n")[2]
     return f"{before}{text}" if before.isspace() else text
 
 
 class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
-    """Keeps the description's lines as they are, and shows type and default of each argument."""
+    """Help formatter that keeps the lines of the description, and shows the default of each argument."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  # argparse calls it so
         return "".join(indent + line for line in text.splitlines(keepends=True))
@@ -63,10 +63,10 @@ class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
 
 
 def format_help(fn: Callable[..., Any], *, name: str = "") -> str:
-    """The help page of a component.
+    """Return the help page of a component.
 
     Args:
-        name: under which the user asked for it.
+        name: name of the component in the page.
 
     >>> from torchx.components.utils import touch
     >>> print(format_help(touch).splitlines()[0])
@@ -84,7 +84,7 @@ def format_help(fn: Callable[..., Any], *, name: str = "") -> str:
     group = parser.add_argument_group("arguments")
     for p in sorted(signature.options, key=lambda p: not p.required):
         group.add_argument(
-            *_flags(p),
+            *sorted(p.flags, key=len),
             dest=p.name,
             metavar=_metavar(p),
             required=p.required,
@@ -98,13 +98,9 @@ def format_help(fn: Callable[..., Any], *, name: str = "") -> str:
     return parser.format_help()
 
 
-def _flags(p: Parameter) -> Iterable[str]:
-    return sorted(p.flags, key=len)
-
-
 def _help(p: Parameter, helps: dict[str, str]) -> str:
     text = _plain(" ".join(helps.get(p.name, "").split()))
-    shape = p.shape.required()  # what may be left out shows no default: None goes without saying
+    shape = p.shape.required()  # an optional argument does not show `None`
     return f"{shape}. {text}" if text else str(shape)
 
 
@@ -113,7 +109,7 @@ def _metavar(p: Parameter) -> str:
 
 
 def _plain(text: str) -> str:
-    """Text of a docstring for argparse and a terminal, on which the double backticks of reST are noise."""
+    """Prepare docstring text for argparse and a terminal: single backticks, no control characters."""
     return printable(text, lines=True).replace("``", "`").replace("%", "%%")
 
 

@@ -1,8 +1,8 @@
-"""Checks of a component function's source, without running it: can a command line call it, does it return an AppDef?
+"""Static checks of a component's source: the types of its arguments, and its return type.
 
-The types that it accepts are those of :mod:`torchx.component_reader.types`, which the argument parser reads as well.
-A type imported from another module cannot be judged by reading one file, so it is refused here;
-:func:`torchx.component_reader.finder.get_component`, which sees the live function, accepts what the parser accepts.
+The supported types are those of :mod:`torchx.component_reader.types`, which the argument parser uses too. The linter
+reads a single file, so it rejects types that are imported from other modules of the user.
+:func:`torchx.component_reader.finder.get_component` inspects the live function, and accepts them.
 """
 
 from __future__ import annotations
@@ -24,19 +24,17 @@ if TYPE_CHECKING:
 
 reexports(__name__)
 
-AnyFunctionDef = ast.FunctionDef | ast.AsyncFunctionDef
-
 _TYPING_NAMES = {*SCALARS, *ANYTHING, *LISTS, *TUPLES, *DICTS, "None", "Optional", "Union", "Annotated", "Literal"}
 
 
 @dataclass
 class LinterMessage:
-    """One finding.
+    """A finding.
 
     Args:
-        name: which check found it.
+        name: name of the check.
         description: what is wrong, and how to fix it.
-        line: from 1.
+        line: line number, from 1.
         char: column, from 0.
     """
 
@@ -57,15 +55,15 @@ def validate(
     component_function: str,
     validators: list[ComponentFunctionValidator] | None = None,
 ) -> list[LinterMessage]:
-    """Checks one component of a file.
+    """Check a component in a file.
 
     Args:
-        path: a Python file.
-        component_function: the name of a function in it.
-        validators: the checks; None for those of types and of the return type.
+        path: path of the Python file.
+        component_function: name of the function.
+        validators: the checks; None for those of argument types and return type.
 
     Returns:
-        The findings, none when all is well. A file that cannot be read or parsed is one, and so is a missing function.
+        The findings. A file that cannot be read or parsed is a finding, and so is a missing function.
     """
     try:
         with open(path, "rb") as f:
@@ -90,21 +88,21 @@ def validate(
 
 
 class ComponentFunctionValidator(ABC):
-    """One check of a component function."""
+    """Base class of checks."""
 
     names: Mapping[str, ast.expr | str] = {}
-    """What the names of the module mean: an alias's type expression, or the last name of what is imported."""
+    """The names of the module: the type expression of an alias, or the last name of an import."""
 
     @abstractmethod
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """The findings about that function."""
+        """Return the findings about a function."""
 
 
 class ArgTypeValidator(ComponentFunctionValidator):
-    """Each argument has a type, and text can become one; there is no ``**kwargs``."""
+    """Checks that each argument has a supported type, and that there is no ``**kwargs``."""
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """The findings about the arguments."""
+        """Return the findings about the arguments."""
         args = app_specs_func_def.args
         found = []
         each = [*args.posonlyargs, *args.args, *([args.vararg] if args.vararg else []), *args.kwonlyargs]
@@ -129,21 +127,21 @@ class ArgTypeValidator(ComponentFunctionValidator):
 
 
 class ReturnTypeValidator(ComponentFunctionValidator):
-    """The function says that it returns the given type, however it spells it.
+    """Checks that the function is annotated with the given return type.
 
     Args:
-        supported_return_type: its last name, for example ``AppDef``.
+        supported_return_type: last part of its name, for example ``AppDef``.
     """
 
     def __init__(self, supported_return_type: str) -> None:
         self._supported = supported_return_type
 
     def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
-        """The findings about the return type."""
-        if app_specs_func_def.returns is not None and self._is_supported(app_specs_func_def.returns):
+        """Return the findings about the return type."""
+        returns = app_specs_func_def.returns
+        if returns is not None and self._is_supported(returns):
             return OK()
-        is_missing = app_specs_func_def.returns is None
-        got = "no return type" if is_missing else f"return type `{ast.unparse(app_specs_func_def.returns or [])}`"  # type: ignore[arg-type]  # not None here
+        got = "no return type" if returns is None else f"return type `{ast.unparse(returns)}`"
         text = f"`{app_specs_func_def.name}` has {got}; a component is written `-> {self._supported}`"
         line, char = app_specs_func_def.lineno, app_specs_func_def.col_offset
         return [LinterMessage("TorchxFunctionValidator", text, line, char)]
@@ -164,8 +162,8 @@ class ComponentFnVisitor:
     """Runs the checks on one function of a module.
 
     Args:
-        component_function_name: a name; dots lead into classes.
-        validators: the checks; None for those of types and of the return type.
+        component_function_name: name of the function.
+        validators: the checks; None for those of argument types and return type.
     """
 
     def __init__(
@@ -179,7 +177,7 @@ class ComponentFnVisitor:
         self.visited_function = False
 
     def visit(self, node: ast.AST) -> None:
-        """Looks for the function in a module, and checks it. Of two definitions the last one counts, as for Python."""
+        """Find the function in a module and check it. If it is defined twice, the last definition counts."""
         body: list[ast.stmt] = getattr(node, "body", [])
         names = _names_of(body)
         functions = [
@@ -193,7 +191,7 @@ class ComponentFnVisitor:
             self.visit_FunctionDef(functions[-1])  # type: ignore[arg-type]  # an async def has the same parts
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Checks one function, if it has the name."""
+        """Check a function if its name matches."""
         if node.name != self.component_function_name:
             return
         self.visited_function = True
@@ -202,12 +200,12 @@ class ComponentFnVisitor:
 
 
 def get_generic_type(arg: ast.expr) -> ast.expr:
-    """``dict`` of ``dict[str, str]``; any other expression as it is."""
+    """Return ``dict`` of ``dict[str, str]``; any other expression unchanged."""
     return arg.value if isinstance(arg, ast.Subscript) else arg
 
 
 def get_optional_type(arg: ast.expr) -> ast.expr | None:
-    """``X`` of ``Optional[X]``, ``X | None`` and ``Union[X, None]``; None for anything else.
+    """Return ``X`` of ``Optional[X]``, ``X | None`` and ``Union[X, None]``; otherwise None.
 
     >>> import ast
     >>> ast.unparse(get_optional_type(ast.parse("int | None", mode="eval").body))
@@ -225,15 +223,15 @@ def get_optional_type(arg: ast.expr) -> ast.expr | None:
 
 
 def is_primitive(arg: ast.expr) -> bool:
-    """True for the names str, int, float and bool."""
+    """Whether the expression is ``str``, ``int``, ``float`` or ``bool``."""
     return isinstance(arg, ast.Name) and arg.id in SCALARS
 
 
 def shape_of_expr(expr: ast.expr, names: Mapping[str, ast.expr | str] | None = None, depth: int = 0) -> Shape:
-    """The shape of a type as it is written in source; see :func:`torchx.component_reader.types.shape_of`.
+    """Return the shape of a type expression in source code; see :func:`torchx.component_reader.types.shape_of`.
 
     Args:
-        names: what the names of the module mean.
+        names: the names of the module; see :attr:`ComponentFunctionValidator.names`.
 
     >>> import ast
     >>> str(shape_of_expr(ast.parse("Optional[List['int']]", mode="eval").body))
@@ -279,7 +277,7 @@ def _shape_of_subscript(expr: ast.Subscript, names: Mapping[str, ast.expr | str]
 
 
 def _canonical(expr: ast.expr, names: Mapping[str, ast.expr | str]) -> ast.expr | str | None:
-    """The bare name of a type, an alias's expression, or None when it cannot be known."""
+    """Return the bare name of a type, the expression of an alias, or None if it is unknown."""
     if isinstance(expr, ast.Attribute):  # typing.List, t.List, collections.abc.Sequence
         root = expr.value
         while isinstance(root, ast.Attribute):
@@ -296,7 +294,7 @@ _ELSEWHERE = "<imported>"
 
 
 def _names_of(body: list[ast.stmt]) -> dict[str, ast.expr | str]:
-    """Imports and type aliases of a module."""
+    """Return the imports and type aliases of a module."""
     found: dict[str, ast.expr | str] = {}
     for node in _statements(body):
         if isinstance(node, ast.ImportFrom):
@@ -320,7 +318,7 @@ def _names_of(body: list[ast.stmt]) -> dict[str, ast.expr | str]:
 
 
 def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
-    """Statements of a module, those inside `if`, `else` and `try` included."""
+    """Return the statements of a module, including those inside ``if``, ``try`` and ``with``."""
     found = []
     for node in body:
         found.append(node)
@@ -333,7 +331,7 @@ def _statements(body: list[ast.stmt]) -> list[ast.stmt]:
 
 
 def _parsed_string(expr: ast.expr) -> ast.expr:
-    """The expression that a string annotation holds."""
+    """Parse a string annotation; return other expressions unchanged."""
     if isinstance(expr, ast.Constant) and isinstance(expr.value, str):
         try:
             return ast.parse(expr.value.strip(), mode="eval").body

@@ -1,8 +1,9 @@
-"""The parameters of a component function, read without the ``inspect`` module, which costs 10 ms."""
+"""Parameters of component functions, read without the ``inspect`` module, whose import takes 10 ms."""
 
 from __future__ import annotations
 
 import sys
+import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -19,17 +20,17 @@ class _Missing:
 
 
 REQUIRED: Any = _Missing()
-"""The default of a parameter that has none."""
+"""The default of a required parameter."""
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """One argument of a component.
+    """A parameter of a component.
 
     Args:
         kind: ``positional``, ``var`` (``*args``) or ``keyword``.
-        flags: its names on the command line, the first being ``--name``. A name of one letter also has ``-x``,
-            and ``Annotated[str, "-cn"]`` adds ``-cn``.
+        flags: its names on the command line: ``--name``, ``-x`` if the name is one letter, and ``-cn`` for
+            ``Annotated[str, "-cn"]``.
     """
 
     name: str
@@ -40,48 +41,44 @@ class Parameter:
 
     @property
     def required(self) -> bool:
-        """Whether a call must give it."""
+        """Whether a call must pass it."""
         return self.default is REQUIRED and self.kind != "var"
 
 
 @dataclass(frozen=True)
 class Signature:
-    """What a component function takes and returns.
+    """The name and the parameters of a component.
 
     Args:
-        name: how messages call it: as the user did, else ``dist.ddp`` for a built-in, else the function's own name.
-        where: ``file:line`` of its definition.
+        name: its name in messages: the name that the user gave, ``dist.ddp`` for a built-in, or the function name.
     """
 
     name: str
     parameters: tuple[Parameter, ...]
-    returns: Any
-    doc: str
-    where: str
 
     @property
     def var(self) -> Parameter | None:
-        """The ``*args``, if there is one."""
+        """The ``*args`` parameter, or None."""
         return next((p for p in self.parameters if p.kind == "var"), None)
 
     @property
     def options(self) -> tuple[Parameter, ...]:
-        """All but the ``*args``."""
+        """All parameters except ``*args``."""
         return tuple(p for p in self.parameters if p.kind != "var")
 
     def get(self, name: str) -> Parameter | None:
-        """The parameter of that name; dashes count as underscores."""
+        """Return the parameter of that name, or None; dashes match underscores."""
         return next((p for p in self.parameters if p.name == name.replace("-", "_")), None)
 
 
 def read(fn: Callable[..., Any], *, name: str = "") -> Signature:
-    """The signature of a component, through decorators made with ``functools.wraps``.
+    """Return the signature of a component, through decorators that use ``functools.wraps``.
 
     Args:
-        name: under which the user asked for it.
+        name: name of the component in messages.
 
     Raises:
-        SpecError: it takes ``**kwargs``, or a parameter that no command line can express.
+        SpecError: it takes ``**kwargs``, or a parameter of an unsupported type.
 
     >>> def echo(msg: str = "hi", *args: str, n: "int | None" = None) -> str: ...
     >>> [(p.name, str(p.shape), p.default) for p in read(echo).parameters]
@@ -90,25 +87,26 @@ def read(fn: Callable[..., Any], *, name: str = "") -> Signature:
     inner = unwrap(fn)
     name, where = name or name_of(fn), location(fn)
     scope = _scope(inner)
-    parameters = tuple(_parameter(p, name, where, scope) for p in _raw(inner, name, where))
-    returns = _evaluate(_annotations(inner).get("return", REQUIRED), inner, strict=False)
-    return Signature(name, parameters, returns, getattr(fn, "__doc__", None) or "", where)
+    return Signature(name, tuple(_parameter(p, name, where, scope) for p in _raw(inner, name, where)))
 
 
 def returns_appdef(fn: Any) -> bool:
-    """Whether the function says that it returns an ``AppDef``: what tells a component from its helpers."""
+    """Whether the function is annotated to return an ``AppDef``, which distinguishes components from helpers."""
     inner = unwrap(fn)
+    returns: Any = ""
     try:
-        returns = _evaluate(_annotations(inner).get("return", REQUIRED), inner, strict=False)
+        returns = _annotations(inner).get("return")
+        if isinstance(returns, str):
+            returns = _eval_with_typing(returns, _scope(inner))
+    except NameError:  # imported under TYPE_CHECKING, for example: compare the last part of the name
+        return returns.strip("\"' ").rpartition(".")[2] == "AppDef"
     except Exception:
         return False
-    if isinstance(returns, str):  # could not be evaluated: go by the last name
-        return returns.strip("\"' ").rpartition(".")[2] == "AppDef"
     return any(base.__name__ == "AppDef" for base in getattr(returns, "__mro__", ()))
 
 
 def unwrap(fn: Any) -> Any:
-    """The function below its decorators."""
+    """Return the function inside its decorators."""
     seen = set()
     while hasattr(fn, "__wrapped__") and id(fn) not in seen:
         seen.add(id(fn))
@@ -117,7 +115,7 @@ def unwrap(fn: Any) -> Any:
 
 
 def location(fn: Any) -> str:
-    """``file:line`` where the function is defined.
+    """Return ``file:line`` of the definition of a function.
 
     >>> location(len)
     '<unknown>'
@@ -127,7 +125,7 @@ def location(fn: Any) -> str:
 
 
 def name_of(fn: Any) -> str:
-    """How to call a component in a message.
+    """Return the name of a component for messages.
 
     >>> from torchx.components.utils import echo
     >>> name_of(echo)
@@ -147,7 +145,7 @@ class _Raw:
 
 
 def _raw(fn: Any, name: str, where: str) -> list[_Raw]:
-    """Name, kind, live annotation and default of each parameter, in order."""
+    """Return name, kind, evaluated annotation and default of each parameter, in order."""
     code = getattr(fn, "__code__", None)
     if code is None or hasattr(fn, "__signature__") or hasattr(fn, "__self__"):
         return _inspected(fn, name, where)
@@ -167,13 +165,13 @@ def _raw(fn: Any, name: str, where: str) -> list[_Raw]:
     found = []
     for kind, group in (("positional", positional), ("var", var), ("keyword", keywords)):
         for p in group:
-            annotation = _evaluate(annotations.get(p, REQUIRED), fn, strict=True, what=p, name=name, where=where)
+            annotation = _evaluate(annotations.get(p, REQUIRED), fn, p, name, where)
             found.append(_Raw(p, kind, annotation, defaults.get(p, REQUIRED)))
     return found
 
 
 def _inspected(fn: Any, name: str, where: str) -> list[_Raw]:
-    """The signature of a partial, a method or a callable object."""
+    """Implement :func:`_raw` for partials, methods and callable objects."""
     import inspect
 
     kinds: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "var", inspect.Parameter.KEYWORD_ONLY: "keyword"}
@@ -181,7 +179,7 @@ def _inspected(fn: Any, name: str, where: str) -> list[_Raw]:
     target = getattr(fn, "func", fn)
     try:
         parameters = inspect.signature(fn).parameters.values()
-    except ValueError as e:  # a function in C that does not say what it takes
+    except ValueError as e:  # a function in C without a signature
         raise SpecError(
             f"the arguments of component `{name}` ({where}) cannot be read: {e}",
             hint="write a function with typed arguments around it",
@@ -189,11 +187,9 @@ def _inspected(fn: Any, name: str, where: str) -> list[_Raw]:
     for p in parameters:
         if p.kind is inspect.Parameter.VAR_KEYWORD:
             raise _no_kwargs(p.name, name, where)
-        annotation = REQUIRED if p.annotation is p.empty else p.annotation
-        annotation = _evaluate(annotation, target, strict=True, what=p.name, name=name, where=where)
-        found.append(
-            _Raw(p.name, kinds.get(p.kind, "positional"), annotation, REQUIRED if p.default is p.empty else p.default)
-        )
+        annotation = REQUIRED if p.annotation is p.empty else _evaluate(p.annotation, target, p.name, name, where)
+        default = REQUIRED if p.default is p.empty else p.default
+        found.append(_Raw(p.name, kinds.get(p.kind, "positional"), annotation, default))
     return found
 
 
@@ -219,42 +215,34 @@ def _parameter(raw: _Raw, name: str, where: str, scope: dict[str, Any]) -> Param
 def _annotations(fn: Any) -> Mapping[str, Any]:
     try:
         return getattr(fn, "__annotations__", None) or {}
-    except NameError:  # Python 3.14 evaluates here; a name under TYPE_CHECKING does not exist
+    except NameError:  # Python 3.14 evaluates annotations here, and a name under TYPE_CHECKING is undefined
         from annotationlib import Format, get_annotations  # type: ignore[import-not-found,unused-ignore]  # 3.14
 
         return get_annotations(fn, format=Format.STRING)  # type: ignore[no-any-return,unused-ignore]  # 3.14
 
 
 def _scope(fn: Any) -> dict[str, Any]:
-    """What names mean in the annotations of a function."""
+    """Return the namespace of a function's annotations."""
     module = sys.modules.get(getattr(fn, "__module__", ""))
     return getattr(getattr(fn, "__func__", fn), "__globals__", None) or (vars(module) if module else {})
 
 
-def _evaluate(annotation: Any, fn: Any, *, strict: bool, what: str = "", name: str = "", where: str = "") -> Any:
-    """A string annotation as the object that it names; names of ``typing`` need not be imported by the module."""
+def _evaluate(annotation: Any, fn: Any, parameter: str, name: str, where: str) -> Any:
+    """Evaluate a string annotation; return other annotations unchanged."""
     if not isinstance(annotation, str):
         return annotation
-    scope = _scope(fn)
     try:
-        return eval(annotation, scope)  # noqa: S307  # what the function's own module says, in its own scope
-    except NameError:
-        pass
+        return _eval_with_typing(annotation, _scope(fn))
     except Exception as e:
-        raise SpecError(f"type `{annotation}` of argument `{what}` of `{name}` ({where}) cannot be read: {e}") from e
-    import typing
-
-    try:
-        # The module may have imported them under TYPE_CHECKING only.
-        names = {n: getattr(typing, n) for n in typing.__all__}
-        return eval(annotation, {**names, **scope})  # noqa: S307  # as above
-    except Exception as e:
-        if not strict:
-            return annotation
         raise SpecError(
-            f"type `{annotation}` of argument `{what}` of component `{name}` ({where}) cannot be read: {e}",
-            hint="import the name outside of `if TYPE_CHECKING:`",
+            f"type `{annotation}` of argument `{parameter}` of component `{name}` ({where}) cannot be read: {e}",
+            hint="import the name outside of `if TYPE_CHECKING:`" if isinstance(e, NameError) else "",
         ) from e
+
+
+def _eval_with_typing(annotation: str, scope: dict[str, Any]) -> Any:
+    """Evaluate an annotation; the module may have imported names of ``typing`` under TYPE_CHECKING only."""
+    return eval(annotation, vars(typing), scope)  # noqa: S307  # code of the function's own module
 
 
 def _no_kwargs(kwargs: str, name: str, where: str) -> SpecError:

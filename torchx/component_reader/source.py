@@ -1,4 +1,4 @@
-"""Component files of users: imported under a name of their own, with errors that say file and line."""
+"""Imports component files of users, each under a unique module name."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from types import ModuleType
 from typing import Any
 
 PATHS = "__torchx_paths__"
-"""Global of a component module: directories that its imports need."""
+"""Global variable of a component module: the directories that its imports need."""
 
 _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
 def load_file(path: str) -> ModuleType:
-    """The module of a component file, imported again only when the file has changed.
+    """Import a component file; the module is cached until the file changes.
 
-    While it is imported, its directory (of a package: the one above the package) comes first on
-    ``sys.path`` and the current directory last, so that its siblings can be imported.
+    During the import, its directory (the parent of its top-level package, if it is in one) is first on ``sys.path`` and
+    the current directory last, so that the file can import its siblings.
 
     Raises:
         OSError: the file cannot be read.
-        Exception: whatever it raises; see :func:`blame`.
+        Exception: an exception of the file; see :func:`blame`.
     """
     absolute = os.path.realpath(os.path.expanduser(path))
     stat = os.stat(absolute)
@@ -50,7 +50,7 @@ def load_file(path: str) -> ModuleType:
 
 
 class importable:  # noqa: N801  # used as a verb: `with importable(fn):`
-    """While it is open, ``sys.path`` has the directories that a component file, or a function of it, imports from."""
+    """Context manager that adds the directories of a component file, or of a function in it, to ``sys.path``."""
 
     def __init__(self, owner: Any) -> None:
         scope = getattr(owner, "__globals__", None) or getattr(owner, "__dict__", {})
@@ -68,10 +68,10 @@ class importable:  # noqa: N801  # used as a verb: `with importable(fn):`
 
 
 def blame(error: BaseException, file: str = "") -> str:
-    """An error in one line, with the file and line that are to blame.
+    """Describe an error in one line, with file and line.
 
-    That is the innermost frame in ``file`` when the error passed through it, else the innermost of all;
-    of a syntax error, the place of the error.
+    The location is the innermost frame in ``file`` if the traceback contains one, otherwise the innermost frame; for a
+    syntax error, the location of the error.
 
     >>> try:
     ...     1 / 0
@@ -95,7 +95,7 @@ def blame(error: BaseException, file: str = "") -> str:
 
 
 def _package_of(path: str) -> tuple[str, str]:
-    """The directory to import from, and the dotted package of the file: empty outside of a package."""
+    """Return the directory to import from, and the dotted package of the file (empty if it is in none)."""
     directory = os.path.dirname(path)
     names: list[str] = []
     while os.path.isfile(os.path.join(directory, "__init__.py")):

@@ -1,29 +1,28 @@
-"""Types of component arguments: which there are, and how text or a value becomes one of them.
+"""Supported types of component arguments, and conversion of text and values to them.
 
-This is the one table of supported types: the argument parser and the linter both read it,
-so what the one allows the other can do.
+The argument parser and the linter both use this module, so they support the same types.
 
 ==============================  ====================================================================
-type                            written on the command line
+type                            on the command line
 ==============================  ====================================================================
-``str`` ``int`` ``float``       as it is
+``str`` ``int`` ``float``       unchanged
 ``bool``                        ``true false yes no on off 1 0`` in any case
 ``list[X]``                     ``a,b``, ``"a,1",b`` (quotes keep a comma), or a JSON array
-``tuple[X, Y]``                 as a list; ``tuple[X, ...]`` has any number of items
+``tuple[X, Y]``                 like a list; ``tuple[X, ...]`` has any number of items
 ``dict[K, V]``                  ``k=v,k2=v2`` or ``k=v;k2=v2``, ``k="v,1",k2=v2``, or a JSON object
-``X | None``                    as ``X``, or ``None``
-``X | Y``                       the most exact that fits: a literal, int, float, bool, dict, list, str
-``Literal["a", "b"]``           one of them
+``X | None``                    like ``X``, or ``None``
+``X | Y``                       the most specific match of: literal, int, float, bool, dict, list, str
+``Literal["a", "b"]``           one of the values
 ``object`` ``Any``              text
 ==============================  ====================================================================
 
-``List``, ``Dict``, ``Sequence``, ``Mapping``, ``Optional``, ``Union``, ``Annotated`` mean what they mean in Python.
+``List``, ``Dict``, ``Sequence``, ``Mapping``, ``Optional``, ``Union`` and ``Annotated`` are supported too.
 """
 
 from __future__ import annotations
 
-import sys
 import types
+import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.specs.cfg_literals import FALSE, TRUE, pieces, unquote
@@ -43,18 +42,18 @@ SUPPORTED = (
     "str, int, float, bool, list[...], tuple[...], dict[..., ...], Literal[...], and `| None` or a union of these"
 )
 
-_NEVER_IN_NAMES = frozenset(" \t\n,;'\"$`(){}<>|&*?!\\")  # what no name of a pair has in it
-_EXACT_FIRST = ("literal", "int", "float", "bool", "dict", "tuple", "list", "any", "str")
+_NEVER_IN_NAMES = frozenset(" \t\n,;'\"$`(){}<>|&*?!\\")  # characters that no key of a `dict` contains
+_SPECIFIC_FIRST = ("literal", "int", "float", "bool", "dict", "tuple", "list", "any", "str")
 _MANY = "..."
 _ARTICLE = {"int": "an int", "float": "a float", "bool": "true or false"}
 
 
 class Shape:
-    """A type, whether read from source code or from a live annotation.
+    """A type, read from source code or from a live annotation.
 
     Args:
-        kind: a name of ``SCALARS``, or ``none any list tuple dict union literal unknown``.
-        args: the shapes inside; the values of a literal; the text of what is unknown.
+        kind: one of ``SCALARS``, or one of ``none any list tuple dict union literal unknown``.
+        args: the inner shapes, the values of a literal, or the text of an unknown type.
 
     >>> str(shape_of(dict[str, int] | None))
     'dict[str, int] | None'
@@ -73,7 +72,7 @@ class Shape:
         return hash(self._key())
 
     def _key(self) -> tuple[str, object]:
-        # The order in a union is not the writer's: `typing` hands out an equal union that it made before.
+        # `typing` caches unions, so their members may be in another order than written.
         return self.kind, frozenset(self.args) if self.kind in ("union", "literal") else self.args
 
     def __repr__(self) -> str:
@@ -89,7 +88,7 @@ class Shape:
         return {"none": "None", "any": "object", "unknown": "".join(map(str, self.args))}.get(self.kind, self.kind)
 
     def problem(self) -> str | None:
-        """Why no text can become such a value; None when it can."""
+        """Return why the type is not supported; None if it is."""
         if self.kind in ("unknown", "none"):
             return f"type `{self}` is not supported"
         if self.kind == "dict" and self.args[0].kind not in (*SCALARS, "any", "literal"):
@@ -105,18 +104,18 @@ class Shape:
 
     @property
     def optional(self) -> bool:
-        """Whether None is one of its values."""
+        """Whether None is a valid value."""
         return self.kind in ("any", "none") or (self.kind == "union" and any(a.optional for a in self.args))
 
     def required(self) -> Shape:
-        """The shape without its None."""
+        """Return the shape without None."""
         if self.kind != "union":
             return self
         return union(a.required() for a in self.args if a.kind != "none")
 
 
 def union(shapes: Any) -> Shape:
-    """The union of shapes: flat, without repetitions; of one it is that one."""
+    """Return the union of shapes, flattened and without duplicates; a single shape is returned unchanged."""
     flat: dict[Shape, None] = {}
     for shape in shapes:
         flat.update(dict.fromkeys(shape.args if shape.kind == "union" else (shape,)))
@@ -124,7 +123,7 @@ def union(shapes: Any) -> Shape:
 
 
 def generic(name: str, args: Sequence[Shape] = ()) -> Shape:
-    """The shape of a type by its bare name, for example ``Dict`` with two shapes inside."""
+    """Return the shape of a type by its bare name and inner shapes, for example ``Dict`` with two shapes."""
     text = Shape("str")
     if name in SCALARS and not args:
         return Shape(name)
@@ -142,10 +141,10 @@ def generic(name: str, args: Sequence[Shape] = ()) -> Shape:
 
 
 def shape_of(annotation: Any, scope: Mapping[str, Any] | None = None) -> Shape:
-    """The shape of a live annotation.
+    """Return the shape of a live annotation.
 
     Args:
-        scope: what names mean in annotations that are text, as in ``list["int"]``; those of ``typing`` are known.
+        scope: namespace for quoted annotations such as ``list["int"]``, in addition to ``typing``.
 
     >>> import typing
     >>> shape_of(typing.Optional[typing.List[str]]) == shape_of(list[str] | None)
@@ -172,22 +171,20 @@ def shape_of(annotation: Any, scope: Mapping[str, Any] | None = None) -> Shape:
         if module in ("builtins", "typing", "collections.abc", "types"):
             return generic(name)
         return Shape("unknown", (f"{module}.{name}" if module else name,))
-    typing = sys.modules.get("typing")
-    if typing is not None and origin is typing.Union:
+    if origin is typing.Union:
         return union(shape_of(a, scope) for a in inside)
-    if typing is not None and origin is typing.Literal:
+    if origin is typing.Literal:
         return Shape("literal", inside)
     name = getattr(origin, "__name__", str(origin))
-    # A bare `typing.List` has type variables for arguments in some versions of Python.
-    real = [a for a in inside if type(a).__name__ != "TypeVar"]
-    return generic(name, [shape_of(a, scope) for a in real])
+    # In some versions of Python, a bare `typing.List` has type variables as arguments.
+    return generic(name, [shape_of(a, scope) for a in inside if not isinstance(a, TypeVar)])
 
 
 def decode(encoded_value: Any, annotation: Any) -> Any:
-    """The value as the annotated type; text is read as on the command line, and None is None of any type.
+    """Convert a value to the annotated type. Text is parsed as on the command line; None stays None.
 
     Raises:
-        ValueError: it cannot be one.
+        ValueError: the value cannot be converted.
 
     >>> decode("a=1,b=2", dict[str, int])
     {'a': 1, 'b': 2}
@@ -200,7 +197,7 @@ def decode(encoded_value: Any, annotation: Any) -> Any:
 
 
 def decode_from_string(encoded_value: str, annotation: Any) -> dict[Any, Any] | list[Any] | None:
-    """The list or dict that the text stands for.
+    """Parse a text as list or dict.
 
     >>> decode_from_string("1,2", list[int])
     [1, 2]
@@ -209,7 +206,7 @@ def decode_from_string(encoded_value: str, annotation: Any) -> dict[Any, Any] | 
 
 
 def decode_optional(param_type: Any) -> Any:
-    """``X`` of ``Optional[X]``; any other type as it is.
+    """Return ``X`` of ``Optional[X]``; any other type unchanged.
 
     >>> decode_optional(int | None)
     <class 'int'>
@@ -221,17 +218,17 @@ def decode_optional(param_type: Any) -> Any:
 
 
 def is_primitive(param_type: Any) -> bool:
-    """True for str, int, float and bool."""
+    """Whether the type is str, int, float or bool."""
     return param_type in (str, int, float, bool)
 
 
 def is_bool(param_type: Any) -> bool:
-    """True for bool."""
+    """Whether the type is bool."""
     return param_type is bool
 
 
 def get_argparse_param_type(parameter: inspect.Parameter) -> Callable[[str], object]:
-    """What ``argparse`` may use as ``type=`` for a parameter: the type of a plain number, else str.
+    """Return the ``type=`` of ``argparse`` for a parameter: int, float, or otherwise str.
 
     >>> import inspect
     >>> get_argparse_param_type(inspect.Parameter("n", inspect.Parameter.KEYWORD_ONLY, annotation=int))
@@ -242,10 +239,10 @@ def get_argparse_param_type(parameter: inspect.Parameter) -> Callable[[str], obj
 
 
 def none_throws(optional: _T | None, message: str = "Unexpected `None`") -> _T:
-    """The value, which must not be None.
+    """Return the value, which must not be None.
 
     Raises:
-        AssertionError: it is.
+        AssertionError: the value is None.
 
     >>> none_throws(1)
     1
@@ -256,7 +253,7 @@ def none_throws(optional: _T | None, message: str = "Unexpected `None`") -> _T:
 
 
 def to_list(arg: str) -> list[str]:
-    r"""The items of ``a,b``. An item in quotes keeps its commas; ``\,`` does not divide and stays as it is.
+    r"""Split ``a,b`` into items. A quoted item keeps its commas; ``\,`` does not separate and is kept unchanged.
 
     >>> to_list('a, "b,c",d')
     ['a', 'b,c', 'd']
@@ -266,11 +263,13 @@ def to_list(arg: str) -> list[str]:
 
 
 def to_dict(arg: str) -> dict[str, str]:
-    """The pairs of ``k=v,k2=v2`` or ``k=v;k2=v2``. The first ``=`` of a pair divides it, and the rest belongs to the
-    value; so do commas and semicolons that no ``key=`` follows, and all of them in a value in quotes.
+    """Parse ``k=v,k2=v2`` or ``k=v;k2=v2``.
+
+    The first ``=`` of a pair separates key and value. Commas and semicolons that no ``key=`` follows belong to the
+    value, as do all of those in a quoted value.
 
     Raises:
-        ValueError: there is no ``=``, or no key before it.
+        ValueError: a pair has no ``=``, or an empty key.
 
     >>> to_dict('TOKEN=YWI9PQ==,NCCL_IB_HCA="=mlx5_0:1,mlx5_1:1",URL="http://h/?a=1,b=2"')
     {'TOKEN': 'YWI9PQ==', 'NCCL_IB_HCA': '=mlx5_0:1,mlx5_1:1', 'URL': 'http://h/?a=1,b=2'}
@@ -298,7 +297,7 @@ def to_dict(arg: str) -> dict[str, str]:
 
 
 def to_shape(value: Any, shape: Shape) -> Any:
-    """The value as that shape; see :func:`decode`."""
+    """Convert a value to a shape; see :func:`decode`."""
     if shape.kind == "any":
         return value
     if shape.kind == "union":
@@ -326,11 +325,8 @@ def to_shape(value: Any, shape: Shape) -> Any:
 
 
 def _shape_of_text(text: str, scope: Mapping[str, Any]) -> Shape:
-    import typing
-
-    names = {n: getattr(typing, n) for n in typing.__all__}
     try:
-        annotation = eval(text, {**names, **scope})  # noqa: S307  # code of the module that the annotation is in
+        annotation = eval(text, vars(typing), scope)  # noqa: S307  # code of the module that contains the annotation
     except Exception:
         return Shape("unknown", (text,))
     return shape_of(annotation, scope)
@@ -384,8 +380,8 @@ def _union_from_text(text: str, shape: Shape) -> Any:
     if len(members) == 1:
         return _from_text(text, members[0])
     has_text = any(a.kind in ("str", "any") for a in members)
-    for member in sorted(members, key=lambda a: _EXACT_FIRST.index(a.kind)):
-        # Any text is a list of one: next to `str`, only what looks like a list is taken for one.
+    for member in sorted(members, key=lambda a: _SPECIFIC_FIRST.index(a.kind)):
+        # Any text is a list of one item. In a union with `str`, a list needs a comma or a bracket.
         if member.kind == "list" and has_text and "," not in text and not text.startswith("["):
             continue
         try:
@@ -446,7 +442,7 @@ def _described(shape: Shape) -> str:
 
 
 def _split(text: str, separators: str) -> list[tuple[str, str]]:
-    """The pieces, each with the separator before it; a comma after a backslash does not divide."""
+    """Split a text into ``(preceding separator, piece)``; a comma after a backslash does not separate."""
     found: list[tuple[str, str]] = []
     for separator, piece in pieces(text, separators, "=") if text.strip() else ():
         if separator == "," and found[-1][1].endswith("\\"):
@@ -458,7 +454,7 @@ def _split(text: str, separators: str) -> list[tuple[str, str]]:
 
 
 def _unquoted(text: str, *, strip: bool = True) -> tuple[str, bool]:
-    """The text without the quotes around it, and whether there were any."""
+    """Return the text without the quotes around it, and whether it was quoted."""
     bare = text.strip()
     inner = unquote(bare)
     return (inner, True) if inner != bare else (bare if strip else text, False)
