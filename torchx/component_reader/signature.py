@@ -99,7 +99,7 @@ def returns_appdef(fn: Any) -> bool:
         if isinstance(returns, str):
             returns = _eval_with_typing(returns, _scope(inner))
     except NameError:  # imported under TYPE_CHECKING, for example: compare the last part of the name
-        return returns.strip("\"' ").rpartition(".")[2] == "AppDef"
+        return str(returns).strip("\"' ").rpartition(".")[2] == "AppDef"
     except Exception:
         return False
     return any(base.__name__ == "AppDef" for base in getattr(returns, "__mro__", ()))
