@@ -21,7 +21,7 @@ def page() -> str:
 
 
 def _component(name: str, fn) -> str:
-    from torchx.component_reader.help import _flags, _metavar, _usage, get_fn_docstring
+    from torchx.component_reader.help import _metavar, _usage, get_fn_docstring
     from torchx.component_reader.signature import REQUIRED, read
 
     signature = read(fn, name=name)
@@ -32,7 +32,7 @@ def _component(name: str, fn) -> str:
         fence("text", _wrapped(_usage(signature).replace("%%", "%"))),
     ]
     for p in sorted(signature.options, key=lambda p: not p.required):
-        flags = ", ".join(f"`{flag} {_metavar(p)}`" for flag in _flags(p))
+        flags = ", ".join(f"`{flag} {_metavar(p)}`" for flag in sorted(p.flags, key=len))
         note = "required" if p.required else "" if p.default in (None, REQUIRED, "") else f"default `{p.default}`"
         kind = ", ".join(filter(None, (f"`{p.shape.required()}`", note)))
         rows.append(definition(flags, f"{sentence(helps.get(p.name, ''))} ({kind})"))
