@@ -107,12 +107,12 @@ def test_alarms_that_the_job_tells_itself():
     """Nobody else does while it runs; at its end what it could not send is due, on each way by itself."""
     seen = "no output for 10 min: x"
     plan = {"job": True, "on": ["hang"], "channels": {"slack": {}, "mail": {}}, "sent": {}}
-    assert notices._due(plan, AppState.RUNNING, notices._hang(plan, seen)) == []
+    assert notices._due(plan, AppState.RUNNING, seen) == []
     notices._note(plan, {f"{hang_event(seen)}/slack": "", f"{hang_event(seen)}/mail": "no answer", "slack": ""})
     assert plan["sent"] == {hang_event(seen): ["slack"], "end": ["slack"]}
-    assert notices._due(plan, AppState.FAILED, notices._hang(plan, seen)) == [hang_event(seen)]
+    assert notices._due(plan, AppState.FAILED, seen) == [hang_event(seen)]
     plan["sent"][hang_event(seen)].append("mail")
-    assert notices._due(plan, AppState.FAILED, notices._hang(plan, seen)) == [""]
+    assert notices._due(plan, AppState.FAILED, seen) == []
 
 
 def test_alarms_in_the_same_words(monkeypatch):

@@ -244,16 +244,20 @@ def test_that_there_is_no_job_is_believed_of_this_host_alone(runner, monkeypatch
     assert len(default_registry().intents()) == left
 
 
-def test_a_scheduler_that_cannot_be_made_settles_nothing(now) -> None:
-    """Whatever it raises: its grace is 30 days, it is far, and its answer is none."""
+@pytest.mark.parametrize("elsewhere", [True, False])
+@pytest.mark.parametrize(("age_s", "left"), [(5.0, 1), (30 * DAY - 1, 1), (30 * DAY + 1, 0)])
+def test_a_scheduler_that_cannot_be_made_settles_nothing(now, monkeypatch, age_s, left, elsewhere) -> None:
+    """Whatever error it raises, the intent remains for 30 days."""
 
     def broken(name: str, session: str) -> Any:
         raise ZeroDivisionError
 
-    run = _run(age_s=5.0)
-    assert intents._scheduler_grace(run, broken) == 30 * DAY
-    assert intents._is_near(run, broken) is False
+    run = _intent(default_registry(), age_s, now)
+    monkeypatch.setattr("torchx.runs.submitter.is_elsewhere", lambda who: elsewhere)
+    monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda who: False)
     assert intents._ask(run, broken) is None
+    intents.settle_intents(default_registry(), broken, 10.0)
+    assert len(default_registry().intents()) == left
 
 
 def test_what_a_scheduler_is_asked_for(runner) -> None:
@@ -466,7 +470,7 @@ def test_an_event_of_which_nobody_hears_costs_nothing(monkeypatch) -> None:
     monkeypatch.setenv("TORCHX_INTERNAL_SESSION_ID", "me")
     event = events.log_event("status")
     event.on = False
-    record.tell(event, handle="not a handle")
+    record.describe_event(event, handle="not a handle")
     event.on = True
-    record.tell(event, handle="m://s/a-1")
+    record.describe_event(event, handle="m://s/a-1")
     assert (event._torchx_event.scheduler, event._torchx_event.app_id) == ("m", "a-1")

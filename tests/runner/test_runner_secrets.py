@@ -90,8 +90,8 @@ def test_a_missing_value_leaves_nothing(runner, jobs):
     ("taken", "said"),
     [
         (("value",), "handed over as a secret, by the name: `HF_TOKEN`"),
-        (("aws-sm",), "whoever may look at the job can read: `HF_TOKEN`; `--secret NAME=aws-sm:ARN` would be safer"),
-        ((), "whoever may look at the job can read: `HF_TOKEN`"),
+        (("aws-sm",), "anybody who can view the job can read: `HF_TOKEN`; `--secret NAME=aws-sm:ARN` would be safer"),
+        ((), "anybody who can view the job can read: `HF_TOKEN`"),
     ],
 )
 def test_a_note_for_credentials_in_the_environment(runner, monkeypatch, caplog, taken, said):

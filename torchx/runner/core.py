@@ -13,7 +13,7 @@ from torchx.errors import BackendError, SpecError, TransientError
 from torchx.runner import answers, pipeline, wait
 from torchx.runner.backends import Backends, is_near
 from torchx.runner.events import is_on, log_event
-from torchx.runner.record import Recorder, run_registry, tell
+from torchx.runner.record import Recorder, describe_event, run_registry
 from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class RunnerCore:
             info = pipeline.dry_run(
                 new, scheduler, backend, session=self._name, settings=settings, files=files, parent_run_id=parent_run_id
             )
-            tell(event, info=info)
+            describe_event(event, info=info)
             return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
@@ -194,7 +194,7 @@ class RunnerCore:
             raise SpecError("this AppDryRunInfo does not name a scheduler", hint="submit what `Runner.dryrun` returned")
         with log_event("schedule", scheduler) as event:
             handle = self._recorder.submit(dryrun_info, scheduler, self._scheduler(scheduler))
-            tell(event, info=dryrun_info, handle=handle)
+            describe_event(event, info=dryrun_info, handle=handle)
             return handle
 
     def discard(self, dryrun_info: AppDryRunInfo[Any]) -> None:
@@ -236,7 +236,7 @@ class RunnerCore:
             return known
         with log_event("status") as event:
             handle, backend, app_id = self._find(app_handle)
-            tell(event, handle=handle)
+            describe_event(event, handle=handle)
             try:
                 found = backend.describe(app_id)
             except BackendError as e:
@@ -256,7 +256,7 @@ class RunnerCore:
         """Returns the AppDef of a job, from its scheduler or else from the run registry; None if neither has it."""
         with log_event("describe") as event:
             handle, backend, app_id = self._find(app_handle)
-            tell(event, handle=handle)
+            describe_event(event, handle=handle)
             found = backend.describe(app_id)
             return answers.definition(found, run_registry().get(handle), app_id)
 
@@ -341,7 +341,7 @@ class RunnerCore:
         """
         with log_event("log_lines") as event:
             handle, backend, app_id = self._find(app_handle)
-            tell(event, handle=handle)
+            describe_event(event, handle=handle)
             answers.check_replica(self.log_replicas(handle), handle, role_name, k)
             return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
 
@@ -362,7 +362,7 @@ class RunnerCore:
 
         with log_event("log_lines") as event:
             handle, backend, app_id = self._find(app_handle)
-            tell(event, handle=handle)
+            describe_event(event, handle=handle)
             return open_logs(backend, app_id, replicas, query)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -437,7 +437,7 @@ class RunnerCore:
         """Submits a request that only this call uses; if the scheduler rejects it, discards the request."""
         try:
             handle = self.schedule(info)
-            tell(event, info=info, handle=handle)
+            describe_event(event, info=info, handle=handle)
             return handle
         except TransientError:
             raise  # the job may exist nevertheless
@@ -457,9 +457,9 @@ class RunnerCore:
         scheduler, session, app_id = parse_app_handle(handle)
         backend = self._scheduler(scheduler, session)
         if "/" in app_id or app_id.startswith("sweep-"):
-            from torchx.runner.sweeps import asked
+            from torchx.runner.sweeps import resolve_backend
 
-            backend, app_id = asked(backend, app_id)
+            backend, app_id = resolve_backend(backend, app_id)
         return handle, backend, app_id
 
     def _known(self, reference: str, event: Any, *, force: bool = False) -> tuple[str, Scheduler[Any], str]:
@@ -469,7 +469,7 @@ class RunnerCore:
             from torchx.schedulers.foreign import forced
 
             backend = forced(backend)
-        tell(event, handle=handle)
+        describe_event(event, handle=handle)
         if run_registry().get(handle) is None and not backend.exists(app_id):
             raise UnknownAppException(handle)
         return handle, backend, app_id

@@ -1,8 +1,8 @@
-"""Decides what became of submissions whose answer was lost.
+"""Finds out what became of submissions whose answer was lost.
 
-Before a job is submitted the record says what is about to be (:meth:`torchx.runs.RunRegistry.begin`), and by what the
-scheduler will know it. When the process is killed before it can write down the answer, or the connection breaks and
-stays so, that intent is what is left: whoever looks at runs next asks the scheduler.
+Before a job is submitted, an intent is recorded (:meth:`torchx.runs.RunRegistry.begin`), with a token by which the
+scheduler can find the job. If the process is killed before it records the answer, or the connection breaks, the intent
+remains. The next command that lists or looks up runs asks the scheduler about it.
 """
 
 from __future__ import annotations
@@ -10,47 +10,47 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from torchx.runner.backends import answers_within, is_near
-from torchx.runner.sweeps import asked
+from torchx.runner.sweeps import resolve_backend
 from torchx.runner.wait import warn
 from torchx.runs import Run, RunRegistry, submitter
 from torchx.schedulers.api import Scheduler
 from torchx.specs.api import make_app_handle
 
 Find = Callable[[str, str], Scheduler[Any]]
-
+T = TypeVar("T")
 
 _GIVEN_UP_AFTER_S = 30 * 24 * 3600.0
 _LOST = "the submitting process died, or lost its connection"
 
 
 def settle_intents(registry: RunRegistry, find: Find, timeout_s: float) -> None:
-    """Puts jobs on record that their schedulers know; submissions that came to nothing are marked as such.
+    """Records the handles of jobs that their schedulers know, and marks submissions that led to no job as abandoned.
 
-    What cannot be told yet stays as it is.
+    Intents that cannot be decided yet are left unchanged.
 
     Args:
-        find: the scheduler of a name and a session.
-        timeout_s: how long all schedulers together may take to answer.
+        find: returns the scheduler of a name and a session.
+        timeout_s: time limit in seconds for the answers of all schedulers.
     """
     near: list[Run] = []
     far: list[Run] = []
     elsewhere = set()
     for run, who in registry.intents():
         if submitter.is_elsewhere(who):
-            # Whether that process lives cannot be seen; that its job is there, can.
-            if _age(run) < _scheduler_grace(run, find):
+            # It is not known whether that process is alive, but the scheduler knows whether the job exists.
+            if _age(run) < _with_scheduler(run, find, lambda found: float(found.submission_s), _GIVEN_UP_AFTER_S):
                 continue
             elsewhere.add(run.id)
         elif submitter.may_be_alive(who):
             continue
-        (near if _is_near(run, find) else far).append(run)
+        (near if _with_scheduler(run, find, is_near, otherwise=False) else far).append(run)
     for run in near:
         _settle(registry, run, _ask(run, find), elsewhere=run.id in elsewhere)
     answers = answers_within(timeout_s, [functools.partial(_ask, run, find) for run in far])
-    for run, app_id in zip(far, answers):  # noqa: B905  # an answer for each
+    for run, app_id in zip(far, answers, strict=True):
         _settle(registry, run, app_id, elsewhere=run.id in elsewhere)
 
 
@@ -67,30 +67,24 @@ def _settle(registry: RunRegistry, run: Run, app_id: str | None, *, elsewhere: b
 
 
 def _ask(run: Run, find: Find) -> str | None:
-    """The id of the job; empty when there is none; None when it cannot be told."""
+    """The app id of the job; empty if there is no job; None if that is not known."""
     cfg = {key: setting.get("value") for key, setting in run.cfg.items() if isinstance(setting, dict)}
-    try:
-        scheduler = find(run.scheduler, run.session)
-        token = run.submission or run.app_id
+    token = run.submission or run.app_id
+
+    def find_submission(scheduler: Scheduler[Any]) -> str | None:
         if token.startswith("sweep-"):
-            scheduler = asked(scheduler, token)[0]
+            scheduler = resolve_backend(scheduler, token)[0]
         return scheduler.find_submission(token, cfg, age_s=_age(run))
-    except Exception:  # whatever a backend raises, the runs are shown
-        return None
+
+    return _with_scheduler(run, find, find_submission, None)
 
 
-def _is_near(run: Run, find: Find) -> bool:
+def _with_scheduler(run: Run, find: Find, call: Callable[[Scheduler[Any]], T], otherwise: T) -> T:
+    """The result of a call on the scheduler of a run; ``otherwise`` if it raises: the runs are listed nevertheless."""
     try:
-        return is_near(find(run.scheduler, run.session))
-    except Exception:  # as above
-        return False
-
-
-def _scheduler_grace(run: Run, find: Find) -> float:
-    try:
-        return float(find(run.scheduler, run.session).submission_s)
-    except Exception:  # as above
-        return _GIVEN_UP_AFTER_S
+        return call(find(run.scheduler, run.session))
+    except Exception:
+        return otherwise
 
 
 def _age(run: Run) -> float:

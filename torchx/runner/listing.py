@@ -1,4 +1,4 @@
-"""Runs on record, with what their schedulers say of those that had not ended."""
+"""Lists the runs on record, and refreshes the states of unfinished ones from their schedulers."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _FORGOTTEN_AFTER_S = 30 * 24 * 3600.0
 
 
 def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -> list[Run]:
-    """The runs that match, newest first, states refreshed.
+    """Returns the matching runs, newest first, with refreshed states.
 
     Args:
-        find: the scheduler of a name and a session.
-        timeout_s: how long all schedulers together may take to answer.
+        find: returns the scheduler of a name and a session.
+        timeout_s: time limit in seconds for the answers of all schedulers.
     """
     if query.states is None:
         found = registry.list(query)
         refresh(registry, found, find, timeout_s)
         return found
-    # A run may have come into, or gone out of, the wanted states: refresh first, then choose.
+    # Recorded states may be outdated: refresh first, then select.
     states = {AppState(state) for state in query.states}
     anything = RunQuery(
         scheduler=query.scheduler, name=query.name, since=query.since, mine=query.mine, limit=_MOST_REFRESHED
@@ -57,16 +57,16 @@ def refresh(
     timeout_s: float,
     kept: dict[str, DescribeAppResponse] | None = None,
 ) -> bool:
-    """Asks each scheduler once for those of its runs that had not ended, and writes down what is new.
+    """Queries each scheduler once for its unfinished runs, and records the changes.
 
-    A scheduler that cannot be asked, or is too slow, leaves the last state and a ``note``.
+    If a scheduler cannot be queried or is too slow, its runs keep their last state and get a ``note``.
 
     Args:
-        kept: for whoever asks again and again: the last answers of clusters by handle, whose whole statuses are
-            written down; None: they are not.
+        kept: cache of the last answers of clusters, by handle, for repeated calls; whole statuses that changed are
+            recorded. None: no whole statuses are recorded.
 
     Returns:
-        Whether all of them answer from this machine.
+        Whether all queried schedulers run on this machine.
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in found:
@@ -114,7 +114,7 @@ def _texts(answers: dict[str, DescribeAppResponse]) -> dict[str, str]:
 def _ask_all(
     groups: dict[tuple[str, str], list[Run]], find: Find, timeout_s: float
 ) -> list[tuple[list[Run], Answers | str, bool]]:
-    """For each group its answers, or why there are none, and whether the scheduler is near."""
+    """The answers for each group of runs, or why there are none, and whether the scheduler runs on this machine."""
     answered: list[tuple[list[Run], Answers | str, bool]] = []
     far: list[tuple[list[Run], Scheduler[Any]]] = []
     for (name, session), group in groups.items():
@@ -137,7 +137,7 @@ def _ask_far(far: list[tuple[list[Run], Scheduler[Any]]], timeout_s: float) -> l
     late = f"did not answer within {timeout_s:g} s"
     return [
         (group, f"last seen; `{group[0].scheduler}` {late}" if answer is None else answer)
-        for (group, _), answer in zip(far, answers_within(timeout_s, questions))  # noqa: B905  # an answer for each
+        for (group, _), answer in zip(far, answers_within(timeout_s, questions), strict=True)
     ]
 
 
@@ -149,16 +149,16 @@ def _ask(scheduler: Scheduler[Any], group: list[Run]) -> Answers | str:
 
             return describe_many(scheduler, wanted)
         return scheduler.describe_many(wanted)
-    except Exception as e:  # whatever a backend raises, the list is shown
+    except Exception as e:  # whatever a backend raises, the other runs are listed
         return f"last seen; `{group[0].scheduler}` cannot be queried: {e}"
 
 
 def _update(run: Run, answer: DescribeAppResponse) -> bool:
-    """Puts what the scheduler says into ``run``; True when it is news."""
+    """Updates ``run`` from the scheduler's answer; returns whether state or message changed."""
     if answer.state is AppState.FAILED:
         from torchx.runner.secrets import learn_roles
 
-        learn_roles(answer.roles)  # the cause may show one
+        learn_roles(answer.roles)  # the cause may contain a secret
     msg = message_of(answer)
     if (run.state, run.msg) == (answer.state, msg):
         return False
@@ -168,7 +168,7 @@ def _update(run: Run, answer: DescribeAppResponse) -> bool:
 
 
 def _lose(registry: RunRegistry, handles: list[str]) -> None:
-    """Nobody will see how these runs end, or hear of it."""
+    """Records that the schedulers no longer know these runs, and removes their notices."""
     registry.lost(handles)
     for handle in handles:
         from torchx.runner.notices import forget
@@ -177,10 +177,10 @@ def _lose(registry: RunRegistry, handles: list[str]) -> None:
 
 
 def _is_lost(run: Run, *, near: bool) -> bool:
-    """Says in ``run`` that its scheduler does not know it; True when that is for good."""
+    """Marks ``run`` as unknown to its scheduler; returns whether that is final."""
     if is_fresh(run):
         return False
     run.note = lost(run)
     run.state = AppState.UNKNOWN
-    # Another cluster may be the current one just now: only a scheduler that must know is believed at once.
+    # The configuration may point to another cluster at the moment: only a local scheduler is believed at once.
     return near or time.time() - run.created_at > _FORGOTTEN_AFTER_S

@@ -1,4 +1,4 @@
-"""What replicas use, from their scheduler while it knows, and from the record afterwards."""
+"""The usage of replicas: from their scheduler while it knows the job, and from the run registry afterwards."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _MOST_S = 3600
 
 
 def sample_s(section: Mapping[str, Entry]) -> float:
-    """Seconds between two samples, as ``[metrics]`` of the config files says; 0: none are taken.
+    """Seconds between two samples, from section ``[metrics]`` of the config files; 0: no samples.
 
     Raises:
-        ConfigError: it is not a length of time.
+        ConfigError: the value is not a duration.
     """
     for key in section.keys() - set(KEYS):
         warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
@@ -40,50 +40,50 @@ def sample_s(section: Mapping[str, Entry]) -> float:
     seconds = float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else parse_span(text)
     if seconds is None or not 0 <= seconds <= _MOST_S:
         raise ConfigError(
-            f"{entry.where()}: `every` is `{entry.text}`", hint="a length of time up to `1h`, such as `15s`; `0`: never"
+            f"{entry.where()}: `every` is `{entry.text}`", hint="a duration up to `1h`, such as `15s`; `0`: no samples"
         )
     return seconds
 
 
 def read(backend: Scheduler[Any], app_id: str, run: Run | None, scheduler: str) -> list[ReplicaMetrics]:
-    """What is known of each replica.
+    """Returns the usage of each replica.
 
     Args:
-        run: what is on record.
+        run: the job's entry in the run registry.
 
     Raises:
-        NotSupportedError: the scheduler does not say, and nothing is on record.
+        NotSupportedError: the scheduler does not report usage, and none is on record.
     """
     kept = on_record(run)
-    asked = _asked(backend)
-    if asked is None:
+    source = _source(backend)
+    if source is None:
         if kept:
             return kept
         raise NotSupportedError(
             f"`{scheduler}` does not report what replicas use", hint="`torchx exec JOB -- top` shows it from inside"
         )
-    found = asked.metrics(app_id) or []
+    found = source.metrics(app_id) or []
     earlier = {(one.role, one.replica): one for one in kept}
     return [earlier.get((one.role, one.replica), one) if one.memory_peak() is None else one for one in found] or kept
 
 
-def _asked(backend: Scheduler[Any]) -> Measures | None:
-    """Who knows what replicas use; of a task who runs the whole sweep."""
+def _source(backend: Scheduler[Any]) -> Measures | None:
+    """The scheduler that reports usage; for a task of a sweep, the scheduler of the sweep."""
     if isinstance(backend, TaskOf) and backend.capabilities.metrics == "kept":
         backend = backend._scheduler
     return backend if isinstance(backend, Measures) else None
 
 
 def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None) -> None:
-    """Writes into the status of a job what its replicas used at most, where that costs no question to a cluster.
+    """Adds the peak memory of each replica to a status, if that needs no query to a cluster.
 
     Args:
-        run: what is on record, where the caller has looked.
+        run: the job's entry in the run registry, if the caller has it.
     """
-    found, asked = on_record(run), _asked(backend)
-    if asked is not None and backend.capabilities.metrics == "kept":
-        with contextlib.suppress(TorchXError):  # the status is worth showing without
-            found = asked.metrics(app_id) or found
+    found, source = on_record(run), _source(backend)
+    if source is not None and backend.capabilities.metrics == "kept":
+        with contextlib.suppress(TorchXError):  # the status is useful without
+            found = source.metrics(app_id) or found
     used = {(one.role, one.replica): one for one in found}
     for replica in (replica for role in status.roles for replica in role.replicas):
         one = used.get((replica.role, replica.id))
@@ -92,7 +92,7 @@ def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | Non
 
 
 def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:
-    """Puts what a run that has ended used on record, in short: its files are not kept for ever."""
+    """Records a summary of the usage of a run that has ended: its metrics files will be deleted some day."""
     if not (isinstance(backend, Measures) and backend.capabilities.metrics == "kept"):
         return
     try:
@@ -109,7 +109,7 @@ def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:
 
 
 def on_record(run: Run | None) -> list[ReplicaMetrics]:
-    """What :func:`keep` has put down."""
+    """The usage that :func:`keep` recorded."""
     if run is None or TAG not in run.tags:
         return []
     try:

@@ -1,4 +1,4 @@
-"""What the config files say of the ways on which notices go; how they go stands in :mod:`torchx.schedulers.notices`."""
+"""Reads the settings of notice channels from the config files; :mod:`torchx.schedulers.notices` sends the notices."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ KEYS = ("via", "on", "slack", "webhook", "mail", "mail_from", "smtp", "smtp_user
 
 
 def settings_of(channel: str) -> dict[str, Any]:
-    """What a channel needs, secrets looked up: it may be used long after this process, and by another.
+    """The settings of a channel, with the values of its secrets: another process may need them much later.
 
     Raises:
-        ConfigError: the config files do not say it; or a program is not there.
+        ConfigError: a setting is missing in the config files, or a program does not exist.
     """
     kind, _, place = channel.partition(":")
     if kind == "exec":

@@ -1,12 +1,11 @@
-"""Notices of a job: who shall have one, that each is sent once, and who sends it.
+"""Sends the notices of a job (start, end, hang) to its channels, each exactly once.
 
-When a job is submitted that somebody wants to hear of, a plan is written below torchx's home, with the addresses, for
-its owner alone. Whoever sees that a notice is due starts ``python -m torchx.runner.notices HANDLE``: the supervisor
-of a local job, the watcher of containers, or whoever polls. That process holds a lock, sends, and notes in the plan
-what was sent. The plan goes with the last notice; only what could not be sent stays, for ``torchx status``.
+When a job with notices is submitted, a plan with the channels is written below torchx's home, readable only by its
+owner. A process that sees that a notice is due starts ``python -m torchx.runner.notices HANDLE``: the supervisor of a
+local job, the watcher of containers, or a poller. That program takes a lock, sends, and records in the plan what it
+sent. The plan is removed after the last notice; only failures are kept, for ``torchx status``.
 
-A Slurm job sends those of its end and of its alarms itself, from the node, and what it could not send is sent as all
-others.
+A Slurm job sends the notices of its end and of hangs itself, from its node; those that fail are sent from here.
 """
 
 from __future__ import annotations
@@ -50,10 +49,10 @@ _STARTED = (AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANC
 
 
 class Plan:
-    """Who is to hear of a job that is being submitted.
+    """The notices of a job that is being submitted.
 
     Args:
-        content: as it is written down.
+        content: the plan as it is written to its file.
     """
 
     def __init__(self, content: dict[str, Any]) -> None:
@@ -62,11 +61,11 @@ class Plan:
 
     @classmethod
     def of(cls, app: AppDef) -> Plan | None:
-        """The plan of a job before it is submitted; None when nobody wants to hear of it.
+        """The plan of a job before it is submitted; None if the job has no notices.
 
         Raises:
-            SpecError: a way or an event is none.
-            ConfigError: what a way needs is not in ``[notify]``, or a secret there has no value.
+            SpecError: a channel or an event is invalid.
+            ConfigError: ``[notify]`` lacks a setting of a channel, or a secret there has no value.
         """
         from torchx.runner.notice_channels import settings_of
 
@@ -76,9 +75,9 @@ class Plan:
         return cls({"name": app.name, "on": events, "channels": {c: settings_of(c) for c in channels}, "sent": {}})
 
     def arm(self, handle: str) -> bytes:
-        """Writes it down; returns the program that sends what is due, as a supervisor takes it.
+        """Writes the plan. Returns the command that sends notices, in the form that a supervisor takes.
 
-        Where it cannot be written the job has no notices, and a warning says so.
+        If the plan cannot be written, the job has no notices, and a warning says so.
         """
         self._handle = handle
         try:
@@ -94,17 +93,17 @@ class Plan:
         return words
 
     def for_job(self) -> dict[str, Any]:
-        """What a job is given that sends notices of its end itself; who watches it sends the rest."""
+        """The plan for a job that sends the notices of its end itself; other notices are sent from here."""
         self._content["job"] = True
         return self._content
 
     def disarm(self) -> None:
-        """There is no job."""
+        """Removes the plan, because the submission failed."""
         if self._handle:
             forget(self._handle)
 
     def submitted(self, handle: str) -> None:
-        """The job is there; it may run already."""
+        """Called after the submission: stores the plan under the handle, and sends the notice of the start."""
         if handle != self._handle:
             self.disarm()
             self.arm(handle)
@@ -118,7 +117,7 @@ def forget(handle: str) -> None:
 
 
 def _remove(path: str, *, keep: bool = False) -> None:
-    """A plan, unless that is to be kept, its lock, and drafts of those who were killed while they wrote."""
+    """Removes a plan (unless ``keep``), its lock, and drafts of processes that were killed while they wrote."""
     for name in glob.glob(f"{glob.escape(path)}*"):
         if name != path or not keep:
             with contextlib.suppress(OSError):
@@ -126,20 +125,20 @@ def _remove(path: str, *, keep: bool = False) -> None:
 
 
 def plan_path(handle: str) -> str:
-    """Where the plan of a job is."""
+    """The path of the plan of a job."""
     name = re.sub(r"[^\w.-]+", "_", handle)[:150]
     return torchx_home("notices", f"{name}-{binascii.crc32(handle.encode()):08x}.json")
 
 
 def problems(handle: str) -> list[str]:
-    """What could not be sent of a job, and why; for its status page."""
+    """The notices of a job that could not be sent, with the reasons, for its status page."""
     path = plan_path(handle)
     failed = _read(path).get("failed", {}) if os.path.exists(path) else {}
     return [f"{channel.partition(':')[0]} was not sent: {why}" for channel, why in failed.items()]
 
 
 def command(handle: str) -> tuple[list[str], dict[str, str]]:
-    """The program that sends what is due of a job, and its environment."""
+    """The command that sends the due notices of a job, and its environment."""
     env = {name: os.environ[name] for name in (*_KEPT, *_KEPT_DESKTOP, *_KEPT_SCHEDULERS) if name in os.environ}
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH", ""))))
@@ -148,21 +147,21 @@ def command(handle: str) -> tuple[list[str], dict[str, str]]:
 
 
 def send_due(scheduler: str, registry: RunRegistry) -> None:
-    """Starts a sender for each job of a scheduler of which a notice is due, as the record says."""
+    """Starts a sender for each job of a scheduler that has due notices according to the run registry."""
     if not os.path.isdir(torchx_home("notices")):
         return
     for path in _plans(scheduler):
         plan = _read(path)
         run = registry.get(str(plan.get("handle", ""))) if plan.get("channels") else None
-        if run is not None and _due(plan, run.state) and not _is_held(path):
+        if run is not None and (run.is_terminal() or _due(plan, run.state)) and not _is_held(path):
             _start(run.handle)
 
 
 def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
-    """Sends what is due of a job, each notice once, however many processes do so at a time.
+    """Sends the due notices of a job, each once, even if several processes call this at the same time.
 
     Args:
-        pauses_s: between the tries of what may work later; None: as long as makes sense.
+        pauses_s: pauses in seconds between retries of transient failures; None: the default of each channel.
     """
     path = plan_path(handle)
     if not os.path.exists(path):
@@ -176,14 +175,12 @@ def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
             while status is not None:
                 if plan.get("job") and is_terminal(status.state):
                     _take(path, plan, *runner._find(handle)[1:])
-                if (due := _due(plan, status.state, _hang(plan, status.hang))) == [""]:
+                if not (due := _due(plan, status.state, status.hang)):
                     break
                 for event in due:
                     _send_all(path, plan, event, status, pauses_s)
-                if not due:
-                    break
                 os.environ.pop(ALARM, None)
-                status = runner.status(handle)  # it may have ended meanwhile, and who saw that has found us at work
+                status = runner.status(handle)  # if it has ended meanwhile, other senders have left that to this one
         if status is None:
             forget(handle)
             return
@@ -192,34 +189,29 @@ def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
 
 
 def _due(plan: dict[str, Any], state: AppState, hang: str = "") -> list[str]:
-    """The events of which not all notices were sent; one without name when a job has ended and nothing more is due.
-
-    Of such a job the plan is still there: who sent the last notice may have died before it was gone.
-    """
+    """The events of which not all notices were sent."""
     events = []
     if "start" in plan["on"] and state in _STARTED:
         events.append("start")
-    if "hang" in plan["on"] and hang.startswith(SILENT):
+    if "hang" in plan["on"] and hang.startswith(SILENT) and not plan.get("job"):
         events.append(_alarm(plan, hang_event(hang)))
-    over = is_terminal(state)
-    if over and ("end" in plan["on"] or ("fail" in plan["on"] and state is AppState.FAILED)):
+    if is_terminal(state) and ("end" in plan["on"] or ("fail" in plan["on"] and state is AppState.FAILED)):
         events.append("end")
-    left = [event for event in events if set(plan["sent"].get(event, ())) < set(plan["channels"])]
-    return left or ([""] if over else [])
+    return [event for event in events if set(plan["sent"].get(event, ())) < set(plan["channels"])]
 
 
 def _alarm(plan: dict[str, Any], event: str) -> str:
-    """What a notice of an alarm is noted as: one in the same words as an earlier one is due to whom it has started."""
+    """The name under which the plan records an alarm: the process that an alarm starts counts it as a new one."""
     alarm = os.environ.get(ALARM, "")
     known = [e for e in plan["sent"] if e.startswith(event)]
-    if alarm and event not in known:  # else one that was at work already has sent it
+    if alarm and event not in known:  # otherwise a process that was already running has sent it
         return f"{event}-{alarm}"
     return known[-1] if known else event
 
 
 def _take(path: str, plan: dict[str, Any], backend: Scheduler[Any], app_id: str) -> None:
-    """Notes what the job has sent itself. What it could not send is sent from here."""
-    assert isinstance(backend, SendsNotices), backend  # so it was when the plan was made
+    """Records what the job has sent itself. What it could not send is sent from here."""
+    assert isinstance(backend, SendsNotices), backend  # checked when the plan was made
     while (sent := backend.take_notices(app_id)) is None:
         time.sleep(_TAKE_S)
     _note(plan, sent)
@@ -231,11 +223,6 @@ def _note(plan: dict[str, Any], sent: dict[str, str]) -> None:
         event, _, channel = way.rpartition("/")
         plan["sent"].setdefault(event or "end", []).append(channel)
     plan["job"] = False
-
-
-def _hang(plan: dict[str, Any], seen: str) -> str:
-    """What was seen of a job, unless the job itself sends that."""
-    return "" if plan.get("job") else seen
 
 
 def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pauses_s: Iterable[float] | None) -> None:
@@ -253,7 +240,7 @@ def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pa
 
 
 def _finish(path: str, plan: dict[str, Any]) -> None:
-    """Nothing is left to send: the addresses go, and with them the plan, unless something was not sent."""
+    """Removes the plan, because nothing is left to send; failures are kept, without the channels."""
     if plan.get("failed"):
         _write(path, {"handle": plan["handle"], "failed": plan["failed"]})
     _remove(path, keep="failed" in plan)
@@ -263,7 +250,7 @@ def _start(handle: str) -> None:
     argv, env = command(handle)
     null = subprocess.DEVNULL
     with contextlib.suppress(OSError):
-        # What leads this process to the scheduler leads its child there, too.
+        # The child needs the environment by which this process finds the scheduler.
         process = subprocess.Popen(
             argv, env={**os.environ, **env}, stdin=null, stdout=null, stderr=null, start_new_session=True
         )
@@ -284,7 +271,7 @@ def _plans(scheduler: str) -> list[str]:
 
 
 def _read(path: str) -> dict[str, Any]:
-    """The plan; empty when there is none."""
+    """Reads a plan; empty if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)
@@ -305,7 +292,7 @@ def _write(path: str, plan: dict[str, Any]) -> None:
 
 @contextlib.contextmanager
 def _held(path: str) -> Iterator[bool]:
-    """Whether this process alone may send what is in the plan."""
+    """Locks a plan; yields whether this process got the lock."""
     try:
         lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
     except OSError:

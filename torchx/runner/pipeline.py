@@ -1,4 +1,4 @@
-"""An AppDef on its way to a scheduler: it is checked, made ready, and becomes a request."""
+"""Turns an AppDef into a request: validates it, builds workspaces, sets the environment, calls the scheduler."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.caps import Capabilities
 
 _LITTLE_MB = 1024
-_FOR_THIS_JOB = ("-cfg", "code", "--stdin")  # and not from a config file or the environment
+_FOR_THIS_JOB = ("-cfg", "code", "--stdin")  # sources of options other than config files and the environment
 
 _STRINGS = frozenset({str})
 
 
 def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, backend: Scheduler[Any]) -> AppDef:
-    """A copy of the app, its roles on the given workspace unless they have their own or ``backend`` builds none.
+    """Validates and copies an app. Roles without a workspace get the given one, if ``backend`` builds workspaces.
 
     Raises:
-        SpecError: no scheduler could run the app; says what is wrong with which role.
+        SpecError: no scheduler could run the app; the message names the role and the problem.
     """
     from torchx.runner.checks import check
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
@@ -46,7 +46,7 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
 
             act(memory(role))
         for name in (ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH):
-            role.env.pop(name, None)  # another run's, if the app is from the record of one
+            role.env.pop(name, None)  # of another run, if the app is from the run registry
     if workspace:
         given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
         if isinstance(backend, BuildsWorkspaces):
@@ -68,24 +68,24 @@ def dry_run(
     files: ConfigFiles,
     parent_run_id: str | None,
 ) -> AppDryRunInfo[Any]:
-    """The request for an app that is the Runner's own; the order of the steps is part of the contract of a backend.
+    """Makes the request for an app. The order of the steps is part of the contract with backends.
 
     Args:
-        app: what :func:`prepare` returned.
-        scheduler: the name under which the user knows ``backend``.
-        session: the session that the job belongs to.
+        app: what :func:`prepare` returned; it is modified.
+        scheduler: the user's name for ``backend``.
+        session: the session of the job.
         settings: the run options.
-        files: the config files, for what they say of trackers.
-        parent_run_id: the run that this one belongs to; None: the one in ``TORCHX_PARENT_RUN_ID``, if any.
+        files: the config files, which name the trackers.
+        parent_run_id: id of the parent run; None: that in ``TORCHX_PARENT_RUN_ID``, if any.
     """
     from torchx.schedulers.api import ResolvedCfg, validate
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     values = {key: setting.value for key, setting in settings.items()}
     if app.metadata:
-        _check_metadata(app, scheduler, backend, settings)  # refused before anything is built
+        _check_metadata(app, scheduler, backend, settings)  # before anything is built
     backend._pre_build_validate(app, scheduler, values)
-    tags = {}  # the image below the code, for a rerun
+    tags = {}  # images before workspaces are built in, for reruns
     for role in app.roles:
         if role.workspace:
             tags[f"image.{role.name}"] = role.image
@@ -104,7 +104,7 @@ def dry_run(
     validate(backend, app, scheduler, values)
     parent_run_id = parent_run_id or os.environ.get(ENV_PARENT_RUN_ID)
     trackers = tracker_environment(get_configured_trackers(files))
-    # The id is not known yet: its macro stands for it.
+    # The app id is not known yet: its macro takes its place.
     _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
     info = backend.submit_dryrun(app, ResolvedCfg(values))
     info._app, info._cfg, info._scheduler = app, values, scheduler
@@ -119,7 +119,7 @@ def dry_run(
 
 
 def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settings: Mapping[str, Setting]) -> None:
-    """Refuses a batch script, retries, earlier jobs, and a time limit that the scheduler cannot see to."""
+    """Raises an error for a batch script, retries, dependencies, or a timeout that the scheduler does not support."""
     from torchx.schedulers.kit.attempts import policy_of
 
     if SBATCH in app.metadata and backend.backend != "slurm":
@@ -129,7 +129,7 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
     if WATCHDOG in app.metadata and watchdog_of(app) and not backend.capabilities.watchdog:
         raise NotSupportedError(
             f"`{scheduler}` cannot watch whether a job is silent",
-            hint="omit `--watchdog`; `torchx stacks JOB` looks into a job that seems to hang, where it can be entered",
+            hint="omit `--watchdog`; `torchx stacks JOB` shows what a job that seems to hang is doing",
         )
     if AFTER in app.metadata:
         from torchx.runner.after import check_after
@@ -140,14 +140,12 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
 
 
 def _check_timeout(app: AppDef, scheduler: str, caps: Capabilities, settings: Mapping[str, Setting]) -> None:
-    """Refuses a limit that the scheduler cannot keep, or that is said twice.
-
-    A limit that a config file or the environment sets as a run option gives way to that of the job.
+    """Validates the timeout of a job. It overrides a time limit that a config file or the environment sets.
 
     Raises:
-        SpecError: the limit cannot be read.
-        NotSupportedError: the scheduler cannot end a job after a time.
-        ConfigError: a run option that was given for this job sets the limit, too.
+        SpecError: the timeout is malformed.
+        NotSupportedError: the scheduler does not support timeouts.
+        ConfigError: a run option that was given for this job sets a time limit, too.
     """
     if not timeout_s(app):
         return
@@ -163,7 +161,7 @@ def _check_timeout(app: AppDef, scheduler: str, caps: Capabilities, settings: Ma
 
 
 def discard(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
-    """Removes what a dry run made for its job alone, such as a job folder, for the job will not be submitted."""
+    """Removes what a dry run created for its job only, such as a job folder, because the job will not be submitted."""
     from torchx.schedulers.kit.abilities import DiscardsWorkspaces
 
     if isinstance(backend, DiscardsWorkspaces) and info._app is not None:
@@ -171,11 +169,11 @@ def discard(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
 
 
 def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], parent_run_id: str | None) -> None:
-    """Tells the replicas which job they are part of.
+    """Sets the environment variables from which replicas learn their job, parent run and trackers.
 
     Args:
-        job_handle: with the macro in place of the app id.
-        trackers: variables that say where results are tracked; those that a role has already stay.
+        job_handle: app handle, with the macro in place of the app id.
+        trackers: variables that configure the trackers; variables that a role already has are kept.
     """
     for role in app.roles:
         role.env[ENV_JOB_ID] = job_handle
@@ -186,7 +184,7 @@ def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], 
 
 
 def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:
-    """Says that a scheduler builds no workspaces, where that makes a difference to the job."""
+    """Warns that the scheduler builds no workspaces, if the workspace is not the current directory."""
     if [os.path.abspath(source.removeprefix("file://")) for source in workspace.projects] != [os.getcwd()]:
         logger("torchx").warning(
             "`%s` builds no workspaces: `%s` is not used, the job sees the files as they are", scheduler, text

@@ -1,4 +1,4 @@
-"""What is written down of a submission: the intent before, the answer after, and what git says once it has said it."""
+"""Submits jobs and records them: the intent before, the answer after, and the state of the source code."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 NOTIFY = "torchx/notify"  # as in torchx.specs.notices
 GIT_TIMEOUT_S = 0.1
-"""How long git is waited for, beyond the time that the submission takes anyway."""
+"""How long to wait for git after the submission, which runs concurrently."""
 
 
 class Recorder:
@@ -45,14 +45,14 @@ class Recorder:
     def submit(
         self, info: AppDryRunInfo[Any], scheduler: str, backend: Scheduler[Any], tasks: TaskList | None = None
     ) -> str:
-        """Submits what was dried; returns the app handle.
+        """Submits a request and returns the app handle.
 
         Args:
-            tasks: submit it as a sweep, once for each of these; the backend can do that.
+            tasks: submit the request as a sweep with these tasks; the backend must support that.
 
         Raises:
-            Exception: whatever the scheduler raises. No run is on record then, unless there may be a job all the same:
-                that is settled when runs are listed.
+            Exception: whatever the scheduler raises. The run is then marked as abandoned, unless the job may exist
+                nevertheless; that is found out when runs are listed.
         """
         from torchx.runner.secrets import look_up
         from torchx.specs.images import reported_image_digests, reported_workspace_hashes
@@ -83,7 +83,7 @@ class Recorder:
         try:
             app_id = backend.schedule(info) if tasks is None else _runs_tasks(backend).submit_tasks(info, tasks)
         except TransientError:
-            registry.unanswered(run_id)  # the job may be there: the intent stays until its scheduler has been asked
+            registry.unanswered(run_id)  # the job may exist: the intent is kept until its scheduler has been queried
             raise
         except Exception as e:
             registry.abandoned(run_id, _reason(e))
@@ -98,7 +98,7 @@ class Recorder:
         return handle
 
     def saw(self, handle: str, status: AppStatus) -> None:
-        """Writes down how a job is, where that is news to this Runner: who waits for one asks again and again."""
+        """Records the state of a job, unless this Runner has recorded the same state before."""
         if self._seen.get(handle) == (status.state, status.msg):
             return
         run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
@@ -108,7 +108,7 @@ class Recorder:
             self._seen[handle] = (status.state, status.msg)
 
     def forget(self, handle: str) -> None:
-        """Removes what was kept for a job that was deleted, so that it could be heard of."""
+        """Removes the cached state and the notices of a job that was deleted."""
         self._seen.pop(handle, None)
         if os.path.isdir(torchx_home("notices")):
             from torchx.runner import notices
@@ -116,11 +116,11 @@ class Recorder:
             notices.forget(handle)
 
     def settle_intents(self, find: Find, timeout_s: float = 10.0) -> None:
-        """Decides what became of submissions of anybody's of which the answer was not heard; see :mod:`.intents`.
+        """Finds out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`.
 
         Args:
-            find: the scheduler of a name and a session.
-            timeout_s: how long all schedulers together may take to answer.
+            find: returns the scheduler of a name and a session.
+            timeout_s: time limit in seconds for the answers of all schedulers.
         """
         if run_registry().intents():
             from torchx.runner.intents import settle_intents
@@ -128,16 +128,15 @@ class Recorder:
             settle_intents(run_registry(), find, timeout_s)
 
     def settle(self) -> None:
-        """Writes down what git has found out by now."""
+        """Records the state of the source code of earlier submissions."""
         sources, self._sources = self._sources, []
-        if sources:
-            for run_id, source in sources:
-                state = source.result(GIT_TIMEOUT_S)
-                run_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
+        for run_id, source in sources:
+            state = source.result(GIT_TIMEOUT_S)
+            run_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
 
 
 def run_registry() -> RunRegistry:
-    """The registry of this user's runs. The status of a job by its handle does without."""
+    """The registry of this user's runs; imported on use, because the status of a local job does not need it."""
     from torchx.runs import default_registry
 
     return default_registry()
@@ -146,18 +145,18 @@ def run_registry() -> RunRegistry:
 def _runs_tasks(backend: Scheduler[Any]) -> RunsTasks:
     from torchx.schedulers.kit.abilities import RunsTasks
 
-    assert isinstance(backend, RunsTasks), backend  # the caller has asked
+    assert isinstance(backend, RunsTasks), backend  # checked by the caller
     return backend
 
 
 def _has_macros(role: Role) -> bool:
-    """Whether there is something to check: most jobs that start often have no macros but those of ours."""
+    """Whether a role has macros to check; skips the job id, which torchx sets itself."""
     given = [value for name, value in role.env.items() if name != ENV_JOB_ID]
     return any("${" in text for text in (role.image, role.entrypoint, *role.args, *given))
 
 
 def _plan_of_notices(info: AppDryRunInfo[Any]) -> Plan | None:
-    """Who is to hear of the job; None for nobody, as in nearly all submissions."""
+    """The notices of the job; None if it has none."""
     if info._app is None or NOTIFY not in info._app.metadata:
         return None
     from torchx.runner.notices import Plan
@@ -166,7 +165,7 @@ def _plan_of_notices(info: AppDryRunInfo[Any]) -> Plan | None:
 
 
 def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitState | None = None) -> NewRun:
-    """What is known of a run before it is submitted, secrets masked.
+    """The record of a run before it is submitted, with secrets masked.
 
     Args:
         source: the state of the source code.
@@ -178,7 +177,7 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
     app = info._app
     roles = app.roles if app is not None else []
     record = appdef_to_dict(masked(app), fallback=repr) if app is not None else {}
-    info._record = record  # for backends that write it down, too
+    info._record = record  # for backends that store it, too
     return NewRun(
         scheduler=scheduler,
         session=session,
@@ -199,11 +198,11 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
 
 
 def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, CfgVal]) -> dict[str, dict[str, Any]]:
-    """Run option to ``{"value": ..., "source": ...}``, fit to be shown.
+    """Run options as ``{"value": ..., "source": ...}`` by name, with secrets masked.
 
     Args:
-        settings: values with their provenance; None when the dryrun was not the Runner's own.
-        cfg: the values alone.
+        settings: values with their sources; None if the dry run was not made by a Runner.
+        cfg: the values only.
 
     >>> masked_settings(None, {"api_key": "abc"})
     {'api_key': {'value': '********', 'source': 'code'}}
@@ -213,8 +212,8 @@ def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, Cf
     return {key: {"value": shown[key], "source": settings[key].source if settings else "code"} for key in shown}
 
 
-def tell(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: str = "") -> None:
-    """Adds to an event what it is about, if anybody listens."""
+def describe_event(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: str = "") -> None:
+    """Adds the job to an event, if events are on."""
     if not event.on:
         return
     record = event._torchx_event
@@ -230,12 +229,12 @@ def tell(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: st
 
 
 def _reason(error: Exception) -> str:
-    """What is written down of a submission that failed."""
+    """The recorded reason of a failed submission."""
     return mask_told(str(error) or type(error).__name__, sys.argv)
 
 
 def _expected_handle(app_id: str, scheduler: str, session: str) -> str:
-    """The handle that the job will have; empty where its id is not known yet."""
+    """The handle that the job will have; empty if its app id is not known yet."""
     if not app_id:
         return ""
     handle = make_app_handle(scheduler, session, app_id)
@@ -249,5 +248,5 @@ def _expected_handle(app_id: str, scheduler: str, session: str) -> str:
 def _cwd() -> str:
     try:
         return os.getcwd()
-    except FileNotFoundError:  # removed under our feet
+    except FileNotFoundError:  # the current directory was removed
         return ""

@@ -1,4 +1,4 @@
-"""Secrets of a job on its way to a scheduler: what the config files say of them, and whether it can be handed them."""
+"""Resolves the secrets of a job before it is submitted: their references, their values, and what the backend takes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ SECTION = "secrets"
 
 
 def settle(role: Role, scheduler: str, backend: Scheduler[Any], files: ConfigFiles) -> None:
-    """Puts references in place of names that ``[secrets]`` knows, and refuses those that the backend cannot take.
+    """Replaces names of secrets by their references in ``[secrets]``, and checks that the backend supports them.
 
     Raises:
-        ConfigError: what a config file says of a name is not a reference.
-        NotSupportedError: says what would work.
+        ConfigError: an entry of ``[secrets]`` is not a reference.
+        NotSupportedError: the backend does not support this kind of secret; the hint names what it supports.
     """
     for name, value in role.env.items():
         if isinstance(value, Secret):
@@ -34,32 +34,32 @@ def settle(role: Role, scheduler: str, backend: Scheduler[Any], files: ConfigFil
 
 
 def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
-    """Looks up the values of the job's secrets, so that one that is missing ends the submission before it begins.
+    """Looks up the values of the job's secrets before it is submitted, so that a missing value stops the submission.
 
     Raises:
-        ConfigError: there is no value; says why.
+        ConfigError: a value cannot be found; the message says why.
     """
     plain: dict[str, None] = {}
     for role in info._app.roles if info._app is not None else ():
         _, secret = split(role.env)
         revealed({name: value for name, value in secret.items() if is_value(value)}, info._secrets)
         plain.update((name, None) for name, value in secret.items() if not isinstance(value, Secret))
-    if plain and backend.backend != "local":  # where nothing is written down
-        _note([*plain], backend.capabilities.secrets)
+    if plain and backend.backend != "local":  # local jobs get their environment in memory
+        _warn_of_credentials([*plain], backend.capabilities.secrets)
 
 
 def learn_environment() -> None:
-    """Has the values of this process's own credentials masked, for jobs may have been given them."""
+    """Masks the values of this process's own credentials in its output: jobs may have been given them."""
     for name, value in os.environ.items():
-        if is_secret_name(name) and not value.startswith("/"):  # nor a path: SSH_AUTH_SOCK
+        if is_secret_name(name) and not value.startswith("/"):  # but no paths, such as SSH_AUTH_SOCK
             learn(value)
 
 
 def learn_roles(roles: Iterable[Role]) -> None:
-    """Has the values of a recorded job's secrets masked in what this process prints, as far as they are at hand.
+    """Masks the values of a recorded job's secrets in the output of this process, as far as they are available.
 
-    References to variables and files are followed; of a variable that is masked on record, that of this process
-    is taken. No command is run.
+    References to variables and files are resolved; references to commands are not. For a variable that is masked on
+    record, the value in this environment is used.
     """
     for role in roles:
         for name, value in role.env.items():
@@ -69,22 +69,26 @@ def learn_roles(roles: Iterable[Role]) -> None:
                 elif value == MASK:
                     learn(os.environ.get(name, ""))
             except ConfigError:
-                continue  # it is not here
+                continue  # the value is not available here
 
 
-def _note(names: list[str], taken: tuple[str, ...]) -> None:
-    """Says what becomes of variables that have the names of credentials and were not given as secrets."""
+def _warn_of_credentials(names: list[str], kinds: tuple[str, ...]) -> None:
+    """Warns about plain variables that are named like credentials.
+
+    Args:
+        kinds: the kinds of secrets that the backend supports.
+    """
     listed = ", ".join(f"`{name}`" for name in names)
-    if "value" in taken:
+    if "value" in kinds:
         what = "a secret" if len(names) == 1 else "secrets"
         logger("torchx").warning("handed over as %s, by the name: %s", what, listed)
     else:
-        safer = "; `--secret NAME=aws-sm:ARN` would be safer" if "aws-sm" in taken else ""
-        logger("torchx").warning("whoever may look at the job can read: %s%s", listed, safer)
+        safer = "; `--secret NAME=aws-sm:ARN` would be safer" if "aws-sm" in kinds else ""
+        logger("torchx").warning("anybody who can view the job can read: %s%s", listed, safer)
 
 
 def configured(secret: Secret, files: ConfigFiles) -> Secret:
-    """The reference that ``[secrets]`` has for a name; by default the variable of that name."""
+    """The reference for a name in ``[secrets]``; by default the environment variable of that name."""
     if secret.kind:
         return secret
     entry = files.section(SECTION, active_profile()).get(secret)

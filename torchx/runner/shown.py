@@ -1,4 +1,4 @@
-"""What pages show of runs, whoever draws them: ``torchx top``, ``torchx ui``, and the verbs that print tables."""
+"""Rows, timelines and usage tables of runs, for ``torchx top``, ``torchx ui`` and commands that print tables."""
 
 from __future__ import annotations
 
@@ -14,18 +14,17 @@ from torchx.util.strings import size_text, sparkline
 
 Row = dict[str, Any]
 
-
 __all__ = ["USAGE", "replica_metrics", "run_row", "timeline", "usage_rows", "usage_table"]
 
 USAGE = ("REPLICA", "CPU", "MEMORY", "PEAK", "LIMIT", "GPU", "GPU MEMORY")
-_LONGEST, _SHORTEST = 24, 4  # of a line of bars
-_ALIKE = 0.01  # of the whole time: replicas of a gang begin and end together, but not in the same instant
+_LONGEST, _SHORTEST = 24, 4  # lengths of a sparkline
+_TOLERANCE = 0.01  # of the whole time: replicas of a gang do not begin and end at exactly the same time
 
 
 def run_row(run: Run) -> Row:
-    """A run as a line of a list; what it lacks is None or empty.
+    """A run as a row of a list; missing values are None or empty.
 
-    ``created`` and ``ended`` are Unix times in seconds; ``tasks`` says how far a sweep is, as the poller has seen it.
+    ``created`` and ``ended`` are Unix times in seconds; ``tasks`` is the progress of a sweep, as recorded by a poller.
     """
     msg = "" if run.msg == "<NONE>" else run.msg
     return {
@@ -35,14 +34,14 @@ def run_row(run: Run) -> Row:
     }
 
 
-# -- when what happened ----------------------------------------------------------------------------
+# -- the timeline ----------------------------------------------------------------------------------
 
 
 def timeline(status: AppStatus, launched: float | None) -> dict[str, Any]:
-    """Attempts and replicas as bars: ``from`` and ``to`` of all, and the ``bars``, each with a name, a state, a text.
+    """Attempts and replicas as bars: the range ``from``, ``to``, and the ``bars``, each with a name, state and text.
 
-    Times are Unix times in seconds; ``to`` is None of what goes on. Replicas next to each other that are in the same
-    state, and began and ended together, are one bar, ``trainer/0-7``.
+    Times are Unix times in seconds; ``to`` is None if the job or replica still runs. Adjacent replicas in the same
+    state that began and ended together are merged into one bar, ``trainer/0-7``.
     """
     bars: list[dict[str, Any]] = []
     for i, attempt in enumerate(status.attempts, 1):
@@ -60,18 +59,18 @@ def timeline(status: AppStatus, launched: float | None) -> dict[str, Any]:
     ends = [bar["to"] for bar in bars]
     end = max([*filter(None, ends), *(bar["from"] for bar in bars)], default=begin)
     over = status.is_terminal()
-    near = ((end if over else time.time()) - begin) * _ALIKE
-    return {"from": begin, "to": end if over else None, "bars": _together(bars, near)}
+    tolerance_s = ((end if over else time.time()) - begin) * _TOLERANCE
+    return {"from": begin, "to": end if over else None, "bars": _merged(bars, tolerance_s)}
 
 
 def _bar(name: str, begin: float | None, end: float | None, state: str, text: str) -> dict[str, Any]:
     return {"name": name, "from": begin, "to": end, "state": state, "text": text}
 
 
-def _together(bars: Iterable[dict[str, Any]], near: float) -> list[dict[str, Any]]:
+def _merged(bars: Iterable[dict[str, Any]], tolerance_s: float) -> list[dict[str, Any]]:
     groups: list[list[dict[str, Any]]] = []
     for bar in bars:
-        if groups and _alike(groups[-1][0], bar, near):
+        if groups and _is_alike(groups[-1][0], bar, tolerance_s):
             groups[-1].append(bar)
         else:
             groups.append([bar])
@@ -87,21 +86,21 @@ def _together(bars: Iterable[dict[str, Any]], near: float) -> list[dict[str, Any
     ]
 
 
-def _alike(first: dict[str, Any], bar: dict[str, Any], near: float) -> bool:
+def _is_alike(first: dict[str, Any], bar: dict[str, Any], tolerance_s: float) -> bool:
     role, slash, _ = bar["name"].rpartition("/")
     if not slash or (role, bar["state"]) != (first["name"].rpartition("/")[0], first["state"]):
         return False
     pairs = [(first[key], bar[key]) for key in ("from", "to")]
-    return all(a is b if a is None or b is None else abs(a - b) <= near for a, b in pairs)
+    return all(a is b if a is None or b is None else abs(a - b) <= tolerance_s for a, b in pairs)
 
 
-# -- what it uses ----------------------------------------------------------------------------------
+# -- usage -----------------------------------------------------------------------------------------
 
 
 def replica_metrics(
     found: Iterable[ReplicaMetrics], seen: Mapping[tuple[str, int], ReplicaMetrics]
 ) -> dict[tuple[str, int], ReplicaMetrics]:
-    """What was found by role and number. Of a scheduler that knows this moment alone, what was seen before is kept."""
+    """Usage by role and number. If a scheduler reports only the current sample, those in ``seen`` are kept, too."""
     now = {}
     for one in found:
         before = seen.get((one.role, one.replica))
@@ -112,10 +111,11 @@ def replica_metrics(
 
 
 def usage_table(found: Sequence[ReplicaMetrics], room: int, *, over: bool) -> list[list[str]]:
-    """A line for each replica below headings, in so many columns, two between cells: with bars where there is room.
+    """A row of cells for each replica, below the headings, with sparklines if there is room.
 
     Args:
-        over: the job has ended: an average is shown instead of what is used now.
+        room: width of the table in characters, with two between cells.
+        over: the job has ended: show the average instead of the current usage.
     """
     gpus = any(sample.gpus for one in found for sample in one.samples)
     count = len(USAGE) if gpus else 5
@@ -126,12 +126,12 @@ def usage_table(found: Sequence[ReplicaMetrics], room: int, *, over: bool) -> li
 
 
 def usage_rows(found: Sequence[ReplicaMetrics], bars: int, *, over: bool) -> list[list[str]]:
-    """The headings, and the cells of each replica, with lines of so many bars."""
+    """The headings, and the cells of each replica, with sparklines of the length ``bars``."""
     return [list(USAGE), *(_usage(one, bars, over=over) for one in found)]
 
 
 def _usage(one: ReplicaMetrics, bars: int, *, over: bool) -> list[str]:
-    """The cells of a replica: as it is now, or on average once the job is over."""
+    """The cells of a replica: its current usage, or the average once the job has ended."""
     name = f"{one.role}/{one.replica}"
     attempts = one.summary()
     if not attempts:

@@ -1,4 +1,4 @@
-"""A fault that is made to happen to a job: whose job it is, whether it runs, and whom of it the fault hits."""
+"""Prepares the injection of a fault into a job: checks the owner and the state, and selects the replica."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plan(runner: RunnerVerbs, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None) -> Simulation:
-    """What would be done; nothing is done before ``make`` of the answer is called. See :meth:`RunnerVerbs.simulate`."""
+    """Implements :meth:`RunnerVerbs.simulate`; nothing happens before ``make`` of the result is called."""
     if fault not in FAULTS:
         raise ConfigError(
             f"there is no fault `{fault}`", hint=did_you_mean(fault, FAULTS) or f"the faults are: {', '.join(FAULTS)}"
@@ -46,7 +46,7 @@ def plan(runner: RunnerVerbs, reference: str, fault: str, chosen: Sequence[tuple
 
 
 def what_follows(run: Run, fault: str) -> str:
-    """What becomes of a job after a fault, in a sentence without full stop."""
+    """What will happen to a job after a fault, as a clause for the user."""
     metadata = run.app.get("metadata") or {}
     if fault == "hang":
         limit = metadata.get(TIMEOUT)

@@ -1,4 +1,4 @@
-"""Replicas as hosts of OpenSSH: entries of ``~/.ssh/config`` whose connections go through ``torchx exec``."""
+"""Replicas as OpenSSH hosts: entries for ``~/.ssh/config`` that connect through ``torchx exec``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Host {name}
 
 
 def host_names(app_id: str, replicas: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """What each replica of a job is called as a host; the role is in the name where there are several.
+    """The host name of each replica of a job; it contains the role if there are several.
 
     >>> host_names("train-x1", [("trainer", 0)]), host_names("ns:a", [("a", 0), ("b c", 1)])
     ({('trainer', 0): 'torchx-train-x1-0'}, {('a', 0): 'torchx-ns-a-a-0', ('b c', 1): 'torchx-ns-a-b-c-1'})
@@ -39,8 +39,8 @@ def entry(handle: str, replica: tuple[str, int], *, name: str, user: str, keys: 
     """The entry for one replica.
 
     Args:
-        name: of the host.
-        user: who one is in the replica.
+        name: the host name.
+        user: the user inside the replica.
         keys: public keys that may log in.
     """
     home = os.environ.get("TORCHX_HOME")
@@ -48,19 +48,19 @@ def entry(handle: str, replica: tuple[str, int], *, name: str, user: str, keys: 
     torchx += [quote(sys.executable), "-m torchx"]
     script = read_script(__file__, "sshd.sh")
     words = ["sh", "-c", script, "sh", keys]
-    # ssh expands % and reads the value as one line, which it gives to a shell.
+    # ssh expands % in the value, and passes it as one line to a shell.
     proxy = " ".join([*torchx, "exec", quote(f"{handle}/{replica[0]}/{replica[1]}"), "--", *map(_on_one_line, words)])
     return _ENTRY.format(name=name, user=user, proxy=proxy.replace("%", "%%"))
 
 
 def public_keys(folder: str = "~/.ssh") -> str:
-    """The user's own public keys, of the agent and of files.
+    """The user's public keys, from the SSH agent and from files.
 
     Raises:
-        ConfigError: there are none.
+        ConfigError: the user has no key.
     """
     found: dict[str, None] = {}
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # no agent
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # there is no agent
         listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, check=False, timeout=10)
         found.update(dict.fromkeys(listed.stdout.splitlines() if listed.returncode == 0 else ()))
     path = os.path.expanduser(folder)
@@ -74,7 +74,7 @@ def public_keys(folder: str = "~/.ssh") -> str:
 
 
 def _on_one_line(word: str) -> str:
-    r"""A word for ``sh`` without line ends in it.
+    r"""Quotes a word for ``sh`` without newlines in the result.
 
     >>> print(_on_one_line("plain"), _on_one_line("a\nb"))
     plain "$(printf %b 'a\0012b')"

@@ -1,4 +1,4 @@
-"""Sweeps: one job submitted many times with different values, and its tasks as jobs of their own."""
+"""Sweeps: one job that runs many times with different values, each time as a task with an app handle of its own."""
 
 from __future__ import annotations
 
@@ -26,18 +26,15 @@ if TYPE_CHECKING:
     from torchx.tracker.api import TrackerBase
 
 
-SWEEP = "sweep-"
-"""How the app ids of paced sweeps begin, and those of Slurm's."""
-
 _SHELLS = ("sh", "bash", "dash", "zsh")
-_LOOKED_INTO = 10  # failed tasks of an exit code
+_MOST_DESCRIBED = 10  # failed tasks per exit code
 _MOST_CODES = 8
 _AGAIN = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
-_OURS = (ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH)  # what a dry run says anew
+_OURS = (ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH)  # set anew by each dry run
 
 
 def check(tasks: TaskList) -> None:
-    """Refuses a sweep that cannot be submitted, whatever the job is. See :meth:`RunnerVerbs.check_sweep`."""
+    """Validates the tasks of a sweep, independent of the job. See :meth:`RunnerVerbs.check_sweep`."""
     if not tasks.points:
         raise SpecError("the sweep has no tasks", hint="give each name a value, for example `--grid lr=1e-4,3e-4`")
     for k, point in enumerate(tasks.points):
@@ -63,11 +60,11 @@ def _is_word(value: str) -> bool:
 
 
 def check_job(app: AppDef | None, tasks: TaskList) -> None:
-    """Refuses a job that cannot be the task of a sweep.
+    """Checks that a job can run as a sweep.
 
     Raises:
         SpecError: a placeholder has no value.
-        NotSupportedError: it is to start after another one.
+        NotSupportedError: the job depends on another job.
     """
     if app is None:
         return
@@ -78,28 +75,24 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
 
 
 def submit(runner: RunnerVerbs, info: AppDryRunInfo[Any], tasks: TaskList, *, typed: bool = False) -> str:
-    """Submits what nobody else holds; when it is refused, what was made for the job alone is removed.
+    """Submits a sweep; if it is rejected, discards the request, which only this call uses.
 
     Args:
-        typed: the placeholders are a person's: the component that quoted them has not seen what stands in their place.
+        typed: the user typed the placeholders: a component may have put quotes around them without knowing the values.
     """
     try:
         if typed and info._app is not None:
             _check_quotes(info._app, tasks)
         return runner.schedule_sweep(info, tasks)
     except TransientError:
-        raise  # there may be a job all the same
+        raise  # the job may exist nevertheless
     except Exception:
         runner.discard(info)
         raise
 
 
 def _check_quotes(app: AppDef, tasks: TaskList) -> None:
-    """Refuses a value with a quotation mark where it would end a word of the shell that a component has quoted.
-
-    Raises:
-        SpecError: there is one.
-    """
+    """Raises SpecError for a value with a single quote whose placeholder is within single quotes in a shell command."""
     quoted: set[str] = set()
     for role in app.roles:
         if os.path.basename(role.entrypoint) in _SHELLS and role.args[:1] == ["-c"]:
@@ -117,7 +110,7 @@ def _check_quotes(app: AppDef, tasks: TaskList) -> None:
 
 
 def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList) -> Scheduler[Any]:
-    """Who submits the sweep: ``backend`` at once, or else a pacer, as single jobs."""
+    """The scheduler that submits the sweep: ``backend`` as a job array, or else a pacer as single jobs."""
     if isinstance(backend, RunsTasks):
         try:
             backend.check_tasks(info, tasks)
@@ -129,20 +122,20 @@ def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList
         why = f"torchx makes no job arrays on `{info._scheduler}`"
     from torchx.runner.paced.sweeps import PacedSweeps
 
-    made = PacedSweeps(backend)
-    if made.is_cluster():  # where it makes a difference that this machine goes on
+    paced = PacedSweeps(backend)
+    if paced.is_cluster():  # the sweep depends on this machine, although its jobs do not
         logger("torchx").warning("the tasks are single jobs, which this machine submits as there is room: %s", why)
-    return made
+    return paced
 
 
 @dataclass(frozen=True, kw_only=True)
 class FailureGroup:
-    """Tasks of a sweep that failed alike.
+    """Tasks of a sweep that failed for the same cause.
 
     Attributes:
         kind: class of the cause, see :data:`torchx.schedulers.failures.classes.CLASSES`.
-        cause: what one of them said.
-        tasks: their numbers.
+        cause: the message of one of the tasks.
+        tasks: numbers of the tasks.
     """
 
     kind: str
@@ -151,28 +144,28 @@ class FailureGroup:
 
 
 def failures(backend: Scheduler[Any], app_id: str, table: TaskTable) -> list[FailureGroup]:
-    """The tasks that failed, by cause.
+    """Groups the failed tasks by cause.
 
-    Of each exit code some are looked into; the others count as these, if they agree.
+    Only some tasks per exit code are described; if these have the same cause, the others are counted with them.
     """
     by_code: dict[int | None, list[int]] = {}
     for k in table.failed():
         by_code.setdefault(table.exit_codes[k], []).append(k)
     found: dict[tuple[str, str], FailureGroup] = {}
     for code, tasks in list(by_code.items())[:_MOST_CODES]:
-        looked = tasks[:_LOOKED_INTO]
-        answers = backend.describe_tasks(app_id, looked) if isinstance(backend, RunsTasks) else None
-        alike: set[tuple[str, str]] = set()
-        for k, answer in zip(looked, answers or (), strict=False):
+        chosen = tasks[:_MOST_DESCRIBED]
+        answers = backend.describe_tasks(app_id, chosen) if isinstance(backend, RunsTasks) else None
+        causes: set[tuple[str, str]] = set()
+        for k, answer in zip(chosen, answers or (), strict=False):
             failure = parse_failure(answer.structured_error_msg)
             kind = failure.kind if failure is not None else ""
             cause = failure.summary() if failure is not None else answer.msg
             key = (kind, re.sub(r"\d+(\.\d+)?", "#", cause))
-            alike.add(key)
+            causes.add(key)
             found.setdefault(key, FailureGroup(kind=kind or "unknown", cause=cause, tasks=[])).tasks.append(k)
-        rest = tasks[len(looked) :]
-        if len(alike) == 1:
-            found[alike.pop()].tasks.extend(rest)
+        rest = tasks[len(chosen) :]
+        if len(causes) == 1:
+            found[causes.pop()].tasks.extend(rest)
         elif rest:
             cause = f"exit code {code}, not looked into"
             found.setdefault(("", cause), FailureGroup(kind="unknown", cause=cause, tasks=[])).tasks.extend(rest)
@@ -181,12 +174,12 @@ def failures(backend: Scheduler[Any], app_id: str, table: TaskTable) -> list[Fai
 
 @dataclass(frozen=True, kw_only=True)
 class SweepResults:
-    """One entry a task in each list.
+    """The values and results of the tasks of a sweep.
 
     Attributes:
-        names: of the values that the tasks differ in.
-        points: for each task its values, in the order of ``names``.
-        metadata: for each task what it wrote to the tracker; empty where it wrote nothing.
+        names: names of the values in which the tasks differ.
+        points: the values of each task, in the order of ``names``.
+        metadata: what each task wrote to the tracker; empty if it wrote nothing.
     """
 
     names: Sequence[str]
@@ -194,7 +187,7 @@ class SweepResults:
     metadata: Sequence[Mapping[str, object]]
 
     def columns(self) -> list[str]:
-        """The names of what tasks wrote, in order of appearance, but for those of values that they were given.
+        """The names of the metadata, in order of appearance, without those that are in ``names``.
 
         >>> SweepResults(names=["lr"], points=[["1e-1"]], metadata=[{"lr": 0.1, "loss": 2.5}]).columns()
         ['loss']
@@ -203,7 +196,7 @@ class SweepResults:
 
 
 def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
-    """Reads what the tasks of a sweep wrote; None of a job that is not a sweep on record."""
+    """Reads what the tasks of a sweep wrote to a tracker; None if the job is not a sweep on record."""
     registry = default_registry()
     tasks = registry.tasks(registry.get(handle))
     if tasks is None:
@@ -215,7 +208,7 @@ def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
 def again(
     run: Run, tasks: TaskList, table: TaskTable, max_parallel: int | None
 ) -> tuple[AppDef, dict[str, Any], TaskList]:
-    """The job, its run options and the tasks of a new sweep. See :meth:`RunnerVerbs.retry_sweep`."""
+    """The job, its run options and the tasks of a sweep that retries ``run``. See :meth:`RunnerVerbs.retry_sweep`."""
     from torchx.runner.capsule.masks import fill
 
     wanted = [k for k, state in enumerate(table.states) if state in _AGAIN]
@@ -229,7 +222,7 @@ def again(
     for role in app.roles:
         role.env = {name: value for name, value in role.env.items() if name not in _OURS}
         if run.tags.get(f"image.{role.name}") != role.image:
-            role.workspace = None  # the code was patched into the image
+            role.workspace = None  # the code is in the image
     fill(app, load_files(), None)
     cfg = {name: setting["value"] for name, setting in run.cfg.items() if setting["source"] != "default"}
     parallel = tasks.max_parallel if max_parallel is None else max_parallel
@@ -237,8 +230,8 @@ def again(
     return app, cfg, TaskList(names=tasks.names, points=points, max_parallel=parallel)
 
 
-def asked(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:
-    """Whom to ask about a job, and for what: ``backend``, unless this is a paced sweep, or a task."""
+def resolve_backend(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:
+    """The scheduler and the app id to query for a job: ``backend``, or a view of it for a paced sweep or a task."""
     sweep, _, number = app_id.rpartition("/")
     if not (sweep and number.isdigit()):
         return (_paced(backend) if is_paced(app_id) else backend), app_id
@@ -251,15 +244,15 @@ def asked(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:
 
 
 def describe_many(backend: Scheduler[Any], app_ids: Sequence[str]) -> dict[str, DescribeAppResponse | None]:
-    """What becomes of many jobs, sweeps among them; ``backend`` is asked once."""
-    paced = {app_id for app_id in app_ids if app_id.startswith(SWEEP) and is_paced(app_id)}
+    """Describes many jobs, among them sweeps; ``backend`` is queried once."""
+    paced = {app_id for app_id in app_ids if is_paced(app_id)}
     rest = [app_id for app_id in app_ids if app_id not in paced]
     found = backend.describe_many(rest) if rest else {}
     return {**found, **{app_id: _paced(backend).describe(app_id) for app_id in paced}} if paced else found
 
 
 def is_paced(app_id: str) -> bool:
-    """Whether this is a sweep whose tasks are submitted one by one, from this machine."""
+    """Whether this is a sweep whose tasks this machine submits as single jobs."""
     from torchx.runner.paced.tasks import folder_of
 
     return bool(folder_of(app_id))

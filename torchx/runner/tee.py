@@ -1,4 +1,4 @@
-"""Copies the logs of a whole job into a file while the caller goes on."""
+"""Copies the logs of a job to a file in a background thread."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     import threading
 
     class Tee(threading.Thread):
-        """A thread that copies logs, and the exception that ended it, or None."""
+        """A thread that copies logs; ``error`` is the exception that ended it, or None."""
 
         error: BaseException | None
 
 
 RESET = "\033[0m"
-# Bright enough on dark and light grounds, and distinct side by side. Red and green stay free for failed and done.
+# Readable on dark and light backgrounds, and easy to tell apart. Red and green are reserved for failed and succeeded.
 COLORS = ("\033[36m", "\033[35m", "\033[34m", "\033[33m", "\033[96m", "\033[95m", "\033[94m", "\033[93m")
 
 
 def replica_formats(replicas: Iterable[tuple[str, int]], *, color: bool = False) -> dict[tuple[str, int], LineFormat]:
-    """The prefix of each replica of a job, ``role/0``; its colour depends on its place in the job alone.
+    """The line prefix of each replica of a job, ``role/0``; its colour depends only on its position in the job.
 
     >>> replica_formats([("trainer", 0)])["trainer", 0].chunk(b"loss: 1\\n")
     b'trainer/0 loss: 1\\n'
@@ -50,20 +50,20 @@ def tee_logs(  # noqa: PLR0917  # public signature
     streams: Any = None,
     colorize: bool = False,
 ) -> Tee:
-    """Starts a thread that copies the lines of all replicas of a job to ``dst``, each under its replica's name.
+    """Starts a thread that copies the log lines of all replicas of a job to ``dst``, prefixed with the replica's name.
 
     Args:
-        dst: where to.
-        app_handle: of the job.
+        dst: the file to write to.
+        app_handle: app handle of the job.
         regex: only lines that match this regular expression.
-        runner: the :class:`~torchx.runner.Runner` to ask.
-        should_tail: until the job has ended, instead of what there is now.
-        streams: which output; the scheduler's usual one when None.
-        colorize: colour the names.
+        runner: the :class:`~torchx.runner.Runner` to use.
+        should_tail: follow the logs until the job ends; otherwise copy only the existing lines.
+        streams: stdout, stderr or both combined; None: the scheduler's default.
+        colorize: colour the prefixes.
 
     Returns:
-        The thread, started. It ends with the logs: join it to see them all. Its attribute ``error`` is the
-        exception that ended it, or None.
+        The running thread. Join it to wait for all lines. Its attribute ``error`` is the exception that ended it, or
+        None.
     """
     import threading
 
@@ -91,19 +91,19 @@ def tee_logs(  # noqa: PLR0917  # public signature
 
 
 def live_on(file: TextIO, query: LogQuery, replicas: Sequence[tuple[str, int]]) -> LogQuery:
-    """A query that shows a progress bar as it grows, where one replica is followed on a terminal."""
+    """Makes a query show incomplete lines, such as progress bars, if one replica is followed on a terminal."""
     live = query.follow and query.regex is None and len(replicas) == 1 and is_tty(file)
     return LogQuery(**{**vars(query), "live": live})
 
 
 def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, most_s: float = 5.0) -> Any:
-    """Waits while a job is queued. Returns its status once it runs, is over or gone; None when nobody knows it.
+    """Waits while a job is queued. Returns its status once it runs, has ended or is gone; None for an unknown job.
 
     Args:
-        first_s, most_s: the pause after the first question, and the longest; each pause is twice the one before.
+        first_s, most_s: the first and the longest pause between two polls; each pause is twice the previous one.
 
     Raises:
-        BackendError: its scheduler cannot be asked, for ten minutes where that may pass.
+        BackendError: its scheduler cannot be queried; transient failures are retried for ten minutes.
     """
     waiter = Waiter()
     pause = first_s
@@ -121,14 +121,14 @@ def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, m
 def log_openers(
     runner: Any, app_handle: str, replicas: Sequence[tuple[str, int]], query: LogQuery
 ) -> list[Callable[[], Iterable[str]]]:
-    """For each replica, in order, what opens its lines, those that the query wants: its ``last`` is honoured here.
+    """For each replica, in order, a function that opens the lines that match the query; implements ``query.last``.
 
-    The scheduler is asked about the job once for all of them.
+    The scheduler is queried once for all replicas.
     """
     opened = runner.open_logs(app_handle, replicas, query)
     last = query.last
     if last is None:
-        return [partial(_the_same, lines) for lines in opened]
+        return [partial(_unchanged, lines) for lines in opened]
     now = opened
     if query.follow and not all(isinstance(lines, FindsLastLines) for lines in opened):
         now = runner.open_logs(app_handle, replicas, LogQuery(**{**vars(query), "follow": False}))
@@ -138,16 +138,16 @@ def log_openers(
     ]
 
 
-def _the_same(lines: Iterable[str]) -> Iterable[str]:
-    """Not an iterator of them: who copies whole pieces asks the source itself."""
+def _unchanged(lines: Iterable[str]) -> Iterable[str]:
+    """Returns the source itself, not an iterator: it may also offer whole chunks, see ``copy_together``."""
     return lines
 
 
 def _last_lines(lines: Any, count: int, now: Iterable[str] | None) -> Iterable[str]:
-    """The last lines, and those that follow; a source that can find its own end is asked to.
+    """The last ``count`` lines and those that follow; uses :class:`FindsLastLines` if the source implements it.
 
     Args:
-        now: what there is already, of a source that goes on; None of one that does not.
+        now: the existing lines, if the source follows the log; None: it does not follow.
     """
     if isinstance(lines, FindsLastLines):
         return lines.last(count)

@@ -1,4 +1,4 @@
-"""Which trackers the config files name, and how a job's code finds them."""
+"""Reads the configured trackers, and passes them to a job through its environment."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _CONFIG_HINT = "name one in `.torchxconfig`: section `[torchx:tracker]`, for exa
 
 
 def get_configured_trackers(files: ConfigFiles | None = None) -> dict[str, str | None]:
-    """The trackers that ``TORCHX_TRACKERS`` or else section ``[torchx:tracker]`` of the config files names, each with
-    its config or None.
+    """Returns the configured trackers by name, each with its config or None.
 
-    In the files, the config is ``config`` of section ``[tracker:NAME]``, else the value beside the name.
+    ``TORCHX_TRACKERS`` names them, or else section ``[torchx:tracker]`` of the config files. In files, the config of
+    a tracker is ``config`` in section ``[tracker:NAME]``, or else the value of its key.
 
     Args:
-        files: what :func:`torchx.config.load_files` has just returned; None: those in force.
+        files: the result of :func:`torchx.config.load_files`, if the caller has it.
     """
     if os.environ.get(ENV_TRACKERS):
         from torchx.tracker.api import trackers_in_environ
@@ -43,7 +43,7 @@ def get_configured_trackers(files: ConfigFiles | None = None) -> dict[str, str |
 
 
 def tracker_environment(trackers: Mapping[str, str | None]) -> dict[str, str]:
-    """The variables by which a job's code finds the trackers: names, and the config of each."""
+    """The environment variables that pass the trackers to a job: their names, and the config of each."""
     if not trackers:
         return {}
     from torchx.tracker.api import tracker_config_env_var_name
@@ -56,14 +56,14 @@ def tracker_environment(trackers: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def choose_tracker(wanted: str | None = None) -> tuple[str, TrackerBase]:
-    """Name and tracker, from the config files, else from the variables that a job has.
+    """Returns a tracker and its name, from the config files or else from the environment of a job.
 
     Args:
-        wanted: its name; None: the first that is configured.
+        wanted: name of the tracker; None: the first one that is configured.
 
     Raises:
-        ConfigError: none is configured.
-        NotFoundError: none of that name is.
+        ConfigError: no tracker is configured.
+        NotFoundError: no tracker of that name is configured.
     """
     from torchx.tracker.api import make_tracker, trackers_in_environ
 

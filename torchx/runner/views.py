@@ -1,4 +1,4 @@
-"""A backend that answers for something else than its jobs: for a task of a sweep, or for paced sweeps."""
+"""Views of a backend that present tasks of a sweep, or paced sweeps, as jobs."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ _Replicas = list[tuple[str, int]]
 
 
 class View(Scheduler["Mapping[str, Any]"]):
-    """A backend as who looks after something else than its jobs sees it.
-
-    Args:
-        backend: submits and lists as ever.
-    """
+    """A scheduler that presents something else as jobs; submitting and listing are passed on to ``backend``."""
 
     def __init__(self, backend: Scheduler[Any]) -> None:
         super().__init__(backend.backend, backend.session_name)
@@ -28,7 +24,7 @@ class View(Scheduler["Mapping[str, Any]"]):
         self._scheduler = backend
 
     def job_of(self, app_id: str, replica: tuple[str, int]) -> tuple[Scheduler[Any], str, tuple[str, int]]:
-        """Where a replica that is called so here is to be found: a scheduler, its job, and what it is called there.
+        """Maps a replica of this view to the scheduler, app id and replica where it really runs.
 
         Raises:
             NotFoundError: its task has not been submitted.
@@ -46,10 +42,10 @@ class View(Scheduler["Mapping[str, Any]"]):
 
 
 class TaskOf(View):
-    """The scheduler of one task of a sweep, to which it is a job like any other."""
+    """Presents one task of a sweep as a job."""
 
     def __init__(self, backend: RunsTasks, sweep: str, number: int) -> None:
-        assert isinstance(backend, Scheduler)  # only those run tasks
+        assert isinstance(backend, Scheduler)  # RunsTasks is a mixin of schedulers
         super().__init__(backend)
         self.wait_hint = backend.wait_hint
         self._of: RunsTasks = backend
