@@ -70,7 +70,7 @@ def test_a_terminal_has_lines_of_bars(torchx: Call, project: Path) -> None:
     _job(torchx, script="sleep 600")
     child = spawn(project, "metrics", "-w", "@last")
     child.expect(r"sh/0 +4\.0 of 4 ▄█ +3 GiB ▃█ +3 GiB +8 GiB +100 % ▄█ +2 GiB of 4 GiB")
-    child.expect("live · Ctrl-C leaves the job alone")
+    child.expect("live · Ctrl-C stops, the job continues")
     child.sendintr()
     child.expect(pexpect.EOF)
     child.wait()

@@ -87,7 +87,7 @@ def test_a_file_with_a_grid(tmp_path: Path) -> None:
         ("p.csv", "a,b\n1,2\n3\n", "line 3 of .* has 1 value, and its first line 2 names"),
         ("p.csv", 'a,b\n1,2\n"3,4\n', "row that begins in line 3 of .* is not valid CSV"),
         ("p.csv", 'a,b\n1,2\n3,"4\n5,6\n', "row that begins in line 3 of .* is not valid CSV"),
-        ("p.csv", "a,a\n1,2\n", "line 1 of .* stands there twice"),
+        ("p.csv", "a,a\n1,2\n", "line 1 of .* duplicate name `a`"),
         ("p.csv", "1,b\n1,2\n", "line 1 of .*`1` is not a name"),
         ("p.csv", "a,b\n", "has no rows"),
         ("p.csv", "", "has no rows"),
@@ -95,7 +95,7 @@ def test_a_file_with_a_grid(tmp_path: Path) -> None:
         ("p.jsonl", '{"a": 1}\n[1]\n', "line 2 of .* is not an object"),
         ("p.jsonl", '{"a": 1}\n{"b": 1}\n', "line 2 of .*`a` is not in all rows"),
         ("p.jsonl", '{"a": null}\n', "line 1 of .* is null"),
-        ("p.txt", "a\n1\n", "what it is cannot be seen"),
+        ("p.txt", "a\n1\n", "unknown file format"),
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:

@@ -98,7 +98,7 @@ def test_wait_in_a_terminal(torchx: Call, project: Path) -> None:
     torchx("run", "utils.sh", "sleep", "600")
     child = spawn(project, "wait", "@last", "@echo")
     child.expect("SUCCEEDED")
-    child.expect("1 of 2 ended · .* · Ctrl-C leaves the jobs alone")
+    child.expect("1 of 2 ended · .* · Ctrl-C stops waiting, the jobs continue")
     child.sendintr()
     child.expect(pexpect.EOF)
     child.wait()

@@ -182,7 +182,7 @@ def test_ctrl_c_detaches(torchx: Call, project: Path) -> None:
     child = spawn(project, "run", "utils.sh", "--", "echo up; while [ ! -e go ]; do sleep 0.05; done")
     child.expect("sh/0.* up")
     child.sendintr()
-    child.expect("detached, the job goes on · torchx log -f sh-[a-z0-9]+ · torchx cancel sh-")
+    child.expect("detached, the job continues · torchx log -f sh-[a-z0-9]+ · torchx cancel sh-")
     assert _end(child) == 130
     assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
     (project / "go").touch()

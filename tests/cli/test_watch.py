@@ -43,7 +43,7 @@ def test_for_programs(torchx: Call, project: Path) -> None:
 def test_all_runs_in_a_terminal(torchx: Call, project: Path) -> None:
     """Runs that come are seen, with a clock; Ctrl-C ends the watch and no job."""
     child = spawn(project, "watch")
-    child.expect("changes of all runs, as they are seen; Ctrl-C ends this, the jobs go on")
+    child.expect("watching all runs; Ctrl-C stops, the jobs continue")
     handle = torchx("run", "utils.sh", "sleep", "600").out.strip()
     child.expect(rf"\d\d:\d\d:\d\d.*{handle}.*RUNNING")
     child.sendintr()
@@ -100,7 +100,7 @@ def test_a_live_page(torchx: Call, project: Path) -> None:
     """The page is written again in place, each time in one piece; in the end it stands there once, and the cursor is back."""
     torchx("run", "utils.sh", "--", "touch up; while [ ! -e go ]; do sleep 0.05; done; exit 3")
     child = spawn(project, "status", "-w", "--exit-code", "@last")
-    child.expect(r"app: .*\r\n.*RUNNING.*live · Ctrl-C leaves the job alone\x1b\[0m\x1b\[K\x1b\[J")
+    child.expect(r"app: .*\r\n.*RUNNING.*live · Ctrl-C stops, the job continues\x1b\[0m\x1b\[K\x1b\[J")
     seen = child.before + child.after
     (project / "go").touch()
     child.expect(pexpect.EOF)

@@ -1,4 +1,4 @@
-"""``torchx wait``: until jobs have ended."""
+"""``torchx wait``: wait until jobs have ended."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ _TICK_S = 1.0
 
 
 class CmdWait(RunnerCommand):
-    """until jobs have ended; the exit code says whether they succeeded"""
+    """wait until jobs have ended; exit 0 if all succeeded"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
-        add("--any", action="store_true", help="until one of them has ended; its exit code is ours")
-        add("--timeout", type=_seconds, metavar="TIME", help="for at most so long: `90`, `90s`, `10m`, `2h`")
+        add("--any", action="store_true", help="wait until one of them has ended, and exit with its result")
+        add("--timeout", type=_seconds, metavar="TIME", help="wait at most this long: `90`, `90s`, `10m`, `2h`")
         add("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Prints handle and state of each job as it ends.
+        """Prints handle and state of each job when it ends.
 
-        The exit code is 0 when all have succeeded, 124 when the time was up first, and else that of the first failure.
+        Exits with 0 when all have succeeded, with 124 on a timeout, and otherwise with the code of the first failure.
         """
         handles = resolve_all(runner, args.app_handle)
         ended: dict[str, AppStatus] = {}
@@ -60,7 +60,7 @@ def _wait(
     timeout_s: float | None,
     quiet: bool,
 ) -> bool:
-    """Puts the status of each job into ``ended`` as it ends; False when the time is up."""
+    """Adds the status of each job to ``ended`` when it ends; returns False on a timeout."""
     began = time.monotonic()
     shows = is_tty(sys.stderr)
 
@@ -72,7 +72,7 @@ def _wait(
             while True:
                 open_ones = [handle for handle in handles if handle not in ended]
                 tick = left(_TICK_S if shows else 60.0)
-                # The last one of this machine is waited for as its scheduler does it best: it is told of the end.
+                # A scheduler that is notified of the end returns sooner than a poll; it can wait for one job at a time.
                 alone = len(open_ones) == 1 and runner.tells_ends(open_ones[0])
                 for handle in open_ones if alone else news.wait(open_ones, tick):
                     try:
@@ -102,7 +102,7 @@ def _say(handle: str, status: AppStatus) -> None:
 
 
 def _show(seconds: float, ended: int, jobs: int) -> None:
-    text = f"{ended} of {jobs} ended · {duration(seconds)} · Ctrl-C leaves the jobs alone"
+    text = f"{ended} of {jobs} ended · {duration(seconds)} · Ctrl-C stops waiting, the jobs continue"
     progress(gray(fit(text, width(sys.stderr) - 1, pad=False), color=has_color(sys.stderr)))
 
 

@@ -1,4 +1,4 @@
-"""``torchx watch``: a line for each change of any run."""
+"""``torchx watch``: print a line for each state change of any run."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from torchx.util.term import fit, has_color, is_tty, printable, width
 
 __all__ = ["CmdWatch", "change_document", "print_changes"]
 
-_LOOK_S = 5.0  # between two looks whether the schedulers can be asked
+_LOOK_S = 5.0  # interval at which unreachable schedulers are reported
 
 
 class CmdWatch(RunnerCommand):
-    """a line for each change of any run, until Ctrl-C; of named jobs, until all have ended"""
+    """print a line for each state change of any run"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("jobs", type=job_reference, nargs="*", metavar="JOB", help=f"{JOB_HELP}; default: all runs")
-        add("--mine", action="store_true", help="only my runs, where several people share the record")
+        add("--mine", action="store_true", help="only my runs, if several users share the record")
         add("--json", action="store_true", help="a JSON document on each line, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Prints how the runs are, then each change as it is seen."""
+        """Prints the current states, then each change, until Ctrl-C or until all named jobs have ended."""
         if args.jobs and args.mine:
-            raise UsageError("`--mine` chooses among all runs, and jobs are named", hint="leave one of them out")
+            raise UsageError("`--mine` and named jobs exclude each other", hint="omit one of them")
         with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine, tasks=args.json) as watch:
             if not args.jobs and is_tty(sys.stderr):
-                note("changes of all runs, as they are seen; Ctrl-C ends this, the jobs go on")
+                note("watching all runs; Ctrl-C stops, the jobs continue")
             print_changes(watch, as_json=args.json)
 
 
 def print_changes(watch: Watch, *, as_json: bool = False) -> None:
-    """Prints a line for each change until the watch is over, and says once when a scheduler cannot be asked."""
-    told: dict[str, str] = {}
+    """Prints a line for each change until the watch ends. Warns once when a scheduler cannot be asked."""
+    warned: dict[str, str] = {}
     while True:
         try:
             change = watch.within(_LOOK_S)
@@ -51,13 +51,13 @@ def print_changes(watch: Watch, *, as_json: bool = False) -> None:
         if change is not None:
             print(change_document(change) if as_json else _line(change), flush=True)
         problems = watch.problems()
-        for scheduler in problems.keys() - told.keys():
-            warn(f"{problems[scheduler]}; it is asked again")
-        told = problems
+        for scheduler in problems.keys() - warned.keys():
+            warn(f"{problems[scheduler]}; retrying")
+        warned = problems
 
 
 def change_document(change: Change) -> str:
-    """A change as JSON."""
+    """Formats a change as JSON."""
     import json
 
     from torchx.runner.documents import handle_fields
@@ -74,7 +74,7 @@ def change_document(change: Change) -> str:
 
 
 def _line(change: Change) -> str:
-    """Time, handle, state before and now, and why: in columns on a terminal, separated by tabs elsewhere."""
+    """Formats time, handle, states and message: in columns on a terminal, separated by tabs elsewhere."""
     if not is_tty(sys.stdout):
         was = "" if change.was is None else str(change.was)
         return "\t".join([iso(change.at) or "", change.handle, was, str(change.state), printable(change.msg)])

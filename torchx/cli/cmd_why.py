@@ -1,4 +1,4 @@
-"""``torchx why``: how any job is, whoever launched it, and why."""
+"""``torchx why``: explain the state of any job, whoever launched it."""
 
 from __future__ import annotations
 
@@ -20,25 +20,27 @@ from torchx.util.term import has_color, is_tty, iso, printable
 __all__ = ["CmdWhy", "add_job"]
 
 _HELP = """\
-The job may be one that torchx launched, or any that this system shows you. Nothing of it is changed.
+Shows state, cause, pending reason and last output of any job that you can see, without changing it:
 
   torchx why 4711                            a job of Slurm or LSF; 4711_3, on LSF 4711[3], is a task of an array
-  torchx why web                             a container
+  torchx why web                             a Docker container
   torchx why k8s://team/job/train            also: pod, jobset, pytorchjob, trainjob, rayjob
   torchx why 6f2c1d7e-1111-...               a job of AWS Batch, by its id
   torchx why @last
 
-`torchx adopt` puts it on record, so that all verbs know it by a name."""
+`torchx adopt` puts the job on record under a name, for the other verbs."""
 
 
 class CmdWhy(RunnerCommand):
-    """state, cause, what it waits for and the last output of any job, whoever launched it"""
+    """explain the state of any job, also of one launched without torchx"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         add_job(subparser)
         add = subparser.add_argument
-        add("-n", "--lines", type=int, default=20, metavar="N", help="so many lines of its output (default: 20)")
+        add(
+            "-n", "--lines", type=int, default=20, metavar="N", help="last N lines of its output (default: 20)"
+        )
         add("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
@@ -52,10 +54,10 @@ class CmdWhy(RunnerCommand):
 
 
 def add_job(subparser: argparse.ArgumentParser) -> None:
-    """Declares how a job is named that torchx may not have launched."""
+    """Declares the arguments that name a job, which torchx may not have launched."""
     add = subparser.add_argument
-    add("app_handle", metavar="JOB", help=f"as its own system calls it; or {JOB_HELP}")
-    add("-s", "--scheduler", metavar="NAME", help="look there alone")
+    add("app_handle", metavar="JOB", help=f"native id or name; {JOB_HELP}")
+    add("-s", "--scheduler", metavar="NAME", help="look only on this scheduler")
 
 
 def _document(found: Explained) -> dict[str, Any]:
@@ -86,8 +88,8 @@ def _print_page(found: Explained) -> None:
     if found.log_note:
         print(f"\nlog of {found.role}/{found.replica}: {printable(found.log_note)}")
     elif found.replica is not None:
-        said = "the end of its log" if found.lines else "its log is empty"
-        print(gray(f"\n{found.role}/{found.replica}, {said}:".replace("empty:", "empty"), color=color))
+        title = "the end of its log:" if found.lines else "its log is empty"
+        print(gray(f"\n{found.role}/{found.replica}, {title}", color=color))
         for line in found.lines:
             print("  " + printable(line.rstrip("\n")))
     if is_tty(sys.stdout):

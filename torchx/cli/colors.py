@@ -1,4 +1,4 @@
-"""The escape codes of :mod:`torchx.util.colors`, where programs of old look for them."""
+"""Compatibility alias of :mod:`torchx.util.colors`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can stand at the end of an unfinished command line."""
+"""Completion of an unfinished command line."""
 
 from __future__ import annotations
 
@@ -17,23 +17,21 @@ from torchx.specs.api import AppState
 from torchx.specs.named_resources_generic import NAMED_RESOURCES
 
 Candidates = list[tuple[str, str]]
-
-
 _MOST_RUNS = 200
 
 
 def candidates(words: list[str]) -> Candidates:
-    """Words that begin like the last one, each with a description.
+    """Returns completions of the last word, each with a description; if there are none, it may be a file name.
 
     Args:
-        words: what stands behind ``torchx``; the last word is to be completed. No candidates means: a file, perhaps.
+        words: the words after ``torchx``.
 
     >>> [word for word, _ in candidates(["can"])]
     ['cancel']
     """
     before, current = words[:-1], words[-1]
     i = commands.verb_at(before)
-    if i > len(before):  # the level itself is to be completed
+    if i > len(before):  # the current word is the value of --log_level
         return _starting(current, _plain(LOG_LEVELS))
     if i == len(before):
         return _verbs(current)
@@ -68,15 +66,14 @@ def _of_verb(verb: str, given: list[str], current: str) -> Candidates:
     if equals and name in options:
         return [(f"{name}={found}", text) for found, text in _values(options[name], value, seen)]
     if current.startswith("-"):
-        return _starting(current, ((o, a.help or "") for o, a in options.items() if _is_shown(o, a, options)))
+        return _starting(current, ((o, a.help or "") for o, a in options.items() if _is_shown(o, a)))
     if not positionals:
         return []
     return _values(positionals[min(len(rest), len(positionals) - 1)], current, seen)
 
 
 def _innermost(parser: argparse.ArgumentParser, given: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
-    """The parser of the nested verb that was given last, and what stands behind it: of ``tracker list jobs``, that of
-    ``jobs``."""
+    """Returns the parser of the last nested verb (``jobs`` of ``tracker list jobs``), and the words after it."""
     while True:
         nested = next((a.choices for a in parser._get_positional_actions() if isinstance(a.choices, dict)), {})
         at = next((i for i, word in enumerate(given) if word in nested), None)
@@ -88,7 +85,7 @@ def _innermost(parser: argparse.ArgumentParser, given: list[str]) -> tuple[argpa
 def _walk(
     options: dict[str, argparse.Action], given: list[str], *, remainder: bool
 ) -> tuple[list[str], argparse.Action | None, dict[str, str]]:
-    """The positional words, the option whose value comes next, and the values of options so far."""
+    """Returns the positional words, the option whose value comes next, and the option values so far."""
     rest: list[str] = []
     seen: dict[str, str] = {}
     i = 0
@@ -112,16 +109,15 @@ def _walk(
     return rest, None, seen
 
 
-def _is_shown(option: str, action: argparse.Action, options: dict[str, argparse.Action]) -> bool:
-    """One spelling of each option, the first long one."""
-    names = [o for o in action.option_strings if o.startswith("--")] or action.option_strings[:1]
-    return option == names[0] and option in options
+def _is_shown(option: str, action: argparse.Action) -> bool:
+    """Whether this is the spelling to offer: the first long one."""
+    return option == next((o for o in action.option_strings if o.startswith("--")), action.option_strings[0])
 
 
 def _values(action: argparse.Action, current: str, seen: dict[str, str]) -> Candidates:
     if action.choices is not None:
-        told = {choice.dest: choice.help or "" for choice in getattr(action, "_choices_actions", ())}  # of nested verbs
-        return _starting(current, ((str(choice), told.get(choice, "")) for choice in action.choices))
+        help_of = {choice.dest: choice.help or "" for choice in getattr(action, "_choices_actions", ())}  # nested verbs
+        return _starting(current, ((str(choice), help_of.get(choice, "")) for choice in action.choices))
     source = _SOURCES.get(action.dest)
     return source(current, seen) if source else []
 
@@ -155,7 +151,7 @@ def _components(current: str, _: dict[str, str] | None = None) -> Candidates:
     path, colon, function = current.rpartition(":")
     if not (colon and path.endswith(".py")):
         return _starting(current, _plain(component_names()))
-    with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:  # which is not run
+    with open(os.path.expanduser(path), encoding="utf-8", errors="replace") as file:  # read, because importing runs it
         found = re.findall(r"^def\s+([A-Za-z]\w*)\s*\(", file.read(), re.MULTILINE)
     return [(f"{path}:{name}", "") for name, _ in _starting(function, _plain(found))]
 
@@ -183,7 +179,7 @@ def _jobs(current: str, _: dict[str, str]) -> Candidates:
     from torchx.runs import RunQuery, default_registry
 
     runs = [run for run in default_registry().list(RunQuery(limit=_MOST_RUNS)) if run.handle]
-    # Whoever has begun to type a scheduler's name means a handle.
+    # Complete a handle if the user began with a scheduler's name, else an app id.
     names = (run.handle if current and run.handle.startswith(current) else run.app_id for run in runs)
     rows = [(name, f"{run.state}, {ago(run.created_at)}") for name, run in zip(names, runs, strict=True)]
     return _starting(current, [*rows, ("@last", "the newest run")])
@@ -235,7 +231,7 @@ def _starting(current: str, rows: Iterable[tuple[str, str]]) -> Candidates:
 
 
 def _in_list(current: str, rows: Iterable[tuple[str, str]]) -> Candidates:
-    """Candidates for the last of several values between commas."""
+    """Completes the last value of a comma-separated list."""
     head, comma, last = current.rpartition(",")
     return [(head + comma + value, text) for value, text in _starting(last, rows)]
 

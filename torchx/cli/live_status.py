@@ -1,4 +1,4 @@
-"""The pages of ``torchx status -w``, live in place on a terminal."""
+"""Live pages on a terminal, for ``torchx status -w`` and ``torchx metrics -w``."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from torchx.specs import AppStatus
 from torchx.util.term import fit, has_color, is_tty, text_width, width
 
 _TICK_S = 1.0
-_FAR_S = 15.0  # between two questions about a job that nobody polls
-_FOOT = "live · Ctrl-C leaves the job alone"
+_FAR_S = 15.0  # interval at which to ask for a job that no poller watches
+_FOOT = "live · Ctrl-C stops, the job continues"
 
 
 def watch(
@@ -28,17 +28,17 @@ def watch(
     as_json: bool,
     asks: bool = False,
 ) -> None:
-    """Shows the pages until all of the jobs have ended: in place on a terminal, else a line for each change.
+    """Shows pages until all jobs have ended: updated in place on a terminal, otherwise a line for each change.
 
     Args:
-        page: the page of a job, as whoever polls has seen it; None: of this moment.
-        as_json: print a document for each change of a task of a sweep instead, and else nothing.
-        asks: the page is made of answers of the job's own, whatever has been seen.
+        page: formats the page of a job from the polled status; None: ask for the status.
+        as_json: instead print a document for each change of a sweep's task.
+        asks: always call ``page`` with None.
     """
     with runner.watch(*handles, tasks=as_json) as changes:
         if as_json:
             for change in changes:
-                if change.handle not in handles:  # of the jobs themselves there is one document, in the end
+                if change.handle not in handles:  # the caller prints the document of the job itself
                     print(change_document(change), flush=True)
         elif is_tty(sys.stdout) and os.environ.get("TERM") != "dumb":
             with _Screen() as screen:
@@ -65,12 +65,12 @@ def _show(
         now = time.monotonic()
         if now - shown >= _TICK_S:
             for handle in handles:
-                # On a cluster they are as whoever polls writes it down; what nobody does is asked for, now and then.
+                # Use the polled status; ask for a job that no poller watches, less often on a cluster.
                 status = None if asks else changes.status(handle)
                 if status is not None or now - asked[handle] >= far_s:
                     pages[handle] = page(handle, status)
                     asked[handle] = now
-            problems = "".join(f"\n{text}; it is asked again" for text in changes.problems().values())
+            problems = "".join(f"\n{text}; retrying" for text in changes.problems().values())
             screen.show("\n\n".join(pages[h] for h in handles) + problems + f"\n{gray(_FOOT, color=color)}")
             shown = now
         try:
@@ -81,9 +81,9 @@ def _show(
 
 
 class _Screen:
-    """Some lines of the terminal that are written again and again: each time at once, so that nothing flickers.
+    """Lines of the terminal that are rewritten in place, with one write each time to avoid flicker.
 
-    What is too long is cut, and what is too high, so that the lines can be counted. They are gone in the end.
+    Cuts long lines and surplus lines, because the cursor moves up by the number of lines. Clears them at the end.
     """
 
     def __init__(self) -> None:
@@ -94,11 +94,11 @@ class _Screen:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        end = "\n" if kind else f"{self._up()}\033[J"  # what was seen last stays on the terminal after Ctrl-C
+        end = "\n" if kind else f"{self._up()}\033[J"  # after Ctrl-C, the last page stays
         self._write(f"{end}\033[?25h")
 
     def show(self, text: str) -> None:
-        """Writes the text in place of what was there."""
+        """Replaces the lines by this text."""
         lines = text.split("\n")
         high = _height()
         if len(lines) > high:
@@ -118,7 +118,7 @@ class _Screen:
 
 
 def _cut(line: str, room: int) -> str:
-    r"""The line in so many columns, its colours left in.
+    r"""Cuts a line to ``room`` columns, not counting colour codes.
 
     >>> _cut("state: \033[31mFAILED\033[0m", 10)
     'state: \x1b[31mFA\u2026\x1b[0m'

@@ -1,4 +1,4 @@
-"""Records of the standard ``logging``, shown as ``torchx: warning: ...``."""
+"""Shows records of the standard ``logging`` as ``torchx: warning: ...``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchx.cli import failures
 
 
 def install(level: str = "WARNING") -> None:
-    """Gives the root logger a handler that writes lines of ours, unless the program has set up logging itself."""
+    """Adds our handler to the root logger, unless the program has configured logging itself."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(_Lines(with_tracebacks=level == "DEBUG"))

@@ -20,16 +20,16 @@ _RANGE = r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?"
 
 
 def read_points(grids: Sequence[str], path: str | None, most: int) -> tuple[list[str], list[tuple[str, ...]]]:
-    """The names of the values, and for each task its values: every row of the file with every point of the grid.
+    """Returns the names and the values of each task: the product of the file's rows and the grid's points.
 
     Args:
-        grids: ``name=value,value,...``, where a value may be a range, ``0..99``, or stand in double quotes.
-        path: of a file whose name ends in ``.csv`` or ``.jsonl``.
-        most: more tasks than this are refused.
+        grids: ``name=value,value,...``; a value may be a range, ``0..99``, or in double quotes.
+        path: a ``.csv`` or ``.jsonl`` file.
+        most: the maximum number of tasks.
 
     Raises:
-        UsageError: there are none, or too many, or a grid is malformed.
-        SpecError: the file is malformed; says in which line.
+        UsageError: there are no tasks or too many, or a grid is malformed.
+        SpecError: the file is malformed; the message names the line.
 
     >>> read_points(["lr=1e-4,3e-4", "seed=0..1"], None, 10)
     (['lr', 'seed'], [('1e-4', '0'), ('1e-4', '1'), ('3e-4', '0'), ('3e-4', '1')])
@@ -69,13 +69,11 @@ def _column(text: str, most: int) -> tuple[str, Sequence[str]]:
 
 
 def _split(values: str, text: str) -> list[tuple[str, bool]]:
-    """The values between commas, each with whether it stood in quotes; a comma within quotes is part of the value."""
+    """Splits values at commas outside double quotes; returns each with whether it was quoted."""
     found = []
     for match in re.finditer(_VALUE, values):
         if (match[2] or "").startswith('"'):
-            raise UsageError(
-                f"`--grid {text}`: a quotation mark is not closed", hint='write `""` for one within quotes'
-            )
+            raise UsageError(f"`--grid {text}`: a quote is not closed", hint='write `""` for one within quotes')
         found.append((match[2], False) if match[1] is None else (match[1].replace('""', '"'), True))
     return found
 
@@ -114,7 +112,7 @@ def _read_file(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
     elif path.endswith((".jsonl", ".ndjson")):
         names, rows = _read_jsonl(path, text)
     else:
-        raise UsageError(f"`--from {path}`: what it is cannot be seen", hint="its name must end in .csv or .jsonl")
+        raise UsageError(f"`--from {path}`: unknown file format", hint="its name must end in .csv or .jsonl")
     if not rows:
         raise SpecError(f"`{path}` has no rows", hint="a row is a task")
     return names, rows
@@ -156,14 +154,13 @@ def _read_jsonl(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
             continue
+        example = 'for example {"lr": 1e-4, "seed": 0}'
         try:
             row = json.loads(line)
         except (ValueError, RecursionError) as e:
-            raise SpecError(
-                f"line {number} of `{path}` is not valid JSON: {e}", hint='for example {"lr": 1e-4, "seed": 0}'
-            ) from e
+            raise SpecError(f"line {number} of `{path}` is not valid JSON: {e}", hint=example) from e
         if not isinstance(row, dict):
-            raise SpecError(f"line {number} of `{path}` is not an object", hint='for example {"lr": 1e-4, "seed": 0}')
+            raise SpecError(f"line {number} of `{path}` is not an object", hint=example)
         names = names or _checked_names(list(row), path, number)
         if set(row) != set(names):
             different = sorted(set(row) ^ set(names))[0]
@@ -175,7 +172,7 @@ def _read_jsonl(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]
 
 
 def _text(value: Any, number: int, path: str) -> str:
-    """A value as it stands on a command line."""
+    """Formats a JSON value for a command line."""
     import json
 
     if isinstance(value, str):
@@ -188,14 +185,11 @@ def _text(value: Any, number: int, path: str) -> str:
 def _checked_names(names: list[str], path: str, number: int) -> list[str]:
     for name in names:
         if not re.fullmatch(NAME, name, re.ASCII):
+            header = "the first line names the columns, with commas between them"
             raise SpecError(
                 f"line {number} of `{path}`: `{name}` is not a name",
-                hint="the first line names the columns, with commas between them"
-                if path.endswith(".csv")
-                else "start it with a letter",
+                hint=header if path.endswith(".csv") else "start it with a letter",
             )
         if names.count(name) > 1:
-            raise SpecError(
-                f"line {number} of `{path}`: the name `{name}` stands there twice", hint="a name is one column"
-            )
+            raise SpecError(f"line {number} of `{path}`: duplicate name `{name}`", hint="a name is one column")
     return names

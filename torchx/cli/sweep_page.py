@@ -1,4 +1,4 @@
-"""The page of a sweep: how far it is, how fast, and why tasks failed; it fits a screen however many tasks there are."""
+"""The status page of a sweep: progress, pace, and causes of failures, on one screen for any number of tasks."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _WINDOW_S = 60.0
 def lines(
     runner: Runner, handle: str, status: AppStatus, table: TaskTable, *, launched: float | None = None
 ) -> list[str]:
-    """The lines of the page below the times.
+    """Returns the lines of the page below the times.
 
     Args:
-        launched: Unix time of the launch, where it is known.
+        launched: Unix time of the launch, if known.
     """
     color, tty = has_color(sys.stdout), is_tty(sys.stdout)
     found = [f"state:    {state_text(status.state, color=color)}"]
@@ -53,14 +53,14 @@ def lines(
 
 
 def values_line(runner: Runner, handle: str, app_id: str) -> list[str]:
-    """Of a task, what it was given."""
+    """Returns a line with the values of a task; none for other jobs."""
     _, slash, number = app_id.rpartition("/")
     given = default_registry().tasks(runner.recorded(handle.rpartition("/")[0])) if slash and number.isdigit() else None
     return [f"values:   {printable(given.text(int(number)))}"] if given else []
 
 
 def next_steps(app_id: str, status: AppStatus, table: TaskTable) -> list[str]:
-    """What the user may want to type next."""
+    """Returns commands to suggest."""
     failed = table.failed()
     steps = [f"torchx log {app_id}/{failed[0] if failed else 0}"]
     if failed:
@@ -78,7 +78,7 @@ def _counts(table: TaskTable, *, color: bool) -> list[str]:
 
 
 def _bar(table: TaskTable, *, color: bool) -> str:
-    """Succeeded, failed and running tasks as parts of a bar.
+    """Draws a bar of succeeded, failed and running tasks.
 
     >>> from torchx.specs.tasks import TaskTable
     >>> _bar(TaskTable(states=[AppState.SUCCEEDED] * 2 + [AppState.PENDING], exit_codes=[], ended=[]), color=False)
@@ -99,7 +99,7 @@ def _bar(table: TaskTable, *, color: bool) -> str:
 
 
 def _pace(table: TaskTable, done: int, now: float, started: float | None) -> str:
-    """How many tasks end in a second, and how long the others take at that pace."""
+    """Describes how many tasks end per second or minute, and the estimated time left."""
     window = min(_WINDOW_S, max(now - (started or now), 0.0))
     recent = sum(now - ended < window for ended in table.ended if ended) if window else 0
     parallel = f"at most {table.max_parallel:,} at a time" if table.max_parallel else "no limit on how many at a time"

@@ -1,4 +1,4 @@
-"""``torchx run`` that waits for its job: shows how it goes, and what Ctrl-C does then."""
+"""``torchx run --wait``: progress of the job, and handling of Ctrl-C."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from torchx.util.term import fit, has_color, is_tty, width
 
 _TICK_S = 1.0
 _POLL_S = 1.0
-_LOOK_S = 15.0  # between two looks whether there is still something to wait for
+_LOOK_S = 15.0  # interval of checks that the job was submitted
 
 
 def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, cancels: bool = True) -> None:
     """Prints the handle, alone on a line of stdout (unless ``as_json``), and waits until the job has ended.
 
     Args:
-        cancels: Ctrl-C cancels the job; else the job goes on without us.
+        cancels: Ctrl-C cancels the job; otherwise it only detaches.
 
     Raises:
-        SystemExit: with 1 when it failed or was cancelled, with 7 when it is gone, with 130 after Ctrl-C.
-        UnknownAppException: the scheduler has lost it.
-        BackendError: the scheduler says for :data:`UNSUBMITTED_S` that it was not submitted.
+        SystemExit: 1 if the job failed or was cancelled, 7 if it no longer exists, 130 after Ctrl-C.
+        UnknownAppException: the scheduler does not know the job.
+        BackendError: the scheduler has reported the job as not submitted for :data:`UNSUBMITTED_S`.
     """
     started = time.monotonic()
     tee = None
@@ -44,7 +44,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
     except KeyboardInterrupt:
         if not cancels:
             app_id = handle.rpartition("/")[2]
-            note(f"\ndetached, the job goes on · torchx log -f {app_id} · torchx cancel {app_id}")
+            note(f"\ndetached, the job continues · torchx log -f {app_id} · torchx cancel {app_id}")
             sys.exit(EXIT_INTERRUPTED)
         interrupted = True
         status = cancel(runner, handle, since=started, shows=tee is None and is_tty(sys.stderr))
@@ -86,7 +86,7 @@ def _wait(
 
 
 def show_progress(status: AppStatus, since: float, killed_at: float | None = None) -> None:
-    """State and replicas of a job that is waited for, on one line of the terminal."""
+    """Shows the state of a job, and its running replicas, on the progress line."""
     color = has_color(sys.stderr)
     parts = []
     for role in status.roles:
@@ -103,7 +103,7 @@ def show_progress(status: AppStatus, since: float, killed_at: float | None = Non
 def cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppStatus | None:
     """Cancels the job and waits for its end; a second Ctrl-C leaves at once."""
     try:
-        start = "" if shows else "\n"  # the `^C` stands behind what the job wrote
+        start = "" if shows else "\n"  # the terminal echoes `^C` after the job's output
         note(f"{start}cancelling the job; Ctrl-C again leaves at once" if is_tty(sys.stderr) else "cancelling the job")
         runner.cancel(handle)
         grace = grace_s(runner, handle) if shows else None
@@ -114,14 +114,14 @@ def cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppStat
 
 
 def grace_s(runner: Runner, handle: str) -> float | None:
-    """How long the job's processes have to end when it is cancelled, before they are killed; None: not known."""
+    """Returns the seconds between cancelling a job and killing its processes; None if unknown."""
     run = runner.recorded(handle)
     value = run.cfg.get("cancel_grace_s", {}).get("value") if run is not None else None
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def say_how_it_ended(handle: str, status: AppStatus, seconds: float) -> None:
-    """The status page of a job that failed; a word about one that did not."""
+    """Prints the status page of a failed job; for others a line, on a terminal."""
     color = has_color(sys.stderr)
     if str(status.state) in ("SUCCEEDED", "CANCELLED"):
         if is_tty(sys.stderr):
