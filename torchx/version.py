@@ -1,4 +1,4 @@
-"""The version of this distribution, readable without importing anything."""
+"""The version of this distribution; importing this module imports nothing else."""
 
 __version__ = "0.8.0"
 

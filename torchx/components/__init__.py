@@ -2,10 +2,10 @@
 
 =====================  ==============================================================
 ``dist.ddp``           distributed PyTorch training
-``dist.spmd``          the same, sized by a named resource
-``dist.torchrun``      the same, with every option of ``torchrun``
+``dist.spmd``          distributed PyTorch, sized by a named resource
+``dist.torchrun``      distributed PyTorch with every option of ``torchrun``
 ``utils.*``            small jobs: a shell command, a Python program, a binary, a copy
 =====================  ==============================================================
 
-Each is run by its name, ``torchx run dist.ddp --script train.py``, and explained by ``torchx run dist.ddp --help``.
+``torchx run dist.ddp --script train.py`` runs one by its name; ``torchx run dist.ddp --help`` describes it.
 """

@@ -1,4 +1,4 @@
-"""Where old component files look for ``torch_dist_role``, which is gone: they are told what to use."""
+"""Placeholder for ``torch_dist_role``, which no longer exists: importing it raises an error with the replacement."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchx.errors import SpecError
 
 
 class GoneError(SpecError, ImportError):
-    """It is imported, and was there once: programs that try the import and have another way go on."""
+    """The imported name no longer exists; also an ImportError, so that programs with a fallback continue."""
 
 
 def __getattr__(name: str) -> NoReturn:

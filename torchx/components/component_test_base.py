@@ -1,4 +1,4 @@
-"""For tests of components: is the function one, and does the job that it describes run?"""
+"""Base class for tests of components."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ reexports(__name__)
 
 
 class ComponentTestCase(unittest.TestCase):
-    """Base class of tests of components.
+    """Validates and runs components in tests.
 
     ::
 
@@ -35,20 +35,20 @@ class ComponentTestCase(unittest.TestCase):
                 status = self.run_component(my_components.trainer, {"script": "train.py"}, timeout=60)
                 self.assertEqual(status.state, AppState.SUCCEEDED)
 
-    Each test has a directory of its own, ``self.test_dir``, which is removed at its end.
+    Each test has its own directory, ``self.test_dir``, which is removed afterwards.
     """
 
     def setUp(self) -> None:
-        """Makes ``self.test_dir``."""
+        """Create ``self.test_dir``."""
         self.test_dir = tempfile.mkdtemp("torchx_component_test")
         self.addCleanup(shutil.rmtree, self.test_dir, ignore_errors=True)
 
     def tearDown(self) -> None:
-        """Removes ``self.test_dir``."""
+        """Remove ``self.test_dir``."""
         shutil.rmtree(self.test_dir, ignore_errors=True)
 
     def validate(self, module: ModuleType, function_name: str) -> None:
-        """Fails the test unless the function of the module is a component that a command line can call."""
+        """Fail the test unless the function is a component that can be called from a command line."""
         from torchx.component_reader.linter import validate
 
         path = os.path.abspath(str(module.__file__))
@@ -64,20 +64,20 @@ class ComponentTestCase(unittest.TestCase):
         interval: float = 0.1,
         timeout: float = 1,
     ) -> AppStatus | None:
-        """Runs the job that the component describes, and waits for its end.
+        """Run the job of a component and wait for its end.
 
         Args:
-            args: of the component.
-            scheduler_params: of the scheduler's factory.
-            scheduler: where to run it.
-            interval: seconds between two looks at it.
-            timeout: seconds after which it is cancelled.
+            args: arguments of the component.
+            scheduler_params: parameters of the scheduler factory.
+            scheduler: name of the scheduler.
+            interval: poll interval in seconds.
+            timeout: seconds after which the job is cancelled.
 
         Returns:
-            its last status.
+            The final status.
 
         Raises:
-            TimeoutError: it did not end in time.
+            TimeoutError: the job did not end in time.
         """
         from torchx.runner import get_runner
 

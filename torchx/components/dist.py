@@ -1,19 +1,19 @@
 """Distributed PyTorch: ``torchrun`` on any number of nodes.
 
-There is one component, ``torchrun``; ``ddp`` and ``spmd`` are views of it with fewer options.
+``ddp`` and ``spmd`` call ``torchrun`` with fewer options.
 
-**Size.** ``-j 1x2`` is one node with two workers. ``-j 2x8`` is two nodes. ``-j 2:4x8`` is elastic: four nodes,
-and the job goes on while two are left. ``-j 4`` is four nodes with a worker for each GPU of the resource (``-h`` or
-``--gpu``), or one worker if it has none.
+**Size.** ``-j 1x2`` is one node with two workers; ``-j 2x8`` is two nodes with eight. ``-j 2:4x8`` is elastic: the job
+starts with four nodes and continues as long as two are left. ``-j 4`` is four nodes with a worker per GPU of the
+resource (``-h`` or ``--gpu``), or one worker without GPUs.
 
-**Rendezvous.** On one node ``torchrun`` takes a free port of localhost. On more, replica 0 holds the store, at the
-address that the scheduler puts into the variable that ``macros.rank0_env`` names. A node that starts before
-replica 0 is up, or before its name can be resolved, tries for 15 minutes (``read_timeout`` and ``join_timeout``
-of ``--rdzv_conf``). The port is ``--rdzv_port``; when that is the default and the scheduler sets
-``TORCHX_RANK0_PORT`` (as ``local_cwd`` does, where jobs share a machine), it is that one.
+**Rendezvous.** On one node, ``torchrun`` uses a free port of localhost. On several, replica 0 hosts the store; the
+environment variable that ``macros.rank0_env`` names holds its host name. A node that starts before replica 0, or before
+its name resolves, retries for 15 minutes (``read_timeout`` and ``join_timeout`` of ``--rdzv_conf``). The port is
+``--rdzv_port``, or ``TORCHX_RANK0_PORT`` if ``--rdzv_port`` is the default and the scheduler sets that variable (as
+``local_cwd`` does, where jobs share a machine).
 
-**Failure.** ``--max_retries`` is the scheduler's: it starts all nodes again. Of an elastic job it starts again the node
-that failed, while the workers of the others go on in a new rendezvous (``torchrun --max_restarts``).
+**Failure.** With ``--max_retries``, the scheduler restarts all nodes. In an elastic job it restarts the failed node
+only, and the workers of the other nodes continue in a new rendezvous (``torchrun --max_restarts``).
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ _TORCH_DEBUG_FLAGS: dict[str, str] = {
     "TORCH_DISTRIBUTED_DEBUG": "DETAIL",
     "TORCH_SHOW_CPP_STACKTRACES": "1",
 }
-"""What ``--debug`` sets: synchronous kernels, checks of collectives, stack traces of C++."""
+"""Environment of ``--debug``: synchronous kernels, checks of collectives, C++ stack traces."""
 
 _DEFAULT_PORT = 29500
 _WAIT_S = 900
-"""How long a node waits for replica 0, and a rendezvous for all nodes: pulling an image takes minutes."""
+"""Timeout for replica 0 and for the rendezvous: pulling an image may take minutes."""
 
 
 def torchrun(
@@ -73,35 +73,35 @@ def torchrun(
 ) -> specs.AppDef:
     """Distributed PyTorch with every option of torchrun.
 
-    Workers of all nodes run the same script, or module, and find each other through torch.distributed.
+    The workers of all nodes run the same script or module, and communicate through torch.distributed.
 
         torchx run dist.torchrun -j 2x8 -h aws_p4d.24xlarge --script train.py -- --epochs 3
 
     Args:
         script_args: arguments of the script, after ``--``
         script: the script, relative to the image or the current directory; this or ``-m``
-        m: the module, as of ``python -m``; this or ``--script``
-        image: container image; of schedulers without containers, a directory
-        name: name of the job: experiment/run, experiment/, /run or run; what is left out is default-experiment
+        m: the module, as in ``python -m``; this or ``--script``
+        image: container image; for schedulers without containers, a directory
+        name: name of the job: experiment/run, experiment/, /run or run; the defaults are default-experiment
             and the name of the script
         h: named resource of each node, for example gpu.small; overrides cpu, gpu and memMB
         cpu: CPUs of each node
         gpu: GPUs of each node
         memMB: memory of each node, in MiB; or 4G
-        j: size: [min_nnodes:]nnodes[xnproc_per_node]. Without nproc_per_node there is a worker for each GPU of the
-            resource, or one if it has none; with min_nnodes the job is elastic
+        j: size: [min_nnodes:]nnodes[xnproc_per_node]. Without nproc_per_node, each node has a worker per GPU of the
+            resource, or one worker without GPUs; with min_nnodes the job is elastic
         env: environment variables: A=1,B=2
         metadata: metadata of the job: A=1,B=2
-        max_retries: how often the scheduler starts the job (elastic: the failed node) again
-        max_restarts: how often torchrun starts the workers of a node again. By default 0; of an elastic job as often as
+        max_retries: how often the scheduler restarts the job (elastic: the failed node)
+        max_restarts: how often torchrun restarts the workers of a node; by default 0, in an elastic job as often as
             nodes can be lost
         rdzv_port: port of the rendezvous at replica 0
         rdzv_backend: backend of the rendezvous: c10d, static, etcd-v2, ...
-        rdzv_endpoint: host:port of the rendezvous, where replica 0 does not hold it
+        rdzv_endpoint: host:port of the rendezvous, if replica 0 does not host it
         rdzv_conf: further options of the rendezvous: join_timeout=900,read_timeout=900
         mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
         debug: whether to set the debug flags of torch
-        tee: streams of the workers that appear in the log: 0 as they are, 1 stdout, 2 stderr, 3 both, each line
+        tee: streams of the workers that appear in the log: 0 unchanged, 1 stdout, 2 stderr, 3 both, each line
             with the worker's rank
         torchrun_args: further options of torchrun: --monitor-interval=1,--log-dir=/logs
     """
@@ -112,14 +112,14 @@ def torchrun(
     _warn_of_too_few_gpus(j, size, resource.gpu)
     full_name = StructuredNameArgument.parse_from(name, m=m, script=script)
     if max_restarts is None:
-        # Each node lost while the job can go on costs the others one restart, each time that it comes back.
+        # Each node that is lost while the job can continue costs the others one restart, each time that it returns.
         max_restarts = (size.max_nnodes - size.min_nnodes) * (1 + max_retries)
     command = [
         "torchrun",
         *_rendezvous(size, rdzv_backend, rdzv_endpoint, rdzv_port, rdzv_conf),
         *("--nnodes", size.nnodes, "--nproc_per_node", str(size.nproc_per_node)),
         *(("--max_restarts", str(max_restarts)) if max_restarts else ()),
-        # An empty role keeps the prefix of each line short: `[0]:` is the worker's rank.
+        # An empty role shortens the prefix of log lines to the rank: `[0]:`.
         *("--tee", str(tee), "--role", ""),
         *(torchrun_args or ()),
         *(("-m", m) if m is not None else (script or "",)),
@@ -164,35 +164,35 @@ def ddp(
     debug: bool = False,
     tee: int = 3,
 ) -> specs.AppDef:
-    """Distributed data parallel training: a PyTorch script on many workers and nodes, by torchrun.
+    """Distributed data parallel training: runs a PyTorch script on many workers and nodes with torchrun.
 
         torchx run dist.ddp -j 2x2 --script train.py -- --epochs 3
 
     Args:
         script_args: arguments of the script, after ``--``
         script: the script, relative to the image or the current directory; this or ``-m``
-        m: the module, as of ``python -m``; this or ``--script``
-        image: container image; of schedulers without containers, a directory
-        name: name of the job: experiment/run, experiment/, /run or run; what is left out is default-experiment
+        m: the module, as in ``python -m``; this or ``--script``
+        image: container image; for schedulers without containers, a directory
+        name: name of the job: experiment/run, experiment/, /run or run; the defaults are default-experiment
             and the name of the script
         h: named resource of each node, for example gpu.small; overrides cpu, gpu and memMB
         cpu: CPUs of each node
         gpu: GPUs of each node
         memMB: memory of each node, in MiB; or 4G
-        j: size: [[min_nnodes:]nnodesx]nproc_per_node; a number by itself is the workers of one node; with min_nnodes
-            the job is elastic
+        j: size: [[min_nnodes:]nnodesx]nproc_per_node; a single number is the number of workers on one node; with
+            min_nnodes the job is elastic
         env: environment variables: A=1,B=2
         metadata: metadata of the job: A=1,B=2
-        max_retries: how often the scheduler starts the job (elastic: the failed node) again
-        rdzv_port: port of the rendezvous at replica 0; with one node any free port is taken
+        max_retries: how often the scheduler restarts the job (elastic: the failed node)
+        rdzv_port: port of the rendezvous at replica 0; with one node, any free port is used
         rdzv_backend: backend of the rendezvous: c10d, static, etcd-v2, ...
         rdzv_conf: further options of the rendezvous: join_timeout=900,read_timeout=900
         mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
         debug: whether to set the debug flags of torch
-        tee: streams of the workers that appear in the log: 0 as they are, 1 stdout, 2 stderr, 3 both, each line
+        tee: streams of the workers that appear in the log: 0 unchanged, 1 stdout, 2 stderr, 3 both, each line
             with the worker's rank
     """
-    options = {**locals(), "j": _of_one_node(j)}  # each is one of torchrun's
+    options = {**locals(), "j": _of_one_node(j)}  # torchrun() has all of them
     return torchrun(*options.pop("script_args"), **options)
 
 
@@ -210,35 +210,35 @@ def spmd(
     mounts: list[str] | None = None,
     debug: bool = False,
 ) -> specs.AppDef:
-    """One program on many workers, sized by a named resource; by torchrun.
+    """Runs one program on many workers with torchrun, sized by a named resource.
 
         torchx run dist.spmd -j 2 -h gpu.large -m pets.train -- --epochs 3
 
     Args:
         args: arguments of the script or module, after ``--``
         script: the script, relative to the image or the current directory; this or ``-m``
-        m: the module, as of ``python -m``; this or ``--script``
-        image: container image; of schedulers without containers, a directory
-        name: name of the job: experiment/run, experiment/, /run or run; what is left out is default-experiment
+        m: the module, as in ``python -m``; this or ``--script``
+        image: container image; for schedulers without containers, a directory
+        name: name of the job: experiment/run, experiment/, /run or run; the defaults are default-experiment
             and the name of the script
         h: named resource of each node, for example gpu.small
-        j: size: [min_nnodes:]nnodes[xnproc_per_node]. Without nproc_per_node there is a worker for each GPU of the
-            resource, or one if it has none
+        j: size: [min_nnodes:]nnodes[xnproc_per_node]. Without nproc_per_node, each node has a worker per GPU of the
+            resource, or one worker without GPUs
         env: environment variables: A=1,B=2
         metadata: metadata of the job: A=1,B=2
-        max_retries: how often the scheduler starts the job again
+        max_retries: how often the scheduler restarts the job
         mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
         debug: whether to set the debug flags of torch
     """
-    options = locals()  # each is one of torchrun's
+    options = locals()  # torchrun() has all of them
     return torchrun(*options.pop("args"), **options)
 
 
 def get_role_name(script: str | None, m: str | None) -> str:
-    """The role of a program is called as it is: ``train`` of ``src/train.py`` and of ``pets.train``.
+    """Return the role name of a script or module: ``train`` for ``src/train.py`` and ``pets.train``.
 
     Raises:
-        SpecError: there is neither.
+        SpecError: neither is given.
 
     >>> get_role_name("src/train.py", None)
     'train'
@@ -250,12 +250,12 @@ def get_role_name(script: str | None, m: str | None) -> str:
 
 
 def parse_nnodes(j: str) -> tuple[int, int, int, str]:
-    """What ``-j`` says: fewest nodes, most nodes, workers on each, and the nodes as ``torchrun --nnodes`` takes them.
+    """Parse ``-j``: minimum nodes, maximum nodes, workers per node, and the value of ``torchrun --nnodes``.
 
-    A number by itself is the workers of one node.
+    A single number is the number of workers on one node.
 
     Raises:
-        SpecError: it is malformed.
+        SpecError: ``j`` is malformed.
 
     >>> parse_nnodes("2:4x8")
     (2, 4, 8, '2:4')
@@ -272,14 +272,14 @@ def _of_one_node(j: str) -> str:
     return f"1x{j}" if j.strip().isdigit() else j
 
 
-class _noquote(str):  # noqa: N801  # the name that programs import
-    """A word that :func:`_args_join` leaves for the shell to expand."""
+class _noquote(str):  # noqa: N801  # programs import it under this name
+    """A word that :func:`_args_join` does not quote, so that the shell expands it."""
 
     __slots__ = ()
 
 
 def _args_join(args: Iterable[str]) -> str:
-    """One line for a shell, which reads back each word as it was; macros in it still work.
+    """Quote and join words into a line for a shell; macros in it still work.
 
     >>> _args_join(["echo", "it's $5", _noquote("$HOME")])
     'echo \\'it\\'"\\'"\\'s $5\\' $HOME'
@@ -291,7 +291,7 @@ _PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ01234567
 
 
 def _quote(word: str) -> str:
-    # shlex.quote without its import, which costs 5 ms
+    # shlex.quote, without its import of 5 ms
     if word and _PLAIN.issuperset(word):
         return word
     return "'" + word.replace("'", "'\"'\"'") + "'"
@@ -303,7 +303,7 @@ def _rendezvous(size: JobSize, backend: str, endpoint: str | None, port: int, co
     if endpoint is not None:
         words += ["--rdzv_endpoint", endpoint]
     elif size.max_nnodes == 1 and backend == "c10d":
-        # The port is torchrun's to choose, and the workers need not resolve the machine's own name.
+        # torchrun chooses the port, and the workers need not resolve the machine's host name.
         words += ["--rdzv_endpoint", "localhost:0", "--local_addr", "localhost"]
     else:
         host = "localhost" if size.max_nnodes == 1 else f"$${{{macros.rank0_env}}}"
@@ -315,7 +315,7 @@ def _rendezvous(size: JobSize, backend: str, endpoint: str | None, port: int, co
         given = {pair.partition("=")[0].strip() for pair in (conf or "").split(",")}
         wanted = {"read_timeout": str(_WAIT_S), "join_timeout": str(_WAIT_S)}
         if endpoint is None:
-            # Told, not guessed from host names: on one machine all nodes would take themselves for it.
+            # Explicit, because torchrun compares host names: on one machine all nodes would match.
             wanted["is_host"] = f"$(({macros.replica_id}==0))"
         pairs = [f"{k}={v}" for k, v in wanted.items() if k not in given]
         conf_word = ",".join(pairs)
@@ -328,14 +328,14 @@ def _rendezvous(size: JobSize, backend: str, endpoint: str | None, port: int, co
 def _env(
     given: Mapping[str, str] | None, name: StructuredNameArgument, *, debug: bool, restarts: bool
 ) -> dict[str, str]:
-    """Environment of the nodes; what the user gives is stronger."""
+    """Return the environment of the nodes; values of the user take precedence."""
     return {
-        "PYTHONUNBUFFERED": "1",  # or the log stays empty until a worker ends
+        "PYTHONUNBUFFERED": "1",  # otherwise the log stays empty until a worker ends
         "TORCHX_TRACKING_EXPERIMENT_NAME": name.experiment_name,
         "TORCHX_TRACKING_RUN_NAME": name.run_name,
         "LOGLEVEL": os.environ.get("LOGLEVEL", "WARNING"),  # of torchrun
-        # By default torchrun's agents share one store with all generations of workers, and gloo finds in it the
-        # addresses of the dead: `connectFullMesh failed` (torch 2.13). This gives each generation a store of its own.
+        # By default torchrun's agents share one store with all generations of workers, where gloo finds the addresses
+        # of dead workers: `connectFullMesh failed` (torch 2.13). This gives each generation its own store.
         **({"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"} if restarts else {}),
         **(_TORCH_DEBUG_FLAGS if debug else {}),
         **(given or {}),

@@ -1,11 +1,11 @@
-"""Where components that explain a model's answers are to be found: this module has none of its own.
+"""How to run model interpretation; this module contains no components.
 
-Which inputs an answer came from depends on the model, so such a program belongs to the project that trained it. It is a
-script like any other, launched by ``utils.python`` or by a component that names its options::
+Feature attribution depends on the model, so the program belongs to the project that trains it. Launch it like any other
+script, with ``utils.python`` or with a component of the project::
 
     torchx run examples/components/interpret.py:interpret --checkpoint digits.pt
 
-The page ``docs/interpret.md`` does so with Captum, for the model that ``examples/ddp_digits`` trains.
+``docs/interpret.md`` shows an example with Captum, for the model of ``examples/ddp_digits``.
 
 >>> from torchx.components.utils import python
 >>> python("--checkpoint", "digits.pt", script="interpret.py").roles[0].args

@@ -1,4 +1,4 @@
-"""Handing a trained model to a server: registration with TorchServe as a job."""
+"""Registration of models with TorchServe as a job."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PARAMS = (
     *("model_name", "handler", "runtime", "batch_size", "max_batch_delay"),
     *("initial_workers", "synchronous", "response_timeout"),
 )
-"""Options of `torchx.apps.serve.serve`, which knows nothing of components, nor they of it; a test compares the two."""
+"""Options of `torchx.apps.serve.serve`, which components do not import. A test compares the two."""
 
 _DOWNLOAD_PORT = 8222  # of `torchx.apps.serve.serve`
 
@@ -29,27 +29,27 @@ def torchserve(  # noqa: PLR0917  # public signature
 
         torchx run serve.torchserve --model_path s3://bucket/digits.mar --management_api http://torchserve:8081
 
-    TorchServe fetches the archive. One that is not on the web already is served to it by the job itself, on port 8222
-    and under a name that nobody can guess, until TorchServe has answered.
+    TorchServe downloads the archive. If it has no http(s) URL, the job serves it on port 8222, under an unguessable
+    name, until TorchServe has answered.
 
     Args:
-        model_path: the model archive (.mar): a path or URL that fsspec knows, or its address on the web
+        model_path: the model archive (.mar): a path, a URL of fsspec, or an http(s) URL
         management_api: address of TorchServe's management API: http://host:8081
         image: container image, with torchx
-        params: about the model, see https://pytorch.org/serve/management_api.html#register-a-model:
+        params: parameters of the model, see https://pytorch.org/serve/management_api.html#register-a-model:
             model_name=digits,initial_workers=2,synchronous=true
-        dryrun: whether the job only prints what it would ask for
-        token_file: where the job finds what TorchServe asks for, its key_file.json or the token alone: a path or URL
+        dryrun: whether the job only prints the request
+        token_file: path or URL of TorchServe's key_file.json, or of a file with the token only
         env: environment variables of the job: TORCHSERVE_TOKEN=... instead of a file
     """
-    told = []
+    options = []
     for name, value in (params or {}).items():
         if name not in _PARAMS:
             hint = did_you_mean(name, _PARAMS) or f"TorchServe takes {', '.join(_PARAMS)}"
             raise SpecError(
                 f"`{name}` of `params` is not a parameter that TorchServe takes with a new model", hint=hint
             )
-        told.append(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
+        options.append(f"--{name}={str(value).lower() if isinstance(value, bool) else value}")
     if management_api.partition("://")[0] not in ("http", "https"):
         raise SpecError(f"`{management_api}` is not a server address", hint="for example http://host:8081")
     role = specs.Role(
@@ -58,13 +58,12 @@ def torchserve(  # noqa: PLR0917  # public signature
         entrypoint="python",
         args=[
             *("-m", "torchx.apps.serve.serve"),
-            # With `=`, or a value that begins with a dash would look like an option.
-            *(f"--model_path={model_path}", f"--management_api={management_api}", *told),
+            # `=`, because a value that begins with a dash would be taken for an option.
+            *(f"--model_path={model_path}", f"--management_api={management_api}", *options),
             *((f"--token_file={token_file}",) if token_file else ()),
             *(("--dryrun",) if dryrun else ()),
         ],
         env=dict(env or {}),
-        num_replicas=1,
         port_map={"model-download": _DOWNLOAD_PORT},
         resource=specs.resource(cpu=1, gpu=0, memMB=1024),
     )

@@ -1,4 +1,4 @@
-"""Arguments of components that are several values in one text: ``--name experiment/run``, ``-j 2x8``."""
+"""Component arguments with several values in one text: ``--name experiment/run``, ``-j 2x8``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchx.util.records import dataclass
 
 @dataclass
 class StructuredNameArgument:
-    """A job's name: ``experiment/run``."""
+    """The name of a job: ``experiment/run``."""
 
     experiment_name: str
     run_name: str
@@ -26,21 +26,21 @@ class StructuredNameArgument:
         script: str | None = None,
         default_experiment_name: str = "default-experiment",
     ) -> StructuredNameArgument:
-        """Reads ``experiment/run``, ``experiment/``, ``/run`` or ``run``.
+        """Parse ``experiment/run``, ``experiment/``, ``/run`` or ``run``.
 
-        What is left out is the default experiment, and the name of the script or module.
+        The defaults are the default experiment, and the name of the script or module as run.
 
         Raises:
-            SpecError: there is more than one ``/``, or nothing to name the run after.
+            SpecError: there is more than one ``/``, or neither a run nor a script or module.
 
         >>> print(StructuredNameArgument.parse_from("/", script="src/train.py"))
         default-experiment/train
         >>> print(StructuredNameArgument.parse_from("vision/", m="pets.main"))
         vision/main
         """
-        experiment, slash, run = name.rpartition("/") if name.count("/") < 2 else ("", "", "")
-        if not slash and name.count("/") > 1:
+        if name.count("/") > 1:
             raise SpecError(f"name `{name}` has more than one `/`", hint="write `experiment/run` or `run`")
+        experiment, _, run = name.rpartition("/")
         run = run or program_name(script, m)
         if not run:
             hint = "write `experiment/run`"
@@ -50,7 +50,7 @@ class StructuredNameArgument:
 
 @dataclass
 class StructuredJArgument:
-    """A job's size: ``nnodes x nproc_per_node``."""
+    """The size of a job: ``nnodes x nproc_per_node``."""
 
     nnodes: int
     nproc_per_node: int
@@ -60,10 +60,10 @@ class StructuredJArgument:
 
     @staticmethod
     def parse_from(h: str, j: str) -> StructuredJArgument:
-        """Reads ``2x8``, or ``2``: then a node has as many workers as the named resource has GPUs, or one.
+        """Parse ``2x8``, or ``2`` for a worker per GPU of the named resource (one worker without GPUs).
 
         Raises:
-            SpecError: it is malformed, elastic (``1:2x8``), or there is no such named resource.
+            SpecError: ``j`` is malformed or elastic (``1:2x8``), or the named resource does not exist.
 
         >>> StructuredJArgument.parse_from(h="gpu.medium", j="4")
         StructuredJArgument(nnodes=4, nproc_per_node=2)
@@ -76,12 +76,12 @@ class StructuredJArgument:
 
 @dataclass(frozen=True)
 class JobSize:
-    """What ``-j`` says.
+    """The size of a possibly elastic job, as given by ``-j``.
 
     Args:
-        min_nnodes: fewest nodes with which the job goes on.
-        max_nnodes: nodes that it is given.
-        nproc_per_node: workers on each.
+        min_nnodes: minimum number of nodes with which the job continues.
+        max_nnodes: number of nodes that it starts with.
+        nproc_per_node: workers on each node.
     """
 
     min_nnodes: int
@@ -90,7 +90,7 @@ class JobSize:
 
     @property
     def nnodes(self) -> str:
-        """As ``torchrun --nnodes`` takes it: ``2`` or ``2:4``."""
+        """The value of ``torchrun --nnodes``: ``2`` or ``2:4``."""
         return f"{self.min_nnodes}:{self.max_nnodes}" if self.elastic else str(self.max_nnodes)
 
     @property
@@ -100,13 +100,13 @@ class JobSize:
 
     @staticmethod
     def parse(j: str, *, gpus: int = 0) -> JobSize:
-        """Reads ``[min:]nnodes[xnproc_per_node]``.
+        """Parse ``[min:]nnodes[xnproc_per_node]``.
 
         Args:
-            gpus: of one node: its number of workers when ``-j`` does not say. Without GPUs it is 1.
+            gpus: GPUs of a node, the default of ``nproc_per_node``; 1 without GPUs.
 
         Raises:
-            SpecError: it is malformed.
+            SpecError: ``j`` is malformed.
 
         >>> JobSize.parse("2:4x8")
         JobSize(min_nnodes=2, max_nnodes=4, nproc_per_node=8)
@@ -116,7 +116,7 @@ class JobSize:
         nodes, x, nproc = j.strip().lower().partition("x")
         low, colon, high = nodes.partition(":")
         texts = [low, *([high] if colon else []), *([nproc] if x else [])]
-        # isascii: int() would take digits of other scripts
+        # isascii: int() accepts digits of other scripts
         if not all(t.isascii() and t.isdigit() and int(t) > 0 for t in texts):
             raise SpecError(
                 f"`-j {j}` is not of the form `[min_nnodes:]nnodes[xnproc_per_node]`",
@@ -132,7 +132,7 @@ class JobSize:
 
 
 def program_name(script: str | None, m: str | None) -> str:
-    """The short name of a script or module: ``train`` of ``src/train.py`` and of ``pets.train``; else empty.
+    """Return the short name of a script or module: ``train`` for ``src/train.py`` and ``pets.train``.
 
     >>> program_name(None, "pets.train.__main__")
     'train'

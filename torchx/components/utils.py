@@ -1,4 +1,4 @@
-"""Small jobs: a shell command, a Python program, a binary, a copy; and two to try torchx out with."""
+"""Small jobs: a shell command, a Python program, a binary, a copy; and two for trying out torchx."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _PYTHON = "torchx_utils_python"
 _WAIT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"
-_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # or the log stays empty until the program ends
+_UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # otherwise the log stays empty until the program ends
 
 
 def echo(msg: str = "hello world", image: str = torchx.IMAGE, num_replicas: int = 1) -> specs.AppDef:
@@ -44,7 +44,7 @@ def touch(file: str, image: str = torchx.IMAGE) -> specs.AppDef:
     """Creates a file.
 
     Args:
-        file: its path
+        file: path of the file
         image: container image
     """
     role = specs.Role(
@@ -52,7 +52,6 @@ def touch(file: str, image: str = torchx.IMAGE) -> specs.AppDef:
         image=image,
         entrypoint="touch",
         args=[file],
-        num_replicas=1,
         resource=specs.resource(cpu=1, gpu=0, memMB=1024),
     )
     return specs.AppDef(name="touch", roles=[role])
@@ -73,7 +72,7 @@ def sh(
 ) -> specs.AppDef:
     """Runs a shell command.
 
-    Several words are a command and its arguments, each of them passed as it is. One word is a line for the shell:
+    Several words are a command and its arguments, which are passed unchanged. A single word is a shell command line:
 
         torchx run utils.sh ls -l "my files"
         torchx run utils.sh 'ls -l | wc -l; echo $HOME'
@@ -87,7 +86,7 @@ def sh(
         memMB: memory of each replica, in MiB; or 4G
         h: named resource of each replica, for example cpu.small; overrides cpu, gpu and memMB
         env: environment variables: A=1,B=2
-        max_retries: how often the scheduler starts it again
+        max_retries: how often the scheduler restarts it
         mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
         entrypoint: the shell, by default sh
     """
@@ -108,17 +107,17 @@ def sh(
 
 
 def sbatch(*args: str, image: str = torchx.IMAGE) -> specs.AppDef:
-    """Runs a batch script that you have: on Slurm by sbatch, byte by byte; elsewhere by bash, as far as that can be.
+    """Runs an existing batch script: unchanged with sbatch on Slurm, with bash on other schedulers.
 
         torchx run -s slurm utils.sbatch train.sbatch -- --lr 3e-4
         torchx run -s kubernetes utils.sbatch --image pytorch/pytorch train.sbatch -- --lr 3e-4
 
-    On Slurm its #SBATCH lines hold; options that you give by -cfg go before them. Elsewhere they become a resource and
-    a time limit; a line that cannot be kept there is an error.
+    On Slurm, the #SBATCH lines apply; options of -cfg take precedence. Elsewhere, torchx translates them to a resource
+    and a time limit; a line that it cannot translate is an error.
 
     Args:
-        args: the script, and its arguments
-        image: container image, where there are containers
+        args: the script and its arguments
+        image: container image, for schedulers with containers
     """
     from torchx.specs.sbatch_scripts import script_app
 
@@ -151,11 +150,11 @@ def python(
 
     Args:
         args: arguments of the program, after ``--``
-        m: a module, as of ``python -m``; one of the three
-        c: code, as of ``python -c``; one of the three
+        m: a module, as in ``python -m``; one of the three
+        c: code, as in ``python -c``; one of the three
         script: a script; one of the three
         image: container image
-        name: name of the job; by default that of the script or module
+        name: name of the job; by default the name of the script or module
         cpu: CPUs of each replica
         gpu: GPUs of each replica
         memMB: memory of each replica, in MiB; or 4G
@@ -191,11 +190,11 @@ def session(
     env: dict[str, str] | None = None,
     mounts: list[str] | None = None,
 ) -> specs.AppDef:
-    """Waits, for a shell in it: on a terminal one is opened when the job runs, and the job ends with the shell.
+    """Interactive session: opens a shell in the job when it runs, and ends with the shell.
 
         torchx run -s slurm utils.session --gpu 1 --timeout 2h
 
-    Elsewhere, `torchx shell JOB` opens one, and `torchx cancel JOB` ends the session.
+    Without a terminal, the job waits: `torchx shell JOB` opens a shell, and `torchx cancel JOB` ends the session.
 
     Args:
         image: container image
@@ -254,11 +253,11 @@ def binary(
 
 
 def copy(src: str, dst: str, image: str = torchx.IMAGE) -> specs.AppDef:
-    """Copies a file between any two places that fsspec knows: file://, s3://, gs://, https://, ...
+    """Copies a file between any two locations that fsspec supports: file://, s3://, gs://, https://, ...
 
     Args:
-        src: what to copy
-        dst: where to
+        src: path or URL of the source
+        dst: path or URL of the destination
         image: container image
     """
     role = specs.Role(
@@ -266,7 +265,6 @@ def copy(src: str, dst: str, image: str = torchx.IMAGE) -> specs.AppDef:
         image=image,
         entrypoint="python",
         args=["-m", "torchx.apps.utils.copy_main", "--src", src, "--dst", dst],
-        num_replicas=1,
         resource=specs.resource(cpu=1, gpu=0, memMB=1024),
     )
     return specs.AppDef(name="copy", roles=[role])
@@ -279,13 +277,13 @@ def booth(
     tracker_base: str = "/tmp/torchx-util-booth",  # noqa: S108  # the documented default, for a demonstration
     image: str = torchx.IMAGE,
 ) -> specs.AppDef:
-    """Evaluates the Booth function, (x1 + 2*x2 - 7)^2 + (2*x1 + x2 - 5)^2: something to search a minimum of.
+    """Evaluates the Booth function, (x1 + 2*x2 - 7)^2 + (2*x1 + x2 - 5)^2, an example for optimizers.
 
     Args:
         x1: the first variable
         x2: the second variable
-        trial_idx: under which number the result is kept
-        tracker_base: where results are kept: a directory or a URL of fsspec
+        trial_idx: key of the stored result
+        tracker_base: where to store results: a directory or a URL of fsspec
         image: container image
     """
     role = specs.Role(
@@ -294,10 +292,9 @@ def booth(
         entrypoint="python",
         args=[
             *("-m", "torchx.apps.utils.booth_main"),
-            # With `=`, or a negative number would look like an option.
+            # `=`, because a negative number would be taken for an option.
             *(f"--x1={x1}", f"--x2={x2}", f"--trial_idx={trial_idx}", f"--tracker_base={tracker_base}"),
         ],
-        num_replicas=1,
         resource=specs.resource(cpu=1, gpu=0, memMB=1024),
     )
     return specs.AppDef(name="booth", roles=[role])
@@ -310,9 +307,9 @@ def hydra(
 ) -> specs.AppDef:
     """Runs the AppDef that a Hydra configuration describes.
 
-    The configuration names classes by ``_target_``: ``torchx.specs.AppDef``, ``torchx.specs.Role``, ... The AppDef
-    is all of it, or stands under ``app``. Keys that are not fields of an AppDef serve interpolation. Macros such as
-    ``${app_id}``, also written ``${torchx.app_id:}``, are left for the scheduler.
+    The configuration names classes by ``_target_``: ``torchx.specs.AppDef``, ``torchx.specs.Role``, ... The AppDef is
+    the whole configuration, or its key ``app``. Keys that are not fields of an AppDef are available for interpolation.
+    Macros such as ``${app_id}``, also written ``${torchx.app_id:}``, are left to the scheduler.
 
         torchx run utils.hydra -cn train -- image=my_image:2 trainer.lr=0.1
 
@@ -361,11 +358,11 @@ def _in_strings(config: Any, change: Callable[[str], str]) -> Any:
 
 
 _MACROS = ("img_root", "base_img_root", "app_id", "replica_id", "rank0_env")
-_HIDDEN = "\ue000{}\ue001"  # of the private use area: no configuration has them
+_HIDDEN = "\ue000{}\ue001"  # characters of the private use area, which no configuration contains
 
 
 def _hide_macros(text: str) -> str:
-    """The text without torchx's macros, ``${app_id}`` or ``${torchx.app_id:}``, which Hydra would take for its own."""
+    """Hide macros, ``${app_id}`` or ``${torchx.app_id:}``, which Hydra would interpolate."""
     for name in _MACROS:
         for written in (f"\\${{{name}}}", f"${{{name}}}", f"${{torchx.{name}:}}"):
             text = text.replace(written, _HIDDEN.format(name))
@@ -373,15 +370,15 @@ def _hide_macros(text: str) -> str:
 
 
 def _literal(text: str) -> str:
-    """The text, with its macros again, so that it comes out of Hydra as it is here."""
+    """Restore macros, and escape the text so that Hydra returns it unchanged."""
     for name in _MACROS:
         text = text.replace(_HIDDEN.format(name), f"${{{name}}}")
-    # Hydra resolves twice on the way to an object, and each time takes one escape away.
+    # Hydra resolves twice before it creates an object, and removes one level of escapes each time.
     return text.replace("${", "\\\\\\${")
 
 
 def _app_fields(config: Any) -> Any:
-    """The configuration of an AppDef without what is there for interpolation alone: defaults from groups, numbers."""
+    """Return the configuration of the AppDef without keys that serve interpolation only."""
     if isinstance(config, dict) and "_target_" not in config:
         config = config.get("app", config)
     if not isinstance(config, dict) or str(config.get("_target_", "")).rpartition(".")[2] != "AppDef":

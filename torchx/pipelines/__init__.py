@@ -1,1 +1,1 @@
-"""Empty: adapters of pipelines were here; `torchx.runner` is what a step of a pipeline calls."""
+"""Empty: pipeline adapters were here. A pipeline step calls `torchx.runner` instead."""
