@@ -23,7 +23,7 @@ from torchx.runner.forward import Forwarding, OwnForwarding, forwarding
 from torchx.schedulers.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.inside import PodProcess, enter
+from torchx.schedulers.kubernetes.inside import PodProcess
 from torchx.schedulers.kubernetes.ports import PodPort, way_to
 
 POD = {"metadata": {"namespace": "team", "name": "web-0"}, "spec": {"containers": [{"name": "main"}]}}
@@ -245,9 +245,7 @@ def test_forwarding_ends(kubelet: Callable[..., Kubelet]) -> None:
 
 
 def entered(node: Kubelet, tty: Tty | None = None) -> PodProcess:
-    process = enter(node.api(), [POD], ["cat", "", "a b"], tty)
-    assert isinstance(process, PodProcess)
-    return process
+    return PodProcess(node.api(), POD, ["cat", "", "a b"], tty)
 
 
 def failure(*causes: dict[str, str], message: str = "it failed") -> bytes:

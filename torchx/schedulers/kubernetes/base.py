@@ -290,17 +290,18 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
         return queries.parts_of(api, "Pod", namespace, [name])
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
-        return inside.enter(self._api_of(app_id), self._running(app_id, role, k), argv, tty)
+        return inside.PodProcess(self._api_of(app_id), self._running(app_id, role, k), argv, tty)
 
     def way_to(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
         """See :class:`torchx.schedulers.kit.abilities.Forwards`."""
-        return ports.way_to(self._api_of(app_id), self._running(app_id, role, k)[-1])
+        return ports.way_to(self._api_of(app_id), self._running(app_id, role, k))
 
-    def _running(self, app_id: str, role: str, k: int) -> _Objects:
+    def _running(self, app_id: str, role: str, k: int) -> Object:
+        """The pod of a running replica."""
         pods = self._look_at_pods(app_id).pods_of(role, k)
         if not inside.runs(pods):
             raise described(self.describe(app_id), app_id, role, k)
-        return pods
+        return pods[-1]
 
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""

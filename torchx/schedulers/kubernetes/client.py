@@ -10,8 +10,8 @@ import json
 import re
 import time
 from _thread import allocate_lock
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from torchx.errors import BackendError, NotFoundError, TransientError
@@ -20,6 +20,8 @@ from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, refusal, unless_forbidden
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
+
+_T = TypeVar("_T")
 
 PLURALS = {
     "Service": ("api/v1", "services"),
@@ -313,49 +315,51 @@ class KubeApi:
         return found if isinstance(found, dict) else {}
 
     def _whole(self, request: _Request) -> bytes:
-        """The whole body of a response; the request is repeated if the connection breaks while it is read."""
+        """The whole body of a response."""
         import urllib3
 
-        attempt = 0
-        while True:
-            attempt += 1
-            response = self._open(request)
+        def read() -> bytes:
+            response = self._send(request)
             try:
                 return bytes(response.read())
             except urllib3.exceptions.HTTPError as e:
-                if attempt == self._attempts:
-                    said = f"the Kubernetes API breaks off its answer to `{request.method} {request.path}`: {_cause(e)}"
-                    raise TransientError(said) from None
+                raise TransientError(
+                    f"the Kubernetes API breaks off its answer to `{request.method} {request.path}`: {_cause(e)}"
+                ) from None
             finally:
                 response.release_conn()
-            self.sleep(_pause(None, attempt))
+
+        return self._retried(read)
 
     def _open(self, request: _Request) -> Any:
-        """Send a request and retry transient failures with exponential backoff.
+        """An open response, which the caller closes."""
+        return self._retried(lambda: self._send(request))
+
+    def _retried(self, call: Callable[[], _T]) -> _T:
+        """The result of a call, which is repeated with exponential backoff if it fails transiently.
 
         Every verb can be retried, because each object that we create has a unique name.
         """
-        attempt = 0
+        attempt = 1
         while True:
-            attempt += 1
             try:
-                response = self._send(request)
-            except TransientError:
+                return call()
+            except TransientError as e:
                 if attempt == self._attempts:
                     raise
-                self.sleep(_pause(None, attempt))
-                continue
-            if response.status < 300:
-                self._answered.add(_right(request))
-                if request.body is not None:
-                    self._warn(response)
-                return response
+                self.sleep(_pause(e, attempt))
+            attempt += 1
+
+    def _send(self, request: _Request) -> Any:
+        """A successful response to one request."""
+        response = self._request(request)
+        if response.status >= 300:
             # An API server that is starting does not know all rights and all kinds at once.
-            known = _right(request) in self._answered
-            error = refusal(request.method, request.path, response, known=known)
-            if not isinstance(error, BusyError) or attempt == self._attempts:
-                raise error
-            self.sleep(_pause(response.headers.get("Retry-After"), attempt))
+            raise refusal(request.method, request.path, response, known=_right(request) in self._answered)
+        self._answered.add(_right(request))
+        if request.body is not None:
+            self._warn(response)
+        return response
 
     def _warn(self, response: Any) -> None:
         """Log each warning of the server once, such as a policy that the pods violate, or a deprecated field.
@@ -369,7 +373,7 @@ class KubeApi:
                 self._warned.add(text)
                 logger("torchx.schedulers").warning("the cluster warns: %s", text)
 
-    def _send(self, request: _Request) -> Any:
+    def _request(self, request: _Request) -> Any:
         import ssl
 
         import urllib3
@@ -415,9 +419,9 @@ def _right(request: _Request) -> tuple[str, str]:
     return f"{'WATCH ' if 'watch' in request.query else ''}{request.method}", re.sub(of, r"\1/*", request.path)
 
 
-def _pause(retry_after: str | None, attempt: int) -> float:
+def _pause(error: TransientError, attempt: int) -> float:
     try:
-        return min(float(retry_after or ""), 30)
+        return min(float(error.retry_after if isinstance(error, BusyError) else ""), 30)
     except ValueError:
         return float(min(0.1 * 2**attempt, 5))
 

@@ -1,4 +1,4 @@
-"""The log of one container of a pod, each of its runs once, read in pieces that neither overlap nor leave a gap."""
+"""Reads the log of a container of a pod across restarts and broken connections, without gaps or repeated lines."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torchx.schedulers.kubernetes.names import Object
 
 _CHUNK = 1 << 16
 _SILENCE_S = 300.0
-"""A stream that says nothing for so long is asked for again: a connection may die without a word."""
+"""A stream without data for so long is requested again, because a connection may die unnoticed."""
 _SECOND = 10**9
 _MOST_SKIPPED = 7
 _ATTEMPTS = 3
 _PIECE = 1 << 14
-"""Bytes of one record of a container's log: a longer line is several, each with a stamp before Kubernetes 1.27."""
+"""Bytes of one record of a container's log. Before Kubernetes 1.27, each record of a longer line has a timestamp."""
 
 
 class ContainerLog:
     """The log of one container.
 
-    The API is asked for time stamps (nanoseconds), so that a stream that broke off goes on after the last line that
-    was read; lines that share its stamp are counted.
+    Lines are requested with timestamps (nanoseconds), by which an interrupted stream is resumed after the last line
+    read. Lines with the same timestamp are counted.
 
     Args:
-        prefix: before each line.
+        prefix: prepended to each line.
     """
 
     def __init__(self, api: KubeApi, pod: Object, name: str, query: LogQuery, *, prefix: str = "") -> None:
@@ -40,69 +40,66 @@ class ContainerLog:
         self._query = query
         self._since = None if query.since is None else int(query.since * _SECOND)
         self._until = None if query.until is None else int(query.until * _SECOND)
-        self._last = 0
-        self._same = 0
-        self._begun = (0, 0)
-        self._later: tuple[int, int] | None = None
+        self._place = (0, 0)  # time of the last line read, and the number of lines with this time
+        self._place_before = (0, 0)  # before the last call of `lines`
+        self._place_after: tuple[int, int] | None = None  # while the previous run is read late
         self._runs = 0
         self._ended = False
         self._vain = self._skip = 0
 
     def lines(self, status: Object, *, follow: bool) -> Iterator[tuple[int, bytes]]:
-        """Time (ns) and text of what was written since the last call; with ``follow``, until the container ends.
+        """Time (ns) and text of the lines written since the last call; with ``follow``, until the container ends.
 
         Args:
-            status: of the container, as its pod has it.
+            status: status of the container in its pod.
         """
         state = status.get("state") or {}
         restarts = int(status.get("restartCount") or 0)
         if restarts > self._runs:
-            # The run before the present one is kept; what an older one wrote is not.
+            # Kubernetes keeps the log of one previous run only.
             yield from self._read_previous()
             self._runs, self._ended = restarts, False
         over = "terminated" in state
         if self._ended or not (over or "running" in state):
             return
         if not over and follow:
-            # A stream that ends at once is one whose end the cluster is about to show.
+            # After a stream that ended at once, the pod's status is about to show the end of the container.
             self._skip -= 1
             if self._skip >= 0:
                 return
-        self._begun = before = (self._last, self._same)
+        self._place_before = self._place
         if follow and not over:
-            yield from self._read(previous=False, follow=True)  # what breaks off goes on at the next look
+            yield from self._read(previous=False, follow=True)  # the next call resumes an interrupted stream
         else:
             yield from self._read_all(previous=False)
-        self._vain = 0 if before != (self._last, self._same) else min(2 * self._vain + 1, _MOST_SKIPPED)
+        self._vain = 0 if self._place_before != self._place else min(2 * self._vain + 1, _MOST_SKIPPED)
         self._skip = self._vain
         self._ended = over
 
     @property
     def found(self) -> bool:
         """Whether anything was read."""
-        return self._last > 0
+        return self._place[0] > 0
 
     def run(self, *, previous: bool) -> Iterator[tuple[int, bytes]]:
-        """What one run of the container wrote: the present one, or the one before."""
+        """The lines of the current run of the container, or of the previous one."""
         return self._read_all(previous=previous)
 
     def _read_previous(self) -> Iterator[tuple[int, bytes]]:
-        """What the run before the present one wrote, and was not read.
+        """The unread lines of the previous run.
 
-        Should it have ended between the look at the pod and the last read, then that read the present run in its place,
-        and all that was read is later than anything of the run before: it comes late, but it comes.
+        If that run ended after the pod's status was read and before the last read, the last read returned lines of the
+        current run. In this case the rest of the previous run is read late, from the place before.
         """
-        if self._later is None and 0 < self._end_of_previous() < self._last:
-            self._later = (self._last, self._same)
-            self._last, self._same = self._begun
+        if self._place_after is None and 0 < self._end_of_previous() < self._place[0]:
+            self._place_after, self._place = self._place, self._place_before
         yield from self._read_all(previous=True)
-        if self._later is not None:
-            self._last, self._same = self._later
-            self._later = None
+        if self._place_after is not None:
+            self._place, self._place_after = self._place_after, None
 
     def _end_of_previous(self) -> int:
-        """Time (ns) of the last line of the run before the present one; 0: there is none."""
-        if not self._last:
+        """Time (ns) of the last line of the previous run; 0 if there is none."""
+        if not self.found:
             return 0
         query = {"container": self._name, "timestamps": "true", "previous": "true", "tailLines": "1"}
         try:
@@ -114,17 +111,17 @@ class ContainerLog:
         return max(split_stamp(line)[0] for line in text.encode().split(b"\n"))
 
     def _read_all(self, *, previous: bool) -> Iterator[tuple[int, bytes]]:
-        """All there is now, however often the connection breaks off, as long as each gets any further."""
+        """All lines written so far. Broken connections are resumed as long as each one makes progress."""
         vain = 0
         while vain < _ATTEMPTS:
-            before = (self._last, self._same)
+            before = self._place
             if (yield from self._read(previous=previous, follow=False)):
                 return
-            vain = 0 if before != (self._last, self._same) else vain + 1
+            vain = 0 if before != self._place else vain + 1
         raise TransientError(f"the log of `{self._name}` breaks off repeatedly at the same line")
 
     def _read(self, *, previous: bool, follow: bool) -> Generator[tuple[int, bytes], None, bool]:
-        """Those lines that were not read before. Returns whether that is all; False: the connection broke off."""
+        """The unread lines. Returns True after all of them, False if the connection broke."""
         import urllib3
 
         query = {
@@ -137,7 +134,7 @@ class ContainerLog:
         try:
             response = self._api.stream(self._path, query, timeout_s=_SILENCE_S)
         except NotFoundError:
-            return True  # removed meanwhile, or its previous run is no longer kept
+            return True  # the pod was deleted, or the log of its previous run was
         except BackendError as e:
             if previous and not isinstance(e, TransientError):
                 return True
@@ -153,12 +150,12 @@ class ContainerLog:
             response.release_conn()
 
     def _new(self, lines: Iterator[bytes], *, previous: bool) -> Iterator[tuple[int, bytes]]:
-        """Those that were not read before, of the time that is asked for."""
-        known, repeated = self._last, self._same
+        """The unread lines within the time range of the query."""
+        known, repeated = self._place
         for raw in lines:
             stamp, line = split_stamp(raw)
-            if not stamp:  # the node speaks: it has no such log any more
-                if not previous and not self._last:
+            if not stamp:  # a message of the node, which no longer has the log
+                if not previous and not self.found:
                     yield 0, self._prefix + line.rstrip() + b"\n"
                 continue
             if stamp < known:
@@ -168,21 +165,21 @@ class ContainerLog:
                 continue
             if self._until is not None and stamp >= self._until:
                 return
-            self._same = self._same + 1 if stamp == self._last else 1
-            self._last = stamp
+            last, count = self._place
+            self._place = (stamp, count + 1 if stamp == last else 1)
             if self._since is None or stamp >= self._since:
                 yield stamp, self._prefix + _joined(line)
 
     def _from(self) -> str:
-        """The API goes back to whole seconds only; :meth:`_new` does the rest."""
-        begin = self._last or self._since
+        """The time to resume at. The API has whole seconds; :meth:`_new` skips the lines before."""
+        begin = self._place[0] or self._since
         if begin is None:
             return ""
         return datetime.fromtimestamp(begin // _SECOND, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def _joined(text: bytes) -> bytes:
-    """A long line without the stamps between its pieces."""
+    """A long line without the timestamps between its records."""
     pieces = []
     while len(text) > _PIECE and (rest := split_stamp(text[_PIECE:]))[0]:
         pieces.append(text[:_PIECE])
@@ -191,10 +188,10 @@ def _joined(text: bytes) -> bytes:
 
 
 def _lines(response: Any) -> Iterator[bytes]:
-    """Whole lines of a stream. The last piece of one that breaks off is not among them: it is asked for again.
+    """Whole lines of a stream. If the connection breaks, the last, incomplete line is not yielded.
 
     Raises:
-        urllib3.exceptions.HTTPError: it breaks off.
+        urllib3.exceptions.HTTPError: the connection broke.
     """
     rest = b""
     for chunk in response.stream(_CHUNK, decode_content=False):

@@ -1,51 +1,36 @@
-"""A process inside a pod, by ``pods/exec``: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/."""
+"""A process inside a pod, with ``pods/exec``: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import json
+from collections.abc import Sequence
 
 from torchx.errors import BackendError
-from torchx.schedulers.inside import STDERR, STDOUT, InsideProcess
+from torchx.schedulers.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.inside.marks import MarkedProcess, kill_words
-from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_to
+from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.pod_answers import main_container, read_pod
 from torchx.schedulers.kubernetes.spdy import Spdy
 from torchx.specs.api import AppState
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.inside import Tty
-
-    _Object = dict[str, Any]
 
 _PROTOCOL = "v4.channel.k8s.io"
 _STATUS, _STDIN, _OUT, _ERR_OR_SIZE = 1, 3, 5, 7
 
 
-def runs(pods: Sequence[_Object]) -> bool:
-    """Whether the newest pod of a replica runs.
-
-    Args:
-        pods: of the replica, oldest first.
-    """
+def runs(pods: Sequence[Object]) -> bool:
+    """Whether the newest pod of a replica is running; the oldest one comes first."""
     return bool(pods) and read_pod(pods[-1]).facts.state is AppState.RUNNING
 
 
-def enter(api: KubeApi, pods: Sequence[_Object], argv: Sequence[str], tty: Tty | None) -> InsideProcess:
-    """Starts ``argv`` in the newest pod of a replica, which runs, in the container of the role."""
-    metadata = pods[-1]["metadata"]
-    path = f"{path_of('Pod', metadata['namespace'], metadata['name'])}/exec"
-    container = str(main_container(pods[-1]["spec"]["containers"]).get("name") or "")
-    return PodProcess(api, path, container, argv, tty)
-
-
 class PodProcess(MarkedProcess):
-    """One exec in a container."""
+    """One exec in the role's container of a running pod."""
 
-    def __init__(self, api: KubeApi, path: str, container: str, argv: Sequence[str], tty: Tty | None) -> None:
+    def __init__(self, api: KubeApi, pod: Object, argv: Sequence[str], tty: Tty | None) -> None:
         super().__init__(tty)
-        self._path, self._container, self._api = path, container, api
+        self._api = api
+        self._path = f"{path_to('Pod', pod)}/exec"
+        self._container = str(main_container(pod["spec"]["containers"]).get("name") or "")
         self._status = b""
         self._why = "the connection to the cluster was lost"
         self._link: Spdy = self._exec(self._mark.words(argv), tty=self._tty)
@@ -81,9 +66,7 @@ class PodProcess(MarkedProcess):
         return None
 
     def _code(self) -> int | None:
-        """The exit code in the status that ends an exec; None, and why, where there is none."""
-        import json
-
+        """The exit code in the final status of an exec; None if it has none, then ``_why`` is the reason."""
         try:
             status = json.loads(self._status)
             if status.get("status") == "Success":
@@ -96,8 +79,6 @@ class PodProcess(MarkedProcess):
         return codes[0] if codes else None
 
     def resize(self, columns: int, rows: int) -> None:
-        import json
-
         self._send(_ERR_OR_SIZE, json.dumps({"Width": columns, "Height": rows}).encode())
 
     def _signal(self, who: str, number: int | None) -> None:

@@ -1,4 +1,4 @@
-"""Logs that are kept on this machine, as a cluster forgets a log with its pod: archives, ends of what was followed."""
+"""Logs kept on this machine, because a cluster deletes a log with its pod: archives, and the ends of followed logs."""
 
 from __future__ import annotations
 
@@ -17,19 +17,14 @@ from torchx.settings import make_private, torchx_home
 from torchx.util.notices import logger
 
 _Lines = Iterator[tuple[int, bytes]]
-"""Times, nanoseconds since the epoch, and lines; 0 of the last ones that were followed."""
+"""Nanoseconds since the epoch (0 if unknown), and lines."""
 
 _LINES = 200
 _DAYS = 14
 
 
 class KeptLog:
-    """The lines of one replica, in a file below torchx's home folder that only its owner can read.
-
-    Args:
-        backend: name of the scheduler.
-        replica: number of the replica within its role.
-    """
+    """The lines of one replica, in a file in torchx's home folder that only its owner can read."""
 
     def __init__(self, backend: str, app_id: str, role: str, replica: int) -> None:
         self._folder = torchx_home(backend, "logs")
@@ -38,7 +33,7 @@ class KeptLog:
         self._was_kept = False
 
     def keep(self, lines: _Lines) -> _Lines:
-        """The lines as they come; when they end, or nobody wants more, the last of them are written down."""
+        """Pass on the lines. At the end, or when the reader stops, write the last ones to a file."""
         last: deque[bytes] = deque(maxlen=_LINES)
         try:
             for time_ns, line in lines:
@@ -49,10 +44,10 @@ class KeptLog:
                 self._write(b"".join(last))
 
     def archive(self, lines: _Lines) -> _Lines:
-        """The lines as they come, all of which are written down; should they not end, an older archive stays.
+        """Pass on the lines and write all of them to the archive, which replaces an older one after the last line.
 
         Raises:
-            OSError: they cannot be written down.
+            OSError: the archive cannot be written.
         """
         first = list(islice(lines, 1))
         if self._was_kept:
@@ -62,7 +57,7 @@ class KeptLog:
         path = f"{self._archive}.{os.getpid()}.part" if os.path.exists(self._archive) else self._archive
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
         with open(fd, "wb") as raw, gzip.open(raw, "wb", compresslevel=5) as file:
-            begun = False  # a long line comes in pieces
+            begun = False  # a long line has several parts
             for time_ns, line in chain(first, lines):
                 file.write(line if begun else _stamp(time_ns) + line)
                 begun = not line.endswith(b"\n")
@@ -71,10 +66,10 @@ class KeptLog:
             os.replace(path, self._archive)
 
     def lines(self, query: LogQuery) -> _Lines:
-        """What was written down, with a word of warning: of an archive the times that the query asks for.
+        """The archived lines within the time range of the query, else the last followed lines; logs a warning.
 
         Raises:
-            NotFoundError: nothing was.
+            NotFoundError: no lines were kept.
         """
         self._was_kept = True
         say = logger("torchx.schedulers").warning
@@ -112,7 +107,7 @@ class KeptLog:
             with open(fd, "wb") as file:
                 file.write(text)
         except OSError:
-            return  # a full disk is no reason to end a log
+            return  # a full disk must not end the log
 
     def _forget_old(self) -> None:
         oldest = time.time() - _DAYS * 86400
@@ -123,13 +118,13 @@ class KeptLog:
 
 
 def _stamp(time_ns: int) -> bytes:
-    """As the API has it before each line."""
+    """The timestamp that the API puts before each line."""
     second, fraction = divmod(time_ns, 10**9)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{fraction:09}Z ".encode()
 
 
 def gone() -> NotFoundError:
-    """The pods are no longer there, and nothing of their logs was kept."""
+    """The error if the pods no longer exist and no lines were kept."""
     return NotFoundError(
         "the pods of this replica are gone, and their logs with them",
         hint="`torchx log --archive` keeps them on this machine; `torchx log --follow` the last lines",
@@ -137,12 +132,10 @@ def gone() -> NotFoundError:
 
 
 def forget(backend: str, app_id: str) -> None:
-    """Removes the archived logs of a job."""
-    folder = _archive_of(backend, app_id)
-    if os.path.isdir(folder):
-        import shutil
+    """Delete the archived logs of a job."""
+    import shutil
 
-        shutil.rmtree(folder, ignore_errors=True)
+    shutil.rmtree(_archive_of(backend, app_id), ignore_errors=True)
 
 
 def _archive_of(backend: str, app_id: str) -> str:

@@ -1,6 +1,6 @@
-"""Where the lines of a replica are: followed from pod to pod and across restarts of its containers.
+"""Logs of replicas, followed across replaced pods and restarted containers.
 
-Kubernetes keeps one log for stdout and stderr together, for each container:
+Kubernetes has one log per container, for stdout and stderr together:
 https://kubernetes.io/docs/concepts/cluster-administration/logging/
 """
 
@@ -21,41 +21,40 @@ from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, gone
-from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, Object, label_value
+from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, Object, label_value, labels_of
 from torchx.schedulers.kubernetes.pod_answers import Pod, by_age, main_container, read_pod, replica_of
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.util.outages import Outage
 
 _Lines = Iterator[tuple[int, bytes]]
-"""Times, nanoseconds since the epoch, and lines, each with its line end."""
+"""Nanoseconds since the epoch, and lines with their line ends."""
 
 _EVERY_S = 1.0
 _SHARE = 10
-"""At most one part in ten of the time is spent on looking: in a large job, a look takes seconds."""
-_SELDOM_S = 15.0
-"""The longest time between two looks: one also takes long when the cluster is away, or we are stopped."""
+"""Polling takes at most this fraction of the time: in a large job, one poll takes seconds."""
+_MOST_PAUSE_S = 15.0
+"""The longest pause between two polls; a poll also takes long during an outage, or if this process was stopped."""
 _MOST_TAILS = 4
-"""The most logs that are read to explain a failure, of replicas whose pods' status does not say enough."""
+"""How many logs are read at most to explain a failure, if the status of the pods is not sufficient."""
 _TAIL_LINES = 400
 _TAIL_BYTES = 1 << 16
 
 
 class Seen:
-    """What a look at a job has shown.
+    """The result of one poll of a job.
 
     Args:
-        pods: of all replicas, those that were replaced among them.
-        ended: the job has ended: there will be no other pods.
+        pods: the pods of all replicas, including replaced ones.
+        ended: the job has ended, so that there will be no other pods.
     """
 
     def __init__(self, pods: Iterable[Object], *, ended: bool = False) -> None:
         self.ended = ended
         self._pods: dict[tuple[str, int], list[Object]] = {}
         for pod in sorted(pods, key=by_age):
-            labels = pod["metadata"].get("labels") or {}
-            place = (str(labels.get(LABEL_ROLE_NAME) or ""), replica_of(pod["metadata"]))
-            self._pods.setdefault(place, []).append(pod)
+            role = str(labels_of(pod).get(LABEL_ROLE_NAME) or "")
+            self._pods.setdefault((role, replica_of(pod["metadata"])), []).append(pod)
 
     def pods_of(self, role: str, replica: int) -> list[Object]:
         """The pods of one replica, oldest first."""
@@ -63,47 +62,47 @@ class Seen:
 
 
 class Glance:
-    """What the cluster has of one job, asked for on behalf of all who read its replicas' logs.
+    """Polls one job on behalf of all readers of its replicas' logs.
 
     Args:
-        look: asks.
-        once: what was seen first is good for all; else it is looked again after a second.
-        outage: bears those of the cluster; None: they are raised.
+        poll: reads the state of the cluster.
+        once: poll only once; otherwise results are cached for a second.
+        outage: handles transient errors; None to raise them.
     """
 
-    def __init__(self, look: Callable[[], Seen], *, once: bool = False, outage: Outage | None = None) -> None:
+    def __init__(self, poll: Callable[[], Seen], *, once: bool = False, outage: Outage | None = None) -> None:
         self._outage = outage
         self._warned = False
-        self._ask = look
+        self._poll = poll
         self._once = once
         self._lock = threading.Lock()
         self._due = 0.0
         self._seen: Seen | None = None
 
     def warn(self, message: str) -> None:
-        """Says that a log cannot be read just now, of the first one alone."""
+        """Log that a log cannot be read now; only the first such message is logged."""
         if not self._warned:
             self._warned = True
             logger("torchx.schedulers").warning(message)
 
     def now(self) -> Seen:
-        """What there is now, or was a second ago."""
+        """The current state, at most a second old."""
         with self._lock:
             begun = time.monotonic()
             if self._seen is None or (begun >= self._due and not self._once):
-                self._seen = self._answer()
+                self._seen = self._poll_through_outages()
                 now = time.monotonic()
-                self._due = max(begun + _EVERY_S, now + min((now - begun) * (_SHARE - 1), _SELDOM_S))
+                self._due = max(begun + _EVERY_S, now + min((now - begun) * (_SHARE - 1), _MOST_PAUSE_S))
             return self._seen
 
-    def _answer(self) -> Seen:
+    def _poll_through_outages(self) -> Seen:
         while True:
             try:
-                seen = self._ask()
+                seen = self._poll()
             except TransientError as e:
                 if self._outage is None:
                     raise
-                time.sleep(self._outage.bear(e))  # whoever else wants to know waits at the lock
+                time.sleep(self._outage.bear(e))  # other threads wait for the lock
                 continue
             if self._outage is not None:
                 self._outage.over()
@@ -111,15 +110,15 @@ class Glance:
 
 
 class ReplicaLog(Lines):
-    """Lines of a replica; those of other containers than the role's after ``[<container>]``.
+    """Lines of a replica. Lines of containers other than the role's are prefixed with ``[<container>]``.
 
     Args:
-        replica: role, and number within it.
-        kept: has the lines that were archived or followed here, for when the pods are gone.
-        sleep: called with seconds between two looks.
+        replica: name of the role, and number of the replica.
+        kept: lines that were archived or followed on this machine, used after the pods were deleted.
+        sleep: called with the seconds between two polls.
 
     Raises:
-        NotFoundError: the pods are gone, and their logs with them.
+        NotFoundError: the pods and their logs were deleted.
     """
 
     def __init__(
@@ -178,7 +177,7 @@ class ReplicaLog(Lines):
 
 
 def refuse_streams(query: LogQuery) -> None:
-    """Raises NotSupportedError when stdout or stderr alone is asked for: a container has one log of both."""
+    """Raise NotSupportedError if the query is for stdout or stderr alone, because a container has one log for both."""
     if query.stream not in (None, Stream.COMBINED):
         raise NotSupportedError(
             f"Kubernetes keeps one log of stdout and stderr, and cannot show `{query.stream.value}` alone",
@@ -187,13 +186,13 @@ def refuse_streams(query: LogQuery) -> None:
 
 
 def previous_run(api: KubeApi, pods: Sequence[Object], query: LogQuery) -> _Lines:
-    """What the role's container wrote before it was started again, or the pod before the present one.
+    """The log of the role's container before its last restart, or of the previous pod.
 
     Args:
-        pods: of the replica, oldest first.
+        pods: the pods of the replica, oldest first.
 
     Raises:
-        NotFoundError: the replica was not started again, or that log is gone.
+        NotFoundError: the replica was not restarted, or that log was deleted.
     """
     if not pods:
         raise gone()
@@ -209,10 +208,10 @@ def previous_run(api: KubeApi, pods: Sequence[Object], query: LogQuery) -> _Line
 
 
 class PodLog:
-    """The logs of one pod's containers as one.
+    """The logs of one pod's containers, merged.
 
-    That of a lone container is a stream that is held open. Several are asked for in turn, so that their lines can be
-    put in the order of their times, and a replica holds one connection however many sidecars it has.
+    The log of a single container is streamed. Several containers are polled in turn, so that their lines can be sorted
+    by time, and a replica uses one connection however many sidecars it has.
     """
 
     def __init__(self, api: KubeApi, query: LogQuery) -> None:
@@ -222,7 +221,7 @@ class PodLog:
         self.done = False
 
     def lines(self, pod: Object) -> _Lines:
-        """What the containers have written since the last call; with ``follow``, of a lone one until its end."""
+        """Lines written since the last call; with ``follow``, a single container is read until its end."""
         if self.done:
             return
         status = pod.get("status") or {}
@@ -244,9 +243,8 @@ class PodLog:
                 except TransientError as e:
                     outage = e
             yield from merge(*batches, key=itemgetter(0))
-            if outage is not None:  # what was read is not read again
+            if outage is not None:  # after the lines that were read, which are not read again
                 raise outage
-        # A pod that never got so far as to run has no log.
         self.done = over
 
     def _log(self, pod: Object, container: Object, prefix: str) -> ContainerLog:
@@ -257,10 +255,10 @@ class PodLog:
 
 
 class LastWords:
-    """What failed replicas left behind: in the status of their pods, and where that says little, in few of their logs.
+    """Reads why replicas failed: from the status of their pods, and if necessary, from the ends of a few logs.
 
     Args:
-        pods: by role and number of the replica.
+        pods: the pods by role and number of the replica.
     """
 
     def __init__(self, api: KubeApi, namespace: str, pods: Mapping[tuple[str, int], Pod]) -> None:
@@ -283,6 +281,6 @@ class LastWords:
         query = {"container": pod.container, "tailLines": _TAIL_LINES, "limitBytes": 16 * _TAIL_BYTES}
         try:
             text = self._api.text(f"{path_of('Pod', self._namespace, pod.name)}/log", query)
-        except TorchXError:  # its node is gone, or we may not see it
+        except TorchXError:  # for example, its node is gone, or we may not read logs
             return ""
         return text[-_TAIL_BYTES:]

@@ -1,28 +1,26 @@
-"""Connections to ports of a pod, by ``pods/portforward`` as kubectl has it.
+"""Connections to ports of a pod, with ``pods/portforward`` like ``kubectl port-forward``.
 
-Each has an upgrade of its own: all streams of one would be held up by one that is slow.
+Each connection has its own SPDY session, because a slow stream blocks all others of its session.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
 
 from torchx.errors import BackendError
 from torchx.schedulers.inside import STDERR, STDOUT, Duplex
-from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.client import KubeApi, path_to
+from torchx.schedulers.kubernetes.names import Object
 from torchx.schedulers.kubernetes.spdy import Spdy
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PROTOCOL = "portforward.k8s.io"
 _ERROR, _DATA = 1, 3
 
 
-def way_to(api: KubeApi, pod: dict[str, Any]) -> Callable[[int], PodPort] | None:
-    """What connects to ports of a pod that runs; None where the cluster refuses that, or has lost its pod's node."""
-    path = f"{path_of('Pod', pod['metadata']['namespace'], pod['metadata']['name'])}/portforward"
+def way_to(api: KubeApi, pod: Object) -> Callable[[int], PodPort] | None:
+    """A function that connects to a port of a running pod; None if the cluster rejects this or the node is lost."""
+    path = f"{path_to('Pod', pod)}/portforward"
     try:
         Spdy(api, path, _PROTOCOL, ()).close()
     except BackendError:
@@ -31,7 +29,7 @@ def way_to(api: KubeApi, pod: dict[str, Any]) -> Callable[[int], PodPort] | None
 
 
 class PodPort(Duplex):
-    """One connection, as two streams: on the other one it is said why it failed."""
+    """One connection, with a stream for data and one for errors."""
 
     def __init__(self, api: KubeApi, path: str, port: int) -> None:
         streams = [{"streamtype": kind, "port": str(port), "requestid": "0"} for kind in ("error", "data")]

@@ -17,12 +17,12 @@ _PASSING = frozenset((429, 500, 502, 503, 504))
 
 
 class ApiError(BackendError):
-    """The API server rejected a request. ``status`` is the HTTP status, ``reason`` the API's reason."""
+    """The API server rejected a request with an HTTP status; ``retry_after`` is the header of this name."""
 
-    def __init__(self, message: str, *, status: int, reason: str = "", hint: str = "") -> None:
+    def __init__(self, message: str, *, status: int, retry_after: str = "", hint: str = "") -> None:
         super().__init__(message, hint=hint)
         self.status = status
-        self.reason = reason
+        self.retry_after = retry_after
 
 
 class BusyError(ApiError, TransientError):
@@ -61,7 +61,6 @@ def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendErr
         status = {}
     status = status if isinstance(status, dict) else {}
     message = str(status.get("message") or text.strip().partition("\n")[0][:500] or f"HTTP {response.status}")
-    reason = str(status.get("reason") or "")
     rights = response.status == 403 and re.search(r" cannot \w+ resource ", message)  # else an admission policy
     no_such_kind = response.status == 404 and "could not find the requested" in message
     if response.status == 404 and not (known and no_such_kind):
@@ -75,6 +74,6 @@ def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendErr
     return (BusyError if passing else ApiError)(
         f"the Kubernetes API refused `{method} {path}`: {message}",
         status=response.status,
-        reason=reason,
+        retry_after=response.headers.get("Retry-After", ""),
         hint=hint,
     )

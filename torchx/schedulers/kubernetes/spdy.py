@@ -1,23 +1,23 @@
-"""Streams to the node of a pod, as kubectl has them: SPDY after an upgrade of HTTP.
+"""Streams to the node of a pod: SPDY after an HTTP upgrade, as in kubectl.
 
-https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/. By a websocket the end of one direction could not
-be passed on, and the API server takes half as much in a second. Windows are not kept: neither side knows them.
+https://www.chromium.org/spdy/spdy-protocol/spdy-protocol-draft3-1/. A websocket cannot close one direction alone, and
+has half the throughput of SPDY through the API server. Flow control windows are not used by either side.
 """
 
 from __future__ import annotations
 
 import contextlib
+import socket
 import struct
-from typing import TYPE_CHECKING
+import threading
+import zlib
+from collections.abc import Mapping, Sequence
 
 from torchx.errors import BackendError, TransientError
 from torchx.schedulers.kubernetes.client import KubeApi
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
 _HEAD = struct.Struct("!II")
-"""Of a frame: its stream, or what it controls; flags in 8 bits, and in 24 the length of what follows."""
+"""Head of a frame: stream or control type; flags (8 bits) and length of the data (24 bits)."""
 
 _OPEN, _RESET = 0x80030001, 0x80030003
 _FIN = 1
@@ -28,14 +28,14 @@ class Spdy:
     """One connection with its streams. One thread may read while others write.
 
     Args:
-        path: a part of a pod, such as its ``exec``.
-        protocol: what the streams carry, by the name that Kubernetes has for it.
-        streams: the headers of each, all of which are opened. Their numbers are 1, 3, 5 and so on.
-        query: parameters of the path.
-        ended: the numbers of those that are not written to.
+        path: subresource of a pod, such as ``exec``.
+        protocol: Kubernetes' name of the protocol in the streams.
+        streams: headers of the streams to open, whose numbers will be 1, 3, 5 and so on.
+        query: query parameters.
+        ended: numbers of the streams that are never written to.
 
     Raises:
-        BackendError: it is refused, or what is between here and there does not know SPDY.
+        BackendError: the server rejects the request, or a proxy on the way does not support SPDY.
     """
 
     def __init__(
@@ -48,11 +48,8 @@ class Spdy:
         query: Mapping[str, object] | None = None,
         ended: Sequence[int] = (),
     ) -> None:
-        import threading
-        import zlib
-
         headers = {"Connection": "Upgrade", "Upgrade": "SPDY/3.1", "X-Stream-Protocol-Version": protocol}
-        self._response = api.upgraded(path, query or {}, headers)  # closes what it is read from when it is forgotten
+        self._response = api.upgraded(path, query or {}, headers)  # keep it: garbage collection closes the connection
         if self._response.status != 101:
             self._response.close()
             raise BackendError(
@@ -76,12 +73,12 @@ class Spdy:
                 raise TransientError(f"the connection to the Kubernetes API was lost: {e}") from None
 
     def write(self, stream: int, data: bytes) -> None:
-        """Sends all of it; an OSError where the connection has ended."""
+        """Send all data; raises an OSError if the connection has ended."""
         for begin in range(0, len(data), _PIECE):
             self._put(stream, 0, data[begin : begin + _PIECE])
 
     def end(self, stream: int) -> None:
-        """Nothing more will be written to it."""
+        """Close a stream for writing."""
         self._put(stream, _FIN)
 
     def _put(self, head: int, flags: int, data: bytes = b"") -> None:
@@ -89,8 +86,8 @@ class Spdy:
             self._socket.sendall(_HEAD.pack(head, flags << 24 | len(data)) + data)
 
     def read(self) -> tuple[int, bytes, bool]:
-        """The next data of a stream, and whether it ends with it; stream 0: there is no connection any more."""
-        with contextlib.suppress(OSError, ValueError):  # it is lost, or closed by us
+        """Receive data: the stream, the data, and whether the stream ends. Stream 0 if the connection has ended."""
+        with contextlib.suppress(OSError, ValueError):  # the connection was lost, or closed by us
             while len(begin := self._file.read(_HEAD.size)) == _HEAD.size:
                 head, rest = _HEAD.unpack(begin)
                 size = rest & 0xFFFFFF
@@ -99,18 +96,16 @@ class Spdy:
                     break
                 if head == _RESET:
                     return int.from_bytes(data[:4], "big"), b"", True
-                if not head >> 31:  # data: what controls has the highest bit
+                if not head >> 31:  # the highest bit marks control frames
                     return head, data, bool(rest >> 24 & _FIN)
         return 0, b"", True
 
     def settimeout(self, seconds: float) -> None:
-        """From now on, the connection counts as lost where nothing passes for so long."""
+        """Treat the connection as lost after this many seconds without traffic."""
         self._socket.settimeout(seconds)
 
     def close(self) -> None:
-        """Lets go of the connection, which wakes whoever reads it."""
-        import socket
-
+        """Close the connection, which wakes the thread that reads it."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._file.close()
