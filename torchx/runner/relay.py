@@ -1,8 +1,8 @@
-"""Many connections over one stream: runs here, and, as the text of this file, with ``python -c`` inside a replica.
+"""Multiplexes connections over one stream, between this process and a copy of this file inside a replica.
 
-The standard library alone, of Python 3.7 and later, for that is what a replica may have. A frame is its kind, the
-number of its connection, the length of its data. Each side may send so much of a connection and no more before the
-other one has passed it on: one that is slow holds up no other.
+The copy runs with ``python -c``, so this file uses only the standard library of Python 3.7. The header of a frame is
+its kind, the number of its connection and the length of its data. Each connection has a send window, which the other
+end extends when it has passed data on, so that a slow connection does not block the others.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ class Relay:
     """One end of the stream.
 
     Args:
-        receive: returns so many bytes of the stream, fewer at its end.
-        send: writes to it; called by one thread at a time.
-        connects: the other end may have this one connect to ports. A replica may not have our machine do so.
+        receive: reads exactly the given number of bytes, or fewer at the end of the stream.
+        send: writes to the stream; called by one thread at a time.
+        connects: whether the other end may open connections to ports here; a replica must not.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Relay:
             self._write(HEAD.pack(kind, number, len(data)) + data)
 
     def open(self, connection: socket.socket, port: int) -> None:
-        """Has the other side connect to its port, for a connection that was accepted here."""
+        """Forwards a connection that was accepted here to a port of the other end."""
         with self._lock:
             self._next += 1
             number = self._next
@@ -54,7 +54,7 @@ class Relay:
         self.send(OPEN, number, b"%d" % port)
 
     def run(self) -> None:
-        """Passes on what comes, until the stream ends."""
+        """Receives frames until the stream ends."""
         while True:
             head = self._receive(HEAD.size)
             if len(head) < HEAD.size:
@@ -62,7 +62,7 @@ class Relay:
             kind, number, size = HEAD.unpack(head)
             data = self._receive(size) if size else b""
             if kind == OPEN and not self._connects:
-                break  # it is no relay of ours
+                break  # the other end violates the protocol
             if kind == OPEN:
                 threading.Thread(target=self._connect, args=(number, int(data)), daemon=True).start()
                 continue
@@ -85,14 +85,14 @@ class Relay:
             self.send(REFUSED, number, f"port {port}: {e.strerror or e}".encode())
             return
         self._channels[number] = Channel(self, number, connection, WINDOW)
-        self.send(CREDIT, number, b"%d" % WINDOW)  # what comes from now on finds it
+        self.send(CREDIT, number, b"%d" % WINDOW)  # the channel is registered: the other end may send
 
 
 class Channel:
-    """One connection: a thread that reads it, and one that writes it.
+    """One connection, with a thread that reads it and one that writes it.
 
     Args:
-        credit: how much may be sent at once: nothing until the other side has connected.
+        credit: initial send window in bytes; 0 until the other end has connected.
     """
 
     def __init__(self, relay: Relay, number: int, connection: socket.socket, credit: int) -> None:
@@ -162,7 +162,7 @@ class Channel:
 
 
 def main() -> None:
-    """Inside the replica: stdin and stdout are the stream."""
+    """Runs inside the replica; stdin and stdout are the stream."""
     out = sys.stdout.buffer
 
     def send(data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
@@ -24,8 +25,6 @@ def to_text(status: AppStatus) -> str | None:
     """
     if status.tasks is not None or sum(len(role.replicas) for role in status.roles) > MOST_REPLICAS:
         return None
-    import json
-
     roles = [[role.role, [_row(replica) for replica in role.replicas]] for role in status.roles]
     data: dict[str, Any] = {name: getattr(status, name) for name in _PLAIN}
     data.update(msg=mask_text(status.msg), structured_error_msg=_masked(status.structured_error_msg))
@@ -39,8 +38,6 @@ def from_text(text: str) -> AppStatus | None:
     >>> from_text("{}") is None
     True
     """
-    import json
-
     try:
         data = json.loads(text)
         status = AppStatus(AppState[data["state"]], **{name: data[name] for name in _PLAIN})
@@ -53,7 +50,6 @@ def from_text(text: str) -> AppStatus | None:
 
 def _masked(text: str) -> str:
     """Why something failed, a JSON document, each string in it masked for itself; text of another kind as a whole."""
-    import json
 
     def masked(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""Runs as capsules: what is on record of a run, put to use to run it again, to compare it, and to take it away."""
+"""Runs as capsules: uses the record of a run to run it again, to compare it with another run, and to export it."""

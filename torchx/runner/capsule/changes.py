@@ -1,4 +1,4 @@
-"""``--set PATH=VALUE``: changes of a job that is on record, by paths into its definition."""
+"""``--set PATH=VALUE``: changes to the AppDef of a recorded job, by paths."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
 from torchx.util.strings import did_you_mean
 
 _STRINGS = ("env",)
-"""Fields that map names to text, whatever it looks like."""
+"""Mappings whose values are always text, even if they look like JSON."""
 _OPEN = ("env", "metadata", "port_map", "devices", "capabilities", "tags", "overrides")
-"""Fields that may get further keys."""
+"""Mappings to which keys may be added."""
 
 
 def changed(app: AppDef, changes: Iterable[str]) -> AppDef:
-    """The app with other values.
+    """Returns a copy of the app with changed values.
 
     Args:
-        changes: ``roles.NAME.FIELD=VALUE``, for example ``roles.trainer.resource.gpu=4``; without ``roles.NAME``, the
-            field of each role. A role may be given by its number. A value is text or JSON, as the field has it.
+        changes: ``roles.NAME.FIELD=VALUE``, for example ``roles.trainer.resource.gpu=4``. Without ``roles.NAME``, the
+            field of each role is changed. NAME may be the number of a role. VALUE is text or JSON, as the field
+            requires.
 
     Raises:
-        SpecError: there is no such field, or the value is of the wrong type.
+        SpecError: there is no such field, or the value has the wrong type.
 
     >>> from torchx.specs.api import AppDef, Role
     >>> app = changed(AppDef("a", [Role("trainer", "img", args=["--nnodes", "1:4"])]), ["env.LR=1", "num_replicas=8"])
@@ -44,7 +45,7 @@ def changed(app: AppDef, changes: Iterable[str]) -> AppDef:
 
 
 def _targets(data: dict[str, Any], keys: list[str], path: str) -> list[tuple[dict[str, Any], list[str]]]:
-    """Objects to change, and the path that remains below each."""
+    """The objects to change, and the remaining path below each."""
     if keys[0] != "roles":
         if keys[0] == "metadata" or (keys[0] == "name" and len(keys) == 1):
             return [(data, keys)]
@@ -82,10 +83,10 @@ def _key(node: dict[str, Any] | list[Any], key: str, path: str) -> Any:
 
 
 def _resize(role: dict[str, Any], before: Any, after: Any) -> None:
-    """Tells torchrun of the new number of nodes, if it was told of the old one.
+    """Changes the number of nodes in the arguments of torchrun, if they contain the old one.
 
     Raises:
-        SpecError: it meets on the one host that there was.
+        SpecError: the rendezvous is on localhost.
     """
     line = " ".join(role["args"])
     if not re.search(r"--nnodes[ =]\d", line) or before == after:

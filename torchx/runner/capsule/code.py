@@ -1,4 +1,4 @@
-"""The code of a run on record, its commit and the patch of what was not committed: in a folder, or as a difference."""
+"""Restores or compares the code of recorded runs, from their commit and the patch of uncommitted changes."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from torchx.util.git import KEPT_DAYS, TOO_LARGE, TOO_LATE
 
 
 class CodeGoneError(NotFoundError):
-    """The code that a run had cannot be had again."""
+    """The code of a run cannot be restored."""
 
 
 def patch_of(run: Run) -> str:
-    """The file with what differed from the commit; empty if nothing did.
+    """The patch file with the uncommitted changes; empty if there were none.
 
     Raises:
-        CodeGoneError: something did, and it was not kept.
+        CodeGoneError: there were changes, but the patch was not kept.
     """
     name = os.path.basename(run.tags.get("patch", ""))
     path = torchx_home("patches", name) if name else ""
@@ -38,7 +38,7 @@ def patch_of(run: Run) -> str:
         head = file.read(len(TOO_LARGE) + 2).strip().decode(errors="replace")
         if head == TOO_LATE:
             if run.git_dirty is False:
-                return ""  # it was clean when git looked, and what came later is not of this run
+                return ""  # the tree was clean when git looked; later changes do not belong to this run
             raise CodeGoneError(
                 f"`{run.app_id}` ran code that was not committed, and files were changed before it could be recorded"
             )
@@ -50,10 +50,10 @@ def patch_of(run: Run) -> str:
 
 
 def toplevel(run: Run, cwd: str) -> str:
-    """The working tree around a folder, which has the commit of the run.
+    """The top folder of the git working tree that contains ``cwd``; its repository has the commit of the run.
 
     Raises:
-        CodeGoneError: it is not there, or not in git.
+        CodeGoneError: the folder or the commit does not exist, or the folder is not in a git repository.
     """
     if not run.git_commit:
         raise CodeGoneError(
@@ -68,12 +68,12 @@ def toplevel(run: Run, cwd: str) -> str:
 
 
 def checkout(run: Run, cwd: str) -> tuple[str, str]:
-    """A folder with the code of the run, as git has it, and the working tree around ``cwd``, where it was.
+    """Checks out the code of the run. Returns that folder, and the top folder of the working tree around ``cwd``.
 
-    The folder is shared by all runs of the same code. Files that git ignores, and those of submodules, are not in it.
+    The folder is shared by all runs of the same code. It does not contain ignored files and submodules.
 
     Raises:
-        CodeGoneError: says what is missing.
+        CodeGoneError: the code cannot be restored; the message says what is missing.
     """
     import shutil
     import tempfile
@@ -81,7 +81,7 @@ def checkout(run: Run, cwd: str) -> tuple[str, str]:
     top, patch = toplevel(run, cwd), patch_of(run)
     folder = torchx_home("code", f"{run.git_commit[:12]}-{_digest(patch)}")
     if os.path.isdir(folder):
-        os.utime(folder)  # it is in use
+        os.utime(folder)  # so that it is not pruned
         return folder, top
     make_private(torchx_home("code"))
     _prune(torchx_home("code"))
@@ -92,7 +92,7 @@ def checkout(run: Run, cwd: str) -> tuple[str, str]:
             _git(top, ["checkout-index", "--all", f"--prefix={draft}/"], "the code cannot be checked out", env)
         os.rename(draft, folder)
     except OSError:
-        if not os.path.isdir(folder):  # another process was quicker
+        if not os.path.isdir(folder):  # else another process was faster
             raise
     finally:
         shutil.rmtree(draft, ignore_errors=True)
@@ -100,7 +100,7 @@ def checkout(run: Run, cwd: str) -> tuple[str, str]:
 
 
 def _prune(home: str) -> None:
-    """Removes folders that nobody has asked for in as long as patches are kept."""
+    """Removes folders that were not used for as long as patches are kept."""
     import shutil
 
     oldest = time.time() - KEPT_DAYS * 86400
@@ -111,13 +111,13 @@ def _prune(home: str) -> None:
 
 
 def difference(a: Run, b: Run, *words: str) -> str:
-    """What ``git diff`` says between the code of two runs.
+    """The output of ``git diff`` for the code of two runs.
 
     Args:
-        words: options of it.
+        words: options for ``git diff``.
 
     Raises:
-        CodeGoneError: the code of one of them cannot be had.
+        CodeGoneError: the code of one of the runs cannot be restored.
     """
     top = toplevel(b, b.tags.get("worktree", b.cwd))
     with _scratch(top) as env:
@@ -130,7 +130,7 @@ def difference(a: Run, b: Run, *words: str) -> str:
 
 @contextmanager
 def _scratch(top: str) -> Iterator[dict[str, str]]:
-    """An environment for git in which it writes nothing, be it the index or objects, into the user's repository."""
+    """Yields an environment in which git writes neither the index nor objects into the user's repository."""
     import tempfile
 
     theirs = os.path.join(top, _git(top, ["rev-parse", "--git-path", "objects"], "git has no objects").strip())
@@ -140,7 +140,7 @@ def _scratch(top: str) -> Iterator[dict[str, str]]:
 
 
 def _read(run: Run, top: str, patch: str, env: dict[str, str]) -> None:
-    """Puts the code of the run into the index."""
+    """Reads the code of the run into the index."""
     _git(top, ["read-tree", run.git_commit], f"`{top}` no longer has commit {run.git_commit[:12]}", env)
     if patch:
         _git(top, ["apply", "--cached", "--whitespace=nowarn", patch], "the patch on record does not apply", env)

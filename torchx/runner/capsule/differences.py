@@ -1,4 +1,4 @@
-"""What differs between two runs on record: code, images, arguments, options, resources, environment, outcome."""
+"""Compares two recorded runs: code, images, arguments, options, resources, environment, outcome."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_WORKSPACE_HASH
 from torchx.util.records import dataclass, field
 
 _OURS = (ENV_JOB_ID, ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH)
-"""Variables that say what stands in other rows."""
+"""Variables whose values are compared in other rows."""
 _SHELLS = ("sh", "bash", "zsh", "dash")
 _FIELDS = ("num_replicas", "min_replicas", "max_retries", "retry_policy", "port_map", "mounts", "overrides")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing in which two runs differ.
+    """One difference between two runs.
 
     Attributes:
         section: ``run``, ``code``, ``image``, ``arguments``, ``options``, ``origin``, ``resources``, ``environment``,
             ``metadata`` or ``outcome``.
-        role: the role that it is about; empty for the job as a whole.
-        name: of the option, the variable, ...
-        a: its value in the first run; None: it has none.
-        b: its value in the second.
+        role: name of the role; empty for the job as a whole.
+        name: name of the option, variable, ...
+        a: value in the first run; None if it has none.
+        b: value in the second run.
     """
 
     section: str
@@ -41,12 +41,12 @@ class Difference:
 
 @dataclass
 class Comparison:
-    """Two runs side by side.
+    """The comparison of two runs.
 
     Attributes:
-        rows: what differs.
-        patch: from the code of the first to that of the second, as ``git diff`` writes it.
-        unknown: what could not be compared, a sentence each.
+        rows: the differences.
+        patch: output of ``git diff`` from the code of the first run to that of the second.
+        unknown: what could not be compared, and why.
     """
 
     a: Run
@@ -57,7 +57,7 @@ class Comparison:
 
 
 def compare(a: Run, b: Run) -> Comparison:
-    """What differs between two runs, as far as it is on record. What is masked there counts as equal."""
+    """Compares two runs, as far as they are on record. Masked values count as equal."""
     found = Comparison(a, b)
     rows = found.rows
     heads = ({"scheduler": r.scheduler, "name": r.name, "parent run": r.parent_run_id or None} for r in (a, b))
@@ -108,7 +108,7 @@ def _resource(role: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _arguments(role: Mapping[str, Any]) -> dict[str, Any]:
-    """Option to value, and what stands between them; the words of a shell line are arguments, too.
+    """Options with their values, and positional arguments; the words of a shell command count as arguments, too.
 
     >>> _arguments({"entrypoint": "sh", "args": ["-c", "python train.py --lr 0.1 --bf16 x"]})
     {'program': 'sh', '-c': '', 'argument 1': 'python', 'argument 2': 'train.py', '--lr': '0.1', '--bf16': 'x'}
@@ -116,7 +116,7 @@ def _arguments(role: Mapping[str, Any]) -> dict[str, Any]:
     words: list[str | None] = []
     for i, arg in enumerate(role["args"]):
         line = i > 0 and str(role["args"][i - 1]).endswith("c") and os.path.basename(role["entrypoint"]) in _SHELLS
-        words += [None, *_split(str(arg))] if line else [str(arg)]  # None: a line begins
+        words += [None, *_split(str(arg))] if line else [str(arg)]  # None: start of a shell command
     found: dict[str, Any] = {"program": role["entrypoint"]}
     option, place = "", 0
     for word in words:
@@ -145,7 +145,7 @@ def _split(line: str) -> list[str]:
 
 def _options(a: Run, b: Run) -> Iterator[Difference]:
     if a.scheduler != b.scheduler:
-        return  # others altogether
+        return  # the options of other schedulers cannot be compared
     values = ({k: s.get("value") for k, s in run.cfg.items()} for run in (a, b))
     rows = [*_values("options", "", *values)]
     yield from rows
@@ -161,7 +161,7 @@ def _values(section: str, role: str, a: Mapping[str, Any], b: Mapping[str, Any])
 
 
 def _compare_code(found: Comparison) -> None:
-    """Commits, and file by file what was run; where git cannot say, that is said."""
+    """Compares the commits and the files of the code; adds to ``unknown`` if git cannot."""
     a, b = found.a, found.b
     found.rows += _values("code", "", {"commit": a.git_commit or None}, {"commit": b.git_commit or None})
     if not (a.git_commit or b.git_commit):

@@ -1,4 +1,4 @@
-"""A job as a folder that is run without torchx: its files, its code, how it is started, and what it is."""
+"""Exports a job as a folder that runs without torchx: its files, its code, a start script and a README."""
 
 from __future__ import annotations
 
@@ -25,18 +25,13 @@ FORMATS = {
     "compose": "local_docker",
     "batch": "aws_batch",
 }
-"""Name of a format to the scheduler that writes it."""
+"""The scheduler that writes each export format."""
 
 README, RUN = "README.md", "run.sh"
 
 
 def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, workspace: str = "") -> Export:
-    """Writes the folder, and returns what is in it; arguments as of :meth:`RunnerVerbs.export`.
-
-    Raises:
-        NotSupportedError: the scheduler has no such files.
-        ConfigError: the folder cannot be written.
-    """
+    """Writes the folder and returns its contents; arguments and errors are those of :meth:`RunnerVerbs.export`."""
     if not isinstance(backend, Exports):
         raise NotSupportedError(
             f"`{info._scheduler}` cannot export jobs", hint=f"these can: {', '.join(FORMATS.values())}"
@@ -109,7 +104,7 @@ def readme(exported: Export, app: AppDef, scheduler: str) -> str:
 
 
 def _code(app: AppDef, target: str, otherwise: str) -> None:
-    """Copies the code of the first role that has some; where none has, the folder stays empty."""
+    """Copies the code of the first role that has a workspace; if none has, the folder stays empty."""
     workspace = next((role.workspace for role in app.roles if role.workspace), None)
     if workspace is None and otherwise:
         workspace = Workspace.from_str(otherwise)

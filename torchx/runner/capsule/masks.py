@@ -1,4 +1,4 @@
-"""Values that are masked on record: where they come from when a run is launched again."""
+"""Restores values that are masked on record, when a run is launched again."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Ask = Callable[[str], str]
 
 
 def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
-    """Puts values in place of masks; ``app`` is changed.
+    """Replaces masks in ``app`` by values.
 
     Args:
-        files: the config files; their ``[secrets]`` say where values are.
-        ask: asks a person for a value; None: there is nobody to ask.
+        files: the config files; section ``[secrets]`` has references to values.
+        ask: prompts the user for a value; None: there is no user to ask.
 
     Returns:
-        For each value that was found without asking, a sentence part that says where.
+        A note about the source of each value that was found without a prompt.
 
     Raises:
-        ConfigError: a value is nowhere to be found; says how to give it.
+        ConfigError: a value cannot be found; the hint says how to set it.
     """
-    told: dict[str, None] = {}
+    notes: dict[str, None] = {}
     answers: dict[str, str] = {}
 
     def answer(what: str, hint: str) -> str:
@@ -44,7 +44,7 @@ def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
         for name, value in role.env.items():
             if MASK in value:
                 hint = f"set it: `export {name}=...`, or `--set env.{name}=VALUE`"
-                known = _variable(name, value, files, told)
+                known = _variable(name, value, files, notes)
                 role.env[name] = known or value.replace(MASK, answer(f"`{name}`", hint))
         _fill_args(role, answer)
     for where, mapping in [("the app", app.metadata), *((f"role `{r.name}`", r.metadata) for r in app.roles)]:
@@ -52,11 +52,11 @@ def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
             raise ConfigError(
                 f"the metadata of {where} hold a value that is masked on record", hint="launch it with `torchx run`"
             )
-    return list(told)
+    return list(notes)
 
 
 def without_values(app: AppDef) -> None:
-    """Puts references in place of variables that are masked on record: an export has no values of secrets."""
+    """Replaces masked variables by references to environment variables: an export contains no values of secrets."""
     for role in app.roles:
         for name, value in role.env.items():
             if MASK in value:
@@ -64,11 +64,7 @@ def without_values(app: AppDef) -> None:
 
 
 def fill_options(cfg: dict[str, Any], given: set[str]) -> None:
-    """Refuses run options that are masked on record and were not given again.
-
-    Raises:
-        ConfigError: names the option.
-    """
+    """Raises ConfigError for a run option that is masked on record and is not in ``given``."""
     for key, value in cfg.items():
         if key not in given and MASK in str(value):
             raise ConfigError(
@@ -76,15 +72,15 @@ def fill_options(cfg: dict[str, Any], given: set[str]) -> None:
             )
 
 
-def _variable(name: str, recorded: str, files: ConfigFiles, told: dict[str, None]) -> str:
-    """What a variable is to be: a reference, or its value in this environment; empty when neither is there."""
+def _variable(name: str, recorded: str, files: ConfigFiles, notes: dict[str, None]) -> str:
+    """The new value of a variable: a reference from ``[secrets]``, or its value in this environment; else empty."""
     if files.section(SECTION, active_profile()).get(name) is not None:
         reference = configured(Secret(name), files)
-        told[f"`{name}` by `{reference}`, as [secrets] says"] = None
+        notes[f"`{name}` by `{reference}`, as [secrets] says"] = None
         return reference
     value = os.environ.get(name, "")
     if value and mask_env({name: value})[name] == recorded:
-        told[f"`{name}` from this environment"] = None
+        notes[f"`{name}` from this environment"] = None
         return value
     return ""
 
@@ -94,7 +90,7 @@ def _fill_args(role: Role, answer: Callable[[str, str], str]) -> None:
         if MASK not in arg:
             continue
         before = role.args[i - 1] if i and arg == MASK else arg.partition("=")[0]
-        if len(before) > 40 or MASK in before:  # a whole shell line: its words up to the mask say what it is
+        if len(before) > 40 or MASK in before:  # a shell command: its last words before the mask describe the value
             before = " ".join(arg.partition(MASK)[0].split()[-2:]) or f"argument {i}"
         hint = f"add `--set roles.{role.name}.args.{i}=VALUE`, or all arguments behind `--`"
         role.args[i] = arg.replace(MASK, answer(f"`{before}`", hint))

@@ -1,4 +1,4 @@
-"""A run on record, launched again: what it is made of now."""
+"""Prepares a recorded run to be launched again."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 THEN, NOW = "then", "now"
 _FOLDERS = ("job_dir", "jobdir")
-"""Options that name a folder which must not exist before the job."""
+"""Options that name a folder that each job must have for itself."""
 
 
 @dataclass(kw_only=True)
 class Rerun:
-    """What is asked for beside the run itself.
+    """The changes to a run that is launched again.
 
     Attributes:
-        scheduler: another one; empty: the same.
-        cfg: run options that go before those on record.
-        cfg_literals: such options as on the command line.
-        code: ``then``: the code that the run had; ``now``: the code as it is.
-        changes: see :func:`torchx.runner.capsule.changes.changed`.
-        command: an app whose commands replace those on record.
-        export: the job is written down, not launched: values of secrets are not looked up.
-        ask: asks a person for a value that is masked on record; None: there is nobody to ask.
+        scheduler: another scheduler; empty: the same scheduler.
+        cfg: run options that override the recorded ones.
+        cfg_literals: further run options, in the syntax of the command line.
+        code: ``then``: the code that the run had; ``now``: the current code.
+        changes: changes to the AppDef, see :func:`torchx.runner.capsule.changes.changed`.
+        command: an app whose commands replace the recorded ones.
+        export: the job is exported, not launched: values of secrets are not looked up.
+        ask: prompts the user for a value that is masked on record; None: there is no user to ask.
     """
 
     scheduler: str = ""
@@ -58,15 +58,15 @@ class Rerun:
 
 @dataclass(kw_only=True)
 class Plan:
-    """A run made ready to be launched again.
+    """A run that is ready to be launched again.
 
     Attributes:
         cwd: the folder to launch it from.
-        source: the commit that its code is of; None: that of ``cwd``.
-        hashes: role to hash of the code that its image holds.
-        tags: what is to be on record of it, see :class:`torchx.runs.records.NewRun`.
-        notes: what a person should know, a sentence part each.
-        tasks: of a sweep.
+        source: the commit of its code; None: that of ``cwd``.
+        hashes: hash of the code in the image of each role, by role.
+        tags: tags of the new run, see :class:`torchx.runs.records.NewRun`.
+        notes: notes for the user.
+        tasks: the tasks, if the run is a sweep.
     """
 
     run: Run
@@ -82,17 +82,17 @@ class Plan:
     tasks: TaskList | None = None
 
     def submit(self, runner: RunnerVerbs, info: AppDryRunInfo[Any], event: log_event) -> str:
-        """Submits the request of this plan; returns its handle."""
+        """Submits the request of this plan and returns the app handle."""
         if self.tasks is None:
             return runner._schedule_or_discard(info, event)
         return submit(runner, info, self.tasks)
 
     def surroundings(self) -> AbstractContextManager[None]:
-        """The folder that it was launched from is the current one, for schedulers that look at it."""
+        """Changes to the folder to launch from: some schedulers use the current directory."""
         return inside(self.cwd)
 
     def finish(self, info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
-        """Has a dry run of this plan remember where it comes from."""
+        """Adds the origin of this plan to its request: tags, source, hashes and the sources of options."""
         info._tags = {**info._tags, **self.tags, "rerun_of": self.run.handle}
         info._source = self.source
         info._workspace_hashes.update(self.hashes)
@@ -106,7 +106,7 @@ class Plan:
 
 @contextmanager
 def inside(folder: str) -> Iterator[None]:
-    """Makes a folder the current one for a while."""
+    """Changes the current directory temporarily."""
     before = os.getcwd()
     os.chdir(folder)
     try:
@@ -116,7 +116,7 @@ def inside(folder: str) -> Iterator[None]:
 
 
 def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
-    """Makes a run ready to be launched again; errors as of :meth:`RunnerVerbs.rerun`."""
+    """Prepares a run to be launched again; errors are those of :meth:`RunnerVerbs.rerun`."""
     app = run.appdef()
     if app is None:
         raise NotFoundError(f"what `{run.app_id}` was made of is not on record", hint="launch it with `torchx run`")
@@ -141,13 +141,13 @@ def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
     new.cfg.update(given)
     for role in app.roles:
         role.env.pop(ENV_JOB_ID, None)
-        if text := run.tags.get(f"workspace.{role.name}"):  # of a rerun that built nothing
+        if text := run.tags.get(f"workspace.{role.name}"):  # the run was a rerun that built no image
             role.workspace = Workspace.from_str(text)
-    if "checkout" in run.tags:
-        _move(new, app.roles, run.tags["checkout"], run.tags.get("worktree", ""))  # out of the checkout of a rerun
+    if "checkout" in run.tags:  # the run was a rerun from a checkout: go back to the original folder
+        _move(new, app.roles, run.tags["checkout"], run.tags.get("worktree", ""))
     _code_then(new, backend(run.scheduler)) if wish.code == THEN else _code_now(new)
     if backend(scheduler).capabilities.workspaces and not backend(run.scheduler).capabilities.workspaces:
-        new.workspace = f"file://{new.cwd}"  # which the run saw as it was
+        new.workspace = f"file://{new.cwd}"  # the run used this folder directly
     if wish.command is not None:
         _take_commands(app, wish.command)
     new.app = changed(app, wish.changes) if wish.changes else app
@@ -158,21 +158,21 @@ def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
 
 
 def _options(run: Run, settings: Mapping[str, Setting], given: set[str], notes: list[str]) -> dict[str, Any]:
-    """The run options on record; of those at their default, the ones that would have another value now."""
+    """The recorded run options, without defaults that have not changed since."""
     values = {}
     for key, recorded in run.cfg.items():
         value = recorded["value"]
         differs = key in settings and settings[key].value != value
         if recorded["source"] != DEFAULT or differs:
             values[key] = _unused_folder(value) if key in _FOLDERS and value and key not in given else value
-        if differs and value is None and key not in given:  # None gives way to what a config file says
+        if differs and value is None and key not in given:  # a config file overrides None
             notes.append(f"the run had no `{key}`, and {settings[key].source} says `{settings[key].value}`")
     fill_options(values, given)
     return values
 
 
 def _unused_folder(path: str) -> str:
-    """A folder for the code of the new job, beside that of the run: each job has its own."""
+    """A folder for the code of the new job, next to that of the run."""
     head, mark, _ = path.rpartition("-again-")
     return f"{head if mark else path}-again-{os.urandom(3).hex()}"
 
@@ -198,7 +198,7 @@ def _code_now(new: Plan) -> None:
 
 
 def _code_then(new: Plan, backend: Scheduler[Any]) -> None:
-    """Has the roles run the images that they ran; where the code was not in the image, a checkout of the code."""
+    """Makes the roles use their recorded images, and a checkout of the code if it was not in the image."""
     run, same = new.run, new.scheduler == new.run.scheduler
     bare = []
     for role in new.app.roles:
@@ -221,7 +221,7 @@ def _code_then(new: Plan, backend: Scheduler[Any]) -> None:
     elif not os.path.isdir(new.cwd):
         new.cwd = os.getcwd()
     if run.git_commit:
-        new.source = GitState(run.git_commit, run.git_dirty, run.tags.get("patch", ""))  # recorded, as of a new run
+        new.source = GitState(run.git_commit, run.git_dirty, run.tags.get("patch", ""))
 
 
 def _check_out(new: Plan, roles: Sequence[Role]) -> None:
@@ -252,7 +252,7 @@ def _move(new: Plan, roles: Sequence[Role], old: str, folder: str) -> None:
 
 
 def _take_commands(app: AppDef, made: AppDef) -> None:
-    """Takes entrypoints and arguments, and nothing else, from an app that the component has made just now."""
+    """Takes only entrypoints and arguments from an app that the component has just made."""
     roles = {role.name: role for role in made.roles}
     names = [role.name for role in app.roles]
     if len(made.roles) == 1 == len(names):

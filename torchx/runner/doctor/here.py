@@ -1,4 +1,4 @@
-"""What there is to be said of this machine: what torchx finds installed, reads, and writes to."""
+"""Checks of this machine: installed extras, config files, disk space, run registry, shell completion."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RC_FILES = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/con
 
 
 def checks(backends: Backends, session: str) -> list[Check]:
-    """The questions about this machine."""
+    """The checks of this machine."""
     return [
         Check("packages", _packages),
         Check("config", lambda: _config(backends, session), certain=(TorchXError,)),
@@ -94,7 +94,7 @@ def _record(path: str) -> Iterator[Finding]:
                 problem = f"is damaged: {said}"
             else:
                 count = int(db.execute("SELECT count(*) FROM runs").fetchone()[0])
-    except sqlite3.DatabaseError as e:  # also what may pass, such as a lock
+    except sqlite3.DatabaseError as e:  # including transient errors, such as a lock
         problem = f"cannot be read: {e}"
         certain = not isinstance(e, sqlite3.OperationalError) or "no such table" in str(e)
     mend = "`torchx list` sets it aside, and begins a new one" if certain else ""

@@ -1,4 +1,4 @@
-"""The questions about a scheduler, or about one job there, asked at the same time, and for some seconds only."""
+"""Checks of a scheduler, or of a job on it, which run concurrently and within a time limit."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     _Cfg = Mapping[str, CfgVal] | None
 
 WITHIN_S = 2.2
-"""How long the answers to all questions may take."""
+"""Time limit for all checks together, in seconds."""
 _POLL_S = 1.0
 
 
 def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
-    """What the checks find, all asked at once; one that does not answer in time cannot be told.
+    """Runs checks concurrently and returns their findings; the finding of a check that takes too long is ``unknown``.
 
     >>> ask([Check("a", lambda: "is there")])
     [Finding(verdict='good', what='a', said='is there', fix='')]
@@ -37,30 +37,30 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
     answers = answers_within(within_s, [check.findings for check in checks])
     for check, answer in zip(checks, answers, strict=True):
         found += [Finding(UNKNOWN, check.what, f"no answer within {within_s:g} s")] if answer is None else answer
-    told: set[str] = set()
-    for finding in sorted(found, key=lambda f: f.verdict != BAD):  # one cause, such as no connection, is told once
-        if finding.fix and finding.said in told:
+    reported: set[str] = set()
+    for finding in sorted(found, key=lambda f: f.verdict != BAD):  # a cause of several findings is reported once
+        if finding.fix and finding.said in reported:
             found.remove(finding)
-        told.add(finding.said)
+        reported.add(finding.said)
     return found
 
 
 def of_system(runner: RunnerVerbs, name: str, cfg: _Cfg) -> list[Finding]:
-    """What keeps jobs from running on a scheduler."""
+    """Checks whether jobs can run on a scheduler."""
     backend = runner._scheduler(name)
     try:
         return _asked(backend, name, {key: setting.value for key, setting in runner._settings(name, cfg).items()})
-    except TorchXError as e:  # a required option is missing, say
+    except TorchXError as e:  # for example, a required option is missing
         hint = e.hint or f"`torchx runopts {name}` shows the options; `torchx doctor -s {name} -cfg KEY=VALUE`"
         return [Finding(UNKNOWN, "options", str(e), hint)]
 
 
 def of_job(runner: RunnerVerbs, app: AppDef, name: str, cfg: _Cfg, workspace: Workspace | str | None) -> list[Finding]:
-    """What is wrong with one job; see :meth:`torchx.runner.verbs.RunnerVerbs.check`."""
+    """Checks one job; see :meth:`torchx.runner.verbs.RunnerVerbs.check`."""
     backend = runner._scheduler(name)
     try:
         info = runner.dryrun(app, name, cfg, workspace)
-    except TorchXError as e:  # of a scheduler that was asked something: it may not have understood, or heard, us
+    except TorchXError as e:  # a BackendError may be a failure of the query: it does not prove that the job is wrong
         return [Finding(UNKNOWN if isinstance(e, BackendError) else BAD, "request", str(e), e.hint)]
     settled, given = info._cfg or {}, copy_data(app)
     if workspace and isinstance(backend, BuildsWorkspaces):
@@ -86,7 +86,7 @@ def _asked(
 
 
 def probe(runner: RunnerVerbs, name: str, cfg: _Cfg, image: str, within_s: float) -> list[Finding]:
-    """Runs a job of one small task to its end, reads its log, and deletes it."""
+    """Runs a small job, reads its log, and deletes it."""
     return Check("probe job", lambda: _probe(runner, name, cfg, image, within_s), certain=(TorchXError,)).findings()
 
 
@@ -111,6 +111,6 @@ def _probe(runner: RunnerVerbs, name: str, cfg: _Cfg, image: str, within_s: floa
         said = "it ran, but what it wrote is not seen from here: do the nodes share the folder of the jobs?"
         return bad(said, "`export TORCHX_HOME=/a/shared/folder`, or `-cfg job_dir=...` on one")
     finally:
-        with contextlib.suppress(TorchXError):  # what was found counts
+        with contextlib.suppress(TorchXError):  # the finding matters more than the cleanup
             runner.cancel(handle)
             runner.delete(handle)

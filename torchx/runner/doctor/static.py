@@ -1,7 +1,7 @@
-"""What is wrong with a job, as far as it and the files here say so: nothing is connected to, nothing is started.
+"""Static checks of a job, from its AppDef and local files, without a connection or another process.
 
-It is part of every submission. What stops one has to be certain: a file that is not here may be in the image, or be
-made by an earlier job.
+They are part of every submission. Only a certain problem stops a submission: a file that does not exist here may be in
+the image, or an earlier job may create it.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _WORKERS = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
 
 
 def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> None:
-    """Refuses a job whose script is certainly not among the files that it will find; called before these are sent.
+    """Checks, before workspaces are built, that the scripts of a job will be where it looks for them.
 
     Raises:
-        SpecError: says how to get it there.
+        SpecError: a script will certainly be missing; the hint says how to provide it.
     """
     if NamesOnly.on or os.environ.get(ENV_NO_CHECK):
         return
@@ -43,10 +43,10 @@ def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any])
 
 
 def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
-    """Refuses what is certainly wrong with the texts of a job that has macros, and warns of what looks wrong.
+    """Checks the macros of a job; warns about probable mistakes.
 
     Raises:
-        SpecError: says what to change.
+        SpecError: a macro is certainly wrong; the hint says what to change.
     """
     if os.environ.get(ENV_NO_CHECK):
         return
@@ -56,10 +56,10 @@ def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
 
 
 def act(finding: Finding | None) -> None:
-    """Refuses a job for what is bad, and warns of what looks wrong where there is something to do about it.
+    """Raises an error for a bad finding, and warns about another one if there is a fix for it.
 
     Raises:
-        SpecError: says what to do.
+        SpecError: the finding is bad; the hint says how to fix it.
     """
     if finding is None or not finding.fix:
         return
@@ -69,7 +69,7 @@ def act(finding: Finding | None) -> None:
 
 
 def findings(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> Iterator[Finding]:
-    """All that is checked here, what is good too."""
+    """The findings of all static checks, including good ones."""
     for role in app.roles:
         found = [script(role, backend, cfg, waits=AFTER in app.metadata), *leftovers(role, backend)]
         found += [memory(role) if backend.capabilities.resources else None, _workers(role)]
@@ -77,10 +77,10 @@ def findings(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> It
 
 
 def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits: bool = False) -> Finding | None:
-    """Whether a role's script, which its component names in ``metadata``, is where the role will look for it.
+    """Checks whether a role's script, which its component names in ``metadata``, is where the role will look for it.
 
     Args:
-        waits: an earlier job runs first, and may make it.
+        waits: the job depends on an earlier job, which may create the script.
     """
     name = role.metadata.get("script")
     if not isinstance(name, str) or not name or re.search(r"^[/~]|[${]", name):
@@ -95,7 +95,7 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
         place, certain = _Place("" if there else problem, "."), not role.image.startswith(("/", "~", "."))
     elif role.workspace:
         place = _look(role.workspace, name)
-        ours = role.image == PUBLISHED_IMAGE and not name.startswith("torchx/")  # we know what is in it
+        ours = role.image == PUBLISHED_IMAGE and not name.startswith("torchx/")  # its contents are known
         certain = in_folder or (ours and not place.builds and not role.mounts)
     else:
         return None
@@ -110,7 +110,7 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
 
 
 def leftovers(role: Role, backend: Scheduler[Any]) -> Iterator[Finding]:
-    """Macros where none are replaced, and what may be one with a typo."""
+    """Finds macros where none are substituted, and probable typos in the names of macros."""
     if _BRACES.search(role.image):
         from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
@@ -127,7 +127,7 @@ def leftovers(role: Role, backend: Scheduler[Any]) -> Iterator[Finding]:
 
 
 def memory(role: Role) -> Finding | None:
-    """Whether a role with GPUs has more memory than components give to a script without."""
+    """Checks whether a role with GPUs has more memory than the default of components without GPUs."""
     gpus, mb = role.resource.gpu, role.resource.memMB
     if gpus <= 0 or mb is None or mb <= 0:
         return None
@@ -140,7 +140,7 @@ def memory(role: Role) -> Finding | None:
 
 
 def _workers(role: Role) -> Finding | None:
-    """How many workers torchrun starts on each node, against its GPUs."""
+    """Checks that torchrun does not start more workers on a node than it has GPUs."""
     found, gpus = _WORKERS.search(" ".join(role.args)), int(role.resource.gpu)
     if found is None or gpus <= 0:
         return None
@@ -153,12 +153,13 @@ def _workers(role: Role) -> Finding | None:
 
 @dataclass(frozen=True)
 class _Place:
-    """What keeps a file from being in the workspace, empty when it is there.
+    """The result of a search for a file in a workspace.
 
     Attributes:
-        root: the folder to look for others in; empty when that is not certain.
-        ignores: the file whose rules leave it out.
-        builds: a Dockerfile says what becomes of the workspace, and may make files.
+        problem: why the file is not in the workspace; empty if it is.
+        root: the folder to search for similar files; empty if it is not certain.
+        ignores: the ignore file whose rules exclude it.
+        builds: the workspace has a Dockerfile, which may create files.
     """
 
     problem: str
@@ -178,7 +179,7 @@ def _look(workspace: Workspace, name: str) -> _Place:
         inside = os.path.relpath(name, place) if place else name
         fs, root = open_workspace(source)
         if not os.path.isdir(root):
-            return _Place(problem)  # which whoever sends it refuses in words of its own
+            return _Place(problem)  # building the workspace fails with an error of its own
         path, builds = os.path.join(root, inside), builds or os.path.exists(os.path.join(root, TORCHX_DOCKERFILE))
         if inside.startswith("..") or not os.path.isfile(path):
             continue
@@ -192,7 +193,7 @@ def _look(workspace: Workspace, name: str) -> _Place:
 
 
 def _way_to(name: str, place: _Place) -> str:
-    """How to have the script there, as something to type in."""
+    """What the user should type to provide the script."""
     from torchx.workspace.similar import similar_file
 
     root = place.root

@@ -1,1 +1,1 @@
-"""Sweeps as single jobs, so many at a time: what a scheduler without arrays, or a task of several replicas, needs."""
+"""Sweeps whose tasks are submitted as single jobs, for schedulers without job arrays."""

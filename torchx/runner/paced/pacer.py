@@ -1,82 +1,78 @@
-"""The program that submits the tasks of a paced sweep, so many at a time, and writes down what becomes of each.
+"""The program that submits the tasks of a paced sweep, a limited number at a time, and records their states.
 
-Run as ``pacer FOLDER LOCK``, with the job as JSON as stdin, or with nothing: then the job is the one on record. There
-is one pacer a sweep, who has inherited its lock, an open file; when it was killed, whoever looks at the sweep next
-starts another. A task is claimed, submitted, and its id noted, so that of one that is in doubt after a kill its
-scheduler can be asked.
+Run as ``pacer FOLDER LOCK``, with the job as JSON on stdin; if stdin is empty, the recorded job is used. There is one
+pacer per sweep: it inherits the sweep's lock as the open file ``LOCK``. If it is killed, the next process that looks at
+the sweep starts another one. A task is marked before it is submitted and its app id is recorded after, so that the
+scheduler can be asked about a task whose submission was interrupted.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.config.files import load_files
 from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError, TorchXError, TransientError
 from torchx.runner.backends import Backends
 from torchx.runner.capsule.masks import fill as fill_masks
 from torchx.runner.paced.sweeps import LOG_FILE
-from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, WAITING, Tasks
+from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, WAITING, Task, Tasks
 from torchx.runner.secrets import look_up
-from torchx.schedulers.api import ResolvedCfg
+from torchx.schedulers.api import DescribeAppResponse, ResolvedCfg, Scheduler
 from torchx.schedulers.kit.abilities import BuildsWorkspaces
 from torchx.settings import ENV_JOB_ID, ENV_WORKSPACE_HASH
-from torchx.specs.api import AppState, is_terminal, make_app_handle
+from torchx.specs.api import AppDef, AppState, is_terminal, make_app_handle
 from torchx.specs.copies import copy_data
 from torchx.specs.failures import parse_failure
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.specs.tasks import ENV_TASK, fill_in
 from torchx.util.redaction import MASK
 
-if TYPE_CHECKING:
-    from torchx.runner.paced.tasks import Task
-    from torchx.schedulers.api import DescribeAppResponse, Scheduler
-    from torchx.specs.api import AppDef
-
-_STEP_S = 0.1  # between two looks whether somebody wants a task ended
+_STEP_S = 0.1  # between two checks whether a task was cancelled
 _MOST_S = 60.0
-_ANSWER_TIMES = 10  # of the time at most one part in ten is spent asking
-_GONE_S = 60.0  # for so long a scheduler may not show a job that was submitted
-_REFUSALS = 6  # of one task, with pauses that grow, while nothing else runs
+_ANSWER_TIMES = 10  # at most a tenth of the time is spent on queries
+_GONE_S = 60.0  # a scheduler may not list a job for this long after its submission
+_REFUSALS = 6  # of one task, with growing pauses, while no other task runs
 _FIRST_PAUSE_S = 1.0
-_AGAIN_S = 30.0  # after which a job that was asked to end is asked again
-_FAILED = (SpecError, ConfigError, NotSupportedError)  # what will be said again
+_AGAIN_S = 30.0  # after which a cancellation is repeated
+_PERMANENT = (SpecError, ConfigError, NotSupportedError)  # a retry would fail again
 
 
 class Pacer:
-    """Brings a sweep to its end.
+    """Submits the tasks of a sweep and follows their jobs until all tasks have ended.
 
     Args:
         tasks: the sweep; this process holds its lock.
-        backend: where its jobs run.
-        app: the job, with placeholders; None when it is not known: nothing more is submitted then.
-        head: what all tasks have in common.
+        backend: the scheduler of the jobs.
+        app: the job, with placeholders; None: the job is not known, and no further task is submitted.
+        head: the properties that all tasks share.
     """
 
     def __init__(self, tasks: Tasks, backend: Scheduler[Any], app: AppDef | None, head: dict[str, Any]) -> None:
         self._tasks, self._backend, self._app = tasks, backend, app
         self._cfg: dict[str, Any] = head["cfg"]
-        self._asked: dict[int, float] = {}  # tasks whose end was asked for, and when
+        self._cancelled: dict[int, float] = {}  # tasks that were cancelled, and when
         self._names: list[str] = head["names"]
         self._handle = make_app_handle(head["scheduler"], head["session"], os.path.basename(tasks.folder))
         self._width: int = head["width"]
         self._refused = 0
         self._not_before = 0.0
-        self._took_s = 0.0
+        self._query_s = 0.0
 
     def run(self) -> None:
-        """Returns when each task has ended, or nothing can be done for those that have not."""
+        """Runs until all tasks have ended, or nothing can be done for the others."""
         while True:
             version = self._tasks.version()
             try:
                 self._settle()
-                self._stop()
+                self._cancel()
                 more = self._submit()
-                active = self._look()
-            except BackendError as e:  # the scheduler cannot be asked just now
+                active = self._update()
+            except BackendError as e:  # the scheduler cannot be queried at the moment
                 self._tasks.say(f"{e}; it is asked again")
                 more, active = True, 1
                 self._delay()
@@ -87,23 +83,23 @@ class Pacer:
     # -- submissions -----------------------------------------------------------------------------
 
     def _submit(self) -> bool:
-        """Submits what there is room for; whether there is more to submit."""
+        """Submits as many tasks as may run; returns whether more are waiting."""
         while (task := self._tasks.next()) is not None and self._app is not None:
             busy = len(self._tasks.all(IN_DOUBT, SUBMITTED))
             if busy >= self._width or time.monotonic() < self._not_before:
                 return True
             try:
                 self._submit_one(task, self._app)
-            except _FAILED as e:
+            except _PERMANENT as e:
                 self._tasks.end(task.k, AppState.FAILED, f"it was refused: {e}")
             except BackendError as e:
                 self._delay()
                 if isinstance(e, TransientError):
-                    return True  # there may be a job all the same
+                    return True  # the job may exist nevertheless
                 self._tasks.withdraw(task.k)
                 if self._refused >= _REFUSALS and not busy:
                     self._tasks.end(task.k, AppState.FAILED, f"it could not be submitted: {e}")
-                    # The next one is tried once: what is refused like this one ends as quickly.
+                    # The next task is tried only once: the scheduler will probably reject it, too.
                     self._refused, self._not_before = _REFUSALS - 1, 0.0
                     continue
                 self._tasks.say(f"the next task could not be submitted, and is tried again: {e}")
@@ -124,7 +120,7 @@ class Pacer:
             self._tasks.change(k, IN_DOUBT, phase=SUBMITTED, app_id=self._backend.schedule(info))
 
     def _settle(self) -> None:
-        """Asks what became of submissions of which the answer was not heard."""
+        """Asks the scheduler about submissions whose answer was lost."""
         for task in self._tasks.all(IN_DOUBT):
             age_s = time.time() - task.since
             found = self._backend.find_submission(task.token or task.app_id, self._cfg, age_s=age_s)
@@ -137,21 +133,21 @@ class Pacer:
         self._not_before = time.monotonic() + min(_FIRST_PAUSE_S * 2**self._refused, _MOST_S)
         self._refused += 1
 
-    # -- what becomes of them --------------------------------------------------------------------
+    # -- submitted tasks -------------------------------------------------------------------------
 
-    def _stop(self) -> None:
+    def _cancel(self) -> None:
         now = time.monotonic()
         for task in self._tasks.all(SUBMITTED):
-            if task.stop and now - self._asked.get(task.k, -_AGAIN_S) >= _AGAIN_S:
-                self._asked[task.k] = now
+            if task.stop and now - self._cancelled.get(task.k, -_AGAIN_S) >= _AGAIN_S:
+                self._cancelled[task.k] = now
                 self._backend.cancel(task.app_id)
 
-    def _look(self) -> int:
-        """Asks the scheduler once for all that run; how many do."""
+    def _update(self) -> int:
+        """Queries the scheduler once for all submitted tasks and records changes; returns how many have not ended."""
         active = {task.app_id: task for task in self._tasks.all(SUBMITTED)}
         began = time.monotonic()
         answers = self._backend.describe_many(list(active)) if active else {}
-        self._took_s = time.monotonic() - began
+        self._query_s = time.monotonic() - began
         for app_id, task in active.items():
             answer = answers.get(app_id)
             if answer is None:
@@ -166,9 +162,9 @@ class Pacer:
         return len(self._tasks.all(IN_DOUBT, SUBMITTED))
 
     def _sleep(self, version: int, active: int) -> None:
-        """Until the next look is due, or somebody has asked for something."""
+        """Sleeps until the next query is due, or another process has changed the sweep."""
         least = min(self._backend.wait_hint / 2, 2.0)
-        until = time.monotonic() + min(max(least, active / 500, _ANSWER_TIMES * self._took_s), _MOST_S)
+        until = time.monotonic() + min(max(least, active / 500, _ANSWER_TIMES * self._query_s), _MOST_S)
         while (left := until - time.monotonic()) > 0 and self._tasks.version() == version:
             time.sleep(min(_STEP_S, left))
 
@@ -185,7 +181,7 @@ def job_of(template: AppDef, values: dict[str, str], handle: str) -> AppDef:
 
 
 def exit_code(answer: DescribeAppResponse, state: AppState) -> int | None:
-    """The exit code of the replica that failed first, ``-n`` for signal n; None where it is not known."""
+    """The exit code of the replica that failed first, ``-n`` for signal n; None if it is not known."""
     if state is AppState.SUCCEEDED:
         return 0
     failure = parse_failure(answer.structured_error_msg)
@@ -197,10 +193,10 @@ def exit_code(answer: DescribeAppResponse, state: AppState) -> int | None:
 
 
 def job_on_record(head: dict[str, Any]) -> AppDef:
-    """The job as its sweep has it; masked values come from references and from this environment.
+    """The recorded job of a sweep; masked values are taken from their references and from this environment.
 
     Raises:
-        ConfigError: one of them is not to be found.
+        ConfigError: a value cannot be found.
     """
     if MASK in str(head["cfg"]):
         raise ConfigError(
@@ -215,7 +211,7 @@ def build(app: AppDef, backend: Scheduler[Any], head: dict[str, Any]) -> None:
     """Builds the workspaces of a job, once for all tasks.
 
     Raises:
-        ConfigError: the code is not what it was when the sweep was launched.
+        ConfigError: the code has changed since the sweep was launched.
     """
     if not isinstance(backend, BuildsWorkspaces) or not any(role.workspace for role in app.roles):
         return
@@ -230,10 +226,7 @@ def build(app: AppDef, backend: Scheduler[Any], head: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Paces the sweep in the folder that the first argument names."""
-    import json
-    import os
-
+    """Runs the pacer of the sweep in the folder that the first argument names."""
     folder, given = sys.argv[1], sys.stdin.read()
     os.set_inheritable(int(sys.argv[2]), False)
     with Tasks(folder) as tasks:

@@ -1,52 +1,48 @@
-"""Paced sweeps as a scheduler sees its jobs: submitted, described and ended, and each task as the job that it is."""
+"""Presents paced sweeps and their tasks as jobs of a scheduler, and starts their pacers."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
+import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 from torchx.runner.backends import is_near
-from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Tasks, create, folder_of, opened
+from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Task, Tasks, create, folder_of, opened
 from torchx.runner.views import View
-from torchx.schedulers.api import NONE, DescribeAppResponse, open_logs
+from torchx.schedulers.api import NONE, DescribeAppResponse, Scheduler, open_logs
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.inside import not_running
+from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import FILE_NAME
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, waiting
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
-from torchx.specs.api import AppState, is_terminal
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, is_terminal
 from torchx.specs.copies import copy_data
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
-from torchx.specs.tasks import replica_names, replica_of
+from torchx.specs.tasks import TaskList, replica_names, replica_of
 from torchx.util.machine import cpu_count
 from torchx.util.secrets import mask_value
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from torchx.runner.paced.tasks import Task
-    from torchx.schedulers.api import Scheduler
-    from torchx.schedulers.kit.logs import LogQuery
-    from torchx.specs.api import AppDef, AppDryRunInfo
-    from torchx.specs.tasks import TaskList
-
-    _Replicas = list[tuple[str, int]]
+_Replicas = list[tuple[str, int]]
 
 LOG_FILE, _LOCK_FILE = "pacer.log", "lock"
-_FAR_WIDTH = 20  # jobs at a time on a cluster, where nobody says how many
+_FAR_WIDTH = 20  # default number of concurrent jobs on a cluster
 _FOLLOW_S = 0.5
-_AGAIN_S = 3.0  # between two pacers of a sweep: one that finds nothing that it can do ends at once
+_AGAIN_S = 3.0  # minimum time between two pacers of a sweep: a pacer that cannot do anything ends at once
 _NAME_CHARS = 80
 _started: list[Any] = []
 _START = "import sys; sys.path[0] = {root!r}; from torchx.runner.paced.pacer import main; main()"
 
 
 class PacedSweeps(View):
-    """A backend as whoever looks after paced sweeps sees it: the jobs of the tasks run there."""
+    """Presents the paced sweeps of a backend as jobs; the jobs of their tasks run on that backend."""
 
-    wait_hint = 0.1  # they are described from this machine
+    wait_hint = 0.1  # sweeps are described from files of this machine
     _new = ""
 
     # -- submission ------------------------------------------------------------------------------
@@ -58,7 +54,7 @@ class PacedSweeps(View):
         return self._new
 
     def check_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> None:
-        """See :class:`torchx.schedulers.kit.abilities.RunsTasks`: whatever is a job can be a task."""
+        """See :class:`torchx.schedulers.kit.abilities.RunsTasks`; any job can be a task of a paced sweep."""
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
         app_id = self.expected_id(dryrun_info)
@@ -80,13 +76,13 @@ class PacedSweeps(View):
         return app_id
 
     def is_cluster(self) -> bool:
-        """Whether its jobs run elsewhere."""
+        """Whether the jobs run on other machines."""
         return not is_near(self._scheduler) and self._scheduler.backend not in ("docker", "local_docker")
 
-    # -- what became of it -----------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """What its pacer has noted; no scheduler is asked. One whose pacer was killed gets another."""
+        """Describes a sweep from what its pacer recorded, without a query. Starts a pacer if there is none any more."""
         if (tasks := opened(app_id)) is None:
             return None
         with tasks:
@@ -164,7 +160,7 @@ class PacedSweeps(View):
             if number is not None:
                 check_numbers(app_id, [number], len(tasks))
             tasks.stop(number)
-        self.describe(app_id)  # sees to it that there is a pacer
+        self.describe(app_id)  # starts a pacer if there is none
 
     def _delete_existing(self, app_id: str) -> None:
         import shutil
@@ -181,27 +177,23 @@ class PacedSweeps(View):
 
 
 def of_task(backend: Scheduler[Any], sweep: str, number: int) -> tuple[Scheduler[Any], str] | None:
-    """Scheduler and app id of the job of a task; None while it has none of its own."""
+    """Scheduler and app id of the job of a task; None if it is not submitted."""
     with Tasks(folder_of(sweep)) as tasks:
         (task,) = tasks.some(number)
     return (backend, task.app_id) if task.phase == SUBMITTED else None
 
 
 def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | None = None) -> None:
-    """Starts the process that submits what waits and follows what runs, unless there is one; it outlives this one.
+    """Starts the pacer of a sweep, which outlives this process, unless there is one already.
 
     Args:
-        job: the app and its run options, whose secrets are nowhere written down; None: those on record.
+        job: the app and its run options, with secrets, which are not on record; None: use the recorded ones.
     """
-    import fcntl
-    import json
-    import subprocess
-
     held = os.open(os.path.join(folder, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # whoever has this file open is the pacer
-        if job is None and time.time() - os.fstat(held).st_mtime < _AGAIN_S:  # the last one ended at once
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the pacer inherits the open file and with it the lock
+        if job is None and time.time() - os.fstat(held).st_mtime < _AGAIN_S:  # the last pacer ended at once
             return
         os.utime(held)
         with open(os.path.join(folder, LOG_FILE), "ab") as log:
@@ -214,7 +206,7 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
                 start_new_session=True,
                 pass_fds=[held],
             )
-    except BlockingIOError:  # there is one
+    except BlockingIOError:  # there is a pacer
         return
     finally:
         os.close(held)
@@ -226,16 +218,16 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
 
 
 def unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
-    """The job as it was before its workspaces were built in, and the hash of each role's code, by its name.
+    """The job before its workspaces were built in, and the hash of the code of each role, by name.
 
-    What a backend has built is known to the process that did it alone; here that will be the pacer.
+    The pacer builds the workspaces again: only the process that built an image knows about it.
     """
     assert info._app is not None  # the Runner's own dry run
     app: AppDef = copy_data(info._app)
     hashes = {}
     for role in app.roles:
         if role.workspace and os.path.isdir(role.image):
-            role.workspace = None  # a copy of the code, for all tasks
+            role.workspace = None  # the image is a folder with a copy of the code, for all tasks
         elif role.workspace:
             role.image = info._tags.get(f"image.{role.name}", role.image)
             hashes[role.name] = role.env.pop(ENV_WORKSPACE_HASH, "")

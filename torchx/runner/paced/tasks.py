@@ -1,11 +1,14 @@
-"""What becomes of the tasks of a paced sweep, in one SQLite file: its pacer writes it, and whoever cancels."""
+"""The tasks of a paced sweep and their states, in an SQLite file that its pacer and cancelling processes write."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import sqlite3
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.kit.names import FILE_NAME
@@ -15,18 +18,14 @@ from torchx.specs.api import AppState
 from torchx.specs.tasks import TaskTable
 from torchx.util.records import dataclass
 
-if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Sequence
-
 PREFIX = "sweep-"
-"""How the app id of a paced sweep begins. Those of Slurm's begin so, too, and a number follows."""
+"""Prefix of the app id of a paced sweep. App ids of Slurm's sweeps have it, too, followed by a number."""
 
 _FILE = "sweep.db"
 _BUSY_S = 30.0
 
 WAITING, IN_DOUBT, SUBMITTED, ENDED = range(4)
-"""Phases of a task. In doubt: it is about to be submitted, or its submission was not answered."""
+"""Phases of a task. In doubt: it is about to be submitted, or the answer to its submission was lost."""
 
 _SCHEMA = """
 CREATE TABLE sweep (head TEXT NOT NULL, problem TEXT NOT NULL DEFAULT '');
@@ -44,12 +43,12 @@ class Task:
     """One task.
 
     Attributes:
-        point: its values.
-        app_id: of its job; empty before it is known.
-        token: by which the scheduler finds its submission.
+        point: the values of the task.
+        app_id: app id of its job; empty if it is not known yet.
+        token: token by which the scheduler finds its submission.
         since: Unix time of its submission.
-        msg: why it is in its state.
-        stop: it is to be ended.
+        msg: reason for its state.
+        stop: the task was cancelled.
     """
 
     k: int
@@ -65,7 +64,7 @@ class Task:
 
 
 def folder_of(app_id: str) -> str:
-    """Where a paced sweep is; empty where there is none of that id."""
+    """The folder of a paced sweep; empty if there is none with this app id."""
     if not app_id.startswith(PREFIX) or not FILE_NAME.obeys(app_id):
         return ""
     folder = torchx_home("sweeps", app_id)
@@ -73,12 +72,11 @@ def folder_of(app_id: str) -> str:
 
 
 def create(app_id: str, head: dict[str, Any], points: Sequence[Sequence[str]]) -> str:
-    """Makes the folder of a new sweep, whole or not at all; returns it.
+    """Creates the folder of a new sweep atomically and returns it.
 
     Raises:
-        BackendError: it cannot be made.
+        BackendError: it cannot be created.
     """
-    import json
     import shutil
 
     folder = torchx_home("sweeps", app_id)
@@ -101,24 +99,22 @@ def create(app_id: str, head: dict[str, Any], points: Sequence[Sequence[str]]) -
 
 
 def _connect(folder: str) -> sqlite3.Connection:
-    import sqlite3
-
     db = sqlite3.connect(os.path.join(folder, _FILE), timeout=_BUSY_S, isolation_level=None)
     db.execute("PRAGMA synchronous = NORMAL")
     return db
 
 
 def opened(app_id: str) -> Tasks | None:
-    """The tasks of a sweep; None where it is none that is paced."""
+    """The tasks of a sweep; None if there is no paced sweep with this app id."""
     folder = folder_of(app_id)
     return Tasks(folder) if folder else None
 
 
 class Tasks:
-    """The tasks of one sweep. Each method is a transaction of its own.
+    """The tasks of one sweep. Each method is a transaction.
 
     Args:
-        folder: of the sweep; it exists.
+        folder: the folder of the sweep, which must exist.
     """
 
     def __init__(self, folder: str) -> None:
@@ -131,21 +127,19 @@ class Tasks:
     def __exit__(self, *_: object) -> None:
         self._db.close()
 
-    # -- what there is ---------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------
 
     def head(self) -> dict[str, Any]:
-        """What all tasks have in common, as it was given to :func:`create`; ``problem``: why none is submitted now."""
-        import json
-
+        """The ``head`` given to :func:`create`, and ``problem``: why no task is submitted at the moment."""
         head, problem = self._db.execute("SELECT head, problem FROM sweep").fetchone()
         return {**json.loads(head), "problem": problem}
 
     def version(self) -> int:
-        """A number that is another one when somebody else has written."""
+        """A number that changes when another process writes."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def table(self, max_parallel: int) -> TaskTable:
-        """What became of all of them."""
+        """The states of all tasks."""
         rows = self._db.execute("SELECT state, code, ended FROM tasks ORDER BY k").fetchall()
         states = AppState.__members__
         return TaskTable(
@@ -156,28 +150,26 @@ class Tasks:
         )
 
     def all(self, *phases: int) -> list[Task]:
-        """Those in some phases, in order."""
+        """The tasks in the given phases, in order."""
         return self._tasks(f"phase IN ({', '.join(map(str, phases))}) ORDER BY k")
 
     def __len__(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM tasks").fetchone()[0])
 
     def some(self, *numbers: int) -> list[Task]:
-        """Those of these numbers, in this order.
+        """The tasks with these numbers, in this order.
 
         Raises:
-            NotFoundError: there is none of such a number.
+            NotFoundError: there is no task with such a number.
         """
         check_numbers(os.path.basename(self.folder), numbers, len(self))
         return [task for k in numbers for task in self._tasks("k = ?", k)]
 
     def next(self) -> Task | None:
-        """The first that waits."""
+        """The first waiting task."""
         return next(iter(self._tasks("phase = 0 ORDER BY k LIMIT 1")), None)
 
     def _tasks(self, where: str, *values: object) -> list[Task]:
-        import json
-
         found = []
         for row in self._db.execute(f"SELECT {_COLUMNS} FROM tasks WHERE {where}", values):  # noqa: S608  # ours
             task = Task(*row)
@@ -185,32 +177,32 @@ class Tasks:
             found.append(task)
         return found
 
-    # -- what becomes of it ----------------------------------------------------------------------
+    # -- writing ---------------------------------------------------------------------------------
 
     def change(self, k: int, phase: int, /, **columns: object) -> bool:
-        """Sets columns of a task; False where it is beyond this phase, for it was cancelled meanwhile."""
+        """Sets columns of a task, unless it is in a later phase because it was cancelled meanwhile: then False."""
         names = ", ".join(f"{name} = ?" for name in columns)
         sql = f"UPDATE tasks SET {names} WHERE k = ? AND phase <= ?"  # noqa: S608  # ours
         return self._db.execute(sql, (*columns.values(), k, phase)).rowcount > 0
 
     def withdraw(self, k: int) -> None:
-        """It was not submitted after all: it waits, or is over where it is to be ended."""
+        """Records that a task was not submitted after all: it waits again, or is cancelled if that was requested."""
         sql = """UPDATE tasks SET phase = 3 * stop, app_id = '', token = '', ended = ? * stop,
             state = CASE stop WHEN 0 THEN 'PENDING' ELSE 'CANCELLED' END WHERE k = ? AND phase < 2"""
         self._db.execute(sql, (time.time(), k))
 
     def end(self, k: int, state: AppState, msg: str, *, code: int | None = None, ended: float = 0.0) -> None:
-        """How one has ended."""
+        """Records how a task has ended."""
         values = {"state": state.name, "msg": msg, "code": code, "ended": ended or time.time()}
         self.change(k, SUBMITTED, phase=ENDED, **values)
 
     def stop(self, number: int | None) -> None:
-        """Notes that a task, or each of them, is to be ended; one that waits has ended by that."""
+        """Requests the cancellation of one task, or of all (None); a waiting task is CANCELLED at once."""
         sql = """UPDATE tasks SET stop = 1, phase = CASE phase WHEN 0 THEN 3 ELSE phase END,
             state = CASE phase WHEN 0 THEN 'CANCELLED' ELSE state END,
             ended = CASE phase WHEN 0 THEN ? ELSE ended END WHERE phase < 3 AND coalesce(?, k) = k"""
         self._db.execute(sql, (time.time(), number))
 
     def say(self, problem: str) -> None:
-        """Notes why nothing is submitted just now; empty: it is again."""
+        """Records why no task can be submitted at the moment; empty: tasks are submitted."""
         self._db.execute("UPDATE sweep SET problem = ?", [problem])
