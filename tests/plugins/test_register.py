@@ -113,7 +113,7 @@ def test_one_kind_does_not_import_the_others(torchx_site: Site) -> None:
     torchx_site.write("torchx_plugins/trackers/light.py", "")
     plugins.names("torchx.tracker")
     assert "torchx_plugins.trackers.light" in sys.modules
-    assert not [i for i in plugins.report(check=False) if i.kind == "tracker" and i.status == "failed"]
+    assert not [i for i in plugins.report() if i.kind == "tracker" and i.status == "failed"]
     code = "from torchx import plugins; import sys; plugins.names('torchx.tracker'); print('torchx_plugins.schedulers' in sys.modules)"
     env = {**os.environ, "PYTHONPATH": torchx_site.folder}
     done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)

@@ -1,11 +1,11 @@
-"""How plugins are found: entry points, decorated functions, who won, what failed.
+"""Plugin discovery: entry points and decorated functions.
 
 ==========================  ==================================================================
 ``load_group(group)``       the loaded plugins of a group by name
-``names(group)``            their names; nothing is imported but modules of ``torchx_plugins``
-``load(group, name)``       one of them
-``Registry(group, rows)``   built-ins and plugins under one roof
-``report()``                what ``torchx plugins`` shows
+``names(group)``            their names; imports modules of ``torchx_plugins`` only
+``load(group, name)``       one loaded plugin
+``Registry(group, rows)``   built-ins and plugins of a group
+``report()``                the content of ``torchx plugins``
 ``register``                the decorators
 ==========================  ==================================================================
 """
@@ -51,7 +51,7 @@ __all__ = [
 
 
 def names(group: str) -> list[str]:
-    """The names that plugins offer in a group.
+    """Return the names of the plugins in a group.
 
     >>> names("no.such.group")
     []
@@ -60,11 +60,11 @@ def names(group: str) -> list[str]:
 
 
 def load(group: str, name: str, default: Any = None) -> Any:
-    """The plugin of that name; ``default`` when no plugin offers it.
+    """Load the plugin of that name; return ``default`` if there is none.
 
     Raises:
-        NotFoundError: no plugin offers it, and there is no ``default``.
-        PluginError: it cannot be loaded.
+        NotFoundError: there is no such plugin and no ``default``.
+        PluginError: the plugin cannot be loaded.
     """
     found = _registry.winners(group)
     if name not in found:

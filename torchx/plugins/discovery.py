@@ -1,10 +1,10 @@
-"""Which plugins are installed: their names, found without importing them.
+"""Finds installed plugins without importing them.
 
-Two sources: the ``entry_points.txt`` of installed distributions, and functions decorated with
+There are two sources: the ``entry_points.txt`` of installed distributions, and functions decorated with
 :mod:`torchx.plugins.register` in modules of the namespace package ``torchx_plugins``.
 
-``importlib.metadata`` would do for the first, at 25 ms; reading the folders on ``sys.path``
-costs one. It is asked only about what is not a plain folder (zip files, import hooks).
+Reading the folders on ``sys.path`` takes 1 ms. ``importlib.metadata``, which takes 25 ms, is used only for path entries
+other than plain folders (zip files, import hooks).
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ KINDS = {
     TRACKERS: "tracker",
     COMMANDS: "command",
 }
-"""Entry-point group -> what one of its plugins is called; also the names of the decorators."""
+"""Entry-point group -> kind of its plugins; also the names of the decorators."""
 
 registered: dict[str, dict[str, EntryPoint]] = {}
-"""What decorators have registered so far: group to name to what it stands for."""
+"""Plugins registered by decorators so far, by group and name."""
 
 NAMESPACE = "torchx_plugins"
 
 
 @dataclass(frozen=True)
 class EntryPoint:
-    """One name that an installed package, or a decorator, offers in a group."""
+    """A plugin of an installed package, or of a decorator."""
 
     name: str
     value: str
@@ -50,10 +50,10 @@ class EntryPoint:
     obj: Any = field(default=None, repr=False, compare=False)
 
     def load(self) -> Any:
-        """The object behind the name; raises whatever its import raises."""
+        """Import and return the object; exceptions of the import propagate."""
         if self.obj is not None:
             return self.obj
-        target = self.value.partition("[")[0]  # `module:attr [extra]`: extras are history
+        target = self.value.partition("[")[0]  # `module:attr [extra]`: extras are obsolete
         module, colon, attr = (part.strip() for part in target.partition(":"))
         names = [*module.split("."), *(attr.split(".") if colon else ())]
         if not all(name.isidentifier() for name in names):
@@ -63,7 +63,7 @@ class EntryPoint:
 
 @dataclass(frozen=True)
 class LoadFailure:
-    """A plugin that was found and could not be loaded."""
+    """A plugin that failed to load."""
 
     name: str
     group: str
@@ -78,7 +78,7 @@ class LoadFailure:
 
     @property
     def origin(self) -> str:
-        """Where the plugin comes from, as a part of a sentence."""
+        """The source of the plugin, as part of a sentence."""
         return f" of package `{self.dist}`" if self.dist else f" of `{self.where}`" if self.where else ""
 
     @property
@@ -89,7 +89,7 @@ class LoadFailure:
 
 
 def import_object(module: str, attr: str = "") -> Any:
-    """The module of that dotted name, or an attribute (dotted too) of it.
+    """Import a module by its dotted name, and return it or its (dotted) attribute.
 
     >>> import_object("os", "path.sep") == os.sep
     True
@@ -102,7 +102,7 @@ def import_object(module: str, attr: str = "") -> Any:
 
 
 def entry_points(group: str) -> list[EntryPoint]:
-    """All entry points of a group in the order of ``sys.path``; a name may occur more than once."""
+    """Return all entry points of a group in the order of ``sys.path``; names may repeat."""
     dists = _distributions()
     if group not in _by_group:
         _by_group[group] = [e for d in dists if group in d.text for e in parse(d.text, dist=d) if e.group == group]
@@ -110,10 +110,10 @@ def entry_points(group: str) -> list[EntryPoint]:
 
 
 def decorated(group: str) -> tuple[list[EntryPoint], list[LoadFailure]]:
-    """What decorators registered in a group, and the ``torchx_plugins`` modules that failed to import.
+    """Return the decorated plugins of a group, and the ``torchx_plugins`` modules that failed to import.
 
-    The modules of ``torchx_plugins.<kind>`` are imported here, for a decorator runs only then:
-    they should keep their own imports light.
+    It imports the modules of ``torchx_plugins.<kind>``, because that runs their decorators. These modules should have
+    few imports of their own.
     """
     failures = []
     for module, where in _namespace_modules(group):
@@ -129,7 +129,7 @@ def decorated(group: str) -> tuple[list[EntryPoint], list[LoadFailure]]:
 
 
 def parse(text: str, *, dist: Distribution | None = None) -> list[EntryPoint]:
-    """The content of an ``entry_points.txt``; lines that are neither a section nor ``name = value`` are skipped.
+    """Parse an ``entry_points.txt``; lines that are neither a section nor ``name = value`` are skipped.
 
     >>> parse("[g]\\na = m:f\\n# no\\nb=m2 [extra]\\n")[1].value
     'm2 [extra]'
@@ -151,7 +151,7 @@ def parse(text: str, *, dist: Distribution | None = None) -> list[EntryPoint]:
 
 
 def refresh() -> None:
-    """Forget what was found; the next query searches again."""
+    """Clear the caches; the next query searches again."""
     global _scanned_key
     _scanned_key = None
     _failed_modules.clear()
@@ -174,7 +174,7 @@ _failed_modules: dict[str, LoadFailure] = {}
 
 
 def _distributions() -> list[Distribution]:
-    """Distributions with entry points; of two with one name the first on ``sys.path`` counts, as for imports."""
+    """Return distributions with entry points; of two with the same name, the first on ``sys.path`` counts."""
     global _scanned_key, _scanned
     paths = [p or os.getcwd() for p in sys.path if isinstance(p, str)]
     key = [(p, _mtime(p)) for p in paths]
@@ -196,7 +196,7 @@ def _distributions() -> list[Distribution]:
 
 
 def _normal(name: str) -> str:
-    """The name by which installers know a distribution: `Foo_Bar` and `foo-bar` are one."""
+    """Normalize the name of a distribution: ``Foo_Bar`` and ``foo-bar`` are the same."""
     return "-".join(part for part in name.lower().replace("_", "-").replace(".", "-").split("-") if part)
 
 
@@ -223,7 +223,7 @@ def _of_path(path: str) -> Iterator[Distribution]:
 
 
 def _of_import_hooks() -> Iterator[Distribution]:
-    """Distributions that only an import hook knows of."""
+    """Yield distributions that only import hooks find."""
     for finder in sys.meta_path:
         find: Any = getattr(finder, "find_distributions", None)
         if find is not None and not getattr(finder, "__module__", "").startswith(("_frozen_importlib", "importlib")):
@@ -238,8 +238,8 @@ def _of_metadata(found: Iterable[Any], where: str) -> Iterator[Distribution]:
 
 
 def _namespace_modules(group: str) -> list[tuple[str, str]]:
-    """Modules below ``torchx_plugins.<kind>`` as ``(dotted name, file or folder)``."""
-    if group not in KINDS or not _has_namespace():
+    """Return the modules below ``torchx_plugins.<kind>`` as ``(dotted name, file or folder)``."""
+    if group not in KINDS:
         return []
     package = f"{NAMESPACE}.{KINDS[group]}s"
     try:
@@ -262,15 +262,6 @@ def _namespace_modules(group: str) -> list[tuple[str, str]]:
             if is_module and stem.isidentifier() and stem != "__init__":
                 found.setdefault(f"{package}.{stem}", where)
     return list(found.items())
-
-
-def _has_namespace() -> bool:
-    """True when ``torchx_plugins`` can be imported, found without the cost of a failed import."""
-    if NAMESPACE in sys.modules:
-        return True
-    return any(
-        find(NAMESPACE, None) is not None for find in (getattr(f, "find_spec", None) for f in sys.meta_path) if find
-    )
 
 
 def _mtime(path: str) -> int:

@@ -1,7 +1,7 @@
-"""Decorators that make a function or class a plugin.
+"""Decorators that register functions and classes as plugins.
 
-They work in two places: in a module of the namespace package ``torchx_plugins``, which torchx finds
-by itself, and in any module that a program has imported before it asks.
+They work in modules of the namespace package ``torchx_plugins``, which torchx imports by itself, and in any module that
+the program imports before it uses the plugin.
 
 ======================  ================================  ===============================================
 decorator               module of ``torchx_plugins``      decorates
@@ -13,7 +13,7 @@ decorator               module of ``torchx_plugins``      decorates
 ``command``             ``torchx_plugins.commands.*``     a ``SubCommand`` class
 ======================  ================================  ===============================================
 
-Each takes the name; without one it is the function's, and for a component ``<module>.<function>``.
+The optional argument is the name; the default is the function name, or ``<module>.<function>`` for a component.
 
 >>> from torchx.plugins import load_group, register
 >>> @register.named_resource("lab_gpu")
@@ -39,37 +39,37 @@ if TYPE_CHECKING:
 
 
 def scheduler(name: str | F | None = None) -> Any:
-    """Registers a scheduler factory."""
+    """Register a scheduler factory."""
     return _decorator(discovery.SCHEDULERS, name)
 
 
 def component(name: str | F | None = None) -> Any:
-    """Registers a component function; the name may be dotted, as in ``vision.train``."""
+    """Register a component function; the name may be dotted, as in ``vision.train``."""
     return _decorator(discovery.COMPONENTS, name)
 
 
 def named_resource(name: str | F | None = None) -> Any:
-    """Registers a function that returns a ``Resource``."""
+    """Register a function that returns a ``Resource``."""
     return _decorator(discovery.NAMED_RESOURCES, name)
 
 
 def tracker(name: str | F | None = None) -> Any:
-    """Registers a tracker factory."""
+    """Register a tracker factory."""
     return _decorator(discovery.TRACKERS, name)
 
 
 def command(name: str | F | None = None) -> Any:
-    """Registers a ``SubCommand`` class as a verb of the command line."""
+    """Register a ``SubCommand`` class as a command of the command line."""
     return _decorator(discovery.COMMANDS, name)
 
 
 def registered(group: str) -> dict[str, EntryPoint]:
-    """What has been registered in a group so far, by name."""
+    """Return the registered plugins of a group by name."""
     return dict(discovery.registered.get(group, ()))
 
 
 def forget(group: str, name: str) -> None:
-    """Removes a registration; does nothing if there is none."""
+    """Remove a registration if it exists."""
     discovery.registered.get(group, {}).pop(name, None)
 
 

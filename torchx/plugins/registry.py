@@ -1,4 +1,4 @@
-"""Names that stand for objects: built-in rows, then plugins, each loaded on first use."""
+"""Registries of built-ins and plugins, which are loaded on first use."""
 
 from __future__ import annotations
 
@@ -29,11 +29,10 @@ else:
 OK = "ok"
 FAILED = "failed"
 SHADOWED = "shadowed"
-NOT_LOADED = "not loaded"
 
 
 class PluginError(TorchXError, ImportError):
-    """A plugin is installed and cannot be loaded."""
+    """A plugin is installed but cannot be loaded."""
 
     exit_code = EXIT_MISSING_DEPENDENCY
 
@@ -48,10 +47,10 @@ class PluginError(TorchXError, ImportError):
 
 @dataclass(frozen=True)
 class PluginInfo:
-    """One line of ``torchx plugins``.
+    """A line of ``torchx plugins``.
 
-    ``status`` is ``ok``, ``failed``, ``shadowed`` (another plugin has the name) or ``not loaded``.
-    ``replaces`` names what this one took the place of: ``built-in`` or a package.
+    ``status`` is ``ok``, ``failed`` or ``shadowed`` (another plugin has the name). ``replaces`` is ``built-in`` if the
+    plugin replaces a built-in.
     """
 
     name: str
@@ -67,10 +66,10 @@ class PluginInfo:
 
 
 class Registry(_Generic[T]):
-    """The names of one entry-point group.
+    """The built-ins and plugins of an entry-point group.
 
-    A plugin may take the name of a built-in: users rely on it. Of two plugins with one name, a decorated
-    function wins over an entry point, and the first on ``sys.path`` over later ones.
+    A plugin may replace a built-in; users rely on that. Of two plugins with the same name, a decorated function wins
+    over an entry point, and the first on ``sys.path`` over later ones.
 
     Args:
         group: the entry-point group.
@@ -80,11 +79,10 @@ class Registry(_Generic[T]):
     def __init__(self, group: str, builtins: Mapping[str, str] | None = None) -> None:
         self.group = group
         self.builtins = dict(builtins or {})
-        self.failures: dict[str, LoadFailure] = {}
         _builtins.setdefault(group, {}).update(self.builtins)
 
     def names(self) -> list[str]:
-        """All names, built-ins first; nothing is imported but modules of ``torchx_plugins``."""
+        """Return all names, built-ins first; imports modules of ``torchx_plugins`` only."""
         return list(dict.fromkeys([*self.builtins, *winners(self.group)]))
 
     def __contains__(self, name: object) -> bool:
@@ -94,42 +92,28 @@ class Registry(_Generic[T]):
         return iter(self.names())
 
     def find(self, name: str) -> EntryPoint | None:
-        """The built-in row or plugin of that name; None if there is none."""
+        """Return the plugin or built-in of that name, or None."""
         plugin = winners(self.group).get(name)
         if plugin is not None or name not in self.builtins:
             return plugin
         return EntryPoint(name, self.builtins[name], self.group, dist="torchx")
 
     def get(self, name: str) -> T:
-        """The object of that name.
+        """Load the object of that name.
 
         Raises:
-            NotFoundError: nobody offers the name.
+            NotFoundError: there is no plugin or built-in of that name.
             PluginError: it cannot be loaded.
         """
         entry = self.find(name)
         if entry is None:
             raise not_found(self.group, name, self.names())
-        try:
-            found: T = load(entry)
-        except PluginError as e:
-            self.failures[name] = e.failure
-            raise
-        return found
-
-    def loaded(self) -> dict[str, T]:
-        """All objects that can be loaded; the others are in ``failures`` and are warned about once."""
-        found = {}
-        for name in self.names():
-            try:
-                found[name] = self.get(name)
-            except PluginError as e:
-                _warn_once(e.failure)
+        found: T = load(entry)
         return found
 
 
 def winners(group: str) -> dict[str, EntryPoint]:
-    """Name -> the plugin that has it."""
+    """Return the plugins of a group by name; see :class:`Registry` for their precedence."""
     made, _ = decorated(group)
     found: dict[str, EntryPoint] = {}
     for entry in [*made, *entry_points(group)]:
@@ -138,10 +122,10 @@ def winners(group: str) -> dict[str, EntryPoint]:
 
 
 def load(entry: EntryPoint) -> Any:
-    """The object of a plugin.
+    """Load the object of a plugin.
 
     Raises:
-        PluginError: its import failed, whatever the reason.
+        PluginError: the import failed.
     """
     if not entry.value.startswith("torchx."):
         notices.ready()
@@ -153,9 +137,9 @@ def load(entry: EntryPoint) -> Any:
 
 
 def load_group(group: str, default: dict[str, Any] | None = None) -> dict[str, Any] | None:
-    """The loaded plugins of an entry-point group by name; ``default`` when there are none.
+    """Load the plugins of an entry-point group; return ``default`` if there are none.
 
-    A plugin that fails to load is left out, with one warning.
+    A plugin that fails to load is skipped, with one warning.
 
     >>> load_group("no.such.group") is None
     True
@@ -174,7 +158,7 @@ def load_group(group: str, default: dict[str, Any] | None = None) -> dict[str, A
 
 
 def not_found(group: str, name: str, choices: list[str]) -> NotFoundError:
-    """The error for an unknown name: suggests the nearest, and says which plugins failed."""
+    """Return the error for an unknown name; the hint has the nearest name and the plugins that failed to load."""
     from torchx.util.strings import did_you_mean
 
     kind = KINDS.get(group, "plugin").replace("_", " ")
@@ -184,8 +168,8 @@ def not_found(group: str, name: str, choices: list[str]) -> NotFoundError:
     )
 
 
-def report(*, check: bool = True) -> list[PluginInfo]:
-    """Every plugin of every group, found and (with ``check``) loaded, for ``torchx plugins``."""
+def report() -> list[PluginInfo]:
+    """Load every plugin of every group and return their states, for ``torchx plugins``."""
     found = []
     for group, kind in KINDS.items():
         made, failures = decorated(group)
@@ -193,7 +177,7 @@ def report(*, check: bool = True) -> list[PluginInfo]:
         builtins = _builtins.get(group, {})
         for entry in [*made, *entry_points(group)]:
             first = winning.setdefault(entry.name, entry)
-            status, error, replaces = NOT_LOADED if not check else OK, "", ""
+            status, error, replaces = OK, "", ""
             if first is not entry:
                 status, error = SHADOWED, f"`{entry.name}` is taken by {first.dist or first.where}"
             elif entry.name in builtins and builtins[entry.name] != entry.value:
