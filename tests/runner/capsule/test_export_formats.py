@@ -180,7 +180,7 @@ def test_code_in_a_bucket_is_not_exported(runner, tmp_path):
     """What fetches it is signed at a submission; what can be exported instead is named. Nothing is uploaded for that."""
     cfg = {"kind": "job", "code": "bucket", "bucket": "s3://nowhere/code"}
     info = runner.dryrun(APPS["plain"], "kubernetes", cfg, f"file://{os.getcwd()}")
-    with pytest.raises(NotSupportedError, match="signed when a job is submitted") as e:
+    with pytest.raises(NotSupportedError, match="signed when the job is submitted") as e:
         runner.export(info, str(tmp_path / "out"), f"file://{os.getcwd()}")
     assert "code=inline" in e.value.hint
 
