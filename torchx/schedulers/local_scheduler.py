@@ -1,14 +1,14 @@
-"""``local_cwd``: replicas as processes of this machine, owned by a supervisor that outlives the submitting shell.
+"""``local_cwd``: runs replicas as processes of this machine, owned by a supervisor that outlives the submitting shell.
 
 Options: ``log_dir``, ``prepend_cwd``, ``auto_set_cuda_visible_devices``, ``cancel_grace_s``.
 
-Each job has a folder ``$TORCHX_HOME/local/<session>/<app id>``; see :mod:`torchx.supervisor` for what is in it. A
-replica runs in the current directory with the caller's environment, the role's on top. Its output goes to
+Each job has a folder ``$TORCHX_HOME/local/<session>/<app id>``; see :mod:`torchx.supervisor.layout` for its files. A
+replica runs in the current directory with the caller's environment, overridden by the role's. Its output goes to
 ``<role>/<k>/stdout.log`` and ``stderr.log``, and both, whole lines in the order of writing, to ``combined.log``.
 
-Limits: images are not used, and nothing is mounted: a replica sees the machine's own files. Resources are not
-enforced; more than the machine has is warned of. A job, with every process that it started, daemons included, is
-over when its last replica ends.
+Limits: images are not used and nothing is mounted, so a replica sees the machine's own files. Resources are not
+enforced; requests for more than the machine has cause a warning. When the last replica of a job ends, all remaining
+processes that the job started, including daemons, are ended.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ CAPABILITIES = Capabilities(
 
 
 class _LocalAppDef(LocalJob):
-    """A job that this process has submitted, or asked for."""
+    """A job that this process has submitted or looked up."""
 
     def __init__(self, id: str, log_dir: str, folder: str = "", roles: list[Any] | None = None) -> None:
         super().__init__(folder or log_dir, roles)
@@ -112,12 +112,12 @@ class _LocalAppDef(LocalJob):
 
     @property
     def log_dir(self) -> str:
-        """Folder of the roles' folders."""
+        """The folder that contains the roles' folders."""
         return self._log_dir or self.logs()
 
     @property
     def state(self) -> AppState:
-        """The job's state now."""
+        """The job's current state."""
         described = self.describe()
         return described.state if described else AppState.UNKNOWN
 
@@ -133,9 +133,9 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     Args:
         session_name: groups the jobs.
-        image_provider_class: makes files of a role's image out of the run options; those of this machine when None.
-        cache_size: how many jobs this object remembers; all others are looked up.
-        extra_paths: folders to look for programs in, before those in ``PATH``.
+        image_provider_class: creates an :class:`ImageProvider` from the run options; None: :class:`CWDImageProvider`.
+        cache_size: how many jobs this object caches.
+        extra_paths: folders to search for programs before ``PATH``.
     """
 
     capabilities = CAPABILITIES
@@ -157,21 +157,21 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         self._apps: dict[AppId, _LocalAppDef] = {}
 
     @functools.cached_property
-    def _jobs(self) -> LocalJobs:  # here: subclasses of programs set what stands above themselves
+    def _jobs(self) -> LocalJobs:  # not set in __init__, which subclasses of programs may not call
         return LocalJobs(self.session_name)
 
     def _run_opts(self) -> runopts:
         return Opts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: LocalOpts | None = None) -> None:
-        """Anything may run here: a role that does not say what it needs, too."""
+        """Accepts all roles, even those without a resource."""
 
     # -- submission ------------------------------------------------------------------------------
 
     def _submit_dryrun(self, app: AppDef, cfg: LocalOpts) -> AppDryRunInfo[PopenRequest]:
         return AppDryRunInfo(self._to_popen_request(app, cfg), str)
 
-    def _to_popen_request(self, app: AppDef, cfg: LocalOpts) -> PopenRequest:  # called by subclasses of programs
+    def _to_popen_request(self, app: AppDef, cfg: LocalOpts) -> PopenRequest:  # subclasses of programs call it
         from torchx.schedulers.local.images import CWDImageProvider
         from torchx.schedulers.local.request import render_request
 
@@ -192,9 +192,9 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return request
 
     def auto_set_CUDA_VISIBLE_DEVICES(self, role_params: dict[str, list[ReplicaParam]], app: AppDef, cfg: Opts) -> None:
-        """Give each replica GPUs of its own, as many as its role asks for. A role that sets the variable keeps it.
+        """Assign to each replica as many GPUs as its role requests. A role that sets the variable keeps its value.
 
-        With fewer GPUs than are asked for nothing is set, and it is warned of.
+        Only warns if there are fewer GPUs than requested.
         """
         from torchx.schedulers.local.resources import share_gpus
 
@@ -217,7 +217,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return dryrun_info.request.app_id
 
     def schedule(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> str:
-        """Hand the job to its supervisor; returns once that has taken it.
+        """Hand the job over to its supervisor. Returns when the supervisor has accepted it.
 
         Raises:
             SpecError: a program, a script or a working directory does not exist.
@@ -238,12 +238,12 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         stderr: io.FileIO | None,
         cwd: str | None = None,
     ) -> subprocess.Popen[bytes]:
-        """Run one program right here, without a supervisor, in a session of its own."""
+        """Run one program without a supervisor, in a new session."""
         from torchx.schedulers.local.processes import start_process
 
         return start_process(args, env, stdout=stdout, stderr=stderr, cwd=cwd)
 
-    # -- what became of it -----------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         sweep, _, task = app_id.partition("/")
@@ -274,7 +274,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
                 logger("torchx.schedulers.local").warning(str(e))
                 continue
             except BackendError:
-                continue  # one damaged job must not hide the others
+                continue  # a damaged job must not hide the others
             if job is not None:
                 found.append(listed(job, folder))
         return found
@@ -285,7 +285,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             return
         state = job.read()
         if state is not None and not state.ended:
-            super().wait_for_end(app_id, timeout_s)  # it runs on another machine, or is a task of a sweep
+            super().wait_for_end(app_id, timeout_s)  # on another machine, or a task of a sweep
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._find(app_id)
@@ -363,7 +363,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         job = self._need(app_id)
         return simulation(job, fault, replica)
 
-    # -- the end ---------------------------------------------------------------------------------
+    # -- cancel and delete -----------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
         job = self._find(app_id)
@@ -378,14 +378,14 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             )
 
     def _delete_existing(self, app_id: str) -> None:
-        """End the job if it runs, and remove its files; files of others in its folders stay."""
+        """Cancel the job if it runs, and remove its files. Other files in its folders are kept."""
         job = self._find(app_id)
         if job is not None:
             delete(job)
         self._apps.pop(app_id, None)
 
     def close(self) -> None:
-        """Forget the jobs; they go on."""
+        """Clear the cache of jobs. Jobs keep running."""
         self._apps.clear()
 
     def _find(self, app_id: str) -> _LocalAppDef | None:
@@ -402,7 +402,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return job
 
     def _known(self, app_id: str) -> _LocalAppDef | None:
-        """The job, without a look at it: it may have been deleted by others."""
+        """The job, without checking that it still exists."""
         job = self._apps.get(app_id)
         if job is None:
             folder = self._jobs.find(app_id)

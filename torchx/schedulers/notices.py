@@ -1,4 +1,4 @@
-"""How notices of jobs go: by a program, to the desktop, to a webhook, by mail; here, or from where a job has ended."""
+"""Sends notices about jobs: by a program, to the desktop, to a webhook or by mail."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppStatus
 
 FAR = ("slack", "webhook", "mail")
-"""The ways that do not need the machine of whoever submitted the job."""
+"""The channels that work from any machine, not only from that of the submitting user."""
 
 PAUSES_S = (1.0, 5.0, 30.0, 120.0, 300.0)
-"""Between the tries of what may work later: a server that does not answer, or says so."""
+"""Pauses between attempts after transient errors, seconds."""
 
 _ANSWER_S = 30.0
 _HOOK_S = 60.0
-_MOST_TEXT = 3000  # characters; chats refuse more
+_MOST_TEXT = 3000  # characters; chats reject longer texts
 
 
 class _RefusedError(Exception):
-    """It was not sent; the text says why."""
+    """A notice was not sent; the text is the reason."""
 
 
 class _PassesError(_RefusedError):
-    """The reason may pass."""
+    """The error may be transient."""
 
 
 @dataclass(frozen=True)
 class Notice:
-    """What is said of a job.
+    """A notice about a job.
 
     Attributes:
         event: ``start``, ``end`` or ``hang``.
-        state: of the job, by name.
-        text: its status page.
+        state: name of the job's state.
+        text: the job's status page.
     """
 
     event: str
@@ -50,12 +50,12 @@ class Notice:
 
     @property
     def title(self) -> str:
-        """One line."""
+        """The notice in one line."""
         return f"{'SILENT' if self.event == 'hang' else self.state}: {self.name} ({self.handle})"
 
     @classmethod
     def of(cls, event: str, handle: str, name: str, status: AppStatus) -> Notice:
-        """The notice of a job in that state, without secrets that are at hand."""
+        """Creates the notice for a job, with known secrets redacted."""
         from torchx.util.redaction import redact
 
         text = redact(f"app:      {handle}\n{status.format()}\n")
@@ -65,10 +65,10 @@ class Notice:
 
 
 def deliver(channel: str, settings: dict[str, Any], notice: Notice, pauses_s: Iterable[float] | None = None) -> str:
-    """Sends a notice; empty, or why it could not be sent. Nothing is raised: whoever wants a notice wants the job more.
+    """Sends a notice. Returns an empty string, or why it could not be sent. Never raises, to not disturb the job.
 
     Args:
-        pauses_s: between the tries of what may work later; None: :data:`PAUSES_S`.
+        pauses_s: pauses between attempts after transient errors; None: :data:`PAUSES_S`.
     """
     kind = channel.partition(":")[0]
     pauses = iter(PAUSES_S if pauses_s is None else pauses_s)
@@ -88,9 +88,9 @@ def deliver(channel: str, settings: dict[str, Any], notice: Notice, pauses_s: It
 
 
 def sender_of(scheduler: str, app_id: str) -> bytes:
-    """The program that sends the notices of a job, for :func:`torchx.supervisor.at_end.spawn`; empty: none are due.
+    """The program that sends the notices of a job, for :func:`torchx.supervisor.at_end.spawn`; empty if there is none.
 
-    For who sees the job through now, since who did so from its submission on is gone.
+    For the process that takes over a job whose owner was killed.
     """
     import glob
     import json
@@ -102,20 +102,20 @@ def sender_of(scheduler: str, app_id: str) -> bytes:
             with open(path, encoding="utf-8") as file:
                 plan = json.load(file)
         except (OSError, ValueError):
-            continue  # it is gone by now
+            continue  # removed meanwhile
         if plan["handle"].endswith(f"/{app_id}"):
             return os.fsencode(plan.get("program", ""))
     return b""
 
 
-# -- the ways --------------------------------------------------------------------------------------
+# -- the channels ----------------------------------------------------------------------------------
 
 
 def _exec(settings: dict[str, Any], notice: Notice) -> None:
     _run([settings["path"]], notice, cwd=settings["cwd"])
 
 
-def _desktop(settings: dict[str, Any], notice: Notice) -> None:  # noqa: ARG001  # one of the ways
+def _desktop(settings: dict[str, Any], notice: Notice) -> None:  # noqa: ARG001  # the signature of all channels
     import shutil
     import sys
 
@@ -159,7 +159,7 @@ def _post(url: str, document: dict[str, str]) -> None:
     data = json.dumps(document).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "torchx"}
     try:
-        with urlopen(Request(url, data, headers), timeout=_ANSWER_S):  # noqa: S310  # `settings_of` has looked at it
+        with urlopen(Request(url, data, headers), timeout=_ANSWER_S):  # noqa: S310  # checked by `settings_of`
             pass
     except HTTPError as e:
         text = f"the server answered {e.code} {e.reason}"
@@ -181,7 +181,7 @@ def _mail(settings: dict[str, Any], notice: Notice) -> None:
     message["From"], message["To"] = settings["from"], settings["to"]
     message.set_content(notice.text)
     where = (parts.hostname or "localhost", parts.port or 0)
-    trust = ssl.create_default_context()  # without one smtplib takes any certificate, and tells anybody the password
+    trust = ssl.create_default_context()  # without it, smtplib accepts any certificate
     try:
         with (
             smtplib.SMTP_SSL(*where, timeout=_ANSWER_S, context=trust)
@@ -190,7 +190,7 @@ def _mail(settings: dict[str, Any], notice: Notice) -> None:
         ) as smtp:
             if settings["user"]:
                 if parts.scheme != "smtps":
-                    smtp.starttls(context=trust)  # no password goes over a line that is open
+                    smtp.starttls(context=trust)  # never send the password unencrypted
                 smtp.login(settings["user"], settings["password"])
             smtp.send_message(message)
     except smtplib.SMTPResponseException as e:

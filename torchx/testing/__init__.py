@@ -1,17 +1,17 @@
-"""The kit for people who write a backend or a plugin.
+"""Test kit for authors of backends and plugins.
 
 =========================================  =================================================================
-:class:`SchedulerContract`                 the tests that every scheduler passes; subclass it
-:class:`CommandContract`                   the same for the trouble that a command-driven backend may meet
-:class:`FakeCommandRunner`                 scripted answers instead of a cluster's commands
-:class:`FaultyCommandRunner`               lost answers, damaged output, programs that are not there
-:class:`Recordings`                        outputs recorded from real systems
-:class:`FakeClock`                         time that only the test moves
-:func:`site`                               packages that look installed, for tests of plugins
-``torchx.testing.fixtures``                the same as pytest fixtures
+:class:`SchedulerContract`                 tests that every scheduler must pass; subclass it
+:class:`CommandContract`                   tests of error handling for command-driven backends; subclass it
+:class:`FakeCommandRunner`                 scripted output instead of a cluster's commands
+:class:`FaultyCommandRunner`               lost responses, damaged output, missing programs
+:class:`Recordings`                        output recorded from real systems
+:class:`FakeClock`                         a clock that only the test advances
+:func:`site`                               packages that appear to be installed, for tests of plugins
+``torchx.testing.fixtures``                pytest fixtures for these
 =========================================  =================================================================
 
-Nothing of the product imports it. ``SchedulerContract``, ``CommandContract`` and the fixtures need pytest.
+torchx itself does not import this package. ``SchedulerContract``, ``CommandContract`` and the fixtures need pytest.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that only a test advances."""
 
 from __future__ import annotations
 
 
 class FakeClock:
-    """Stands in for ``time.time``, ``time.monotonic`` and ``time.sleep``; sleeping moves it.
+    """Replaces ``time.time``, ``time.monotonic`` and ``time.sleep``. Sleeping advances the clock.
 
     Args:
         now: seconds since the epoch.
@@ -26,12 +26,12 @@ class FakeClock:
         return self.now
 
     def sleep(self, seconds: float) -> None:
-        """Returns at once; the time has passed all the same."""
+        """Advances the clock and returns at once."""
         self.slept.append(seconds)
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
-        """Moves the clock on; it never runs backwards."""
+        """Advances the clock, which never runs backwards."""
         if seconds < 0:
             raise ValueError(f"a clock cannot be moved by `{seconds}` s")
         self.now += seconds

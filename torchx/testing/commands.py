@@ -1,4 +1,4 @@
-"""A command runner that answers from a script, and outputs recorded from real systems."""
+"""A command runner with scripted output, and output recorded from real systems."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchx.schedulers.kit.commands import CommandRunner, Completed, LocalComman
 
 @dataclass(frozen=True)
 class Call:
-    """One command that was asked for."""
+    """One command that was run."""
 
     argv: list[str]
     stdin: str = ""
@@ -26,10 +26,10 @@ class _Script:
 
 
 class FakeCommandRunner:
-    """Answers commands from a script and remembers them.
+    """Answers commands from a script and records them.
 
-    A command is matched by the longest scripted beginning of its argv. Several answers to one beginning are given
-    in order, and the last one for ever. A command that nobody scripted fails the test.
+    The longest scripted prefix of a command's argv determines the answer. Several answers for one prefix are given in
+    order, and the last one is repeated. A command without a scripted answer fails the test.
 
     >>> fake = FakeCommandRunner()
     >>> fake.on("sbatch", stdout="Submitted batch job 7\\n")
@@ -54,9 +54,9 @@ class FakeCommandRunner:
         """Scripts one answer.
 
         Args:
-            argv: how the command begins.
+            argv: first words of the command.
             stdout: the output, or a function of the call.
-            raises: raised instead of an answer: a lost connection, a missing program.
+            raises: an exception to raise instead, for a lost connection or a missing program.
         """
 
         def answer(call: Call) -> Completed:
@@ -71,7 +71,7 @@ class FakeCommandRunner:
         script.answers.append(answer)
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Like :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, with answers from the script."""
+        """Like :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, but returns scripted answers."""
         call = Call(list(argv), stdin, timeout)
         self.calls.append(call)
         matching = [s for s in self._scripts if tuple(argv[: len(s.prefix)]) == s.prefix]
@@ -83,12 +83,12 @@ class FakeCommandRunner:
         return answer(call)
 
     def argvs(self, program: str) -> list[list[str]]:
-        """The commands of one program that were run, in order."""
+        """All commands of one program that were run, in order."""
         return [c.argv for c in self.calls if c.argv[0] == program]
 
 
 class Recordings:
-    """Outputs of real systems, kept as ``<folder>/<tool>/<version>/<name>``.
+    """Output of real systems, stored as ``<folder>/<tool>/<version>/<name>``.
 
     Args:
         folder: usually ``tests/recorded``.
@@ -105,7 +105,7 @@ class Recordings:
         self.folder = folder
 
     def versions(self, tool: str) -> list[str]:
-        """The versions of which there are recordings; for ``pytest.mark.parametrize``."""
+        """The recorded versions of a tool, for ``pytest.mark.parametrize``."""
         return sorted(v for v in os.listdir(os.path.join(self.folder, tool)) if not v.startswith("."))
 
     def record(
@@ -118,14 +118,14 @@ class Recordings:
         runner: CommandRunner | None = None,
         hide: Mapping[str, str] | None = None,
     ) -> str:
-        """Runs a command of the real system, keeps what it answers, and returns that.
+        """Runs a command of the real system, stores its output and returns it.
 
         Args:
-            runner: where the command runs; on this machine when None.
-            hide: names of people and machines, as whole words, and what is written in their place.
+            runner: runs the command; None: on this machine.
+            hide: names of people and machines -> their replacements. Only whole words are replaced.
 
         Raises:
-            CommandError: the command failed. Failures are worth having, too: script them by hand, with their exit code.
+            CommandError: the command failed. Script failures by hand, with their exit code.
         """
         text = (runner or LocalCommandRunner()).run(argv).check().stdout
         for secret, shown in (hide or {}).items():
@@ -137,6 +137,6 @@ class Recordings:
         return text
 
     def read(self, tool: str, version: str, name: str) -> str:
-        """One output, as it was written."""
+        """Returns one stored output."""
         with open(os.path.join(self.folder, tool, version, name), encoding="utf-8", newline="") as f:
             return f.read()

@@ -1,4 +1,4 @@
-"""What every scheduler promises, as tests: subclass :class:`SchedulerContract` and run pytest.
+"""The tests that every scheduler must pass: subclass :class:`SchedulerContract` and run pytest.
 
 ::
 
@@ -74,7 +74,7 @@ HOSTILE_ARGS = [
     "!x",
 ]
 
-# Replica 0 loses its peer when both are up; replica 1, which is deaf to the end of the gang, fails a second later.
+# Replica 0 loses its peer when both run. Replica 1 ignores SIGTERM and fails a second later.
 _TWO_FAILURES = r"""
 say() { printf 'Traceback (most recent call last):\n  File "train.py", line 9, in <module>\n%s\n' "$1" >&2; }
 [ "$1" = 0 ] || trap '' TERM INT
@@ -90,51 +90,51 @@ exit 3
 
 
 class SchedulerContract:
-    """The tests. A subclass says how its scheduler is made, and which of its abilities can really run here."""
+    """The tests. A subclass creates its scheduler and declares what can really run in the test."""
 
     cfg: Mapping[str, Any] = types.MappingProxyType({})
     """Run options for every submission."""
 
     unknown_id: ClassVar[str] = "no-such-job-0"
-    """An id that the backend does not know."""
+    """The id of a job that does not exist."""
 
     name_rule: ClassVar[str] = r"[A-Za-z0-9][A-Za-z0-9._-]{0,253}"
-    """What the backend allows as the name of a job."""
+    """Regular expression of the job names that the backend allows."""
 
     runtime_macros: ClassVar[frozenset[str]] = frozenset()
-    """Macros that are left to the job itself (as a shell variable, say): ``app_id``, ``replica_id``, ..."""
+    """Macros that are resolved in the job, for example as shell variables: ``app_id``, ``replica_id``, ..."""
 
     raw_states: ClassVar[Mapping[str, AppState]] = types.MappingProxyType({})
-    """The backend's table of its own states; empty when it has none."""
+    """The backend's table of native states; empty if it has none."""
 
     can_run: ClassVar[bool] = False
-    """Whether jobs really run in this test: then ``/bin/sh`` must be there for them."""
+    """Whether jobs really run in this test. They need ``/bin/sh``."""
 
     timeout_s: ClassVar[float] = 120.0
-    """How long a job may take to reach the awaited state, seconds."""
+    """Timeout for a job to reach an expected state, seconds."""
 
     ends_gently: ClassVar[bool] = True
-    """Whether replicas that are ended because another has failed get a signal and some time before they are killed."""
+    """Whether the other replicas get a signal and some time before they are killed when one has failed."""
 
     gather: str = "sleep 1"
-    """Words of a shell that go on when all replicas of a job run, of which ``$1`` is one."""
+    """Shell command that blocks until all replicas of a job run; ``$1`` is the number of this one."""
 
     # -- what a subclass overrides -----------------------------------------------------------------
 
     def create_scheduler(self, folder: str) -> Scheduler[Any]:
-        """A fresh scheduler; ``folder`` is an empty directory of this test."""
+        """Creates a new scheduler; ``folder`` is an empty directory for this test."""
         raise NotImplementedError
 
     def map_state(self, raw: str) -> AppState:
-        """The backend's own state as ours; needed when there are ``raw_states``."""
+        """Translates a native state; required if there are ``raw_states``."""
         raise NotImplementedError
 
     def request_name(self, info: Any) -> str:
-        """The name under which the backend would know the job."""
+        """The name of the job on the backend."""
         return str(info.request.app_id)
 
     def rendered(self, info: Any) -> str:
-        """All that would be submitted, as text."""
+        """Everything that would be submitted, as text."""
         return f"{info}\n{info.request!r}"
 
     def app(self, *args: str, name: str = "contract", entrypoint: str = "/bin/echo", **role: Any) -> AppDef:
@@ -147,14 +147,14 @@ class SchedulerContract:
 
     @pytest.fixture
     def scheduler(self, tmp_path: Any) -> Iterator[Scheduler[Any]]:
-        """The scheduler under test, closed at the end."""
+        """The scheduler under test, closed after the test."""
         made = self.create_scheduler(str(tmp_path))
         yield made
         made.close()
 
     @pytest.fixture
     def submit(self, scheduler: Scheduler[Any]) -> Iterator[Callable[[AppDef], str]]:
-        """Submits a job that is deleted at the end; skips the test where nothing can run."""
+        """Submits a job that is deleted after the test. Skips the test if jobs cannot run."""
         if not self.can_run:
             pytest.skip("no job can run here")
         submitted: list[str] = []
@@ -169,7 +169,7 @@ class SchedulerContract:
             scheduler.delete(app_id)
 
     def wait(self, scheduler: Scheduler[Any], app_id: str, *states: AppState) -> DescribeAppResponse:
-        """Waits until the job is in one of these states."""
+        """Waits until the job has one of these states."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             found = scheduler.describe(app_id)
@@ -182,7 +182,7 @@ class SchedulerContract:
     # -- dryrun --------------------------------------------------------------------------------------
 
     def test_dryrun_leaves_the_app_alone(self, scheduler: Scheduler[Any]) -> None:
-        """A dryrun does not change the AppDef nor the options that it is given."""
+        """A dryrun changes neither the AppDef nor the options."""
         app = self.app(
             "hello", macros.replica_id, env={"A": macros.app_id}, num_replicas=2, metadata={"m": {"k": ["v"]}}
         )
@@ -192,20 +192,20 @@ class SchedulerContract:
         assert cfg == dict(self.cfg)
 
     def test_dryrun_is_deterministic_but_for_the_id(self, scheduler: Scheduler[Any]) -> None:
-        """Two dryruns of one job differ in its id and in nothing else."""
+        """Two dryruns of the same job differ only in its id."""
         first = scheduler.submit_dryrun(self.app("hello", num_replicas=2, env={"A": "1", "B": "2"}), self.cfg)
         second = scheduler.submit_dryrun(self.app("hello", num_replicas=2, env={"A": "1", "B": "2"}), self.cfg)
         texts = [self.rendered(info).replace(self.request_name(info), "<ID>") for info in (first, second)]
         assert texts[0] == texts[1]
 
     def test_dryrun_can_be_shown(self, scheduler: Scheduler[Any]) -> None:
-        """The request prints as text that names the program and its arguments."""
+        """The request, as text, contains the program and its arguments."""
         shown = str(scheduler.submit_dryrun(self.app("a-certain-argument"), self.cfg))
         assert "/bin/echo" in shown
         assert "a-certain-argument" in shown
 
     def test_macros_are_substituted(self, scheduler: Scheduler[Any]) -> None:
-        """No macro is left in args, env, metadata and mounts, and each replica has its own number."""
+        """No macros remain in args, env, metadata and mounts, and each replica has its own number."""
         names = ("img_root", "app_id", "replica_id", "rank0_env", "base_img_root")
         ours = [getattr(macros, n) for n in names if n not in self.runtime_macros]
         bind = BindMount(src_path="/", dst_path=f"/mnt/{macros.app_id}")
@@ -225,7 +225,7 @@ class SchedulerContract:
 
     @pytest.mark.parametrize("name", HOSTILE_NAMES, ids=[f"name{i}" for i in range(len(HOSTILE_NAMES))])
     def test_names_obey_the_rule(self, scheduler: Scheduler[Any], name: str) -> None:
-        """Any job name becomes one that the backend takes, or is refused with one of our errors."""
+        """Any job name is turned into one that the backend allows, or rejected with a torchx error."""
         try:
             info = scheduler.submit_dryrun(self.app(name=name), self.cfg)
         except TorchXError:
@@ -233,14 +233,14 @@ class SchedulerContract:
         assert re.fullmatch(self.name_rule, self.request_name(info)), self.request_name(info)
 
     def test_ids_differ(self, scheduler: Scheduler[Any]) -> None:
-        """Jobs of one name get different ids."""
+        """Jobs with the same name get different ids."""
         made = {self.request_name(scheduler.submit_dryrun(self.app(), self.cfg)) for _ in range(20)}
         assert len(made) == 20
 
     # -- questions about jobs ------------------------------------------------------------------------
 
     def test_unknown_job(self, scheduler: Scheduler[Any]) -> None:
-        """A job that the backend does not know is None, does not exist, and can be cancelled and deleted quietly."""
+        """A job that does not exist is described as None. Cancelling or deleting it does nothing."""
         assert scheduler.describe(self.unknown_id) is None
         assert scheduler.exists(self.unknown_id) is False
         assert scheduler.describe_many([self.unknown_id]) == {self.unknown_id: None}
@@ -248,7 +248,7 @@ class SchedulerContract:
         scheduler.delete(self.unknown_id)
 
     def test_list_without_options(self, scheduler: Scheduler[Any]) -> None:
-        """`list` works with None and without an argument; or the capability says that there is none."""
+        """`list` works with None and without an argument, or raises NotSupportedError without the capability."""
         if not self.capabilities.list:
             with pytest.raises(NotSupportedError):
                 scheduler.list(None)
@@ -257,7 +257,7 @@ class SchedulerContract:
             assert all(isinstance(line, ListAppResponse) for line in answer)
 
     def test_every_raw_state_maps(self) -> None:
-        """Each state of the backend's table is one of ours; one that nobody knows is UNKNOWN, never an error."""
+        """Each native state is translated; an unknown one becomes UNKNOWN without an error."""
         if not self.raw_states:
             pytest.skip("this backend has no states of its own")
         for raw, state in self.raw_states.items():
@@ -268,7 +268,7 @@ class SchedulerContract:
     # -- options and capabilities --------------------------------------------------------------------
 
     def test_options_explain_themselves(self, scheduler: Scheduler[Any]) -> None:
-        """Each run option has help, and its default is of its type."""
+        """Each run option has a help text and a default of its type."""
         opts = scheduler.run_opts()
         for name, opt in opts:
             assert opt.help.strip(), name
@@ -276,7 +276,7 @@ class SchedulerContract:
 
     @property
     def capabilities(self) -> Capabilities:
-        """What the scheduler under test claims."""
+        """The capabilities of the scheduler under test."""
         import tempfile
 
         with tempfile.TemporaryDirectory() as folder:
@@ -285,7 +285,7 @@ class SchedulerContract:
             return made.capabilities
 
     def test_capabilities_are_well_formed(self, scheduler: Scheduler[Any]) -> None:
-        """Streams, policies and mounts are named as our own types name them; workspaces need a mixin."""
+        """Streams, policies and mounts have the names of the torchx types; workspaces need a mixin."""
         caps = scheduler.capabilities
         assert isinstance(caps, Capabilities)
         assert set(caps.log_streams) <= {s.value for s in Stream}
@@ -298,7 +298,7 @@ class SchedulerContract:
     def test_what_it_cannot_do_is_refused(
         self, what: str, scheduler: Scheduler[Any], request: pytest.FixtureRequest, caplog: pytest.LogCaptureFixture
     ) -> None:
-        """What the capabilities leave out is refused, or warned about by the time of submission; never ignored."""
+        """A feature without capability is rejected, or causes a warning before submission. It is never ignored."""
         caps = self.capabilities
         kind = what.removeprefix("mount ")
         if kind in caps.mounts or (what == "second role" and caps.multi_role) or (what == "elastic" and caps.elastic):
@@ -321,7 +321,7 @@ class SchedulerContract:
     def test_retries_are_honoured_or_refused(
         self, policy: str, scheduler: Scheduler[Any], caplog: pytest.LogCaptureFixture
     ) -> None:
-        """`max_retries` under a policy that the capabilities leave out is refused, or warned about; never ignored."""
+        """`max_retries` with an unsupported policy is rejected or causes a warning. It is never ignored."""
         job = self.app(max_retries=2, retry_policy=RetryPolicy[policy], num_replicas=2)
         try:
             scheduler.submit_dryrun(job, self.cfg)
@@ -332,12 +332,12 @@ class SchedulerContract:
         assert policy in self.capabilities.retries or warned
 
     def test_logs_of_an_unknown_job(self, scheduler: Scheduler[Any]) -> None:
-        """The log of a job that the backend does not know is one of our errors, at once, and not an empty log."""
+        """Reading the log of a job that does not exist raises a torchx error at once."""
         with pytest.raises(TorchXError):
             list(scheduler.log_iter(self.unknown_id, "worker", 0, should_tail=self.capabilities.log_follow))
 
     def test_logs_are_refused_when_there_are_none(self, scheduler: Scheduler[Any]) -> None:
-        """Without the capability, asking for logs raises NotSupportedError."""
+        """Without the capability, reading logs raises NotSupportedError."""
         if self.capabilities.logs:
             pytest.skip("this backend has logs")
         with pytest.raises(NotSupportedError):
@@ -346,7 +346,7 @@ class SchedulerContract:
     # -- jobs that really run ------------------------------------------------------------------------
 
     def test_a_job_runs_and_is_remembered(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
-        """A job ends SUCCEEDED; it is described with its role, listed, and gone after delete."""
+        """A job ends as SUCCEEDED. It is described with its role, listed, and gone after delete."""
         app_id = submit(self.app("hello", num_replicas=2))
         done = self.wait(scheduler, app_id, AppState.SUCCEEDED, AppState.FAILED)
         assert done.state is AppState.SUCCEEDED
@@ -367,16 +367,16 @@ class SchedulerContract:
             assert scheduler.describe(app_id) is None
 
     def test_a_failure_is_told(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
-        """A job whose program fails ends FAILED, with its exit code in the message."""
+        """A job whose program fails ends as FAILED, with the exit code in the message."""
         app_id = submit(self.app("-c", "exit 7", entrypoint="/bin/sh"))
         done = self.wait(scheduler, app_id, AppState.SUCCEEDED, AppState.FAILED)
         assert done.state is AppState.FAILED
         assert "7" in done.msg
 
     def test_the_aftermath_is_not_blamed(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
-        """Of two replicas that fail, the one with a reason of its own is named, though the other ended first.
+        """If two replicas fail, the one with a reason of its own is the cause, even if the other one ended first.
 
-        The sentence is that of :mod:`torchx.schedulers.kit.verdict`, on every backend.
+        The message is that of :mod:`torchx.schedulers.kit.verdict`, on every backend.
         """
         from torchx.schedulers.kit.verdict import on_answer
         from torchx.specs.failures import parse_failure
@@ -398,7 +398,7 @@ class SchedulerContract:
             assert {line.app_id: line.state for line in scheduler.list()}[app_id] is done.state
 
     def test_cancel_twice_is_quiet(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
-        """A running job is cancelled; cancelling it again does nothing."""
+        """A running job can be cancelled; cancelling it again does nothing."""
         app_id = submit(self.app("-c", "sleep 1000", entrypoint="/bin/sh"))
         self.wait(scheduler, app_id, AppState.RUNNING)
         scheduler.cancel(app_id)
@@ -409,7 +409,7 @@ class SchedulerContract:
     def test_hostile_arguments_arrive_as_they_are(
         self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]
     ) -> None:
-        """Arguments and environment values reach the program byte by byte; no shell sees them."""
+        """Arguments and environment values reach the program unchanged; no shell interprets them."""
         script = 'printf "%s\\n" "$V" "$@"'
         value = "a b'\"$(id)`id`\\"
         app_id = submit(self.app("-c", script, "sh", *HOSTILE_ARGS, entrypoint="/bin/sh", env={"V": value}))
@@ -419,7 +419,7 @@ class SchedulerContract:
             assert [line for line in lines if line] == [value, *HOSTILE_ARGS]
 
     def test_logs(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
-        """Lines come with their line end, by replica, by stream where the capability says so, and by regex."""
+        """Lines have their line ends and can be selected by replica, by regex, and by stream if supported."""
         caps = self.capabilities
         if not caps.logs:
             pytest.skip("this backend has no logs")
@@ -437,7 +437,7 @@ class SchedulerContract:
                     list(scheduler.log_iter(app_id, "worker", 0, streams=stream))
 
     def test_log_query_is_honoured_or_refused(self, scheduler: Scheduler[Any], submit: Callable[[AppDef], str]) -> None:
-        """`since` after the last line and `until` before the first give nothing; or they are refused."""
+        """`since` after the last line and `until` before the first select nothing, or are rejected if unsupported."""
         from datetime import datetime, timedelta
 
         caps = self.capabilities
@@ -464,5 +464,5 @@ class SchedulerContract:
             self.lines(scheduler, app_id, LogQuery(previous=True))
 
     def lines(self, scheduler: Scheduler[Any], app_id: str, query: LogQuery) -> list[str]:
-        """What the first replica wrote, as the Runner asks for it."""
+        """The output of the first replica, read as the Runner does."""
         return list(open_logs(scheduler, app_id, [("worker", 0)], query)[0])

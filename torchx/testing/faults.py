@@ -1,4 +1,4 @@
-"""Trouble between a backend and the commands of its system, made on purpose."""
+"""Fault injection between a backend and the commands of its system."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class _Fault:
 
 
 class FaultyCommandRunner:
-    """Runs commands by another runner, real or fake, and injects the faults that it was given.
+    """Runs commands with another runner, real or fake, and injects faults.
 
-    A fault is for commands that begin with the given words, for the next ``times`` of them; the first that was asked
-    for comes first. After that, and for all other commands, nothing is in the way.
+    A fault affects the next ``times`` commands that begin with the given words. Faults for the same command apply in
+    the order in which they were added. All other commands run normally.
 
     Args:
         runner: runs the commands.
@@ -42,10 +42,10 @@ class FaultyCommandRunner:
         self._runner = runner
         self._faults: list[_Fault] = []
         self.met = 0
-        """How many faults commands have met."""
+        """How many commands were affected by a fault."""
 
     def lose_answer(self, *argv: str, times: int = 1) -> None:
-        """The command runs, and its answer does not come: TransientError, as of a connection that breaks."""
+        """The command runs but its response is lost: raises TransientError, like a broken connection."""
 
         def act(run: Callable[[], Completed]) -> Completed:
             run()
@@ -54,7 +54,7 @@ class FaultyCommandRunner:
         self._faults.append(_Fault(argv, times, act))
 
     def unreachable(self, *argv: str, times: int = 1) -> None:
-        """The command does not run: TransientError, as of a connection that cannot be made."""
+        """The command does not run: raises TransientError, like a refused connection."""
 
         def act(_: Callable[[], Completed]) -> Completed:
             raise TransientError(f"`{argv[0]}` cannot be reached (a fault on purpose)")
@@ -62,11 +62,11 @@ class FaultyCommandRunner:
         self._faults.append(_Fault(argv, times, act))
 
     def fail(self, *argv: str, stderr: str, returncode: int = 1, times: int = 1) -> None:
-        """The command does not run, and answers with a failure."""
+        """The command does not run and returns a failure."""
         self._faults.append(_Fault(argv, times, lambda _: Completed(list(argv), returncode, "", stderr)))
 
     def missing(self, *argv: str, times: int = 1) -> None:
-        """The program is not there: CommandError with exit code 127, as the real runners say it."""
+        """The program is not installed: raises CommandError with exit code 127, like the real runners."""
 
         def act(_: Callable[[], Completed]) -> Completed:
             raise CommandError(f"`{argv[0]}` is not installed, or not on PATH", argv=list(argv), returncode=127)
@@ -74,7 +74,7 @@ class FaultyCommandRunner:
         self._faults.append(_Fault(argv, times, act))
 
     def garble(self, *argv: str, stdout: str | None = None, times: int = 1) -> None:
-        """The command runs, and its output arrives damaged: ``stdout``, or the first half of what it was."""
+        """The command runs but its output is replaced by ``stdout``, or truncated to its first half."""
 
         def act(run: Callable[[], Completed]) -> Completed:
             done = run()
@@ -84,7 +84,7 @@ class FaultyCommandRunner:
         self._faults.append(_Fault(argv, times, act))
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Like :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, through the faults."""
+        """Like :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, with the faults."""
 
         def run() -> Completed:
             return self._runner.run(argv, stdin=stdin, timeout=timeout)

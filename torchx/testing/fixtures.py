@@ -1,7 +1,7 @@
-"""The kit as pytest fixtures: ``torchx_site``, ``fake_commands``, ``fake_clock``.
+"""Pytest fixtures of the test kit: ``torchx_site``, ``fake_commands``, ``fake_clock``.
 
-Either ``pytest_plugins = ["torchx.testing.fixtures"]`` in the top ``conftest.py``, or import ``<name>_fixture``
-in the test module.
+Set ``pytest_plugins = ["torchx.testing.fixtures"]`` in the top-level ``conftest.py``, or import ``<name>_fixture`` in
+the test module.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from torchx.testing.site import Site, site
 
 @pytest.fixture(name="torchx_site")
 def torchx_site_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A folder on ``sys.path`` to install made-up packages to."""
+    """A folder on ``sys.path`` in which a test installs packages of its own."""
     with site(os.fspath(tmp_path_factory.mktemp("site"))) as made:
         yield made
 
 
 @pytest.fixture(name="fake_commands")
 def fake_commands_fixture() -> FakeCommandRunner:
-    """A command runner with scripted answers."""
+    """A command runner with scripted output."""
     return FakeCommandRunner()
 
 
 @pytest.fixture(name="fake_clock")
 def fake_clock_fixture() -> FakeClock:
-    """A clock that only the test moves."""
+    """A clock that only the test advances."""
     return FakeClock()

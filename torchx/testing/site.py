@@ -1,4 +1,4 @@
-"""Packages that look installed, for tests of plugins."""
+"""Packages that appear to be installed, for tests of plugins."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchx.plugins import discovery, refresh
 
 
 class Site:
-    """A folder on ``sys.path`` with packages of a test's own making.
+    """A folder on ``sys.path`` with packages that a test creates.
 
     Args:
         folder: an empty folder; :func:`site` puts it on ``sys.path``.
@@ -24,10 +24,10 @@ class Site:
     def install(
         self, dist: str, version: str = "1.0", *, entry_points: str = "", files: Mapping[str, str] | None = None
     ) -> str:
-        """Writes a ``dist-info`` folder with ``entry_points.txt``, and modules as path -> source.
+        """Installs a package: ``entry_points`` is the text of its ``entry_points.txt``, ``files`` maps path -> source.
 
         Returns:
-            The path of the ``dist-info`` folder.
+            The path of its ``dist-info`` folder.
         """
         info = os.path.join(self.folder, f"{dist.replace('-', '_')}-{version}.dist-info")
         self.write(os.path.join(info, "METADATA"), f"Metadata-Version: 2.1\nName: {dist}\nVersion: {version}\n")
@@ -39,7 +39,7 @@ class Site:
         return info
 
     def write(self, path: str, text: str) -> str:
-        """Writes one file below the folder; indentation that all lines share is removed."""
+        """Writes one dedented file below the folder and returns its full path."""
         full = os.path.join(self.folder, path)
         os.makedirs(os.path.dirname(full), exist_ok=True)
         with open(full, "w", encoding="utf-8") as f:
@@ -50,7 +50,7 @@ class Site:
 
 @contextlib.contextmanager
 def site(folder: str, *, first: bool = True) -> Iterator[Site]:
-    """A :class:`Site` on ``sys.path``; its modules and what they registered are forgotten at the end.
+    """Puts a :class:`Site` on ``sys.path``. At the end, its modules and what they registered are removed.
 
     >>> import tempfile
     >>> from torchx import plugins

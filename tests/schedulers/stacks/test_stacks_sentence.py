@@ -206,11 +206,11 @@ def test_replicas_that_could_not_be_looked_into_are_said() -> None:
     texts = "\n".join(json.dumps(one) for one in others(4, 5, 6, 7)).encode()
     found = parse([("trainer", 0, "n1", texts)], {("trainer", 1): "the node is down"})
     assert found.sentence == (
-        "all 4 ranks wait in all_reduce at train.py:88; trainer/1 could not be looked into: the node is down"
+        "all 4 ranks wait in all_reduce at train.py:88; trainer/1 could not be inspected: the node is down"
     )
 
 
 @pytest.mark.parametrize("text", [b"", b'{}\nnull\n[1]\n{"looks": 1}', b"\xff\n{", b"[" * 5000])
 def test_garbage_is_not_believed(text: bytes) -> None:
     """What is not the probe's is nothing."""
-    assert parse([("w", 0, "", text)]).sentence == "w/0 could not be looked into: nothing of the user's runs there"
+    assert parse([("w", 0, "", text)]).sentence == "w/0 could not be inspected: nothing of the user's runs there"

@@ -1,10 +1,10 @@
-"""Why a process failed, read from what it left behind: texts in, failures out; nothing here knows a backend."""
+"""Finds out why a process failed from the text that it left behind, independent of backends."""
 
 from __future__ import annotations
 
 from torchx.util.records import dataclass
 
-SHELL = 128  # and the number of a signal is how shells and engines report it
+SHELL = 128  # shells and container engines report a signal as 128 plus its number
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,12 +12,12 @@ class Evidence:
     """What a failed replica left behind, as text.
 
     Attributes:
-        error_file: torchelastic's error file; None where there is none.
-        stderr: its end, up to 64 KiB.
-        stdout: its end, where it is a stream of its own.
-        said: what the system said of the end of the process: slurmstepd's words, ``OOMKilled``, ...
-        reason: why it ended, in the backend's own terms, where only the look shows it; a sentence without full stop.
-        kind: class of the cause where that reason decides it.
+        error_file: content of torchelastic's error file; None if there is none.
+        stderr: its last 64 KiB.
+        stdout: its last 64 KiB, if it is separate from stderr.
+        said: messages of the system about the end of the process, such as those of slurmstepd, or ``OOMKilled``.
+        reason: why it ended, in the backend's terms, if the facts do not show it; a sentence without full stop.
+        kind: class of the cause if that reason determines it.
     """
 
     error_file: str | None = None
@@ -29,9 +29,9 @@ class Evidence:
 
 
 def signal_name(number: int) -> str:
-    """Name of a signal: by its number, by that number negative, or by 128 and its number, as shells report it.
+    """The name of a signal, given as its number, the negative number, or 128 plus the number.
 
-    Empty where no signal has that number.
+    Empty if there is no such signal.
 
     >>> signal_name(9), signal_name(-11), signal_name(143), signal_name(250)
     ('SIGKILL', 'SIGSEGV', 'SIGTERM', '')

@@ -1,8 +1,8 @@
-"""The class of a failure: whose doing it was, in one word out of :data:`CLASSES`, and the line that says so.
+"""Classifies a failure: one of :data:`CLASSES`, and the line that decided it.
 
-Two rules keep a user's bug from being taken for something that a retry would mend. What the *system* said (Slurm, the
-kubelet, the engine) is trusted as it is. Of what the *program* said, only the exceptions that PyTorch and the C library
-raise themselves count: what a user's own line has raised is ``error``, whatever its text.
+Two rules prevent that a user's bug is taken for a failure that a retry would fix. Messages of the *system* (Slurm, the
+kubelet, the engine) are trusted. Of the *program's* output, only exceptions raised by PyTorch and the C library count:
+an exception raised by the user's own code is an ``error``, whatever its text.
 """
 
 from __future__ import annotations
@@ -29,15 +29,16 @@ CLASSES = (
     "cancelled",
     "unknown",
 )
-"""What a cause can be.
+"""The classes of causes.
 
-``error``: the user's program failed by itself; ``oom``: the memory of the host, or of the job, ran out; ``gpu_oom``:
-that of a GPU; ``preempted``: another job took its place; ``node``: the machine failed; ``timeout``: a time limit of the
-scheduler; ``network``: a collective or a rendezvous lost a peer or waited in vain; ``image``: no program could be
-started of the image; ``quota``; ``lost``: nobody knows how it ended; ``cancelled``: it was told to end; ``unknown``.
+``error``: the user's program failed by itself; ``oom``: the host or the job ran out of memory; ``gpu_oom``: a GPU ran
+out of memory; ``preempted``: another job preempted it; ``node``: the machine failed; ``timeout``: it reached a time
+limit of the scheduler; ``network``: a collective or a rendezvous lost a peer or timed out; ``image``: the image could
+not be pulled or started; ``quota``: a quota was exceeded; ``lost``: its exit code is not known; ``cancelled``: it was
+asked to end; ``unknown``.
 """
 
-# What systems say; the first class counts of which there is a word. Slurm: https://slurm.schedmd.com/job_state_codes.html;
+# Messages of systems; the first class with a match counts. Slurm: https://slurm.schedmd.com/job_state_codes.html;
 # LSF: the termination reasons of `bhist -l`; Kubernetes: the reasons of the kubelet and of
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/; AWS: statusReason, FailureReason; the Linux kernel.
 _SAID = {
@@ -96,7 +97,7 @@ _SAID = {
 _NAMED = r"(?:[\w.:]+(?:\.|::))?"
 _ANY_RUNTIME = r"(?:(?:[\w.]+\.)?(?:Runtime|Accelerator|DistBackend|Dist)Error|c10::\w*Error|std::runtime_error)"
 _GPU = r"(?:CUDA|HIP|XPU|MPS backend|NPU)"
-# What PyTorch, gloo, NCCL, CUDA, numpy and the C library say: patterns of `Name: text`.
+# Exceptions of PyTorch, gloo, NCCL, CUDA, numpy and the C library: patterns of `Name: text`.
 _RAISED = (
     ("gpu_oom", rf"{_NAMED}OutOfMemoryError: (?:{_GPU}|Allocation on device)"),
     (
@@ -143,7 +144,7 @@ _RAISED = (
     ("unknown", r"[\w.]*ProcessExitedException: process \d+ terminated with signal SIGKILL"),
     ("unknown", r"RuntimeError: DataLoader worker \(pid\(?s?\)? ?\d+\) is killed by signal: Killed"),
 )
-# Of the lines of a program that ends without an exception.
+# Lines of a program that ends without an exception.
 _LINES = (
     ("gpu_oom", rf"(?:{_GPU}) out of memory|CUDA error: out of memory"),
     ("oom", r"(?:.*: )?fork: (?:retry: )?Cannot allocate memory|.*: Cannot allocate memory$"),
@@ -166,7 +167,7 @@ _BY_SIGNAL = {
     "SIGKILL": "unknown",
     "SIGXCPU": "timeout",
 }
-# Exceptions that say nothing of whose doing they are; of the user's program unless they come from torch.distributed.
+# Exceptions that may have any cause: `network` if they come from torch.distributed.
 _UNDECIDED = (
     r"(?:[\w.]+\.)?(?:Connection\w*|Timeout|BrokenPipe|EOF)Error\b|.*\bEmpty\b"
     r"|RuntimeError: (?i:.*(?:socket|timed out|connect|address already in use|broken pipe|stop_waiting))"
@@ -178,11 +179,11 @@ _LOST_PEER = (
 
 
 def classify(failure: Failure, said: str = "") -> tuple[str, str]:
-    """The class of a failure, and the line that decided it (empty where it was the exit code, or nothing).
+    """The class of a failure, and the line that decided it (empty if the exit code or nothing did).
 
     Args:
-        failure: what the program left.
-        said: what the system said of its end, in its own words.
+        failure: found in the program's output.
+        said: messages of the system about the end of the process.
 
     >>> from torchx.specs.failures import Failure
     >>> classify(Failure("ValueError: NCCL is not preempted", 1))
@@ -193,9 +194,9 @@ def classify(failure: Failure, said: str = "") -> tuple[str, str]:
     lines = said.splitlines()
     for kind, words in _SAID.items():
         if kind == "cancelled" and (failure.kind or _by_program(failure)[0]) not in _VAGUE:
-            continue  # what is left of a job is cancelled after one has failed by itself
+            continue  # the rest of a job is cancelled after one replica has failed by itself
         for line in lines:
-            of_program = kind != "error" and line.startswith("AlgorithmError")  # SageMaker quotes it
+            of_program = kind != "error" and line.startswith("AlgorithmError")  # SageMaker quotes the program
             if re.search("|".join(words), line) and not of_program:
                 return kind, line.strip()
     if failure.kind:
@@ -205,7 +206,7 @@ def classify(failure: Failure, said: str = "") -> tuple[str, str]:
 
 
 def is_aftermath(failure: Failure) -> bool:
-    """Whether a replica seems to have failed only because another had: it lost its peer, or was told to end.
+    """Whether a replica seems to have failed only because of another one: it lost its peer, or was asked to end.
 
     >>> from torchx.specs.failures import Failure
     >>> is_aftermath(Failure("RuntimeError: Connection closed by peer [n1]:4")), is_aftermath(Failure("KeyError: 1"))
@@ -240,7 +241,7 @@ def _by_program(failure: Failure) -> tuple[str, str]:
 
 
 def _links(failure: Failure) -> Sequence[Link]:
-    """The exceptions of the failure, the original one first; without frames where there is no traceback."""
+    """The exceptions of the failure, the original one first; without frames if there is no traceback."""
     traces = find_traces(failure.traceback.splitlines())
     if traces:
         return traces[-1].links
@@ -249,7 +250,7 @@ def _links(failure: Failure) -> Sequence[Link]:
 
 
 def _of_link(link: Link) -> str:
-    """The class that one exception stands for; empty where it says nothing of it."""
+    """The class of one exception; empty if it is not decisive."""
     if _is_users(link):
         return "error"
     said = str(link)
@@ -262,18 +263,18 @@ def _of_link(link: Link) -> str:
 
 
 def _is_users(link: Link) -> bool:
-    """Whether a line of the user's own program has raised it."""
+    """Whether the user's own code raised it."""
     library = "site-packages/" in link.file or "dist-packages/" in link.file or "/lib/python3" in link.file
     return not library and _is_raised(link)
 
 
 def _is_raised(link: Link) -> bool:
-    """Whether a line of Python has raised it, and not C++ that this line called."""
+    """Whether a ``raise`` or ``assert`` statement raised it, not C++ code."""
     return re.match(r"(?:raise|assert)\b", link.code) is not None
 
 
 def _line(said: str, kind: str) -> str:
-    """Of a message of several lines, the one that decides."""
+    """The decisive line of a message."""
     for known, pattern in (*_LINES, *_RAISED):
         if known == kind:
             for line in said.splitlines():

@@ -1,4 +1,4 @@
-"""Why a replica failed, out of what it left behind: torchelastic's error file, its last words, torchrun's report."""
+"""Finds out why a replica failed, from torchelastic's error file, its output, and torchrun's report."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torchx.util.records import replace
 __all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
 
 _CONTEXT_LINES = 40
-_FATAL_WITHIN = 200  # lines: what is said of it fills some
+_FATAL_WITHIN = 200  # lines, since crash reports are long
 _LINE_CHARS = 500
 _MESSAGE_CHARS = 2000
-_LONGEST_LINE = 4000  # so that no pattern is slow
+_LONGEST_LINE = 4000  # bounds the time of regular expressions
 _ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
 _PREFIX = r"(?:\[[^\[\]]{0,60}\d\]: ?){0,2}"
 _HEAD = rf"({_PREFIX})(.*?)((?:[ |+]*Exception Group |Original )?Traceback \(most recent call last\):.*)$"
-# What is never the cause: logging of torch and Slurm, warnings, progress, rules, traces of the shell.
+# Lines that never show the cause: logging of torch and Slurm, warnings, progress bars, rules, traces of the shell.
 _NOISE = (
     r"[IW]\d{4} \d\d:\d\d:\d\d|\[[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|NOTE: Redirects"
     r"|Setting OMP_NUM_THREADS environment|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d%\|.*\||[-=*+_#~]{3,}$|\++ "
@@ -30,14 +30,14 @@ _NOISE = (
     r"|Aborted \(core dumped\)$|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: |frame #\d+: |<omitting python"
     r"|Exception raised from |\s+at \S|Node\.js v\d|\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]$"
 )
-# What a program says that ends without an exception of Python: the first such line is the message.
+# Messages of programs that end without a Python exception. The first such line is the message of the failure.
 _FATAL = (
     r"Fatal Python error: |terminate called |panic: |thread '.*' panicked at |Exception in thread \"|fatal error: "
     r"|.*: Assertion [`'].* failed|.*\bCheck failed: |==\d+==ERROR: \w+Sanitizer|\*\*\* \w+|FATAL ERROR: "
     r"|.*Watchdog caught collective operation|.*ProcessGroupNCCL.* watchdog |(?:free|malloc|realloc)\(\): "
     r"|.*\bdouble free or|corrupted |munmap_chunk"
 )
-# PyTorch's threads may say so at the exit of an interpreter that an exception has ended.
+# PyTorch's threads may print this while the interpreter exits after an exception.
 _ABORTED_AT_EXIT = "terminate called without an active exception"
 _ERROR_WORDS = (
     r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
@@ -45,7 +45,7 @@ _ERROR_WORDS = (
 _SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): |oom-kill:constraint=|Memory cgroup out of memory: |NVRM: Xid "
 _STEP_NEWS = r"srun: (?:error: \S+: tasks? \S+: |Job step aborted|launch/slurm|Force Terminated|got SIG|forcing job)"
 _SNAKEMAKE = r"RuleException:$|Error in rule \w+:$"  # begins its report of a job that failed
-# Exceptions that only report that a child failed: its own traceback, or its last words, are above.
+# Exceptions that only report that a child failed, whose own output is above.
 _WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
 
 
@@ -54,9 +54,9 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
 
     Args:
         evidence: what it left behind.
-        exit_code: of its process; where it is negative or above 128, that of a signal if there is such a one.
+        exit_code: of its process. If it is negative or above 128, it may stand for a signal.
         signal: name of the signal that ended it.
-        ended: when, in seconds since the epoch.
+        ended: Unix time of its end.
 
     >>> read_failure(Evidence(stderr="loading\\nno data in /data\\n"), exit_code=1).summary()
     'exit code 1: no data in /data'
@@ -83,7 +83,7 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
 
 
 def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
-    """Of a replica that is one program, or several of which torchrun reports nothing."""
+    """The failure of a replica that has no report of torchrun."""
     by_rank = streams(lines, None)
     if len(by_rank) > 1 or None not in by_rank:
         told = []
@@ -100,7 +100,7 @@ def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fa
 
 
 def _without_snakemake(lines: list[str]) -> list[str]:
-    """What a rule of Snakemake's has written; of the report that it failed, the message of an exception alone."""
+    """The output of a Snakemake rule; its failure report is reduced to the message of an exception."""
     at = next((i for i, line in enumerate(lines) if re.match(_SNAKEMAKE, line)), None)
     if at is None:
         return lines
@@ -111,7 +111,7 @@ def _without_snakemake(lines: list[str]) -> list[str]:
 
 
 def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> Trace | None:
-    """The traceback that the program ended of: the last, unless it only reports the end of another process."""
+    """The traceback that ended the program: the last one, unless it only reports the failure of a child process."""
     ending = [trace for trace in traces if not trace.ignored]
     while len(ending) > 1 and _is_wrapper(ending[-1]):
         ending.pop()
@@ -120,7 +120,7 @@ def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> 
     after = [line for line in lines[ending[-1].end :] if _says(line)]
     after = [line for line in after if not line.startswith(_ABORTED_AT_EXIT)]
     if end.signal and (len(after) > _CONTEXT_LINES or any(re.match(_FATAL, line) for line in after)):
-        return None  # a signal ended it, long after that exception was dealt with
+        return None  # a signal ended it, long after that exception was handled
     return ending[-1]
 
 
@@ -136,7 +136,7 @@ def _is_wrapper(trace: Trace) -> bool:
 
 
 def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
-    """Of a program that left no traceback: its last words."""
+    """The failure of a program without traceback, by its last output."""
     for stream in (lines, stdout):
         said = [line for line in stream if _says(line)]
         if not said:
@@ -152,7 +152,7 @@ def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fail
 
 
 def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
-    """The line with which a program that is not Python's ends, and what it says around it."""
+    """The message of a program that crashed without a Python exception, and the lines around it."""
     said = said[-_FATAL_WITHIN:]
     at = next((i for i, line in enumerate(said) if re.match(_FATAL, line)), None)
     if at is None:
@@ -168,7 +168,7 @@ def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
 
 
 def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
-    """The last line; of a program that did not end by itself, only where it speaks of an error."""
+    """The last line; if a signal ended the program, only if that line mentions an error."""
     if end.exit_code is None and not re.match(_ERROR_WORDS, said[-1]):
         return "", said
     return said[-1].strip(), said[:-1]
@@ -182,7 +182,7 @@ def _says(line: str) -> bool:
 
 
 def _of_workers(lines: Sequence[str], report: Report, stdout: Sequence[str], end: Failure) -> Failure:
-    """Of a replica that is torchrun: its guilty worker."""
+    """The failure of the guilty worker of torchrun."""
     own_trace = next((i for i in range(report.start, -1, -1) if HEADER in lines[i]), report.start)
     before = lines[:own_trace]
     err, out = streams(before, report), streams(stdout, report)
@@ -203,13 +203,13 @@ def _of_worker(worker: Worker, stderr: Sequence[str], stdout: Sequence[str], end
     trace = _last_trace(find_traces(stderr), stderr, mine)
     if trace is not None:
         told = _of_trace(trace, stderr, mine)
-        alone = replace(told, signal="") if signal == "SIGTERM" else told  # it was told to end after it had failed
+        alone = replace(told, signal="") if signal == "SIGTERM" else told  # SIGTERM came after it had failed
         return told if is_aftermath(alone) else alone
     return replace(mine, message=worker.error) if worker.error else _of_words(stderr, stdout, mine)
 
 
 def _of_anybody(stderr: Sequence[str], stdout: Sequence[str], told: Sequence[Failure]) -> Failure:
-    """Where no line says whose it is: what torchrun's root cause may have said."""
+    """The likely failure of torchrun's root cause, if the lines do not show which worker wrote them."""
     root = told[0]
     traces = [trace for trace in find_traces(stderr) if not trace.ignored]
     if root.signal or not traces:
@@ -225,7 +225,7 @@ def _of_anybody(stderr: Sequence[str], stdout: Sequence[str], told: Sequence[Fai
 
 
 def _with_error_file(reported: Failure | None, found: Failure) -> Failure:
-    """What the error file says, unless it says less than stderr, or only that it lost a peer that stderr blames."""
+    """The failure in the error file, unless stderr has more details or shows that another one is the cause."""
     if reported is None or not (reported.traceback or HEADER not in found.traceback):
         return found
     traces = find_traces(reported.traceback.splitlines())
@@ -240,7 +240,7 @@ def _with_error_file(reported: Failure | None, found: Failure) -> Failure:
 
 
 def _clean(text: str) -> list[str]:
-    """The lines, without escape sequences; a traceback begins a line, whatever was on that line before it."""
+    """The lines without escape sequences. A traceback that begins in the middle of a line is moved to a new one."""
     text = re.sub(_ANSI, "", text.replace("\r\n", "\n").replace("\r", "\n"))
     lines = [bounded(line, _LONGEST_LINE) for line in text.split("\n")]
     for label in _labels(lines):
@@ -256,7 +256,7 @@ def _clean(text: str) -> list[str]:
 
 
 def _labels(lines: Sequence[str]) -> set[str]:
-    """What another launcher puts before all lines of a traceback, such as ``3: `` of ``srun --label``."""
+    """The prefixes that a launcher puts before all lines of a traceback, such as ``3: `` of ``srun --label``."""
     found = set()
     for at, line in enumerate(lines[:-1]):
         head = re.match(_HEAD, line) if HEADER in line else None

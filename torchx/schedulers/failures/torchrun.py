@@ -1,4 +1,4 @@
-"""What torchrun reports of its workers on stderr: the box at the end, and whose line each line is."""
+"""Parses torchrun's stderr: the failure report at the end, and the worker that wrote each line."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ __all__ = ["Report", "Worker", "read_report", "streams"]
 _TITLE = "ChildFailedError:"
 _FIELD = re.compile(r"  (time|host|rank|exitcode|error_file|traceback) *: ?(.*)")
 _RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")
-# `[trainer1]:` and `[1]:` are put before lines by torchrun (a role's name and the local rank), `[rank3]: ` by torch.
+# torchrun prefixes lines with `[trainer1]:` or `[1]:` (the role's name and the local rank), torch with `[rank3]: `.
 _OF_LOCAL = re.compile(r"\[(?!rank\d)([^\[\]:]{0,60}?)(\d+)\]:")
 _OF_RANK = re.compile(r"\[rank(\d+)\]: ?")
 
 
 @dataclass(frozen=True)
 class Worker:
-    """A worker that failed, as the box has it.
+    """A failed worker in torchrun's report.
 
     Attributes:
         rank: in the whole job.
         local_rank: on this node.
-        code: exit code; negative: the number of the signal that ended it.
+        code: exit code; ``-n`` for signal n.
         host: where torchrun ran.
-        error: what the worker recorded of its error, usually a traceback; empty when it recorded nothing.
+        error: the error recorded by the worker, usually a traceback; empty if it recorded none.
     """
 
     rank: int
@@ -38,11 +38,11 @@ class Worker:
 
 @dataclass(frozen=True)
 class Report:
-    """The box.
+    """torchrun's failure report.
 
     Attributes:
-        start: index of the line at which it begins.
-        workers: those that failed; the root cause, by torchrun's clock, first.
+        start: index of its first line.
+        workers: the failed workers; the root cause according to torchrun first.
     """
 
     start: int
@@ -50,7 +50,7 @@ class Report:
 
 
 def read_report(lines: Sequence[str]) -> Report | None:
-    """The last box in these lines; None where there is none."""
+    """The last report in these lines; None if there is none."""
     start = next((i for i in range(len(lines) - 1, -1, -1) if lines[i].rstrip().endswith(_TITLE)), None)
     if start is None:
         return None
@@ -75,9 +75,9 @@ def read_report(lines: Sequence[str]) -> Report | None:
 
 
 def streams(lines: Sequence[str], report: Report | None) -> dict[int | None, list[str]]:
-    """Global rank -> its lines without their prefixes; under None those without one.
+    """Maps global ranks to their lines without prefixes, and None to lines without prefix.
 
-    Without a report, lines are only taken apart where a traceback begins with a prefix: `[3]: x` may be anybody's.
+    Without a report, only torch's ``[rank3]: `` counts as a prefix, since any program may write ``[3]: x``.
     """
     known = {w.local_rank: w.rank for w in report.workers} if report else {}
     found: dict[int | None, list[str]] = {}

@@ -1,4 +1,4 @@
-"""Python tracebacks in the output of a program: where they are, and the chain of exceptions that each reports."""
+"""Finds Python tracebacks in the output of a program, and the chain of exceptions of each."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _CHAINED = (
 _EXCEPTION = r"((?:[^\W\d]\w*\.)*[^\W\d]\w*)(?:: ?(.*))?$"
 _FRAME = r'\s+File "(.*)", line \d+'
 _SYNTAX = r"(?:SyntaxError|IndentationError|TabError): "
-# A traceback inside of the message of another: of a DataLoader's worker, of torch.multiprocessing, of a process pool.
+# Precedes a traceback in the message of another one: of a DataLoader's worker, torch.multiprocessing, a process pool.
 _NESTED = r'"""|.*terminated with the following error:|.*Exception ranks:.*'
 # Tracebacks that do not end a program.
 _IGNORED = r"Exception ignored in|--- Logging error ---|Error in atexit\._run_exitfuncs|Exception ignored while"
-# Where the message of an exception ends at the latest: what other programs and logging write after it.
+# Lines that end the message of an exception: output of other programs and of logging.
 _FOREIGN = (
     r"\[?\d{4}-\d\d-\d\d[ T_]\d\d:\d\d|\[?\d\d:\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d"
     r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|\S+:\d+: \w*Warning: |Exception ignored|Exception in thread"
     r"|(?:srun|slurmstepd\S*|slurmd|sbatch|mpirun|wandb|torchx): |Fatal Python error|terminate called"
     r"|\S+: line \d+: |exception raised from |frame #\d+|[-=*]{20,}$|Process \S+:$"
 )
-# Exceptions that say enough by their name: a chain may begin with one of them. `queue.Empty` says nothing.
+# Exceptions that are informative without a message, so that a chain may begin with them. `queue.Empty` is not.
 _BARE = ("AssertionError", "MemoryError", "NotImplementedError", "RecursionError", "ValueError", "RuntimeError")
 
 
@@ -40,9 +40,9 @@ class Link:
     """One exception of a chain.
 
     Attributes:
-        name: of its class, as the traceback has it, for example ``torch.OutOfMemoryError``.
+        name: of its class, as in the traceback, for example ``torch.OutOfMemoryError``.
         text: its message, which may have several lines.
-        file: of the innermost frame; empty where there is none.
+        file: of the innermost frame; empty if there is none.
         code: the source line of that frame.
     """
 
@@ -61,9 +61,9 @@ class Trace:
 
     Attributes:
         start: index of its first line.
-        end: index of the line after its last.
+        end: index of the line after its last one.
         links: the exceptions; the original one first.
-        ignored: Python reports it and goes on: the program did not end of it.
+        ignored: Python only reports it and does not exit.
     """
 
     start: int
@@ -73,7 +73,7 @@ class Trace:
 
     @property
     def message(self) -> str:
-        """The original error, and what it turned into where that is another."""
+        """The original error, followed by the last one of the chain if it differs."""
         told = [link for link in self.links if link.text or link.name in _BARE] or self.links[-1:]
         first, last = bounded(str(told[0])), bounded(str(told[-1]))
         return first if told[0].text == told[-1].text else f"{first}\n-> {last}"
@@ -104,7 +104,7 @@ def find_traces(lines: Sequence[str]) -> list[Trace]:
 
 
 def bounded(text: str, chars: int = _MESSAGE_CHARS) -> str:
-    """The text cut to a number of characters, with a mark where it was cut."""
+    """Truncates a text to a number of characters, with a mark at the end."""
     return text if len(text) <= chars else f"{text[: chars - 4]} ..."
 
 
@@ -123,7 +123,7 @@ def _read_chain(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
 
 
 def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
-    """The exception whose header is at this line; those in its message before it."""
+    """Reads the exception whose header is at this line. Exceptions in its message come first."""
     if "Exception Group" in lines[at]:
         return _read_group(lines, at)
     frame, code = "", ""
@@ -154,7 +154,7 @@ def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
         message.append(lines[at])
         at += 1
     if sum(not line.startswith((" ", "\t")) for line in message) > _MESSAGE_LINES:
-        del message[1:]  # whatever came later, these are not words of the exception
+        del message[1:]  # so many lines are not part of the message
         at = below
     text = "\n".join(line.rstrip() for line in message).strip().strip('"').strip()
     if name.endswith("_RemoteTraceback"):
@@ -173,7 +173,7 @@ def _ends_message(lines: Sequence[str], at: int) -> bool:
 
 
 def _read_group(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
-    """An exception group: the exceptions in it, then itself; what nobody raised is of who raised the group."""
+    """Reads an exception group: its exceptions, then itself. An exception without frames gets those of the group."""
     end = at + 1
     while end < len(lines) and re.match(r"\s*[|+]", lines[end]):
         end += 1
@@ -193,7 +193,7 @@ def _read_group(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
 
 
 def _is_bare_syntax_error(lines: Sequence[str], at: int) -> bool:
-    """Whether a syntax error of the script itself begins here: Python writes no header above it."""
+    """Whether a syntax error of the script itself begins here, which has no traceback header."""
     if not re.match(r'  File ".*", line \d+$', lines[at]):
         return False
     below = next((line for line in lines[at + 1 : at + 6] if not line.startswith(" ")), "")
@@ -212,7 +212,7 @@ def _frame(line: str) -> str:
 
 
 def read_exception(text: str) -> Link | None:
-    """The exception that a message begins with, ``Name: text``; None where it begins with none.
+    """Parses the exception ``Name: text`` at the beginning of a message; None if there is none.
 
     >>> read_exception("KeyError: 'x'"), read_exception("no data in /data")
     (Link(name='KeyError', text="'x'", file='', code=''), None)

@@ -1,4 +1,4 @@
-"""What checks find: good, bad, or nothing that can be told from here. Only what is certain is bad."""
+"""Checks and their findings: good, bad (only if certain), or unknown."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ _LITTLE_DISK, _NO_DISK = 1 << 30, 1 << 26
 
 @dataclass(frozen=True)
 class Finding:
-    """What one check found.
+    """The result of one check.
 
     Attributes:
-        verdict: :data:`GOOD`; :data:`BAD`, which is certain; or :data:`UNKNOWN`: it cannot be told from here.
-        what: what was looked at.
-        said: how it is, in one line.
-        fix: what to do about it, commands in backticks; empty when there is nothing to do.
+        verdict: :data:`GOOD`, :data:`BAD` (certainly), or :data:`UNKNOWN`.
+        what: the subject of the check.
+        said: the result in one line.
+        fix: what to do about it, with commands in backticks; empty if nothing needs to be done.
     """
 
     verdict: str
@@ -35,27 +35,27 @@ class Finding:
 
 
 def bad(said: str, fix: str = "") -> Finding:
-    """Something certain, about what its check is about."""
+    """A :data:`BAD` finding about the subject of its check."""
     return Finding(BAD, "", said, fix)
 
 
 def doubt(said: str, fix: str = "") -> Finding:
-    """Something that cannot be told from here, about what its check is about."""
+    """An :data:`UNKNOWN` finding about the subject of its check."""
     return Finding(UNKNOWN, "", said, fix)
 
 
 @dataclass(frozen=True)
 class Check:
-    """A question that was not asked yet.
+    """A check that has not run yet.
 
     >>> Check("disk", lambda: "7 GiB are free").findings()
     [Finding(verdict='good', what='disk', said='7 GiB are free', fix='')]
 
     Attributes:
-        what: what it is about.
-        ask: returns what is good, in a line, or findings.
-        certain: the errors that are bad. Others cannot be told, and neither can those that may pass.
-        fix: what to do about an error that has no hint.
+        what: its subject.
+        ask: runs the check; returns one line if all is good, or findings.
+        certain: errors that are bad. Other errors, and transient ones, are unknown.
+        fix: what to do about an error without hint.
     """
 
     what: str
@@ -64,7 +64,7 @@ class Check:
     fix: str = ""
 
     def findings(self) -> list[Finding]:
-        """Asks."""
+        """Runs the check."""
         try:
             found = self.ask()
             if isinstance(found, str):
@@ -72,32 +72,32 @@ class Check:
             return [replace(f, what=f.what or self.what) for f in ([found] if isinstance(found, Finding) else found)]
         except TorchXError as e:
             return [self.failed(e)]
-        except Exception as e:  # a check that fails must not keep anybody from running a job
+        except Exception as e:  # a bug in a check must not prevent jobs
             return [Finding(UNKNOWN, self.what, f"the check itself failed: {type(e).__name__}: {e}")]
 
     def failed(self, error: TorchXError) -> Finding:
-        """What an error says. That a program or a package is missing is always certain."""
+        """The finding for an error. A missing program or package is always certain."""
         missing = isinstance(error, CommandError) and error.returncode == NOT_INSTALLED
         certain = isinstance(error, (MissingDependencyError, *self.certain)) and not isinstance(error, TransientError)
         return Finding(BAD if missing or certain else UNKNOWN, self.what, str(error), error.hint or self.fix)
 
 
 def once(ask: Callable[[], _T]) -> Callable[[], _T]:
-    """The answer of ``ask``, which is called once although several checks at the same time want it."""
+    """Caches the result of ``ask``, which is called only once even by concurrent checks."""
     import functools
     from threading import Lock
 
-    lock, answer = Lock(), functools.cache(ask)
+    lock, cached = Lock(), functools.cache(ask)
 
-    def wait_for_it() -> _T:
+    def locked() -> _T:
         with lock:
-            return answer()
+            return cached()
 
-    return wait_for_it
+    return locked
 
 
 def no_such(wanted: str, there: Iterable[str], option: str, otherwise: str = "") -> Finding:
-    """There is nothing of that name; the fix gives to a run option what was probably meant."""
+    """The finding that a name does not exist. The fix sets a run option to the most similar existing one."""
     from torchx.util.strings import nearest
 
     names = sorted(there)
@@ -106,7 +106,7 @@ def no_such(wanted: str, there: Iterable[str], option: str, otherwise: str = "")
 
 
 def disk_space(place: str, fix: str) -> Finding:
-    """How much room there is where a folder is: bad below 64 MiB, or without free files."""
+    """Checks the free space on the disk of a folder: bad below 64 MiB or without free inodes."""
     import os
 
     found = os.statvfs(place)

@@ -1,4 +1,4 @@
-"""Whether the image of a role is in its registry, and made for the machines that there are."""
+"""Checks whether the image of a role is in its registry and built for the machines' architecture."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def image_checks(
     job: AppDryRunInfo[Any], architectures: Machines, elsewhere: Elsewhere = lambda _: False
 ) -> Iterator[Check]:
-    """A question about each image of a job: that below the code, where one is going to be built.
+    """Returns a check for each image of a job, or for its base image if the code will be built into it.
 
     Args:
-        architectures: of the machines, as ``amd64``; none where that is not known.
-        elsewhere: whether the machines have an image already; None: that cannot be told.
+        architectures: returns those of the machines, such as ``amd64``; empty if unknown.
+        elsewhere: whether the machines have an image already; None if unknown.
     """
     roles = job._app.roles if job._app is not None else []
     images = {job._tags.get(f"image.{role.name}") or role.image: role.name for role in roles}
@@ -50,7 +50,7 @@ def _look(image: str, architectures: Machines, elsewhere: Elsewhere) -> str | Fi
 
 
 def _architectures(image: str) -> set[str]:
-    """For which machines there is a variant of the image; none where it does not say so."""
+    """The architectures for which the image has a variant; empty if it does not declare any."""
     import json
     from contextlib import closing
 

@@ -1,7 +1,7 @@
-"""Jobs that torchx did not launch: what a view of a backend is that has them, and them alone.
+"""Views of a backend that contain only the jobs that torchx did not launch.
 
-Their handles have the session ``foreign``: ``slurm://foreign/4711``. A view answers all that is asked of a job that was
-submitted by somebody else: state, cause, logs. It changes nothing, unless it is told to by :meth:`ForeignJobs.forced`.
+The handles of such jobs have the session ``foreign``: ``slurm://foreign/4711``. A view reports their states, causes and
+logs. It does not change them, unless :meth:`ForeignJobs.forced` allows it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ else:
 
 @dataclass(frozen=True)
 class Named:
-    """A job that somebody named as the system's own tools do.
+    """A job that was looked up by its native name.
 
     Attributes:
-        app_id: the id under which the view has it; or the backend, if it is ours.
-        ours: torchx launched it.
+        app_id: its id in the view, or in the backend if ``ours``.
+        ours: whether torchx launched it.
     """
 
     app_id: str
@@ -41,51 +41,51 @@ class Named:
 
 
 def forced(backend: Scheduler[Any]) -> Scheduler[Any]:
-    """A view by which jobs can be cancelled and deleted; a backend that is none as it is."""
+    """A view that can cancel and delete jobs. A backend that is not a view is returned unchanged."""
     return backend.forced() if isinstance(backend, ForeignJobs) else backend
 
 
 class ForeignJobs(_Base):
-    """What a view is besides its backend: see :meth:`of`. Subclasses say what is special of a system."""
+    """Base class of views, combined with the class of a backend by :meth:`of`. Each system has a subclass."""
 
     _force = False
 
     @classmethod
     def of(cls, backend: Scheduler[Any]) -> Self:
-        """The view of a backend: what that one answers of its jobs, but where this class says otherwise.
+        """Creates the view of a backend: it behaves like the backend, except for the methods of this class.
 
         It shares the connections and the configuration of the backend.
         """
         both: type[Self] = type(cls.__name__, (cls, type(backend)), {"__doc__": cls.__doc__})
         view = both.__new__(both)
-        view.__dict__.update(backend.__dict__)  # all of it declared: the class derives from the backend's
+        view.__dict__.update(backend.__dict__)
         return view
 
     @abstractmethod
     def find(self, reference: str) -> Named | None:
-        """The job that a person means, in whatever way people name one on this system.
+        """Finds a job by any kind of name or id that is common on this system.
 
         Returns:
-            None when there is none, or when nothing is called so on this system.
+            None if there is no such job or this is not a valid name.
         """
 
     @abstractmethod
     def about(self, app_id: str) -> dict[str, str]:
-        """What a person wants to know of the job besides its state: ``name``, ``user``, ``command``, ..."""
+        """Properties of the job besides its state: ``name``, ``user``, ``command``, ..."""
 
     def forced(self) -> Self:
-        """A copy of this view by which jobs can be cancelled and deleted."""
+        """A copy of this view that can cancel and delete jobs."""
         twin = copy.copy(self)
         twin._force = True
         return twin
 
     def cancel(self, app_id: str) -> None:
-        """As of a scheduler, when it was forced."""
+        """Cancels the job, if the view is :meth:`forced`."""
         self._refuse_unless_forced(app_id)
         super().cancel(app_id)
 
     def delete(self, app_id: str) -> None:
-        """As of a scheduler, when it was forced."""
+        """Deletes the job, if the view is :meth:`forced`."""
         self._refuse_unless_forced(app_id)
         super().delete(app_id)
 
@@ -97,19 +97,19 @@ class ForeignJobs(_Base):
             )
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:  # noqa: ARG002  # the contract's
-        """None: the tools of the system list them."""
+        """An empty list: the tools of the system list its jobs."""
         return []
 
     def submit_dryrun(self, *_: object) -> NoReturn:
-        """Refused: nothing is submitted here."""
+        """Not supported: views do not submit jobs."""
         raise NotSupportedError(f"`{FOREIGN}` is the session of jobs that torchx did not launch")
 
     def simulate(self, app_id: str, *_: object) -> NoReturn:
-        """Refused."""
+        """Not supported."""
         raise NotSupportedError(f"torchx did not launch `{app_id}`: no fault is made to happen to it")
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: object = None) -> NoReturn:  # noqa: ARG002
-        """Refused."""
+        """Not supported."""
         raise NotSupportedError(
             f"torchx did not launch `{app_id}`, and does not know how to enter it",
             hint="use `docker exec`, `kubectl exec`, `srun --overlap --jobid=ID`, whichever it is",

@@ -1,4 +1,4 @@
-"""A process inside a replica, or a connection to one of its ports: what a backend returns that lets somebody in."""
+"""Interfaces to a process inside a replica and to a connection to one of its ports."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CHUNK = 1 << 16
 
 
 class Tty(NamedTuple):
-    """A terminal: its size, and what ``TERM`` calls it."""
+    """The size of a terminal, and its ``TERM``."""
 
     columns: int = 80
     rows: int = 24
@@ -25,7 +25,7 @@ class Tty(NamedTuple):
 
 
 def described(found: DescribeAppResponse | None, app_id: str, role: str, k: int) -> NotFoundError:
-    """The error for a replica that cannot be entered, with the state that its scheduler gives it."""
+    """The error for a replica that cannot be entered, with its state as described by the scheduler."""
     if found is None:
         return NotFoundError(
             f"there is no job `{app_id}` any more", hint="`torchx status` shows what is on record of it"
@@ -35,27 +35,27 @@ def described(found: DescribeAppResponse | None, app_id: str, role: str, k: int)
 
 
 class Duplex(ABC):
-    """A connection to what is inside a replica. One thread may read while another one writes."""
+    """A connection into a replica. One thread may read while another one writes."""
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Gives it all of ``data`` to read on stdin.
+        """Writes all of ``data`` to its stdin.
 
         Raises:
-            BrokenPipeError: it does not read any more.
+            BrokenPipeError: it no longer reads its stdin.
         """
 
     @abstractmethod
     def close_stdin(self) -> None:
-        """Ends its stdin. With a terminal nothing happens: there, a character does that."""
+        """Closes its stdin. Does nothing with a terminal, where a control character ends the input."""
 
     @abstractmethod
     def read(self) -> tuple[int, bytes] | None:
-        """What it writes next, and on which stream; waits for it. None: the output has ended."""
+        """Waits for output and returns its stream and the data; None at the end of the output."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends it if it goes on, and lets go of the connection."""
+        """Ends the other side if it still runs, and closes the connection."""
 
     def __enter__(self) -> Self:
         return self
@@ -67,28 +67,28 @@ class Duplex(ABC):
 class InsideProcess(Duplex):
     """A process inside a replica.
 
-    With a terminal there is one stream of output, :data:`STDOUT`, and a signal is a character of the input.
+    With a terminal, all output comes on :data:`STDOUT`, and control characters of the input send signals.
     """
 
     @abstractmethod
     def resize(self, columns: int, rows: int) -> None:
-        """Gives its terminal another size."""
+        """Changes the size of its terminal."""
 
     @abstractmethod
     def send_signal(self, number: int) -> None:
-        """Sends a signal to it and to the processes that it has started, as far as they are in its group."""
+        """Sends a signal to its process group."""
 
     @abstractmethod
     def wait(self) -> int:
-        """Its exit code, once the output has ended; 128 and its number for a signal.
+        """Returns its exit code when the output has ended; 128 plus the number for a signal.
 
         Raises:
-            BackendError: the connection was lost, and how it ended is not known.
+            BackendError: the connection was lost, and the exit code is unknown.
         """
 
 
 def not_running(app_id: str, role: str, k: int, state: str) -> NotFoundError:
-    """The error for a replica that has ended, or has not begun.
+    """The error for a replica that has ended or has not started yet.
 
     >>> str(not_running("train-x1", "trainer", 0, "SUCCEEDED"))
     'replica trainer/0 of `train-x1` does not run: it is SUCCEEDED'

@@ -1,4 +1,4 @@
-"""A process inside a container whose script says there who it is, so that it can be signalled."""
+"""A process inside a container whose start script reports its pid, so that it can be signalled."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ _END_S = 10.0
 
 
 class Mark:
-    """What the script says of itself on stderr (or the terminal), each on a line behind a word that nobody else knows.
-
-    First who it is, perhaps in the end the exit code: both are taken out of the output.
+    """Lines with a random prefix by which the script reports its pid, and perhaps its exit code, on stderr or the
+    terminal. They are removed from the output.
 
     >>> mark = Mark()
     >>> mark.once_known(lambda who: print("kill", who))
@@ -37,18 +36,18 @@ class Mark:
     def __init__(self, tty: Tty | None = None) -> None:
         self.text = f"torchx-{os.urandom(8).hex()}:"
         self.who = ""
-        """The process there, which leads its group; empty until it is known."""
+        """The pid in the container, also that of its process group; empty until it is known."""
         self.absent = False
-        """Whether the script has found nobody whom it could join; it says `-` then."""
+        """Whether the script has reported `-`: it found no process to join."""
         self.code: int | None = None
-        """The exit code, where the script says it."""
+        """The exit code, if the script has reported it."""
         self._tty = tty
         self._stream = STDOUT if tty else STDERR
         self._held = b""
         self._due: list[Callable[[str], object]] = []
 
     def once_known(self, do: Callable[[str], object]) -> None:
-        """Calls ``do`` with who it is: now, or as soon as that is read."""
+        """Calls ``do`` with the pid, now or when it has been read."""
         self._due.append(do)
         self._do_due()
 
@@ -56,12 +55,12 @@ class Mark:
         while self.who:
             try:
                 do = self._due.pop(0)
-            except IndexError:  # one thread writes and one reads: the other one took it
+            except IndexError:  # taken by another thread
                 return
             do(self.who)
 
     def read(self, piece: Callable[[], tuple[int, bytes] | None]) -> tuple[int, bytes] | None:
-        """The next output of the program alone; None at its end, or when nobody is there.
+        """The next output of the program, without marks; None at its end, or if the script found no process.
 
         Args:
             piece: returns the next output of the script, with its stream; None at the end.
@@ -75,13 +74,13 @@ class Mark:
         return (self._stream, held) if held else None
 
     def seek(self, piece: Callable[[], tuple[int, bytes] | None]) -> None:
-        """Reads until it is known who it is: output may overtake that."""
+        """Reads until the pid is known. Output of the program may come before it."""
         while not self.who and not self.absent and (found := piece()) is not None:
             if found[0] == self._stream:
                 self.take(found[1])
 
     def words(self, argv: Sequence[str], start: str = 'exec "$@"') -> list[str]:
-        """The command that starts ``argv``, by a line of shell."""
+        """The command of the script, which starts ``argv`` with the shell command ``start``."""
         lines = [f"echo {self.text}$$ >&2"]
         if (tty := self._tty) is not None:
             lines = [f"stty cols {tty.columns} rows {tty.rows} 2>/dev/null", *lines]
@@ -89,9 +88,9 @@ class Mark:
         return ["sh", "-c", "\n".join([*lines, start]), "sh", *argv]
 
     def take(self, data: bytes) -> bytes:
-        """The output of the program alone, of the stream with the marks in it; what may be one is held back."""
+        """Removes the marks from output of their stream. Holds back data that may be the beginning of a mark."""
         if self.code is not None:
-            return b""  # whoever ran the script has something to say of that
+            return b""  # messages of the client that ran the script about its exit
         self._held += data
         out, key = b"", self.text.encode()
         while True:
@@ -108,7 +107,7 @@ class Mark:
             self.absent = line.startswith(b"-")
             self.who = "" if self.absent else line.decode("ascii", "replace").strip()
             self._do_due()
-        if found:  # its line is not whole
+        if found:  # its line is incomplete
             self._held = key + after
             return out + before
         kept = next((n for n in range(min(len(key) - 1, len(before)), 0, -1) if key.startswith(before[-n:])), 0)
@@ -117,12 +116,12 @@ class Mark:
 
 
 class MarkedProcess(InsideProcess):
-    """A process that the script of a :class:`Mark` starts, over a connection of the backend."""
+    """A process started by the script of a :class:`Mark` over a connection of the backend."""
 
     _link: Any
-    """The connection: it has ``settimeout``, for all that is read from now on, and ``close``."""
+    """The connection, which has ``settimeout``, for all further reads, and ``close``."""
     _over = False
-    """Whether it has ended, where that is known without its exit code."""
+    """Whether the process has ended, if this is known without its exit code."""
 
     def __init__(self, tty: Tty | None) -> None:
         self._mark = Mark(tty)
@@ -134,11 +133,11 @@ class MarkedProcess(InsideProcess):
 
     @abstractmethod
     def _end_stdin(self) -> None:
-        """Ends its stdin; an OSError when it has ended."""
+        """Closes its stdin. Raises OSError if the process has ended."""
 
     @abstractmethod
     def _signal(self, who: str, number: int | None) -> None:
-        """Sends a signal to what the script has started; None: ends it."""
+        """Sends a signal to the process with pid ``who``; None: ends it."""
 
     def close_stdin(self) -> None:
         if not self._tty:
@@ -168,8 +167,10 @@ class MarkedProcess(InsideProcess):
 
 
 def kill_words(who: str, number: int | None) -> list[str]:
-    """The command that sends a signal to the group of a process, or to it alone where it has none of its own; None: two
-    that end it.
+    """The command that signals the group of a process, or the process alone if it does not lead a group.
+
+    Args:
+        number: the signal; None: SIGHUP and SIGTERM, to end it.
     """
     import signal
 

@@ -1,4 +1,4 @@
-"""A process inside a replica, run to its end."""
+"""Runs a process inside a replica until it exits."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PYTHON = (
 
 
 class Ran(NamedTuple):
-    """A process inside a replica that has ended: its exit code (128 and the number for a signal), its output."""
+    """The result of a process inside a replica: its exit code (128 plus the number for a signal) and its output."""
 
     exit_code: int
     stdout: bytes
@@ -23,12 +23,12 @@ class Ran(NamedTuple):
 
 
 def python_words(program: str) -> list[str]:
-    """The command that runs a program, whose text goes along, with the Python of a replica."""
+    """The command that runs the source of a program with the Python of a replica."""
     return ["sh", "-c", _PYTHON, "sh", program]
 
 
 def run(process: InsideProcess, stdin: bytes = b"") -> Ran:
-    """Waits for the end of a process that reads ``stdin``; it is ended if the wait is broken off."""
+    """Feeds ``stdin`` to a process and waits until it exits. Ends the process if the wait is interrupted."""
     import threading
 
     def feed() -> None:
@@ -37,7 +37,7 @@ def run(process: InsideProcess, stdin: bytes = b"") -> Ran:
                 process.write(stdin)
             process.close_stdin()
         except OSError:
-            return  # it does not read all of it
+            return  # the process does not read all of it
 
     with process:
         feeding = threading.Thread(target=feed, daemon=True)

@@ -1,4 +1,4 @@
-"""A process inside a replica that is a child of this one: the program itself, or a client of the backend."""
+"""A process inside a replica that is a child of this process: the program itself, or a client of the backend."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 _GRACE_S = 2.0
 _LAST_WORDS_S = 0.3
-_ENDED, _OTHER, _WAKE = 0, -1, -2  # besides the streams: it has ended; the process beside it has; it is closed
+_ENDED, _OTHER, _WAKE = 0, -1, -2  # events: the child has ended, the process beside it has ended, close() was called
 
 _RLIMIT_LOCKS = 10
-"""Not among Python's; supervisors mark their processes by it."""
+"""Not defined by Python's `resource`. Supervisors mark their processes with it."""
 
 
 class SpawnedProcess(InsideProcess):
-    """A child of this process: the program itself, or a client of the backend that passes everything on.
+    """A child of this process: the program itself, or a client of the backend that relays everything.
 
     Args:
-        argv: the program, with what it needs to be found.
-        env: its environment; that of this process when None.
-        beside: pid of a process whose resource limits it gets, and with which it ends; 0: none.
+        argv: the command.
+        env: its environment; None: that of this process.
+        beside: pid of a process whose resource limits it gets and whose end also ends it; 0: none.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class SpawnedProcess(InsideProcess):
             self._master, slave = os.openpty()
             self.resize(tty.columns, tty.rows)
             stream = slave
-            script = f": <{os.ttyname(slave)}; {script}"  # the first terminal that the leader of a session opens is its
+            script = f": <{os.ttyname(slave)}; {script}"  # makes it the controlling terminal of the new session
         try:
             self._child = subprocess.Popen(
                 ["/bin/sh", "-c", script, "sh", *argv],
@@ -77,7 +77,7 @@ class SpawnedProcess(InsideProcess):
         self._watch(beside)
 
     def _watch(self, beside: int) -> None:
-        """Says which streams are read, and what announces the end of a program whose terminal others keep open."""
+        """Registers the streams, and the events that end the output although other processes keep it open."""
         import selectors
         import threading
 
@@ -120,7 +120,7 @@ class SpawnedProcess(InsideProcess):
 
     def read(self) -> tuple[int, bytes] | None:
         if not self._reading.acquire(timeout=-1 if self._patience_s is None else self._patience_s):
-            return None  # another thread reads, and waits
+            return None  # another thread is reading
         try:
             return self._read()
         finally:
@@ -129,22 +129,20 @@ class SpawnedProcess(InsideProcess):
     def _read(self) -> tuple[int, bytes] | None:
         while not self._closed and self._select.get_map().keys() - {self._other, self._wake}:
             ready = {key.data: key.fd for key, _ in self._select.select(self._patience_s)}
-            if (
-                not ready or self._closed
-            ):  # it has ended, and others have its terminal open; or another thread closes it
+            if not ready or self._closed:  # it has ended but others keep its terminal open, or another thread closes it
                 break
             stream = next(s for s in (STDOUT, STDERR, _OTHER, _ENDED) if s in ready)
             if stream == _OTHER:
                 self._select.unregister(self._other)
                 self.send_signal(signal.SIGKILL)
                 continue
-            if stream == _ENDED:  # what it has written last may come a moment later
+            if stream == _ENDED:  # its last output may come a moment later
                 self._select.unregister(ready[stream])
                 self._patience_s = _LAST_WORDS_S
                 continue
             try:
                 data = os.read(ready[stream], CHUNK)
-            except OSError:  # a terminal that nobody has open any more
+            except OSError:  # no process has the terminal open any more
                 data = b""
             if data:
                 return stream, data
@@ -162,7 +160,7 @@ class SpawnedProcess(InsideProcess):
             fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
     def settimeout(self, seconds: float) -> None:
-        """What is read has ended when nothing comes for so long."""
+        """Treats the output as ended if there is none for this time."""
         self._patience_s = seconds
 
     def send_signal(self, number: int) -> None:
@@ -202,7 +200,7 @@ class SpawnedProcess(InsideProcess):
 
 
 def _copy_limits(of: int, child: subprocess.Popen[bytes]) -> None:
-    """Gives a child that has stopped itself the limits of another process, and lets it go on."""
+    """Copies the limits of another process to a child that has stopped itself, and continues the child."""
     import resource
 
     os.waitpid(child.pid, os.WUNTRACED)
@@ -210,6 +208,6 @@ def _copy_limits(of: int, child: subprocess.Popen[bytes]) -> None:
     for number in [*sorted(numbers), _RLIMIT_LOCKS]:
         try:
             resource.prlimit(child.pid, number, resource.prlimit(of, number))
-        except (OSError, ValueError):  # it has ended, or may do what we must not
+        except (OSError, ValueError):  # the process has ended, or its limits are above ours
             continue
     os.kill(child.pid, signal.SIGCONT)

@@ -1,4 +1,4 @@
-"""The state file of a local job as facts, and what its failed replicas left behind."""
+"""Translates the state file of a local job into facts, and reads what its failed replicas left behind."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TASKS, TERMI
 
 
 def facts_of(job: JobState, folder: str) -> JobFacts:
-    """What the state file says of a job.
+    """The facts in the state file of a job.
 
     Args:
-        folder: of the job; the logs are there unless the file says where.
+        folder: of the job; its logs are there unless the state file names another folder.
     """
     here = os.uname().nodename
     host = job.facts.get("host", "")
@@ -28,9 +28,9 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
     for name, count in job.roles:
         lines = job.replicas[index : index + count]
         members = [replica_facts(name, k, line, "localhost" if host == here else host) for k, line in enumerate(lines)]
-        # the supervisor alone knows whether the job can do without those that failed, or starts them again
+        # only the supervisor knows whether it will restart failed replicas or continue without them
         goes_on = not over and job.first < 0
-        # a job that succeeded although some failed could do without them: its role is elastic
+        # a job that succeeded although some replicas failed must be elastic
         failed = sum(member.state is AppState.FAILED for member in members)
         enough = len(members) - failed if failed and job.state == SUCCEEDED else None
         state = AppState[job.state] if goes_on else None
@@ -65,7 +65,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
 
 
 def listed(job: JobState, folder: str) -> ListAppResponse:
-    """The job's line in a list; arguments as of :func:`facts_of`."""
+    """The job's entry in a list. Arguments: see :func:`facts_of`."""
     from torchx.schedulers.kit.verdict import state_of
 
     facts = job.facts
@@ -79,7 +79,7 @@ def listed(job: JobState, folder: str) -> ListAppResponse:
 
 
 def table_of(job: JobState) -> TaskTable:
-    """What the state file of a sweep says of its tasks."""
+    """The states of a sweep's tasks."""
     lines = job.replicas
     states = AppState.__members__
     return TaskTable(
@@ -91,12 +91,12 @@ def table_of(job: JobState) -> TaskTable:
 
 
 def state_of_sweep(job: JobState) -> AppState:
-    """The state of a sweep: while it runs that of its tasks, then what its supervisor made of it."""
+    """The state of a sweep: it follows from its tasks while it runs; at the end its supervisor records it."""
     return AppState[job.state] if job.state in TERMINAL else table_of(job).state()
 
 
 def replica_facts(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
-    """What a line of the state file says of a replica."""
+    """The facts in a replica's line of the state file."""
     code, name = line.exit, ""
     if code is not None and code < 0:
         name, code = signal_name(-code), None
@@ -116,10 +116,10 @@ def replica_facts(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFac
 
 
 def look(logs: str, replicas: Sequence[ReplicaFacts], begins: Mapping[str, int] | None = None) -> list[Evidence]:
-    """What replicas left behind: torchelastic's error file, and the ends of their output.
+    """Reads what replicas left behind: torchelastic's error file, and the end of their output.
 
     Args:
-        logs: folder of the replicas' folders.
+        logs: folder that contains the replicas' folders.
         begins: see :func:`torchx.schedulers.kit.attempts.begins_of`.
     """
     from torchx.schedulers.batch.folders import left_by
@@ -128,7 +128,7 @@ def look(logs: str, replicas: Sequence[ReplicaFacts], begins: Mapping[str, int] 
     folders = [replica_folder(logs, r.role, r.replica) for r in replicas]
     try:
         return left_by(LocalFiles(), folders, begins={f"{logs}/{path}": at for path, at in (begins or {}).items()})
-    except BackendError:  # they cannot be read: how they ended is still known
+    except BackendError:  # not readable; the exit codes are still known
         return [Evidence() for _ in replicas]
 
 

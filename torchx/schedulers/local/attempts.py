@@ -1,7 +1,7 @@
-"""The attempts of a local job with a retry policy: after each its supervisor runs this module, and does what it says.
+"""Records the attempts of a local job with a retry policy, and decides on the next one.
 
-The supervisor knows processes alone; the cause of a failure is the verdict's business. So it starts a Python that reads
-the job's folder, writes the attempt down in ``attempts.jsonl``, and says with its exit code whether there is another.
+The supervisor cannot find out the cause of a failure. After each attempt, it runs this module in another Python
+process, which reads the job's folder, appends the attempt to ``attempts.jsonl``, and exits with 0 if there is another.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ _WAITING = (AppState.RUNNING, AppState.PENDING)
 
 
 def command(folder: str, policy: str) -> list[str]:
-    """What the supervisor runs after each attempt."""
+    """The command that the supervisor runs after each attempt."""
     return program("torchx.schedulers.local.attempts", folder, policy)
 
 
 def main() -> None:
-    """Exits with 0 when the job is started again, with 1 when not."""
+    """Exits with 0 if the job is restarted, else with 1."""
     folder, policy = sys.argv[1:]
     sys.exit(0 if attempt_ended(folder, RetryRules.parse(policy)).again else 1)
 
 
 def attempt_ended(folder: str, rules: RetryRules) -> Attempt:
-    """Writes down the attempt that has just ended, and whether there is another one."""
+    """Records the attempt that has just ended, with the decision on another one."""
     job = read_state(os.path.join(folder, STATE_FILE))
     logs = job.facts.get("logs", folder)
     earlier = attempts_in(folder)
@@ -53,7 +53,7 @@ def attempt_ended(folder: str, rules: RetryRules) -> Attempt:
     )
     put_down(folder, verdict, rules, earlier, attempt)
     if os.path.exists(asked := os.path.join(folder, CHECKPOINT_FILE)):
-        os.unlink(asked)  # it was asked of the attempt that has ended
+        os.unlink(asked)  # the request was for the attempt that has ended
     return attempt
 
 

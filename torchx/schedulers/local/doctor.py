@@ -1,4 +1,4 @@
-"""What keeps jobs from running on this machine: programs that are not there."""
+"""Checks whether jobs can run on this machine."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from torchx.util.procs import find_program
 
 
 def of_machine() -> list[Check]:
-    """The questions about this machine as a place for jobs."""
+    """Checks of this machine."""
     return [Check("machine", _machine), Check("torchrun", _torchrun)]
 
 
 def of_job(request: PopenRequest, app: AppDef) -> list[Check]:
-    """The questions about one job."""
+    """Checks of one job."""
     return [
         Check("programs", lambda: _programs(request, app), certain=(SpecError,)),
         Check("size", lambda: _size(app)),

@@ -1,4 +1,4 @@
-"""A local job as a script for bash alone."""
+"""Exports a local job as a script that needs only bash."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SCRIPT = "job.sh"
 
 
 def export(request: PopenRequest) -> Export:
-    """The script of a job, and the part that is the same for each."""
+    """The script of a job, and the part that is the same for every job."""
     roles = request.role_params
     late = {request.log_dir: "logs"}
     members = [(role, param) for role, params in roles.items() for param in params]
@@ -76,7 +76,7 @@ def _replica(number: int, param: ReplicaParam, env: dict[str, str], late: dict[s
 
 
 def _below_here(cwd: str | None) -> str:
-    """The folder of a replica, seen from that of the code if it is in there."""
+    """The folder of a replica, relative to that of the code if it is inside of it."""
     inside = os.path.relpath(os.path.realpath(cwd or "."), os.path.realpath("."))
     return str(cwd) if inside.split("/")[0] == ".." else inside
 

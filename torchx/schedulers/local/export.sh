@@ -1,13 +1,13 @@
 #!/bin/bash
-# The part of an exported local job that is the same for each: starts the replicas and decides what their ends mean.
+# The part of an exported local job that is the same for every job: starts the replicas and handles their ends.
 #
 # job.sh sets `here`, `logs`, `grace` and `limit` (seconds; 0: none), the arrays `paths` and `role_of` by replica, `sizes`,
-# `least`, `retries` and `policy` by role, and has a function `replica_N` for each replica.
+# `least`, `retries` and `policy` by role, and defines a function `replica_N` for each replica.
 #
 # shellcheck disable=SC2154
 
 pid=() round=() used=() lost=() ended=() code=0 alive=0 job_used=0
-exec {bus}<> <(:) # a pipe to ourselves, by which replicas tell how they ended
+exec {bus}<> <(:) # a pipe to ourselves, on which replicas report their exit codes
 
 if ((${#paths[@]} > 1)); then
   TORCHX_RANK0_PORT=$((20000 + RANDOM % 10000))
@@ -23,7 +23,7 @@ start() { # replicas
     rm -f -- "$path/error.json"
     round[i]=$((${round[i]-0} + 1)) ended[i]=
     set -m # a process group of its own
-    ( # the replica may be ended by a signal, and this says so
+    ( # reports the exit code even if a signal ends the replica
       trap : TERM
       (trap - TERM; "replica_$i") >>"$path/stdout.log" 2>>"$path/stderr.log" </dev/null {bus}>&-
       echo "$i ${round[i]} $?" >&"$bus"
@@ -40,7 +40,7 @@ running() { # replicas
   return 1
 }
 
-finish() { # replicas: first a word, then force; what they still say is not heard
+finish() { # replicas: SIGTERM, then SIGKILL; later reports of them are ignored
   local i n=0
   for i in "$@"; do
     round[i]=$((round[i] + 1))

@@ -1,4 +1,4 @@
-"""What the ranks of a silent local job are doing: its supervisor runs this module, which prints a sentence."""
+"""Prints what the ranks of a silent local job are doing. Its supervisor runs this module."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchx.supervisor.statefile import RUNNING
 
 
 def main() -> None:
-    """Looks into the job of a folder, and prints the sentence."""
+    """Inspects the job whose folder is the first argument, and prints the result."""
     tell(lambda: _stacks(sys.argv[1]))
 
 

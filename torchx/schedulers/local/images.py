@@ -1,4 +1,4 @@
-"""What stands for a container image on a machine without containers: a folder."""
+"""Maps images to folders, since local jobs do not run in containers."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from torchx.specs.api import CfgVal, Role
 
 
 class ImageProvider(ABC):
-    """Makes an image usable, and says how a role is started in it. Subclasses may override any method."""
+    """Makes an image available, and determines how a role is started in it. Subclasses may override any method."""
 
     @abstractmethod
     def fetch(self, image: str) -> str:
-        """Make the image available; returns the folder that is its root."""
+        """Make the image available and return its root folder."""
 
     def fetch_role(self, role: Role) -> str:
         """:meth:`fetch` for a role; may also change the role's environment."""
         return self.fetch(role.image)
 
     def get_cwd(self, image: str) -> str | None:  # noqa: ARG002  # for subclasses
-        """Working directory of the replicas; None: that of the caller."""
+        """Return the working directory of the replicas; None: that of the caller."""
         return None
 
     def get_entrypoint(self, img_root: str, role: Role) -> str:  # noqa: ARG002  # for subclasses
-        """The program to start."""
+        """Return the program to start."""
         return role.entrypoint
 
     def get_replica_param(  # the signature is part of the public interface
@@ -38,10 +38,10 @@ class ImageProvider(ABC):
         stderr: str | None = None,
         combined: str | None = None,
     ) -> ReplicaParam:
-        """How one replica is started.
+        """Return how to start one replica.
 
         Args:
-            role: macros replaced; may be taken apart.
+            role: with macros substituted; it may be modified.
             stdout, stderr, combined: paths of its logs.
         """
         return ReplicaParam(
@@ -55,7 +55,7 @@ class ImageProvider(ABC):
 
 
 class CWDImageProvider(ImageProvider):
-    """Whatever the image: the current directory."""
+    """Uses the current directory for any image."""
 
     def __init__(self, cfg: Mapping[str, CfgVal]) -> None:
         self.cfg = cfg
@@ -69,7 +69,7 @@ class CWDImageProvider(ImageProvider):
 
 
 class LocalDirectoryImageProvider(ImageProvider):
-    """The image is the path of a folder, in which the role's entrypoint is looked for first."""
+    """The image is the path of a folder, which is searched first for the role's entrypoint."""
 
     def __init__(self, cfg: Mapping[str, CfgVal]) -> None:
         self.cfg = cfg

@@ -1,4 +1,4 @@
-"""A process beside a local replica: in its folder, with its environment and limits."""
+"""Starts a process beside a local replica: in its folder, with its environment and limits."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from torchx.supervisor.statefile import RUNNING, read_bytes
 
 
 def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None) -> InsideProcess:
-    """Starts ``argv`` beside a replica. It bears the job's marks, as all processes of the job do.
+    """Starts ``argv`` beside a replica. Like all processes of the job, it has the job's marks.
 
     Raises:
-        NotFoundError: there is no such replica, or it does not run.
-        NotSupportedError: it runs on another machine, or this one has no ``/proc``.
+        NotFoundError: the replica does not exist or is not running.
+        NotSupportedError: it runs on another machine, or this system has no ``/proc``.
     """
     job.replica_folder(role, k)
     state = job.read()
@@ -37,7 +37,7 @@ def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None
             hint="run this there" if here else "on this system there is no /proc, by which a process can be entered",
         )
     env = _environment(line.pid)
-    if env.get(ENV_JOB) != job.folder or env.get(ENV_REPLICA) != str(index):  # the pid may be somebody else's by now
+    if env.get(ENV_JOB) != job.folder or env.get(ENV_REPLICA) != str(index):  # the pid may have been reused
         raise not_running(app_id, role, k, "just ending, or starting again")
     if tty is not None:
         env["TERM"] = tty.term
@@ -45,7 +45,7 @@ def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None
 
 
 def _environment(pid: int) -> dict[str, str]:
-    """As the process was started with it; empty when it is gone."""
+    """The initial environment of a process; empty if it is gone."""
     try:
         data = read_bytes(f"/proc/{pid}/environ")
     except OSError:

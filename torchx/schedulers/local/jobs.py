@@ -1,4 +1,4 @@
-"""Local jobs as folders: found by their id, described from what their supervisors wrote."""
+"""Finds the folders of local jobs, and describes the jobs by what their supervisors wrote."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ _DEFAULT_GB = 20.0
 
 
 class ForeignError(BackendError):
-    """A job's folder that another user may have made."""
+    """The job's folder may have been forged by another user."""
 
 
 class LocalJob:
-    """One job, seen through its folder.
+    """One job, read from its folder.
 
     Args:
-        folder: holds ``job.json``, ``state`` and ``control``.
-        roles: as they were submitted, where that is known; read from ``job.json`` when None.
+        folder: contains ``job.json``, ``state`` and ``control``.
+        roles: as submitted; None: read them from ``job.json``.
     """
 
     def __init__(self, folder: str, roles: list[Role] | None = None) -> None:
@@ -49,10 +49,10 @@ class LocalJob:
         self._answer: DescribeAppResponse | None = None
 
     def read(self) -> JobState | None:
-        """What became of it; None when it does not exist (any more).
+        """Its current state; None if it does not exist.
 
         Raises:
-            BackendError: its state cannot be read, or others may have forged it.
+            BackendError: its state cannot be read, or may have been forged by another user.
         """
         try:
             return self._reader.read()
@@ -68,7 +68,7 @@ class LocalJob:
             ) from e
 
     def describe(self) -> DescribeAppResponse | None:
-        """What the scheduler says of it. Costs almost nothing while nothing changes."""
+        """The response of ``describe``, cached until the state changes."""
         job = self.read()
         if job is None:
             return None
@@ -78,16 +78,16 @@ class LocalJob:
         return LocalAnswer(self, self._answer)
 
     def still_there(self) -> Callable[[], bool]:
-        """Says whether the job exists, by its state file alone: one system call, which reads nothing."""
+        """A function that checks with one system call whether the job still exists."""
         return partial(os.access, os.path.join(self.folder, STATE_FILE), os.F_OK)
 
     def logs(self) -> str:
-        """Folder of the replicas' folders."""
+        """The folder that contains the replicas' folders."""
         job = self._seen or self.read()
         return job.facts.get("logs", self.folder) if job else self.folder
 
     def replica_folder(self, role: str, k: int) -> str:
-        """Folder of one replica.
+        """The folder of one replica.
 
         Raises:
             NotFoundError: the job has no such role or replica.
@@ -103,7 +103,7 @@ class LocalJob:
         return replica_folder(self.logs(), role, k)
 
     def task_log(self, k: int) -> str:
-        """Where task ``k`` of a sweep writes."""
+        """The log file of task ``k`` of a sweep."""
         from torchx.schedulers.kit.tasks import check_numbers
 
         job = self._seen or self.read()
@@ -129,7 +129,7 @@ class LocalJob:
         return describe(facts, partial(look, job.facts.get("logs", self.folder), begins=begins))
 
     def roles(self) -> list[Role]:
-        """The roles as they were submitted, secrets masked; as much as the state shows where that was not recorded."""
+        """The roles as submitted, with secrets masked; if not recorded, only their names and numbers of replicas."""
         if self._roles is None:
             self._roles = self._read_roles()
         return self._roles
@@ -148,7 +148,7 @@ class LocalJob:
 
 
 class LocalAnswer(DescribeAppResponse):
-    """An answer of one's own, whose roles are read from the job's folder when somebody looks at them."""
+    """A copy of a response, which the caller may modify. Its roles are read from the job's folder on first access."""
 
     def __init__(self, job: LocalJob, answer: DescribeAppResponse) -> None:
         super().__init__(**copy_data({**vars(answer), "roles": []}))
@@ -157,7 +157,7 @@ class LocalAnswer(DescribeAppResponse):
 
     @property
     def roles(self) -> list[Role]:
-        """As they were submitted."""
+        """The roles as submitted."""
         if self._job is not None:
             self.roles = copy_data(self._job.roles())
         return self._roles
@@ -171,7 +171,7 @@ class LocalJobs:
     """All local jobs of this user.
 
     Args:
-        session: where new jobs go, and where a job is looked for first.
+        session: of new jobs; it is also searched first.
     """
 
     def __init__(self, session: str) -> None:
@@ -180,7 +180,7 @@ class LocalJobs:
         self._next_tidy = 0.0
 
     def find(self, app_id: str) -> str | None:
-        """Folder of the job, whatever its session; None when there is none."""
+        """The folder of a job in any session; None if it does not exist."""
         name = folder_name(app_id)
         for base in self.bases():
             own = os.path.join(base, folder_name(self.session), name)
@@ -193,7 +193,7 @@ class LocalJobs:
         return None
 
     def all(self) -> list[str]:
-        """Folders of all jobs of all sessions."""
+        """The folders of all jobs of all sessions."""
         return [
             os.path.join(base, session, job)
             for base in self.bases()
@@ -202,10 +202,10 @@ class LocalJobs:
         ]
 
     def create(self, app_id: str) -> str:
-        """Make the folder of a new job.
+        """Create the folder of a new job.
 
         Raises:
-            BackendError: there is one of that id, or no folder can be made at all.
+            BackendError: the job exists already, or the folder cannot be created.
         """
         problem: OSError | None = None
         for base in self.bases():
@@ -237,7 +237,7 @@ class LocalJobs:
         )
 
     def retention_due(self, folder: str) -> dict[str, Any] | None:
-        """What the job's supervisor is to tidy up on the side; None most of the time: once an hour is enough."""
+        """The limits that the supervisor applies to old jobs at its end; None if that was done in the last hour."""
         if time.monotonic() < self._next_tidy:
             return None
         self._next_tidy = time.monotonic() + _TIDY_EVERY_S
@@ -259,14 +259,14 @@ class LocalJobs:
 
     @staticmethod
     def bases() -> tuple[str, ...]:
-        """Where jobs are: below torchx's home, or, when that cannot be written, in the temporary folder."""
+        """The folders of jobs: below torchx's home, and in the temporary folder if the home is not writable."""
         fallback = _fallback_base()
         home = torchx_home("local")
         return (home, fallback) if _is_ours(os.path.dirname(fallback)) else (home,)
 
 
 def delete(job: LocalJob) -> None:
-    """Ask the job to end, wait for it, and remove its files.
+    """Cancel the job, wait for its end, and remove its files.
 
     Raises:
         BackendError: it does not end, or runs on another machine.
@@ -313,7 +313,7 @@ def _fallback_base() -> str:
 
 
 def _is_ours(folder: str) -> bool:
-    """Whether a folder in a place that all users share is ours alone, or not there yet: a forged job could do harm."""
+    """Whether a folder in a shared place belongs to us alone or does not exist: others must not forge jobs in it."""
     try:
         found = os.lstat(folder)
     except FileNotFoundError:
@@ -322,7 +322,7 @@ def _is_ours(folder: str) -> bool:
 
 
 def _refuse_full_disk(folder: str) -> None:
-    """A job that is begun on a full disk could not even say so."""
+    """A job on a full disk could not even record its failure."""
     disk = os.statvfs(folder)
     if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)

@@ -1,4 +1,4 @@
-"""Where the lines of local replicas are: in their log files, and what was written when in ``times.idx``."""
+"""Reads the logs of local replicas, with the times in ``times.idx``."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from torchx.supervisor.layout import COMBINED_LOG, STARTS_INDEX, STDERR_LOG, STD
 
 _SOONEST_S = 0.005
 _LATEST_S = 0.1
-_LOOKS = 16  # of so many looks for news, one opens the file
-_SAME_S = 0.05  # so long an answer about the job is good for its other replicas
+_LOOKS = 16  # one in this many polls opens the file
+_SAME_S = 0.05  # for this long, the replicas of a job share the answer whether it has ended
 _FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG)
 
 
 class JobEnd:
-    """Whether a job has ended, shared by the readers of its logs: what one has found out is true for all."""
+    """Whether a job has ended, shared by the readers of its logs."""
 
     def __init__(self) -> None:
         self.asked = float("-inf")
@@ -29,16 +29,16 @@ class JobEnd:
 
 
 class LogIterator(Follower):
-    """The lines of a log file, each with its line end; waits for more until the job has ended.
+    """The lines of a log file, each with its line end. Waits for more until the job has ended.
 
     Subclasses may override :meth:`_check_finished`, which sets ``_app_finished``.
 
     Args:
         app_id: the job that writes the file.
         log_file: its path; it need not exist yet.
-        scheduler: asked whether the job has ended.
-        should_tail: wait for what is still to come; else the end of the file is the end.
-        query: which of the lines; its stream and its ``follow`` are not looked at.
+        scheduler: used to find out whether the job has ended.
+        should_tail: wait for more lines at the end of the file.
+        query: selects the lines; its stream is ignored.
         job_end: shared with the other readers of the job's logs.
     """
 
@@ -64,7 +64,7 @@ class LogIterator(Follower):
 
     def __iter__(self) -> Iterator[str]:
         own = self.__dict__.copy()
-        if "_query" not in own:  # a subclass of a program that has set what it knows itself, and finds the file late
+        if "_query" not in own:  # a program's subclass that does not call our __init__, and whose file appears later
             LogIterator.__init__(self, self._app_id, self._log_file, self._scheduler, not self._app_finished)
             self.__dict__.update(own)
             self._check_finished()
@@ -83,10 +83,10 @@ class LogIterator(Follower):
         return [self._within_times(self._attempt(Cursor(self._log_file)))]
 
     def _attempt(self, cursor: Cursor) -> Cursor:
-        """Moves a cursor to the attempt before the last restart, if that is wanted.
+        """Restricts a cursor to the attempt before the last restart, if the query asks for it.
 
         Raises:
-            NotFoundError: the replica was not started again.
+            NotFoundError: the replica was not restarted.
         """
         if self._query.previous:
             starts = self._records(STARTS_INDEX)
@@ -98,12 +98,11 @@ class LogIterator(Follower):
         return cursor
 
     def _notes(self, cursor: Cursor) -> list[tuple[float, int]]:  # noqa: ARG002  # there is one file
-        """Times are those at which the supervisor saw the lines: a fraction of a second late, in a job of many hours
-        up to some seconds."""
+        """The times at which the supervisor saw the lines: a fraction of a second late, up to a second in long jobs."""
         return self._records(TIMES_INDEX)
 
     def _records(self, index: str) -> list[tuple[float, int]]:
-        """Times in an index, and how long our file was by then."""
+        """The times in an index, with the size of this log file at each."""
         from torchx.supervisor.follow import RECORD
 
         folder, name = os.path.split(self._log_file)
@@ -125,7 +124,7 @@ class LogIterator(Follower):
         try:
             if self._fd < 0:
                 self._looks += 1
-                # cheaper than opening it; but of a file of another machine only opening it shows the truth
+                # Cheaper than opening the file, which is only needed to refresh the attributes that NFS caches.
                 polled = self._polled is not None and self._looks % _LOOKS
                 if polled and os.stat(cursor.path).st_size <= offset:
                     return b""
@@ -155,6 +154,6 @@ class LogIterator(Follower):
 
 
 def open_log(scheduler: Scheduler[Any], app_id: str, folder: str, query: LogQuery, job_end: JobEnd) -> LogIterator:
-    """The lines of one replica that the query wants."""
+    """The lines of one replica that the query selects."""
     path = os.path.join(folder, f"{query.stream.value}.log" if query.stream else COMBINED_LOG)
     return LogIterator(app_id, path, scheduler, query.follow, query=query, job_end=job_end)

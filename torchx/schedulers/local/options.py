@@ -15,19 +15,19 @@ class Opts(StructuredOpts):
     """folder for the logs, which torchx then never removes by itself; default: below $TORCHX_HOME/local"""
 
     prepend_cwd: bool = False
-    """look for programs in the current directory first, before those in PATH"""
+    """search the current directory for programs before PATH"""
 
     auto_set_cuda_visible_devices: bool = False
-    """share the GPUs out: sets CUDA_VISIBLE_DEVICES of each replica according to the GPUs that its role asks for"""
+    """assign GPUs to replicas: set CUDA_VISIBLE_DEVICES according to the number of GPUs that each role requests"""
 
     cancel_grace_s: int = 10
     """seconds between SIGTERM and SIGKILL when processes of a job are ended"""
 
     def check(self) -> None:
-        """Refuses values that make no sense.
+        """Rejects invalid values.
 
         Raises:
-            ConfigError: which option, and why.
+            ConfigError: names the option and the reason.
         """
         if self.cancel_grace_s < 0:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where local jobs look for programs: the caller's ``PATH``, and the environment that torchx itself runs in."""
+"""The ``PATH`` of local jobs: the caller's, and the Python environment of torchx itself."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from collections.abc import Mapping
 
 
 def program_path(environ: Mapping[str, str]) -> str:
-    """``PATH`` for local jobs.
+    """``PATH`` for local jobs: the caller's, plus the folder of the Python that runs torchx.
 
-    It is the caller's, with the folder of the Python that torchx runs in behind it, for those who call that by its
-    path: its ``torchrun`` is found, too. The folder comes first where it is that of a virtual environment (or one of
-    conda) which nobody has activated, and no other one is: ``/venv/bin/torchx run utils.python`` means the Python
-    beside it, as ``/venv/bin/torchrun`` would. A torchx that ``PATH`` leads to is a tool of its own (``pipx``, a shared
-    installation): it does not come before the Python that the user would get.
+    The folder is appended, so that its ``torchrun`` is found if torchx was called by its path. It is prepended if it is
+    a virtual (or conda) environment and no environment is active: ``/venv/bin/torchx run utils.python`` then uses the
+    Python next to it, as ``/venv/bin/torchrun`` would. It is not prepended if ``PATH`` leads to this torchx (``pipx``,
+    a shared installation), which must not override the user's Python.
     """
     path = environ.get("PATH", os.defpath)
-    own = os.path.dirname(sys.executable or "")  # empty in a Python that is embedded
+    own = os.path.dirname(sys.executable or "")  # empty in an embedded Python
     folders = path.split(os.pathsep)
     if not own or own in folders:
         return path
@@ -32,7 +31,7 @@ def _is_environment() -> bool:
 
 
 def _is_another_active(environ: Mapping[str, str]) -> bool:
-    """Whether the caller works in another environment. That shells start in conda's `base` says nothing."""
+    """Whether another environment is active. conda's `base` does not count, since shells start in it."""
     active = [environ.get("VIRTUAL_ENV")]
     if environ.get("CONDA_DEFAULT_ENV") != "base":
         active.append(environ.get("CONDA_PREFIX"))
@@ -41,7 +40,7 @@ def _is_another_active(environ: Mapping[str, str]) -> bool:
 
 
 def _leads_here(folders: list[str]) -> bool:
-    """Whether the first ``torchx`` in these folders is a link to that of our environment."""
+    """Whether the first ``torchx`` in these folders is a link into our environment."""
     for folder in folders:
         found = os.path.join(folder, "torchx")
         if os.access(found, os.X_OK):

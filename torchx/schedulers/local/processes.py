@@ -1,4 +1,4 @@
-"""Processes of the caller's own, beside those that supervisors own."""
+"""Processes that the caller owns itself, without a supervisor."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class PopenProtocol(ABC):
-    """The part of ``subprocess.Popen`` that running a replica takes."""
+    """The part of ``subprocess.Popen`` that is needed to run a replica."""
 
     @property
     @abstractmethod
@@ -23,7 +23,7 @@ class PopenProtocol(ABC):
     @property
     @abstractmethod
     def returncode(self) -> int | None:
-        """Exit code, ``-n`` for signal n; None while it runs, or was not asked for."""
+        """Exit code, ``-n`` for signal n; None until :meth:`poll` or :meth:`wait` has returned it."""
 
     @abstractmethod
     def poll(self) -> int | None:
@@ -31,18 +31,18 @@ class PopenProtocol(ABC):
 
     @abstractmethod
     def wait(self, timeout: float | None = None) -> int:
-        """The exit code, once there is one."""
+        """Wait until the process has ended and return the exit code."""
 
     @abstractmethod
     def kill(self) -> None:
-        """SIGKILL."""
+        """Send SIGKILL."""
 
 
 class SignalException(Exception):
-    """A signal ended the wait for a job.
+    """A signal interrupted the wait for a job.
 
     Args:
-        msg: what was going on.
+        msg: what was interrupted.
         sigval: the signal.
     """
 
@@ -54,7 +54,7 @@ class SignalException(Exception):
 def start_process(
     args: list[str], env: dict[str, str], *, stdout: io.FileIO | None, stderr: io.FileIO | None, cwd: str | None
 ) -> subprocess.Popen[bytes]:
-    """Start a program in a session of its own, the caller's environment below ``env``."""
+    """Start a program in a new session, with the caller's environment overridden by ``env``."""
     import subprocess
 
     return subprocess.Popen(

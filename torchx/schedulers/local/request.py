@@ -1,4 +1,4 @@
-"""The request of a local job: what ``--dryrun`` shows, and what its supervisor gets."""
+"""The request of a local job, which ``--dryrun`` shows and the supervisor gets."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _SHOWN = 3  # replicas of a role that a dryrun prints
 
 @dataclass
 class ReplicaParam:
-    """How one replica is started.
+    """How to start one replica.
 
     Attributes:
         args: the program and its arguments.
-        env: on top of the caller's environment.
-        stdout, stderr, combined: paths of its logs; below the replica's folder of logs when None.
-        cwd: its working directory; the caller's when None.
+        env: variables that override the caller's environment.
+        stdout, stderr, combined: paths of its logs; None: in the replica's log folder.
+        cwd: its working directory; None: the caller's.
     """
 
     args: list[str]
@@ -48,7 +48,7 @@ class ReplicaParam:
 
 @dataclass
 class RoleRules:
-    """How failures in a role are dealt with; see :class:`torchx.supervisor.gang.Gang`."""
+    """How failures in a role are handled; see :class:`torchx.supervisor.gang.Gang`."""
 
     max_retries: int = 0
     policy: str = "APPLICATION"
@@ -62,12 +62,12 @@ class PopenRequest:
     Attributes:
         log_dir: folder of this job's logs.
         role_params: replicas by role.
-        role_log_dirs: folder of each replica's logs, by role.
-        role_rules: by role; the defaults for one that is missing.
+        role_log_dirs: log folders of the replicas, by role.
+        role_rules: by role; a missing role has the defaults.
         cancel_grace_s: seconds between SIGTERM and SIGKILL.
-        timeout: how long an attempt may run, such as ``2h``; empty: for ever.
-        watchdog: after which silence the job is looked into, and what is done then, such as ``10m:cancel``.
-        retry: the policy by cause, see :class:`torchx.specs.retries.RetryRules`; empty for none.
+        timeout: time limit of an attempt, such as ``2h``; empty: none.
+        watchdog: silence after which the job is inspected, and the action then, such as ``10m:cancel``; empty: none.
+        retry: the policy by cause, see :class:`torchx.specs.retries.RetryRules`; empty: none.
     """
 
     app_id: str
@@ -96,7 +96,7 @@ class PopenRequest:
                 lines.append(f"  ... and {len(params) - _SHOWN:,} more")
         return "\n".join(lines)
 
-    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
+    __repr__ = __str__  # never show the environment unmasked
 
     def _rules(self, role: str) -> str:
         rules = self.role_rules.get(role, RoleRules())
@@ -112,8 +112,8 @@ def render_request(
     """The request for a job.
 
     Args:
-        provider: makes files of the roles' images.
-        extra_paths: folders to look for programs in, before those in ``PATH``.
+        provider: makes the roles' images available.
+        extra_paths: folders to search for programs before ``PATH``.
     """
     app_id = make_unique(FILE_NAME.make(app.name))
     base = os.path.abspath(os.path.expanduser(opts.log_dir)) if opts.log_dir else torchx_home("local")
@@ -144,10 +144,10 @@ def render_request(
 
 
 def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[dict[str, Any]]:
-    """The roles as a supervisor takes them: programs found, folders checked.
+    """The roles in the format of the supervisor, with programs located and folders checked.
 
     Args:
-        base_env: what all replicas get; each one's own comes on top.
+        base_env: environment of all replicas; a replica's own variables override it.
 
     Raises:
         SpecError: a program or a working directory does not exist.
@@ -190,12 +190,11 @@ def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[di
 
 
 def check_scripts(request: PopenRequest, app: AppDef, base_env: Mapping[str, str]) -> None:
-    """Refuse a job whose script, or whose torchrun, is not there, before anything is started.
-
-    Components say in ``Role.metadata["script"]`` which file the role's interpreter is going to read.
+    """Reject a job whose script or torchrun does not exist, before anything is started.
 
     Args:
-        base_env: what all replicas get.
+        app: ``metadata["script"]`` of a role, set by components, is the file that its interpreter will run.
+        base_env: environment of all replicas.
 
     Raises:
         SpecError: the file does not exist.
@@ -222,7 +221,7 @@ def check_scripts(request: PopenRequest, app: AppDef, base_env: Mapping[str, str
 
 
 def move_logs(roles: list[dict[str, Any]], old: str, new: str) -> None:
-    """Let the replicas of :func:`replica_requests` write below ``new`` what they would have written below ``old``."""
+    """Replace the log folder ``old`` by ``new`` in the result of :func:`replica_requests`."""
 
     def moved(path: str) -> str:
         return new + path[len(old) :] if path.startswith(old + os.sep) else path

@@ -1,4 +1,4 @@
-"""What the replicas of a local job ask for, against what the machine has."""
+"""Compares what the replicas of a local job request with what the machine has."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchx.util.notices import logger
 
 
 def share_gpus(role_params: dict[str, list[ReplicaParam]], app: AppDef) -> None:
-    """Set ``CUDA_VISIBLE_DEVICES`` of each replica to GPUs of its own; nothing when there are too few."""
+    """Set ``CUDA_VISIBLE_DEVICES`` of each replica to different GPUs. Only warns if there are too few."""
     asked = {role.name: max(role.resource.gpu, 0) for role in app.roles}
     total = sum(asked[name] * len(params) for name, params in role_params.items())
     if not total:
@@ -28,7 +28,7 @@ def share_gpus(role_params: dict[str, list[ReplicaParam]], app: AppDef) -> None:
 
 
 def warn_of_shortage(app: AppDef) -> None:
-    """One warning when all replicas together ask for more than the machine has; mounts are named in it, too."""
+    """Warn once if all replicas together request more than the machine has, or if roles have mounts."""
     problems = shortages(app)
     unmounted = sorted({mount.dst_path for role in app.roles for mount in role.mounts if not _is_there(mount)})
     if unmounted:
@@ -38,7 +38,7 @@ def warn_of_shortage(app: AppDef) -> None:
 
 
 def shortages(app: AppDef) -> list[str]:
-    """One sentence when all replicas together ask for more than the machine has; else none."""
+    """One sentence if all replicas together request more than the machine has; else an empty list."""
     asked = [(role.resource, role.num_replicas) for role in app.roles if not role.resource.is_unset]
     cpus = sum(max(resource.cpu, 0) * count for resource, count in asked)
     gpus = sum(max(resource.gpu, 0) * count for resource, count in asked)
@@ -54,7 +54,7 @@ def shortages(app: AppDef) -> list[str]:
 
 
 def _is_there(mount: object) -> bool:
-    """A path that is mounted at itself is what a local process sees anyway."""
+    """Whether a path is mounted at itself, so that a local process sees it anyway."""
     return isinstance(mount, (BindMount, DeviceMount)) and mount.src_path == mount.dst_path
 
 

@@ -1,4 +1,4 @@
-"""Faults of local jobs: the supervisor ends an attempt as another would, and the kernel stops and kills replicas."""
+"""Fault injection for local jobs: the supervisor ends an attempt, or replicas get a signal."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WORDS = {
 
 
 def simulation(job: LocalJob, fault: str, replica: tuple[str, int]) -> Simulation:
-    """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
+    """Prepares a fault; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
     if fault in _WORDS:
         word, says = _WORDS[fault]
         return Simulation(says, partial(_send, job, word))
@@ -42,7 +42,7 @@ def _send(job: LocalJob, word: str) -> None:
 
 
 def _signal(job: LocalJob, replica: tuple[str, int], number: signal.Signals) -> None:
-    """Signals the replica's first process, or with SIGSTOP all of them."""
+    """Signals the replica's first process, or all of its processes with SIGSTOP."""
     state = job.read()
     line = _line_of(state, replica) if state else None
     processes = proctree.snapshot()

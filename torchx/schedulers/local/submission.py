@@ -1,4 +1,4 @@
-"""Hands a local job to its supervisor."""
+"""Hands a local job over to its supervisor."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _EARLY_S = 120.0  # as on Slurm
 
 
 def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequest]) -> tuple[str, str]:
-    """Start a job; returns once its supervisor has taken it.
+    """Start a job. Returns when its supervisor has accepted it.
 
     Args:
-        info: what knows the app, its secrets, and perhaps how the app is to be written down.
+        info: has the app, its secrets, and perhaps the app in the form to be recorded.
 
     Returns:
-        The folder of the job, and that of its logs.
+        The folder of the job and the folder of its logs.
 
     Raises:
         SpecError: a program, a script or a working directory does not exist.
@@ -53,7 +53,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     env = base_environment(request)
     roles = replica_requests(request, env)
     for replica in (replica for role in roles for replica in role["replicas"]):
-        replica["env"] = revealed(replica["env"], info._secrets)  # in memory alone
+        replica["env"] = revealed(replica["env"], info._secrets)  # only in memory
     if app is not None:
         check_scripts(request, app, env)
     ours = request.log_dir.startswith(torchx_home("local") + os.sep)
@@ -85,7 +85,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "retention": jobs.retention_due(folder),
     }
     try:
-        shared.start()  # gets ready while we write
+        shared.start()  # it starts while we write
         shared.submit(asked, lambda: write_request(folder, app, facts, info._record))
     except (LauncherError, OSError) as e:
         discard_folder(folder)
@@ -94,7 +94,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
 
 
 def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> list[str]:
-    """The program that decides on another attempt, and where replicas leave and find marks; empty without a policy."""
+    """Sets variables for the files of checkpoints and progress. Returns the program that decides on another attempt."""
     if not policy:
         return []
     from torchx.schedulers.kit.attempts import CHECKPOINT_FILE, PROGRESS_FILE
@@ -107,7 +107,7 @@ def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> l
 
 
 def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, Any]:
-    """Whoever sees whether the job is silent, as a supervisor takes it; empty when nobody does."""
+    """The options of the supervisor's watchdog; empty if there is none."""
     if not text:
         return {}
     from torchx.schedulers.kit.attempts import PROGRESS_FILE, program
@@ -127,7 +127,7 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
 
 
 def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:
-    """The time limit as a supervisor takes it; ranks are asked for a checkpoint before it where the policy says so."""
+    """The options of the supervisor's time limit, with a request for a checkpoint before it if the policy has one."""
     from torchx.schedulers.kit.attempts import CHECKPOINT_FILE, PROGRESS_FILE
     from torchx.specs.retries import RetryRules
     from torchx.specs.timeouts import parse_timeout
@@ -142,7 +142,7 @@ def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:
 
 
 def base_environment(request: PopenRequest) -> dict[str, str]:
-    """What all replicas get: the caller's environment, and a port where there are several of them."""
+    """The environment of all replicas: the caller's, plus a port if there are several replicas."""
     env = dict(os.environ)
     env["PATH"] = program_path(os.environ)
     if sum(map(len, request.role_params.values())) > 1:
@@ -151,7 +151,7 @@ def base_environment(request: PopenRequest) -> dict[str, str]:
 
 
 def facts_of_request(request: PopenRequest, session: str, logs: str) -> dict[str, str]:
-    """What the job's state file says for good."""
+    """The constant fields of the job's state file."""
     first = next((p[0] for p in request.role_params.values() if p), None)
     handle = first.env.get("TORCHX_JOB_ID") if first else None
     return {
@@ -167,12 +167,10 @@ def facts_of_request(request: PopenRequest, session: str, logs: str) -> dict[str
 
 
 def write_request(folder: str, app: AppDef | None, facts: dict[str, str], masked_app: dict[str, Any] | None) -> None:
-    """Record what was asked for, secrets masked, in ``job.json``.
-
-    A job runs without it, too: where it cannot be written, less is known of the job afterwards.
+    """Record the job in ``job.json``, with secrets masked. Only warns if this fails, since the job runs without it.
 
     Args:
-        masked_app: the app as it is to be written, where the caller has that already.
+        masked_app: the app in the form to be recorded, if the caller has it already.
     """
     import json
 
@@ -205,12 +203,12 @@ def discard_folder(folder: str) -> None:
     """Remove the folder of a job that was never started."""
     for name in (REQUEST_FILE, AT_END_FILE, TASKS_FILE, STATE_FILE, CONTROL_FIFO, ""):
         path = os.path.join(folder, name)
-        with suppress(OSError):  # kept: retention removes it later
+        with suppress(OSError):  # retention removes it later
             os.unlink(path) if name else os.rmdir(path)
 
 
 def make_log_dir(path: str) -> None:
-    """The folder that the user wants the logs in."""
+    """Create the folder that the user chose for the logs."""
     try:
         os.makedirs(path, exist_ok=True)
     except OSError as e:

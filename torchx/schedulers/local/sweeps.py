@@ -1,4 +1,4 @@
-"""Sweeps on this machine: one job of many tasks, so many at a time."""
+"""Sweeps on this machine: one job with many tasks, of which a limited number run at the same time."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
 
 def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
-    """Starts a sweep; returns its app id once it has been taken.
+    """Starts a sweep and returns its app id.
 
     Raises:
         SpecError: a program, a script or a working directory does not exist.
-        NotSupportedError: a task would be more than one process.
-        BackendError: it could not be started.
+        NotSupportedError: see :func:`torchx.schedulers.kit.tasks.only_role`.
+        BackendError: the sweep could not be started.
     """
     from torchx.supervisor.task_client import TasksError, start
     from torchx.util.machine import cpu_count
@@ -60,7 +60,7 @@ def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) 
     if logs != request.log_dir:
         move_logs(roles, request.log_dir, logs)
     replica = roles[0]["replicas"][0]
-    replica["env"].pop(ENV_ERROR_FILE, None)  # one file for all would be nobody's
+    replica["env"].pop(ENV_ERROR_FILE, None)  # all tasks would share one file
     plain, hidden = split(replica["env"])
     secret = revealed(hidden, info._secrets)
     common = {name: value for name, value in plain.items() if "{" not in value}
@@ -104,7 +104,7 @@ def _tasks(
 
 
 def _unresolved(request: PopenRequest) -> list[dict[str, Any]]:
-    """As :func:`replica_requests`, of a job whose program each task names."""
+    """Like :func:`replica_requests`, for a job whose program differs between tasks."""
     ((role, (param,)),) = request.role_params.items()
     cwd = os.path.join(os.getcwd(), param.cwd or "")
     replica = {
@@ -118,14 +118,14 @@ def _unresolved(request: PopenRequest) -> list[dict[str, Any]]:
 
 
 def describe(job: JobState, app_id: str) -> DescribeAppResponse:
-    """The answer for a sweep; its tasks are not looked into."""
+    """The response for a sweep, without causes of failed tasks."""
     answer = describe_sweep(app_id, table_of(job), state_of_sweep(job))
     answer.started_at, answer.ui_url = job.created or None, f"file://{job.facts['logs']}"
     return answer
 
 
 def describe_some(job: JobState, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse]:
-    """The answers for some tasks, each with its cause."""
+    """The responses for some tasks, each with its cause."""
     check_numbers(app_id, numbers, len(job.replicas))
     logs, role = job.facts["logs"], job.roles[0][0]
 
@@ -139,7 +139,7 @@ def describe_some(job: JobState, app_id: str, numbers: Sequence[int]) -> list[De
 
 
 def metrics(job: JobState, folder: str, number: int | None) -> list[ReplicaMetrics]:
-    """What tasks used: one that is named, with its samples; else each that has ended, in short."""
+    """The usage of one task, with its samples, or, if ``number`` is None, summaries of all tasks that have ended."""
     from torchx.schedulers.kit.files import LocalFiles
     from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics, read_kept
 

@@ -1,4 +1,4 @@
-"""What replicas use: the samples that a backend with :class:`~torchx.schedulers.kit.abilities.Measures` returns."""
+"""Resource usage of replicas, as returned by backends with :class:`~torchx.schedulers.kit.abilities.Measures`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Gpu:
-    """One GPU: how busy it is in percent, and bytes of its memory."""
+    """One GPU: its utilization in percent, its used memory and its total memory in bytes."""
 
     percent: float
     memory: int
@@ -23,13 +23,13 @@ class Gpu:
 
 @dataclass
 class Sample:
-    """What a replica used at one time.
+    """The usage of a replica at one time.
 
     Attributes:
         at: Unix time.
-        cpu: processors in use since the sample before, on average; None when only one moment was seen.
-        memory: bytes that were resident.
-        gpus: those that it may use.
+        cpu: average number of processors in use since the sample before; None if unknown.
+        memory: resident bytes.
+        gpus: the GPUs that it may use.
         attempt: 0 for its first start.
     """
 
@@ -42,13 +42,13 @@ class Sample:
 
 @dataclass
 class AttemptUsage:
-    """The samples of one attempt in short.
+    """A summary of one attempt.
 
     Attributes:
-        cpu: processors in use, on average.
-        memory: the most bytes.
-        gpu: percent, on average over its GPUs; None without any.
-        seconds: between the first sample and the last.
+        cpu: average number of processors in use.
+        memory: peak in bytes.
+        gpu: average utilization of its GPUs in percent; None if it has none.
+        seconds: between the first and the last sample.
     """
 
     attempt: int
@@ -60,12 +60,12 @@ class AttemptUsage:
 
 @dataclass
 class ReplicaMetrics:
-    """What one replica used, oldest sample first.
+    """The usage of one replica, oldest sample first.
 
     Attributes:
-        cpus: how many processors it may use; None when that is not known.
-        memory_limit: bytes that it may use.
-        attempts: in short; of a job whose files are gone, and of a short task, there is nothing else.
+        cpus: number of processors that it may use; None if unknown.
+        memory_limit: bytes that it may use; None if unknown.
+        attempts: summaries, used if there are no samples: the job's files are gone, or a task was too short.
     """
 
     role: str
@@ -76,11 +76,11 @@ class ReplicaMetrics:
     attempts: list[AttemptUsage] = field(default_factory=list)
 
     def memory_peak(self) -> int | None:
-        """The most bytes in any attempt; None when nothing is known."""
+        """The peak in bytes over all attempts; None if unknown."""
         return max([0, *(s.memory for s in self.samples), *(a.memory for a in self.attempts)]) or None
 
     def summary(self) -> list[AttemptUsage]:
-        """Each attempt in short, as far as there are samples of it."""
+        """Summaries of all attempts with known usage."""
         if not self.samples:
             return self.attempts
         found: dict[int, list[Sample]] = {}
@@ -90,7 +90,7 @@ class ReplicaMetrics:
 
 
 def parse(role: str, replica: int, lines: Iterable[str]) -> ReplicaMetrics:
-    """The file of a replica as a sampler writes it; what cannot be read is left out.
+    """Parses the file that a sampler wrote for a replica. Skips invalid lines.
 
     >>> found = parse("w", 0, ['{"memory_limit": 8, "cpus": 2}', '{"t": 1.5, "a": 0, "cpu": 0.5, "mem": 7}', '{"t": 3'])
     >>> found.memory_limit, found.samples
@@ -113,10 +113,10 @@ def parse(role: str, replica: int, lines: Iterable[str]) -> ReplicaMetrics:
 
 
 def read_kept(files: Files, paths: Mapping[tuple[str, int], str]) -> list[ReplicaMetrics]:
-    """What samplers have written down, by one look at all files.
+    """Reads the files of samplers, all in one query.
 
     Args:
-        paths: those of replicas, by role and number.
+        paths: of the files, by role and number of the replica.
     """
     texts = files.grown(dict.fromkeys(paths.values(), 0)) if paths else {}
     return [
@@ -126,7 +126,7 @@ def read_kept(files: Files, paths: Mapping[tuple[str, int], str]) -> list[Replic
 
 
 def _in_short(attempt: int, samples: list[Sample]) -> AttemptUsage:
-    """By time: after a file was thinned out, old samples stand for more of it than new ones."""
+    """Averages are weighted by time: in a file that was thinned out, old samples cover more time than new ones."""
     spans = [samples[i + 1].at - samples[i].at for i in range(len(samples) - 1)]
     spans = [spans[0] if spans else 1.0, *spans]
     cpu = _mean([s.cpu for s in samples], spans)

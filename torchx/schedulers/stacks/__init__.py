@@ -1,8 +1,8 @@
-"""What the ranks of a job are doing, in a sentence first: read from what :mod:`probe` prints inside each replica.
+"""Summarizes what the ranks of a job are doing, by the output of :mod:`probe` in each replica.
 
-Frames of PyTorch and of the standard library are folded: what counts of a stack is the innermost line of the user's own
-code, and the collective in which it waits. Most ranks of a job that hangs wait for the others in a collective; who does
-not is the suspect.
+Frames of PyTorch and the standard library are folded: a stack is reduced to the innermost line of the user's own code,
+and the collective in which it waits. In a job that hangs, most ranks wait for the others in a collective. Those that do
+not are the suspects.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _SYSTEM = re.compile(
 )
 _LIBRARY = re.compile(r"/(site|dist)-packages/")
 _COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/torch/distributed/nn/functional.py")
-_WAITS_IN_C = re.compile(r"\.(wait|synchronize|item|tolist|cpu)\(")  # where no frame of Python shows it
+_WAITS_IN_C = re.compile(r"\.(wait|synchronize|item|tolist|cpu)\(")  # calls that block without a Python frame
 _OFTEN = 0.4
-_IDLE = 0.2  # of the time: for less a thread that waits uses a processor, or wants one
+_IDLE = 0.2  # a waiting thread uses or wants a processor for less than this share of the time
 _PLURAL = {"waits": "wait", "is": "are", "has": "have", "runs": "run"}
 _PARTS = 4
 _NAMED = 4
@@ -38,7 +38,7 @@ class Frame:
     """One frame of a stack.
 
     Args:
-        source: the text of the line; empty where its file cannot be read, or is none of the user's.
+        source: the text of the line; empty if its file cannot be read or is not the user's own code.
     """
 
     function: str
@@ -48,7 +48,7 @@ class Frame:
 
     @property
     def place(self) -> str:
-        """``train.py:88``, with the folder where the name alone says nothing."""
+        """``train.py:88``, with the folder for names such as ``__init__.py``."""
         parts = self.file.rsplit("/", 2)
         short = "/".join(parts[-2:]) if parts[-1] in ("__init__.py", "__main__.py") else parts[-1]
         return f"{short}:{self.line}"
@@ -59,16 +59,16 @@ class RankStack:
     """What one rank is doing.
 
     Attributes:
-        rank: None: the main process of a replica without ranks.
-        state: of its process, as ``/proc`` has it; empty: there is no such process.
-        doing: ``waits in all_reduce at train.py:88``.
-        waiting: in which part of the looks it waited for other ranks.
-        busy: it computes: it moves from line to line, or uses a processor, and does not wait for others.
-        frames: where it was most of the time, innermost first, without those of PyTorch and the standard library.
-        by: what read it; empty when nothing could.
-        why: why not.
-        calls: the latest collectives of its process groups, in order, as PyTorch's Flight Recorder has them.
-        is_odd: it waits in another call than most of its process group do.
+        rank: None for the main process of a replica without ranks.
+        state: of its process, as in ``/proc``; empty if there is no process.
+        doing: for example ``waits in all_reduce at train.py:88``.
+        waiting: the share of samples in which it waited for other ranks.
+        busy: it computes: it moves from line to line or uses a processor, and does not wait for others.
+        frames: the most frequent stack, innermost frame first, without frames of PyTorch and the standard library.
+        by: the tool that read the stack; empty if none could.
+        why: the reason why none could.
+        calls: the latest collectives of its process groups, in order, from PyTorch's Flight Recorder.
+        is_odd: it waits in another call than most ranks of its process group.
     """
 
     role: str
@@ -98,7 +98,7 @@ class Group:
     """Ranks that do the same.
 
     Args:
-        suspect: the others seem to wait for them.
+        suspect: whether the others seem to wait for them.
     """
 
     doing: str
@@ -107,7 +107,7 @@ class Group:
 
     @property
     def sentence(self) -> str:
-        """``wait in all_reduce at train.py:88``; ``cannot be read: py-spy failed``, where that is so of all of them."""
+        """For example ``wait in all_reduce at train.py:88``, or ``cannot be read: py-spy failed``."""
         reasons = {rank.why for rank in self.ranks}
         why = f": {reasons.pop()}" if len(reasons) == 1 and any(reasons) else ""
         if len(self.ranks) == 1:
@@ -117,10 +117,10 @@ class Group:
 
 @dataclass(frozen=True)
 class Stacks:
-    """What all ranks are doing, the largest group first and those that the others wait for last.
+    """What all ranks are doing, the largest group first and suspects last.
 
     Args:
-        unread: replicas that could not be looked into, and why.
+        unread: replicas that could not be inspected -> why.
     """
 
     groups: Sequence[Group]
@@ -128,17 +128,17 @@ class Stacks:
 
     @property
     def ranks(self) -> list[RankStack]:
-        """All of them, in order."""
+        """All ranks, in order."""
         return sorted((r for g in self.groups for r in g.ranks), key=lambda r: (r.role, r.rank or 0, r.replica))
 
     @property
     def busy(self) -> bool:
-        """Whether the job may be silent without hanging: ranks compute, or are only being started."""
+        """Whether ranks compute or are being started, so that the job may be silent without hanging."""
         return any(rank.busy for rank in self.ranks)
 
     @property
     def sentence(self) -> str:
-        """The answer: ``7 of 8 ranks wait in all_reduce at train.py:88; trainer/1 rank 5 is in dataset.py:31``."""
+        """A summary: ``7 of 8 ranks wait in all_reduce at train.py:88; trainer/1 rank 5 is in dataset.py:31``."""
         hosts = len({r.host for r in self.ranks if r.host}) > 1
         total = sum(len(g.ranks) for g in self.groups)
         named = [g for g in self.groups if g.suspect]
@@ -150,7 +150,7 @@ class Stacks:
         if self.unread:
             (role, k), why = next(iter(self.unread.items()))
             more = f" and {len(self.unread) - 1} more" if len(self.unread) > 1 else ""
-            parts.append(f"{role}/{k}{more} could not be looked into: {why}")
+            parts.append(f"{role}/{k}{more} could not be inspected: {why}")
         return "; ".join(parts)
 
 
@@ -160,12 +160,12 @@ def parse(
     *,
     whole: bool = True,
 ) -> Stacks:
-    """What the probes have printed.
+    """Parses the output of probes.
 
     Args:
-        texts: role, number of the replica, its host (empty: as the probe says), and what the probe printed there.
-        unread: replicas in which there was none, and why.
-        whole: the whole job was looked at: a rank that is not there is missing.
+        texts: role, number of the replica, its host (empty: use the one in the output), and the output of its probe.
+        unread: replicas without a probe -> why.
+        whole: all replicas were inspected, so that ranks without a process are reported as missing.
     """
     found, unread, worlds = [], dict(unread or {}), dict[str, int]()
     for role, k, host, text in texts:
@@ -183,10 +183,10 @@ def parse(
 
 
 def probe_text(*py_spy: str) -> str:
-    """The program that is run inside a replica.
+    """The source of the program to run inside a replica.
 
     Args:
-        py_spy: where py-spy may be there, beside the usual places.
+        py_spy: additional paths where py-spy may be in the replica.
     """
     from torchx.schedulers.kit.shell import read_script
 
@@ -253,7 +253,7 @@ def _frames(look: Sequence[Any]) -> list[Frame]:
 
 
 def _doing(stack: Sequence[Frame], *, busy: float) -> tuple[str, bool]:
-    """What a rank with that stack is doing, and whether it waits for other ranks."""
+    """What a rank with this stack is doing, and whether it waits for other ranks."""
     if not stack:
         return "runs no Python code", False
     line = _folded(stack)[0]
@@ -274,14 +274,14 @@ def _doing(stack: Sequence[Frame], *, busy: float) -> tuple[str, bool]:
 
 
 def _worker(workers: Sequence[dict[str, Any]]) -> str:
-    """What the workers of a data loader are doing, as far as it says something."""
+    """What a worker of the data loader is doing, if that explains the wait."""
     if not workers:
         return ", which has no process of its own"
     for worker in workers:
         if state := _STATES.get(str(worker.get("state", ""))):
             return f", whose worker is {state}"
         for frames in map(_frames, worker["looks"]):
-            # what is below the loop of the worker is how it was started
+            # frames outside of the worker's loop only show how it was started
             loop = next((i for i, f in enumerate(frames) if "/torch/utils/data/_utils/worker.py" in f.file), None)
             if not all(_SYSTEM.search(f.file) for f in frames[:loop]):
                 return f", whose worker {_doing(frames, busy=1.0)[0]}"
@@ -289,12 +289,12 @@ def _worker(workers: Sequence[dict[str, Any]]) -> str:
 
 
 def _folded(stack: Sequence[Frame]) -> list[Frame]:
-    """The frames of the user, else all but those of PyTorch and the standard library, else the outermost one."""
+    """The user's frames, else all except those of PyTorch and the standard library, else the outermost one."""
     some = [f for f in stack if not _SYSTEM.search(f.file)]
     return [f for f in some if not _LIBRARY.search(f.file)] or some or list(stack[-1:])
 
 
-# -- all of them ---------------------------------------------------------------------------------------
+# -- all ranks -----------------------------------------------------------------------------------------
 
 
 def _grouped(ranks: Sequence[RankStack]) -> list[Group]:
@@ -310,14 +310,14 @@ def _grouped(ranks: Sequence[RankStack]) -> list[Group]:
 
 
 def _suspects(ranks: Sequence[RankStack]) -> set[int]:
-    """Those for which the others seem to wait, by ``id``; none where nothing points at anybody."""
+    """The ``id`` of each rank for which the others seem to wait."""
     gone = {id(r) for r in ranks if r.state in ("T", "t", "Z", "")}
     most = max((r.waiting for r in ranks), default=0.0)
-    if most < _OFTEN:  # nobody waits for others
+    if most < _OFTEN:  # no rank waits for others
         apart = {id(r) for r in ranks if "data loader" in r.doing}
     elif any(r.waiting < _OFTEN * most for r in ranks):
         apart = {id(r) for r in ranks if r.waiting < _OFTEN * most}
-    else:  # all wait, and where most of them do is where they all should
+    else:  # all wait, so those that wait elsewhere than the majority are suspect
         doing = Counter(r.doing.removeprefix("often ") for r in ranks).most_common(1)[0][0]
         odd = {id(r) for r in ranks if r.is_odd}
         apart = odd or {id(r) for r in ranks if r.doing.removeprefix("often ") != doing} if len(ranks) > 2 else set()

@@ -1,7 +1,7 @@
-"""Ranks that wait in the same line, but in different calls of it: told apart by what PyTorch's Flight Recorder counted.
+"""Distinguishes ranks that wait in the same line but in different collectives, by PyTorch's Flight Recorder.
 
-The collectives of a process group are numbered, on each rank alike: where ranks agree, the same number is the same
-operation. A rank that waits in another one than most of its group has made a call too many, one too few, or another.
+Each rank numbers the collectives of a process group. If the ranks agree, equal numbers mean the same operation. A rank
+that waits in another collective than most of its group has made an extra call, skipped one, or made a different one.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Call", "tell_apart", "told"]
 
 _WAITS = re.compile(r"^waits in (\w+)")
-_ELSEWHERE = ("backward", "wait", "synchronize", "item", "tolist", "cpu")  # which wait for a call made before
-_UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "barrier")  # ranks may bring different sizes
+_ELSEWHERE = ("backward", "wait", "synchronize", "item", "tolist", "cpu")  # these wait for an earlier call
+_UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "barrier")  # sizes may differ between ranks
 
 
 @dataclass(frozen=True)
@@ -29,10 +29,10 @@ class Call:
     """A collective that a rank has called.
 
     Args:
-        group: the process group, by a name that its ranks share.
-        label: what people call that group; empty: the one of all ranks.
-        size: of its input, where all ranks bring the same: ``[8]``.
-        order: among all collectives of the rank.
+        group: name of the process group, the same on all of its ranks.
+        label: description of that group; empty for the group of all ranks.
+        size: of its input, if it is the same on all ranks, such as ``[8]``.
+        order: position among all collectives of the rank.
     """
 
     group: str
@@ -45,12 +45,12 @@ class Call:
 
     @property
     def key(self) -> tuple[str, int, str]:
-        """On all ranks of the group alike, where they agree."""
+        """Equal on all ranks of the group if they agree."""
         return (self.op, self.number, self.size)
 
 
 def told(groups: Any) -> list[Call]:
-    """What a probe has told of a rank; nothing of what makes no sense."""
+    """Parses the calls in a probe's output for one rank. Skips invalid ones."""
     found = []
     for group, calls in groups.items() if isinstance(groups, dict) else ():
         for call in calls if isinstance(calls, list) else ():
@@ -66,7 +66,7 @@ def told(groups: Any) -> list[Call]:
 
 
 def tell_apart(ranks: Sequence[RankStack]) -> list[RankStack]:
-    """The ranks, those that wait with the number of the call in which they do, as far as it says something."""
+    """Adds the number of the call in which a rank waits to what it is doing, if that is informative."""
     groups: dict[str, list[tuple[RankStack, Call]]] = {}
     lines: dict[str, set[str]] = {}
     for rank in ranks:
@@ -81,7 +81,7 @@ def tell_apart(ranks: Sequence[RankStack]) -> list[RankStack]:
         sized = len({call.size for _, call in members if call.key[:2] == key[:2]}) > 1
         for rank, call in members:
             if most == len(members) and len(lines[rank.doing]) > 1:
-                continue  # as with tensor parallelism: groups that are all in the same line, each in a call of its own
+                continue  # as in tensor parallelism, where each group has a call of its own in the same line
             is_odd = most * 2 > len(members) and call.key != key
             doing = _named(rank.doing, call, sized=sized, grouped=len(groups) > 1)
             doing += _difference(rank, call, usual) if is_odd else ""
@@ -90,7 +90,7 @@ def tell_apart(ranks: Sequence[RankStack]) -> list[RankStack]:
 
 
 def _waits_in(rank: RankStack) -> Call | None:
-    """The call that the main thread is in, else the first of those that are not over."""
+    """The unfinished call in which the main thread waits, else the first unfinished one."""
     match = _WAITS.match(rank.doing)
     open_ = [call for call in rank.calls if not call.is_over]
     if match is None or rank.waiting < 1 or not open_:

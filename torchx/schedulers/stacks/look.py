@@ -1,4 +1,4 @@
-"""What every rank of a job is doing: the probe is run in each replica at once, and what it prints is put together."""
+"""Runs the probe in all replicas of a job concurrently, and summarizes the output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Replica = tuple[str, int]
 
 _AT_ONCE = 32
-_THERE = "/tmp/torchx-py-spy"  # noqa: S108  # the probe looks whose it is
+_THERE = "/tmp/torchx-py-spy"  # noqa: S108  # the probe checks its owner
 
 
 def look(
@@ -34,17 +34,17 @@ def look(
     *,
     hosts: Mapping[Replica, str] | None = None,
 ) -> Stacks:
-    """Looks into replicas, again with this machine's py-spy where there is none and it is needed.
+    """Inspects replicas. Repeats it with a copy of this machine's py-spy where that is needed and missing.
 
     Args:
-        run: runs a command inside a replica to its end.
+        run: runs a command inside a replica until it exits.
         there: all replicas of the job.
-        wanted: those to look into; None: all that have not ended.
-        bring: copies a file of this machine to a path inside a replica; None: that cannot be done.
-        hosts: those of replicas, where there is no status.
+        wanted: the replicas to inspect; None: all that have not ended.
+        bring: copies a file of this machine to a path inside a replica; None if that is impossible.
+        hosts: hosts of replicas, if there is no status.
 
     Raises:
-        TorchXError: none of them could be looked into; the error of the first one.
+        TorchXError: no replica could be inspected; the error of the first one.
     """
     import shutil
     import tempfile
@@ -65,7 +65,7 @@ def look(
         if spy and bring is not None and NO_SPY.encode() in found.stdout:
             with suppress(TorchXError), tempfile.TemporaryDirectory() as folder:
                 copy = shutil.copyfile(spy, os.path.join(folder, "py-spy"))
-                os.chmod(copy, 0o755)  # noqa: S103  # pip's own may be writable for the group, and nobody runs such a one
+                os.chmod(copy, 0o755)  # noqa: S103  # the original may be group-writable, which the probe rejects
                 bring(copy, _THERE, *replica)
                 found = run(words, *replica)
         return found
@@ -79,7 +79,7 @@ def look(
 
 
 def _printed(asked: Mapping[Replica, Future[Ran]]) -> tuple[dict[Replica, bytes], dict[Replica, str]]:
-    """What the probes have printed, and why other replicas could not be looked into; errors as of :func:`look`."""
+    """The output of the probes, and why other replicas could not be inspected. Raises like :func:`look`."""
     errors = {replica: e for replica, ran in asked.items() if isinstance(e := ran.exception(), TorchXError)}
     if errors and len(errors) == len(asked):
         raise next(iter(errors.values()))
@@ -95,7 +95,7 @@ def _printed(asked: Mapping[Replica, Future[Ran]]) -> tuple[dict[Replica, bytes]
 
 
 def tell(stacks: Callable[[], Stacks]) -> None:
-    """Prints what the ranks of a silent job are doing, as :class:`torchx.supervisor.watchdog.Watchdog` reads it."""
+    """Prints what the ranks of a silent job are doing, for :class:`torchx.supervisor.watchdog.Watchdog`."""
     from torchx.schedulers.stacks.page import page
     from torchx.supervisor.watchdog import BUSY
 
@@ -103,5 +103,5 @@ def tell(stacks: Callable[[], Stacks]) -> None:
         found = stacks()
         said = "\n".join([*([BUSY] if found.busy else []), found.sentence, *list(page(found))[1:]])
     except TorchXError as e:
-        said = f"it could not be looked into: {e}"
+        said = f"it could not be inspected: {e}"
     sys.stdout.write(said)

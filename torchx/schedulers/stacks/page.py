@@ -1,4 +1,4 @@
-"""What every rank of a job is doing, for people: the sentence, then the stacks, once for ranks that do the same."""
+"""Renders what the ranks of a job are doing: the summary, then one stack for each group of ranks."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _MOST_HEADS = 12
 
 
 def page(found: Stacks, gray: Callable[[str], str] = str) -> Iterator[str]:
-    """Its lines.
+    """The lines of the page.
 
     Args:
-        gray: makes a text dimmed.
+        gray: renders a text dimmed.
     """
     yield printable(found.sentence)
     hosts = len({rank.host for rank in found.ranks if rank.host}) > 1
@@ -36,7 +36,7 @@ def page(found: Stacks, gray: Callable[[str], str] = str) -> Iterator[str]:
 
 
 def _heads(ranks: Sequence[RankStack], *, hosts: bool) -> Iterator[tuple[str, int]]:
-    """A line for each replica: its ranks, and the process where it is one."""
+    """A line for each replica with its ranks, and its pid if it has a single rank."""
     from itertools import groupby
 
     for (role, k, host), members in groupby(ranks, lambda r: (r.role, r.replica, r.host)):
@@ -48,7 +48,7 @@ def _heads(ranks: Sequence[RankStack], *, hosts: bool) -> Iterator[tuple[str, in
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Numbers as people write them.
+    """Formats numbers as ranges.
 
     >>> _ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7, 8'

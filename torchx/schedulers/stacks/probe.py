@@ -1,8 +1,8 @@
-"""What the ranks of a replica are doing: the text of this file runs, with ``python -c``, inside the replica.
+"""Samples the stacks of a replica's ranks. This file runs inside the replica, with ``python -c``.
 
-The standard library alone, of Python 3.7 and later, for that is what a replica may have. It prints a line of JSON for
-each rank; :mod:`torchx.schedulers.stacks` reads them. Processes are read by py-spy where it is installed and may
-attach, else by ``faulthandler``, on the signal that a program has offered by the name of an open file: see
+It uses only the standard library of Python 3.7, the least that a replica may have, and prints one line of JSON per
+rank, which :mod:`torchx.schedulers.stacks` parses. It reads processes with py-spy if that is installed and may attach,
+else with ``faulthandler``, by a signal that the program offers through the name of an open file: see
 :mod:`torchx.distributed.stacks`.
 """
 
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     Frames = list[list[Any]]
 
 MARKS = ("TORCHX_LOCAL_JOB", "TORCHX_LOCAL_REPLICA", "TORCHX_JOB_ID", "SLURM_JOB_ID", "SLURM_STEP_ID", "LSB_JOBID")
-"""Processes of this replica have the same values of these as this one."""
+"""All processes of a replica have the same values of these variables."""
 OFFER = re.compile(r"/memfd:torchx-(stacks|calls)-(\d+)")
 BROUGHT: tuple[str, ...] = ()
-"""Where py-spy may be, or was brought to; whoever sends this text sets it."""
+"""Additional paths of py-spy. :func:`torchx.schedulers.stacks.probe_text` sets it."""
 NO_SPY = "py-spy is not installed there"
 _AGENTS = ("torchrun", "torch.distributed.run", "torch/distributed/run.py", "torch.distributed.launch")
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<")
 _LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.M)
-_PAUSES_S = (0.0, 0.13, 0.37, 0.23, 0.31, 0.17, 0.29, 0.11)  # uneven: a loop must not keep step with them
+_PAUSES_S = (0.0, 0.13, 0.37, 0.23, 0.31, 0.17, 0.29, 0.11)  # irregular, to not be in step with a loop
 _ANSWER_S = 2.0
 _SPY_S = 20.0
 _MOST_WORKERS = 4
 
 
 class Process:
-    """A process as ``/proc`` has it.
+    """A process as shown in ``/proc``.
 
     Raises:
-        OSError: it is gone, or somebody else's.
+        OSError: it is gone or belongs to another user.
     """
 
     def __init__(self, pid: int) -> None:
@@ -59,7 +59,7 @@ class Process:
         self.states = ""
 
     def stat(self, thread: str = "") -> list[str]:
-        """The fields from the state on."""
+        """The fields of its ``stat`` file from the state on."""
         with open(f"/proc/{self.pid}{thread}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(") ")[2].split()
 
@@ -70,7 +70,7 @@ class Process:
             return ""
 
     def ticks(self) -> int:
-        """Of the processor, used by its main thread."""
+        """CPU time of its main thread, in ticks."""
         try:
             return sum(map(int, self.stat(f"/task/{self.pid}")[11:13]))
         except OSError:
@@ -83,7 +83,7 @@ class Process:
         return self.exe.startswith(("python", "pypy"))
 
     def look(self) -> None:
-        """Takes its stack, the innermost frame first."""
+        """Samples its stack, innermost frame first."""
         state = self.state()
         self.states += state
         if not self.is_python():
@@ -122,7 +122,7 @@ class Process:
         return [[f["name"].rpartition(".")[2], f["filename"], f["line"]] for f in frames]
 
     def _ask(self) -> Frames:
-        """By the signal that it has offered. To a process that does not handle it, the signal would be the end."""
+        """Samples its stack with the signal that it offers, if it still handles that; or else it would be killed."""
         try:
             offers = self._offers("stacks")
             if not offers:
@@ -147,7 +147,7 @@ class Process:
         return [[name.rpartition(".")[2], file, int(line)] for file, line, name in _LINE.findall(mains[-1])]
 
     def tell(self) -> None:
-        """Takes the latest collectives of its process groups, where it offers to tell them."""
+        """Reads the latest collectives of its process groups, if it offers them."""
         import json
 
         self.calls.append({})
@@ -156,10 +156,10 @@ class Process:
                 with open(f"/proc/{self.pid}/fd/{number}", "wb", buffering=0, opener=_at_once) as pipe:
                     self.calls[-1] = dict(json.loads(self._answer(path, partial(pipe.write, b"?"))))
         except (OSError, ValueError):
-            pass  # it takes part in no collective, or ends
+            pass  # it takes part in no collective, or is ending
 
     def _offers(self, kind: str) -> list[tuple[int, str]]:
-        """The numbers that it offers, and the files to which the answer goes."""
+        """The signals or descriptors that it offers, and the files to which it writes the response."""
         found = []
         for fd in os.listdir(f"/proc/{self.pid}/fd"):
             path = f"/proc/{self.pid}/fd/{fd}"
@@ -187,7 +187,7 @@ class Process:
 
 
 def _source(file: str, line: int) -> list[str]:
-    """The text of a line that is the user's own."""
+    """The text of a line of the user's own code."""
     return [] if _LIBRARY.search(file) else [linecache.getline(file, line).strip()[:200]]
 
 
@@ -196,7 +196,7 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def _brought() -> str | None:
-    """Not a program that somebody else could have put there."""
+    """A py-spy that was copied here, unless another user could have written it."""
     for path in BROUGHT:
         try:
             found = os.stat(path)
@@ -208,7 +208,7 @@ def _brought() -> str | None:
 
 
 def find() -> tuple[dict[int, Process], list[Process]]:
-    """The processes of this replica, and those of them that are ranks; the main one where there are no ranks."""
+    """The processes of this replica, and its ranks, or its main process if there are none."""
     mine = {name: os.environ[name] for name in MARKS if name in os.environ}
     found: dict[int, Process] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -218,7 +218,7 @@ def find() -> tuple[dict[int, Process], list[Process]]:
             continue
         found[process.pid] = process
     pid = os.getpid()
-    while pid in found:  # whoever looks is not looked at
+    while pid in found:  # exclude this process and its parents
         pid = found.pop(pid).parent
     found = {p.pid: p for p in found.values() if all(p.env.get(name) == mine[name] for name in mine)}
     ranks: dict[str, list[Process]] = {}
@@ -238,7 +238,7 @@ def children(process: Process, found: dict[int, Process]) -> list[Process]:
 
 
 def _python_of(top: Process, found: dict[int, Process]) -> Process:
-    """The first process that runs Python, from one on downwards; itself when there is none."""
+    """The first process that runs Python among ``top`` and its descendants; ``top`` if there is none."""
     line = [top]
     for process in line:
         if process.is_python():
@@ -248,7 +248,7 @@ def _python_of(top: Process, found: dict[int, Process]) -> Process:
 
 
 def look_at(processes: list[Process], pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
-    """Looks several times at all of them: one that is slow is seen by where it is most of the time."""
+    """Samples all processes several times, to find where a slow one is most of the time."""
     import threading
 
     for pause_s in pauses_s:
@@ -261,7 +261,7 @@ def look_at(processes: list[Process], pauses_s: tuple[float, ...] = _PAUSES_S) -
 
 
 def main() -> None:
-    """Prints what was found."""
+    """Prints what the ranks are doing."""
     import json
     from concurrent.futures import ThreadPoolExecutor
 
@@ -271,21 +271,21 @@ def main() -> None:
         used, since = {p.pid: p.ticks() for p in ranks}, time.monotonic()
         look_at(ranks)
         if any(look != rank.looks[0] for rank in ranks for look in rank.looks):
-            look_at(ranks, _PAUSES_S * 2)  # who is slow is a matter of how often
+            look_at(ranks, _PAUSES_S * 2)  # more samples to see which rank is slow
         spent_s = time.monotonic() - since
         list(pool.map(Process.tell, ranks))
-    found, _ = find()  # workers come and go
+    found, _ = find()  # again, since workers may have been restarted
     for rank in ranks:
         busy = (rank.ticks() - used[rank.pid]) / os.sysconf("SC_CLK_TCK") / spent_s
-        wants = sum(map(rank.states.count, "RD")) / max(len(rank.states), 1)  # others may have the processor
+        wants = sum(map(rank.states.count, "RD")) / max(len(rank.states), 1)  # runnable, perhaps without a processor
         busy = max(busy, wants)
         loading = rank.looks and any("torch/utils/data/" in frame[1] for frame in rank.looks[-1])
         workers = [p for p in children(rank, found) if p.is_python()][:_MOST_WORKERS] if loading else []
         look_at(workers, (0.0,))
         row = {"host": os.uname().nodename, "busy": round(busy, 2), "is_agent": rank.is_agent()}
         after = rank.calls[1] or rank.calls[0]
-        before = rank.calls[0] or after  # an answer may be late on a busy machine
-        row["calls"] = {group: calls for group, calls in after.items() if before.get(group) == calls}  # who stays
+        before = rank.calls[0] or after  # a response may be missing on a busy machine
+        row["calls"] = {group: calls for group, calls in after.items() if before.get(group) == calls}  # unchanged ones
         for key in ("RANK", "WORLD_SIZE"):
             value = rank.env.get(key, "")
             row[key.lower()] = int(value) if value.isdigit() else None
