@@ -1,14 +1,13 @@
-"""``aws_batch``: replicas as containers of AWS Batch jobs; on EC2, spot instances or Fargate.
+"""``aws_batch``: runs replicas as containers of AWS Batch jobs, on EC2, spot instances or Fargate.
 
-A job of one replica becomes a single-node job. A job of several, or one whose role names an instance type, becomes a
-multi-node parallel job with a range of nodes for each role. Its parts: a job definition ``torchx-<app>-<hash>``, which
-jobs that are alike share, and what SubmitJob adds to it. An app id is ``<queue>:<job name>``.
+A job of one replica becomes a single-node job. A job of several, or one with an instance type, becomes a multi-node
+parallel job with a node range for each role. It has a job definition ``torchx-<app>-<hash>``, which equal jobs share,
+and a SubmitJob request. An app id is ``<queue>:<job name>``.
 
-A dry run prints both requests, and asks AWS nothing. Region, profile and credentials are those that boto3 finds.
+A dry run prints both requests without calling AWS. boto3 resolves region, profile and credentials.
 
-Limits: stdout and stderr are one log. Batch retries the job as a whole, and keeps its record for about a week, whatever
-one does. Nodes need ``/bin/sh`` in their image when there are several. The ``ENTRYPOINT`` of an image stays in front of
-the role's command: Batch cannot replace it.
+Limits: stdout and stderr are one log. Batch retries the job as a whole, and keeps its record for about a week. Images
+of multi-node jobs need ``/bin/sh``. Batch cannot replace an image's ``ENTRYPOINT``, which precedes the command.
 """
 
 from __future__ import annotations
@@ -19,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 from torchx.errors import NotFoundError, TorchXError
 from torchx.schedulers.api import Capabilities
 from torchx.schedulers.aws.base import AwsScheduler
-from torchx.schedulers.aws.batch import answers, logs, queues
+from torchx.schedulers.aws.batch import answers, export, logs, queues, sweeps
 from torchx.schedulers.aws.batch import client as calls
+from torchx.schedulers.aws.batch.attempts import SYSTEM
 from torchx.schedulers.aws.batch.container import (
     ResourceType,
     parse_ulimits,
@@ -34,6 +34,9 @@ from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_INDEX, ENV_ROLE_NAME, TAG_APP_NAME, TAG_USER
 from torchx.schedulers.aws.tags import TAG_VERSION as TAG_TORCHX_VER
 from torchx.schedulers.ids import random_id
+from torchx.schedulers.kit.attempts import refuse_parts
+from torchx.schedulers.kit.export import bases_of
+from torchx.schedulers.kit.tasks import check_numbers
 from torchx.settings import ENV_IMAGE
 from torchx.specs.after import earlier_jobs
 from torchx.specs.api import MISSING, AppDef, AppDryRunInfo, CfgVal, parse_app_handle, runopts
@@ -55,7 +58,7 @@ if TYPE_CHECKING:
 
     _Object = dict[str, Any]
     _Ids = list[str]  # within the class, `list` is a method
-    _Ours = list[tuple[str, _Object]]
+    _Jobs = Iterable[tuple[str, _Object]]
     _Answers = list[DescribeAppResponse]
     _Replicas = list[tuple[str, int]]
 
@@ -121,12 +124,12 @@ class AWSBatchScheduler(AwsScheduler):
     """Runs jobs on AWS Batch. An app id is ``<queue>:<name>``.
 
     Args:
-        client: a boto3 client of Batch; by default one is made when it is first needed, as boto3 is configured.
-        log_client: a boto3 client of CloudWatch Logs; by default it is made in the same way.
+        client, log_client: boto3 clients of Batch and CloudWatch Logs; by default they are created on first use, from
+            boto3's configuration.
         clients: all clients.
     """
 
-    service, shown = "batch", "Batch"
+    service, display_name = "batch", "Batch"
     capabilities = CAPABILITIES
     wait_hint = 5.0
 
@@ -141,27 +144,20 @@ class AWSBatchScheduler(AwsScheduler):
     ) -> None:
         clients = clients or Clients({"batch": client, "logs": log_client})
         super().__init__("aws_batch", session_name, docker_client, clients=clients)
-        self._ids: dict[str, str] = {}
-        self._arrays: dict[str, int] = {}  # of those, how many tasks the arrays have
+        self._ids: dict[str, str] = {}  # app id -> job id
+        self._arrays: dict[str, int] = {}  # app id -> number of tasks, of array jobs
 
     def _run_opts(self) -> runopts:
         return AWSBatchOpts.as_runopts()
-
-    # -- submission ------------------------------------------------------------------------------
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[BatchJob]:
         opts = AWSBatchOpts.from_cfg(cfg)
         opts.timeout_s = timeout_s(app) or opts.timeout_s
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(app.name, room=15)}-{random_id(14)}"
-        retries = None
-        if app.metadata:
-            from torchx.schedulers.aws.batch.attempts import SYSTEM
-            from torchx.schedulers.kit.attempts import refuse_parts
-
-            retries = SYSTEM.policy(app, self.capabilities)
-            if retries is not None:
-                refuse_parts(app, "Batch")
+        retries = SYSTEM.policy(app, self.capabilities)
+        if retries is not None:
+            refuse_parts(app, "Batch")
         job = render_job(app, name, opts, session=self.session_name, user=self._who(), retries=retries)
         job.images_to_push = images
         job.after = [parse_app_handle(handle).app_id for _, handle in earlier_jobs(app)]
@@ -169,16 +165,13 @@ class AWSBatchScheduler(AwsScheduler):
 
     def export(self, dryrun_info: AppDryRunInfo[BatchJob]) -> Export:
         """See :class:`torchx.schedulers.kit.abilities.Exports`."""
-        from torchx.schedulers.aws.batch.export import export
-        from torchx.schedulers.kit.export import bases_of
-
-        return export(dryrun_info.request, bases_of(dryrun_info))
+        return export.export(dryrun_info.request, bases_of(dryrun_info))
 
     def schedule(self, dryrun_info: AppDryRunInfo[BatchJob]) -> str:
-        """Pushes images, registers the job definition unless it is there, and submits the job.
+        """Pushes images, registers the job definition unless it exists, and submits the job.
 
         Raises:
-            NotFoundError: there is no such queue.
+            NotFoundError: the queue does not exist.
             BackendError: AWS refused, failed, or did not answer.
         """
         job, app = dryrun_info.request, dryrun_info._app
@@ -197,40 +190,33 @@ class AWSBatchScheduler(AwsScheduler):
         return app_id
 
     def _earlier(self, app_ids: _Ids) -> _Ids:
-        """The ids in Batch of jobs that come before.
-
-        Raises:
-            NotFoundError: Batch does not have one.
-        """
+        """Batch's ids of earlier jobs, on which a job depends. Raises NotFoundError if one does not exist."""
         found = self._find(app_ids) if app_ids else {}
         for app_id in app_ids:
             if app_id not in found:
                 raise NotFoundError(
-                    f"Batch has no job `{app_id}`, which comes before", hint="it forgets jobs a week after their end"
+                    f"Batch has no job `{app_id}`, on which this job depends",
+                    hint="Batch removes jobs a week after their end",
                 )
         return [str(found[app_id]["jobId"]) for app_id in app_ids]
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """The id: no other job has the name."""
+        """The app id, which is unique."""
         return f"{dryrun_info.request.queue}:{dryrun_info.request.name}"
 
-    # -- what became of it -----------------------------------------------------------------------
+    def _answer(self, app_id: str, job: _Object, *, detailed: bool) -> DescribeAppResponse:
+        if app_id in self._arrays:
+            return sweeps.describe(self._client, app_id, job)
+        return super()._answer(app_id, job, detailed=detailed)
 
-    def _answer(self, app_id: str, job: _Object, *, closely: bool) -> DescribeAppResponse:
-        if app_id not in self._arrays:
-            return super()._answer(app_id, job, closely=closely)
-        from torchx.schedulers.aws.batch.sweeps import describe
-
-        return describe(self._client, app_id, job)
-
-    def _facts(self, app_id: str, job: _Object, *, closely: bool) -> JobFacts:
-        if not closely:
+    def _facts(self, app_id: str, job: _Object, *, detailed: bool) -> JobFacts:
+        if not detailed:
             return answers.facts_of(app_id, job, {}, region=self._region)
         waits = self._why_stuck(job) if job.get("status") == "RUNNABLE" and not job.get("statusReason") else ""
         return answers.facts_of(app_id, job, calls.nodes(self._client, job), region=self._region, waits=waits)
 
     def _why_stuck(self, job: _Object) -> str:
-        """Asks the queue. The job's state is known without it: no error if that cannot be asked."""
+        """Inspects the queue; returns no reason if that fails."""
         try:
             queue = queues.look_at(self._client, str(job["jobQueue"]))
         except TorchXError:
@@ -241,7 +227,7 @@ class AWSBatchScheduler(AwsScheduler):
         return queues.why_stuck(queue, vcpus, types) if queue else ""
 
     def _listed(self, cfg: Mapping[str, CfgVal]) -> Iterator[tuple[str, _Object]]:
-        """Of the queue in ``cfg``, or else of all. Batch remembers jobs that have ended for about a week."""
+        """The jobs of the queue in ``cfg``, or of all queues. Batch keeps ended jobs for about a week."""
         names = [str(cfg["queue"])] if cfg.get("queue") else queues.all_queues(self._client)
         for queue in names:
             for job in calls.ours(self._client, queue):
@@ -249,35 +235,28 @@ class AWSBatchScheduler(AwsScheduler):
                 self._learn(app_id, job)
                 yield app_id, job
 
-    def _of_user(self, lines: _Ours, user: str) -> _Ours:
-        """By their tags, which ListJobs does not show."""
-        known = calls.details(self._client, [str(job["jobId"]) for _, job in lines])
-        tags = {job_id: job.get("tags") or {} for job_id, job in known.items()}
-        return [(a, job) for a, job in lines if tags.get(str(job["jobId"]), {}).get(TAG_USER) == user]
+    def _of_user(self, jobs: _Jobs, user: str) -> _Jobs:
+        """Filters by tag, which ListJobs does not return."""
+        jobs = list(jobs)
+        described = calls.details(self._client, [str(job["jobId"]) for _, job in jobs])
+        tags = {job_id: job.get("tags") or {} for job_id, job in described.items()}
+        return [(a, job) for a, job in jobs if tags.get(str(job["jobId"]), {}).get(TAG_USER) == user]
 
     def _streams(self, job: _Object, replicas: Sequence[tuple[str, int]]) -> Streams:
         return logs.streams(self._client, job, replicas)
 
-    # -- sweeps ----------------------------------------------------------------------------------
-
     def check_tasks(self, dryrun_info: AppDryRunInfo[BatchJob], tasks: TaskList) -> None:
-        from torchx.schedulers.aws.batch.sweeps import check
-
-        check(dryrun_info.request, dryrun_info._app, tasks)
+        sweeps.check(dryrun_info.request, dryrun_info._app, tasks)
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[BatchJob], tasks: TaskList) -> str:
-        from torchx.schedulers.aws.batch.sweeps import with_values
-
         info = copy.copy(dryrun_info)
-        info.request = with_values(info.request, tasks)
+        info.request = sweeps.with_values(info.request, tasks)
         app_id = self.schedule(info)
         self._arrays[app_id] = len(tasks.points)
         return app_id
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> _Answers | None:
-        """A child of an array is to Batch a job like any other."""
-        from torchx.schedulers.kit.tasks import check_numbers
-
+        """Describes each task by itself: for Batch, the child of an array is a job like any other."""
         job = self._look(app_id)
         if job is None:
             return None
@@ -301,7 +280,7 @@ class AWSBatchScheduler(AwsScheduler):
         return [super(AWSBatchScheduler, self).open_logs(f"{app_id}/{k}", [(r, 0)], query)[0] for r, k in replicas]
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
-        """See :class:`torchx.schedulers.kit.abilities.Enters`: by ECS Exec, where the job was submitted with it."""
+        """See :class:`torchx.schedulers.kit.abilities.Enters`: through ECS Exec, if the job was submitted with it."""
         from torchx.schedulers.aws.batch.inside import TaskProcess, task_of
 
         job = self._look(app_id)
@@ -309,13 +288,11 @@ class AWSBatchScheduler(AwsScheduler):
             job = self._look(f"{app_id}/{k}")
         return TaskProcess(self._clients, task_of(self._clients, job, (app_id, role, k)), argv, tty)
 
-    # -- the end ---------------------------------------------------------------------------------
-
     def _end(self, app_id: str, job: _Object) -> None:  # noqa: ARG002  # the base's
         calls.terminate(self._client, str(job["jobId"]), f"{CANCELLED_BY_US}, for {self._who()}")
 
     def _forget(self, app_id: str, job: _Object) -> None:  # noqa: ARG002  # the base's
-        """Deregisters its definition, which no other job notices; Batch forgets the job by itself."""
+        """Deregisters its definition, which does not affect other jobs. Batch removes the job after about a week."""
         calls.deregister(self._client, str(job["jobDefinition"]))
 
     def foreign(self) -> ForeignJobs:
@@ -324,19 +301,17 @@ class AWSBatchScheduler(AwsScheduler):
 
         return ForeignBatchJobs.of(self)
 
-    # -- asking ----------------------------------------------------------------------------------
-
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
-        """Ids are looked up once: they do not change."""
+        """Looks up each job id only once, as it does not change."""
         unknown: dict[str, list[str]] = {}
-        places = {app_id: _place(app_id) for app_id in app_ids}
-        for whole, _ in places.values():
+        parts = {app_id: _split_task(app_id) for app_id in app_ids}
+        for whole, _ in parts.values():
             queue, _, name = whole.rpartition(":")
             if queue and whole not in self._ids:
                 unknown.setdefault(queue, []).append(name)
         for queue, names in unknown.items():
             self._learn_ids(queue, names)
-        wanted = {a: f"{self._ids[whole]}{task}" for a, (whole, task) in places.items() if whole in self._ids}
+        wanted = {a: f"{self._ids[whole]}{task}" for a, (whole, task) in parts.items() if whole in self._ids}
         found = calls.details(self._client, wanted.values()) if wanted else {}
         ours = {i: job for i, job in found.items() if calls.is_ours({**job, "jobId": i.partition(":")[0]})}
         here = {a: ours[i] for a, i in wanted.items() if i in ours}
@@ -358,10 +333,10 @@ class AWSBatchScheduler(AwsScheduler):
             self._arrays[app_id] = size
 
 
-def _place(app_id: str) -> tuple[str, str]:
-    """The app id of a sweep, and what the id of a child has behind that of its array; of other jobs that is empty.
+def _split_task(app_id: str) -> tuple[str, str]:
+    """The app id of a sweep, and the suffix of a task's job id, which is empty for other jobs.
 
-    >>> _place("queue:train-x1/17"), _place("queue:train-x1")
+    >>> _split_task("queue:train-x1/17"), _split_task("queue:train-x1")
     (('queue:train-x1', ':17'), ('queue:train-x1', ''))
     """
     name, _, task = app_id[app_id.rfind(":") :].partition("/")
@@ -375,17 +350,18 @@ def create_scheduler(
     docker_client: Any | None = None,
     **kwargs: object,
 ) -> AWSBatchScheduler:
-    """Make the scheduler ``aws_batch``; the table of schedulers calls this.
+    """Creates the scheduler ``aws_batch``.
 
     Args:
-        kwargs: ``aws_region``, ``aws_profile``, ``aws_endpoint_url``: instead of what boto3 finds; others are ignored.
+        kwargs: ``aws_region``, ``aws_profile`` and ``aws_endpoint_url``, which override boto3's configuration. Others
+            are ignored.
     """
     clients = Clients.of(kwargs, {"batch": client, "logs": log_client})
     return AWSBatchScheduler(session_name, client, log_client, docker_client, clients=clients)
 
 
 def to_datetime(ms_since_epoch: int) -> datetime:
-    """A time of AWS, in milliseconds since the epoch, as local time with its zone.
+    """Converts milliseconds since the epoch to a local time with its zone.
 
     >>> to_millis_since_epoch(to_datetime(1500))
     1500
@@ -396,5 +372,5 @@ def to_datetime(ms_since_epoch: int) -> datetime:
 
 
 def to_millis_since_epoch(ts: datetime) -> int:
-    """A time as AWS has it: milliseconds since the epoch. A time without zone is local."""
+    """Converts a time to milliseconds since the epoch. A time without zone is local."""
     return round(ts.timestamp() * 1000)

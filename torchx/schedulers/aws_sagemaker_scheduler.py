@@ -1,13 +1,12 @@
-"""``aws_sagemaker``: replicas as the hosts of a SageMaker training job, whatever program they run.
+"""``aws_sagemaker``: runs the replicas of a role as the hosts of a SageMaker training job.
 
-The entrypoint and arguments of the role are given to the image through ``ContainerEntrypoint`` and
-``ContainerArguments``: any component works, and SageMaker's own toolkit and SDK are not needed. With ``source_dir`` it
-is the toolkit in the image that fetches the code from S3 and runs the command there (script mode). An app id is the
-name of the job.
+The entrypoint and arguments of the role become ``ContainerEntrypoint`` and ``ContainerArguments``, so any component
+works, without SageMaker's toolkit and SDK. With ``source_dir``, the toolkit in the image fetches the code from S3 and
+runs the command (script mode). An app id is the job's name.
 
-A dry run prints the request, and asks AWS nothing. Region, profile and credentials are those that boto3 finds.
+A dry run prints the request without calling AWS. boto3 resolves region, profile and credentials.
 
-Limits: one role, no mounts, no retries of a program that failed; stdout and stderr are one log.
+Limits: one role, no mounts, no retries of a failed program; stdout and stderr are one log.
 """
 
 from __future__ import annotations
@@ -29,7 +28,6 @@ from torchx.schedulers.ids import random_id
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal, runopts
 from torchx.specs.timeouts import timeout_s
 from torchx.util.notices import logger
-from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
@@ -52,7 +50,7 @@ __all__ = [
 
 Opts = AWSSageMakerOpts
 _ONE_BY_ONE = 3
-"""Up to this many jobs are described one by one; more, by a search for all of ours."""
+"""Up to this number, jobs are described one by one; more, by a search for all torchx jobs."""
 
 CAPABILITIES = Capabilities(
     logs=True,
@@ -77,11 +75,11 @@ class AWSSageMakerScheduler(AwsScheduler):
     """Runs jobs as training jobs of SageMaker. An app id is the job's name.
 
     Args:
-        client: a boto3 client of SageMaker; by default one is made when it is first needed, as boto3 is configured.
+        client: a boto3 client of SageMaker; by default it is created on first use, from boto3's configuration.
         clients: all clients.
     """
 
-    service, shown = "sagemaker", "SageMaker"
+    service, display_name = "sagemaker", "SageMaker"
     capabilities = CAPABILITIES
     wait_hint = 10.0
 
@@ -101,23 +99,20 @@ class AWSSageMakerScheduler(AwsScheduler):
         return AWSSageMakerOpts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
-        """Accept roles without resources: the instance type says what they get."""
-
-    # -- submission ------------------------------------------------------------------------------
+        """Accepts roles without resources: the instance type determines them."""
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[AWSSageMakerJob]:
         opts = AWSSageMakerOpts.from_cfg(cfg)
         opts.max_run = timeout_s(app) or opts.max_run
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(opts.base_job_name or app.name, room=15)}-{random_id(14)}"
-        if app.metadata:
-            opts = replace(opts, max_retry_attempts=retries(app, opts, self.capabilities))
+        opts.max_retry_attempts = retries(app, opts, self.capabilities)
         job = render_job(app, name, opts, session=self.session_name, user=self._who())
         job.images_to_push = images
         return AppDryRunInfo(job, str)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AWSSageMakerJob]) -> str:
-        """Pushes images and code, and creates the job. Its name is unique: a repeated request creates no second job.
+        """Pushes images and code, and creates the job. Idempotent: its name is unique.
 
         Raises:
             BackendError: AWS refused, failed, or did not answer.
@@ -129,7 +124,7 @@ class AWSSageMakerScheduler(AwsScheduler):
             source.upload(self._clients.client("s3"), job.source, request, owner=owner, region=self._region)
         try:
             calls.create(self._client, request)
-        except LostAnswerError:  # it may run
+        except LostAnswerError:  # the job may run
             raise
         except TorchXError:
             source.remove(self._clients, request)
@@ -137,12 +132,10 @@ class AWSSageMakerScheduler(AwsScheduler):
         return job.job_name
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """The id: no other job has the name."""
+        """The app id, which is unique."""
         return str(dryrun_info.request.job_name)
 
-    # -- what became of it -----------------------------------------------------------------------
-
-    def _facts(self, app_id: str, job: _Object, *, closely: bool) -> JobFacts:  # noqa: ARG002  # the base's
+    def _facts(self, app_id: str, job: _Object, *, detailed: bool) -> JobFacts:  # noqa: ARG002  # the base's
         return answers.facts_of(job, region=self._region)
 
     def _listed(self, cfg: Mapping[str, CfgVal]) -> Iterator[tuple[str, _Object]]:
@@ -153,21 +146,19 @@ class AWSSageMakerScheduler(AwsScheduler):
         return logs.streams(self._clients.client("logs"), job, replicas)
 
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
-        """Jobs that the search does not know yet are described one by one."""
+        """Describes jobs one by one if they are few, or too new for the search."""
         found: dict[str, _Object] = {}
         if len(app_ids) > _ONE_BY_ONE:
             found = {str(job["TrainingJobName"]): job for job in calls.search(self._client)}
         jobs = {a: found.get(a) or calls.describe(self._client, a) for a in app_ids}
         return {a: job for a, job in jobs.items() if job}
 
-    # -- the end ---------------------------------------------------------------------------------
-
     def _end(self, app_id: str, job: _Object) -> None:
         if job["TrainingJobStatus"] != "Stopping":
             calls.stop(self._client, app_id)
 
     def _forget(self, app_id: str, job: _Object) -> None:
-        """Removes a job that has ended, and its code. One that runs has to be deleted again once it has ended."""
+        """Removes a job that has ended, and its code; logs a warning if the job is still being stopped."""
         if not is_terminal(self._state(app_id, job)):
             logger("torchx").warning("`%s` is being stopped: delete it again when it has ended", app_id)
             return
@@ -176,11 +167,11 @@ class AWSSageMakerScheduler(AwsScheduler):
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> AWSSageMakerScheduler:
-    """Make the scheduler ``aws_sagemaker``; the table of schedulers calls this.
+    """Creates the scheduler ``aws_sagemaker``.
 
     Args:
-        kwargs: ``client``, ``docker_client``; ``aws_region``, ``aws_profile``, ``aws_endpoint_url``: instead of what
-            boto3 finds; others are ignored.
+        kwargs: ``client``, ``docker_client``; ``aws_region``, ``aws_profile`` and ``aws_endpoint_url``, which override
+            boto3's configuration. Others are ignored.
     """
     clients = Clients.of(kwargs, {"sagemaker": kwargs.get("client")})
     return AWSSageMakerScheduler(session_name, docker_client=kwargs.get("docker_client"), clients=clients)

@@ -211,7 +211,7 @@ def test_secrets_by_their_arns():
 
 def test_secrets_need_who_reads_them():
     """Without an execution role the job would fail at its start."""
-    with pytest.raises(ConfigError, match="`execution_role_arn` is missing"):
+    with pytest.raises(ConfigError, match="`execution_role_arn` is not set"):
         request(role(env={"HF_TOKEN": Secret("aws-sm:arn:hf")}))
 
 
@@ -315,7 +315,7 @@ def test_a_job_after_another(batch):
 def test_a_job_after_one_that_batch_has_forgotten(batch):
     """It is refused, and nothing is submitted."""
     app = AppDef("later", [role("hi")], metadata={AFTER: "ok:aws_batch://s/q:gone-1"})
-    with pytest.raises(NotFoundError, match="Batch has no job `q:gone-1`, which comes before"):
+    with pytest.raises(NotFoundError, match="Batch has no job `q:gone-1`, on which this job depends"):
         batch.submit(app, {"queue": "q"})
     assert not batch.cloud.jobs
 

@@ -210,7 +210,7 @@ def test_numbers_of_hosts_need_a_folder(sagemaker):
     """The toolkit tells a script's arguments to no host in particular."""
     given = role("train.py", "--k", macros.replica_id, n=2)
     given.entrypoint = "python"
-    with pytest.raises(NotSupportedError, match="the number of a host"):
+    with pytest.raises(NotSupportedError, match="the host's number"):
         submit(sagemaker, given, source_dir="s3://b/c.tar.gz")
 
 

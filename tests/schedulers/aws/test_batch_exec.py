@@ -136,7 +136,7 @@ def test_who_reads_no_input_holds_back_who_writes(enter):
 def test_a_cluster_that_encrypts_sessions(far, enter):
     """That is not made; what is, is AWS's own command."""
     far.asks = ("KMSEncryption",)
-    with pytest.raises(NotSupportedError, match="ask for KMSEncryption") as refused:
+    with pytest.raises(NotSupportedError, match="require KMSEncryption") as refused:
         enter("true")
     assert "aws ecs execute-command --cluster AWSBatch-ce-1 --task 0123456789abcdef --interactive" in refused.value.hint
 
@@ -169,7 +169,7 @@ def test_an_image_that_lacks_something(missing, tmp_path, monkeypatch):
         return LocalTerminal(["env", f"PATH={tmp_path}", *words])
 
     poor = FarEnd(start)
-    with pytest.raises(BackendError, match=f"nothing could be started in task .*{missing}") as refused:
+    with pytest.raises(BackendError, match=f"the command could not be started in task .*{missing}") as refused:
         run(TaskProcess(Clients({"ecs": poor}), TASK, ["echo", "x"], None))
     assert "the image needs sh, stty, dd, base64, sed and tr" in refused.value.hint
     poor.close()

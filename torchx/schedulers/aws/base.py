@@ -1,6 +1,6 @@
-"""The base of the backends on AWS: clients, logins, the verbs, logs.
+"""Base class of the AWS backends: clients, ECR logins, verbs and logs.
 
-A backend says how a job is submitted, found and ended, and makes facts of answers; everything around that is here.
+A backend implements how jobs are submitted, found and cancelled, and converts answers of AWS into facts.
 """
 
 from __future__ import annotations
@@ -29,25 +29,24 @@ from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 from torchx.workspace.images import registry_auth
 
 _Object = dict[str, Any]
-_Jobs = list[ListAppResponse]
 _Ids = list[str]  # within the class, `list` is a method
-_Ours = list[tuple[str, _Object]]
+_Listed = list[ListAppResponse]
 _Replicas = list[tuple[str, int]]
-_Lines = Iterable[tuple[str, _Object]]
+_Jobs = Iterable[tuple[str, _Object]]
 
 
 class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
-    """Base of the backends that are services of AWS. What AWS answers about a job is called ``job`` throughout.
+    """Base of the backends that are AWS services. A ``job`` is the description of a job in an answer of AWS.
 
     Args:
-        clients: of the account and region; by default as boto3 is configured, made when they are first needed.
+        clients: boto3 clients; by default they are created on first use, from boto3's configuration.
     """
 
     service: str = ""
-    """As boto3 calls it."""
+    """Name of the service in boto3."""
 
-    shown: str = ""
-    """As people call it."""
+    display_name: str = ""
+    """Name of the service in messages."""
 
     def __init__(
         self, backend: str, session_name: str, docker_client: Any | None = None, *, clients: Clients | None = None
@@ -58,42 +57,41 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         registry_auth.PROVIDERS["ecr"] = self._logins.credentials
         self._sleep: Callable[[float], None] = time.sleep
 
-    # -- what a backend says ---------------------------------------------------------------------
+    # -- implemented by a backend ----------------------------------------------------------------
 
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
-        """By their ids, those jobs that there are and that are ours."""
+        """The torchx jobs with these ids, as far as they exist, by id."""
         raise NotImplementedError
 
-    def _listed(self, cfg: Mapping[str, CfgVal]) -> _Lines:
-        """Ids and what is known of our jobs."""
+    def _listed(self, cfg: Mapping[str, CfgVal]) -> _Jobs:
+        """All torchx jobs, with their ids."""
         raise NotImplementedError
 
-    def _of_user(self, lines: _Ours, user: str) -> _Ours:  # noqa: ARG002  # what overrides need
-        """Those of ``lines`` that this user has submitted; the default: :meth:`_listed` has seen to it."""
-        return lines
+    def _of_user(self, jobs: _Jobs, user: str) -> _Jobs:  # noqa: ARG002  # what overrides need
+        """The jobs that ``user`` has submitted. By default :meth:`_listed` filters by user."""
+        return jobs
 
-    def _facts(self, app_id: str, job: _Object, *, closely: bool) -> JobFacts:
-        """What AWS says of a job.
+    def _facts(self, app_id: str, job: _Object, *, detailed: bool) -> JobFacts:
+        """The facts of a job.
 
         Args:
-            job: an answer, or a line of a list.
-            closely: make more calls to say why it waits or failed; not for many jobs at a time.
+            detailed: make further calls to find out why it waits or has failed.
         """
         raise NotImplementedError
 
     def _streams(self, job: _Object, replicas: Sequence[tuple[str, int]]) -> Streams:
-        """Where the lines of these replicas are; those that the job does not have are left out."""
+        """Log streams of these replicas; those that the job does not have are left out."""
         raise NotImplementedError
 
     def _end(self, app_id: str, job: _Object) -> None:
-        """Ends a job that has not ended."""
+        """Cancels a job that has not ended."""
         raise NotImplementedError
 
     def _forget(self, app_id: str, job: _Object) -> None:
-        """Removes what there is of a job that was ended."""
+        """Removes a job that was cancelled or has ended."""
         raise NotImplementedError
 
-    # -- parts of a submission -------------------------------------------------------------------
+    # -- common to all backends ------------------------------------------------------------------
 
     @property
     def _client(self) -> Any:
@@ -108,10 +106,10 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return getpass.getuser()
 
     def _push(self, images: dict[str, tuple[str, str]], info: AppDryRunInfo[Any], *, create: bool = False) -> None:
-        """Pushes the images with workspaces, logged in to ECR, and records their digests.
+        """Logs in to ECR, pushes the images with workspaces, and records their digests.
 
         Args:
-            create: make repositories that are not there.
+            create: create missing repositories.
         """
         if not images:
             return
@@ -126,33 +124,30 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         roles = job._app.roles if job is not None and job._app is not None else []
         return [*checks(self._clients, cfg, roles), *(image_checks(job, set) if job is not None else ())]
 
-    # -- what became of it -----------------------------------------------------------------------
-
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         job = self._look(app_id)
-        return None if job is None else self._answer(app_id, job, closely=True)
+        return None if job is None else self._answer(app_id, job, detailed=True)
 
-    def _answer(self, app_id: str, job: _Object, *, closely: bool) -> DescribeAppResponse:
-        """The verdict; arguments as of :meth:`_facts`."""
-        look = (lambda replicas: self._left_behind(job, replicas)) if closely else None
-        return verdict.describe(self._facts(app_id, job, closely=closely), look)
+    def _answer(self, app_id: str, job: _Object, *, detailed: bool) -> DescribeAppResponse:
+        look = (lambda replicas: self._evidence(job, replicas)) if detailed else None
+        return verdict.describe(self._facts(app_id, job, detailed=detailed), look)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """A hundred jobs a call; causes as far as the service names them without being asked again."""
+        """Describes up to a hundred jobs per call. Causes are reported only if the description contains them."""
         wanted = list(app_ids)
         found = self._find(wanted)
-        return {a: self._answer(a, found[a], closely=False) if a in found else None for a in wanted}
+        return {a: self._answer(a, found[a], detailed=False) if a in found else None for a in wanted}
 
     def _state(self, app_id: str, job: _Object) -> AppState:
-        return verdict.state_of(self._facts(app_id, job, closely=False))
+        return verdict.state_of(self._facts(app_id, job, detailed=False))
 
-    def _left_behind(self, job: _Object, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:
-        """The ends of the replicas' logs; stdout and stderr are one."""
+    def _evidence(self, job: _Object, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:
+        """The last lines of the replicas' logs, in which stdout and stderr are mixed."""
         try:
             streams = self._streams(job, [(r.role, r.replica) for r in replicas])
             client = self._clients.client("logs")
         except TorchXError:
-            return [Evidence(said=r.reason) for r in replicas]  # they would only explain something else
+            return [Evidence(said=r.reason) for r in replicas]  # report the job without them
         found = []
         for r in replicas:
             group, names = streams.get((r.role, r.replica), ("", []))
@@ -162,28 +157,28 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def exists(self, app_id: str) -> bool:
         return self._look(app_id) is not None
 
-    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
-        """Jobs that torchx has submitted, newest first; of ``user`` and ``state`` if these are in ``cfg``."""
+    def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Listed:
+        """Jobs that torchx has submitted, newest first, filtered by ``user`` and ``state`` in ``cfg``."""
         given = dict(cfg or {})
         wanted = given.get("state") or ()
         states = {str(s).upper() for s in (wanted if isinstance(wanted, (list, tuple, set)) else [wanted])}
-        lines = [(a, job) for a, job in self._listed(given) if not states or self._state(a, job).name in states]
+        jobs: _Jobs = [(a, job) for a, job in self._listed(given) if not states or self._state(a, job).name in states]
         if given.get("user"):
-            lines = self._of_user(lines, str(given["user"]))
-        return [ListAppResponse(a, self._state(a, job), name=a.rpartition(":")[2]) for a, job in lines]
+            jobs = self._of_user(jobs, str(given["user"]))
+        return [ListAppResponse(a, self._state(a, job), name=a.rpartition(":")[2]) for a, job in jobs]
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._look(app_id)
         if job is None:
             return None
-        return [(r.role, r.replica) for r in self._facts(app_id, job, closely=False).replicas()]
+        return [(r.role, r.replica) for r in self._facts(app_id, job, detailed=False).replicas()]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        """What replicas wrote, all their attempts, out of CloudWatch."""
+        """The replicas' output in CloudWatch, of all attempts."""
         logs.refuse_streams(query)
         job = self._look(app_id)
         if job is None:
-            raise NotFoundError(f"{self.shown} has no job `{app_id}`", hint="`torchx list` shows the jobs")
+            raise NotFoundError(f"{self.display_name} has no job `{app_id}`", hint="`torchx list` shows the jobs")
 
         def read(job: _Object) -> tuple[bool, Streams]:
             return is_terminal(self._state(app_id, job)), self._streams(job, replicas)
@@ -194,8 +189,6 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def _look(self, app_id: str) -> _Object | None:
         return self._find([app_id]).get(app_id)
-
-    # -- the end ---------------------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
         job = self._look(app_id)
@@ -209,5 +202,5 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             self._forget(app_id, job)
 
     def close(self) -> None:
-        """Close the connections. Jobs go on."""
+        """Closes the connections. Jobs continue to run."""
         self._clients.close()

@@ -1,6 +1,6 @@
-"""Clients of AWS services, made when they are first needed; calls whose failures are errors of ours.
+"""Creates boto3 clients on first use, and calls them with errors translated to ours.
 
-Region, profile, credentials and endpoints are those that boto3 finds: environment, ``~/.aws``, the machine's role.
+boto3 resolves region, profile, credentials and endpoints from the environment, ``~/.aws`` and the machine's role:
 https://docs.aws.amazon.com/boto3/latest/guide/configuration.html
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchx.errors import MissingDependencyError, install_extra
-from torchx.schedulers.aws.errors import ThrottledError, translate
+from torchx.schedulers.aws.errors import ThrottledError, aws_errors
 from torchx.version import __version__
 
 _OPTIONS = ("region", "profile", "endpoint_url")
@@ -25,7 +25,7 @@ class Clients:
 
     Args:
         given: clients to use instead of new ones, by service.
-        region, profile, endpoint_url: instead of what boto3 finds.
+        region, profile, endpoint_url: override boto3's configuration.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class Clients:
 
     @staticmethod
     def of(options: Mapping[str, object], given: Mapping[str, Any | None]) -> Clients:
-        """With ``aws_region``, ``aws_profile`` and ``aws_endpoint_url`` out of the options of a scheduler."""
+        """Creates it from the scheduler options ``aws_region``, ``aws_profile`` and ``aws_endpoint_url``."""
         found = {name: str(options[f"aws_{name}"]) for name in _OPTIONS if options.get(f"aws_{name}")}
         return Clients(given, **found)
 
@@ -53,19 +53,18 @@ class Clients:
         """The client of a service.
 
         Args:
-            retries: whether it tries again by itself. Not for calls that must not be carried out twice.
-            region: another one than the session's.
+            retries: whether boto3 retries failed calls. Disable it for calls that must not be repeated.
+            region: overrides the session's region.
         """
         if service in self._given:
             return self._given[service]
         key = (service, retries, region)
-        with self._lock:  # a session of boto3 is not made for several threads
+        with self._lock:  # a boto3 session is not thread-safe
             if key not in self._made:
                 self._made[key] = self._make(service, retries=retries, region=region)
             return self._made[key]
 
     def _make(self, service: str, *, retries: bool, region: str | None) -> Any:
-        doing = f"AWS {service} cannot be reached"
         try:
             import boto3
             from botocore.config import Config
@@ -76,48 +75,38 @@ class Clients:
         policy: dict[str, object] = {"mode": "adaptive", "total_max_attempts": _ATTEMPTS}
         if not retries:
             policy = {"mode": "standard", "total_max_attempts": 1}
-        try:
+        with aws_errors(f"AWS {service} cannot be reached"):
             if self._session is None:
                 self._session = boto3.session.Session(**self._options)
             config = Config(retries=policy, user_agent_extra=f"torchx/{__version__}")
             return self._session.client(service, region_name=region, endpoint_url=self._endpoint_url, config=config)
-        except Exception as e:
-            error = translate(e, doing)
-            if error is None:
-                raise
-            raise error from None
 
     def close(self) -> None:
-        """Ends the connections of the clients that were made here."""
+        """Closes the clients that were created here."""
         for client in self._made.values():
             client.close()
         self._made.clear()
 
 
 def call(client: Any, operation: str, doing: str, **params: object) -> dict[str, Any]:
-    """One call.
+    """Calls a method of a boto3 client.
 
     Args:
-        operation: as the client's method is called.
-        doing: what could not be done, for the message of an error.
+        operation: name of the method.
+        doing: what failed, as the beginning of the error message.
 
     Raises:
         TorchXError: AWS refused, failed or did not answer.
     """
-    try:
+    with aws_errors(doing):
         answer: dict[str, Any] = getattr(client, operation)(**params)
-    except Exception as e:
-        error = translate(e, doing)
-        if error is None:
-            raise
-        raise error from None
     return answer
 
 
 def call_once(
     client: Any, operation: str, doing: str, *, sleep: Callable[[float], None] = time.sleep, **params: object
 ) -> dict[str, Any]:
-    """A call that must not be carried out twice: it is tried again only after AWS has refused it as one too many."""
+    """A call that must not be executed twice: it is retried only if AWS has throttled it."""
     for pause_s in _PAUSES_S:
         try:
             return call(client, operation, doing, **params)
@@ -127,11 +116,7 @@ def call_once(
 
 
 def pages(client: Any, operation: str, doing: str, key: str, **params: object) -> Iterator[dict[str, Any]]:
-    """Items of all pages of an answer; a page that names itself as the next one is the last.
-
-    Args:
-        key: where the items are in the answer.
-    """
+    """Items of all pages of an answer, where they have this key. A page whose token refers to itself is the last."""
     token = None
     token_name = "NextToken" if key[:1].isupper() else "nextToken"
     while True:

@@ -1,4 +1,4 @@
-"""What keeps jobs from running on AWS: who one is there, the queue and what is behind it, roles."""
+"""Checks of ``torchx doctor`` for AWS: identity, queue and its compute environments, IAM roles."""
 
 from __future__ import annotations
 
@@ -13,18 +13,14 @@ from torchx.schedulers.findings import Check, Finding, bad, doubt
 from torchx.specs.api import CfgVal, Role
 
 _ROLES = ("job_role_arn", "execution_role_arn", "role")
-_UNSEEN = "may not be looked at, which jobs do not need"
+_UNSEEN = "cannot be inspected: AWS denies it, though jobs may still work"
 
 
 def checks(clients: Clients, cfg: Mapping[str, CfgVal], roles: Sequence[Role]) -> list[Check]:
-    """The questions about an account, or about a job with these roles there.
-
-    Args:
-        cfg: the run options: a queue, names or ARNs of IAM roles.
-    """
+    """Checks of an account, of the queue and IAM roles in the run options ``cfg``, and of a job with these roles."""
     queue = str(cfg.get("queue") or "")
     return [
-        # no credentials, others than AWS knows, no region
+        # fails without valid credentials or a region
         Check("identity", lambda: _identity(clients), certain=(BackendError, ConfigError)),
         *([Check("queue", lambda: _queue(clients, queue, roles), certain=(NotFoundError,))] if queue else []),
         *(Check(option, partial(_role, clients, option, str(cfg[option]))) for option in _ROLES if cfg.get(option)),
@@ -32,7 +28,7 @@ def checks(clients: Clients, cfg: Mapping[str, CfgVal], roles: Sequence[Role]) -
 
 
 def _identity(clients: Clients) -> str:
-    return str(call(clients.client("sts"), "get_caller_identity", "who you are is not known").get("Arn"))
+    return str(call(clients.client("sts"), "get_caller_identity", "the AWS identity is not known").get("Arn"))
 
 
 def _queue(clients: Clients, name: str, roles: Sequence[Role]) -> str | Finding:

@@ -1,7 +1,7 @@
-"""Logins of Amazon ECR, the registry of an AWS account, for whoever pulls and pushes images there.
+"""Logs in to Amazon ECR, the image registry of an AWS account.
 
-A login is a token for 12 hours: https://docs.aws.amazon.com/AmazonECR/latest/APIReference/API_GetAuthorizationToken.html
-It is kept in memory and written nowhere.
+A login is a token that is valid for 12 hours; it is kept in memory only.
+https://docs.aws.amazon.com/AmazonECR/latest/APIReference/API_GetAuthorizationToken.html
 """
 
 from __future__ import annotations
@@ -30,22 +30,14 @@ def region_of(registry: str) -> str:
 
 
 class EcrLogins:
-    """Logins by registry, each asked for once.
-
-    Args:
-        clients: whose account is asked.
-    """
+    """Cached logins, by registry."""
 
     def __init__(self, clients: Clients) -> None:
         self._clients = clients
         self._known: dict[str, Credentials] = {}
 
     def credentials(self, registry: str) -> Credentials | None:
-        """Of an ECR registry; None for any other.
-
-        Raises:
-            TorchXError: AWS gives none.
-        """
+        """The login of an ECR registry; None for any other registry. Raises TorchXError if AWS refuses it."""
         region = region_of(registry)
         if not region:
             return None
@@ -58,12 +50,12 @@ class EcrLogins:
         return self._known[registry]
 
     def prepare(self, pushes: Iterable[tuple[str, str]], engine: Any | None, *, create: bool) -> None:
-        """Before images are pushed.
+        """Prepares repositories for a push.
 
         Args:
-            pushes: repository and tag of each.
-            engine: the Docker client that pushes; None when no engine does.
-            create: make repositories that are not there.
+            pushes: repository and tag of each image.
+            engine: the Docker client that pushes, which is logged in; None: no engine pushes.
+            create: create missing repositories.
         """
         for repository in dict.fromkeys(repository for repository, _ in pushes):
             registry, _, name = repository.partition("/")
@@ -74,7 +66,7 @@ class EcrLogins:
                 self._create(registry, name)
             if engine is not None:
                 with engine_errors(f"the Docker engine could not log in to `{registry}`"):
-                    # For this client alone: unlike `docker login`, it writes no file.
+                    # Affects this client only: unlike `docker login`, it writes no file.
                     engine.login(username=login.username, password=login.password, registry=registry, reauth=True)
 
     def _create(self, registry: str, name: str) -> None:

@@ -1,4 +1,4 @@
-"""Failures of AWS calls as errors of ours: one line, and what to do about it.
+"""Translates errors of AWS calls to ours, with one line of text and a hint.
 
 https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html
 """
@@ -6,11 +6,13 @@ https://docs.aws.amazon.com/batch/latest/APIReference/CommonErrors.html
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torchx.errors import BackendError, ConfigError, NotFoundError, TorchXError, TransientError
 
-# AWS's names of errors, of which services have their own variants.
+# AWS's error codes, of which services have their own variants.
 _THROTTLED = re.compile(
     r"(Request)?Throttl(ing|ed)(Exception)?|TooManyRequestsException|SlowDown|PriorRequestNotComplete"
     r"|(RequestLimit|BandwidthLimit)Exceeded"
@@ -23,21 +25,17 @@ _EXPIRED = re.compile(r"ExpiredToken(Exception)?|RequestExpired|TokenRefreshRequ
 _QUOTA = re.compile(r"(Resource)?LimitExceeded(Exception)?|ServiceQuotaExceededException|RepositoryAlreadyFull")
 DENIED = frozenset(["AccessDenied", "AccessDeniedException", "UnauthorizedOperation", "AuthorizationError"])
 _LOG_IN = "check with `aws sts get-caller-identity`; log in again (`aws sso login`), or correct AWS_PROFILE"
-# Names of botocore's exceptions, for those that there are in some versions only.
+# By name, as some of these botocore exceptions exist only in some versions.
 _NOT_LOGGED_IN = re.compile(
     r"(Unauthorized)?SSO(Token)?(Load)?Error|(Token|Credential)RetrievalError|LoginRefreshRequired|LoginTokenLoadError"
     r"|RefreshWithMFAUnsupportedError"
 )
-# The request cannot have arrived.
+# Errors after which the request cannot have been sent.
 _NEVER_SENT = frozenset(["EndpointConnectionError", "ConnectTimeoutError", "ProxyConnectionError", "SSLError"])
 
 
 class AwsError(BackendError):
-    """AWS refused.
-
-    Args:
-        code: its own name of the error.
-    """
+    """AWS refused a request, with this error code."""
 
     def __init__(self, message: str, *, code: str, hint: str = "") -> None:
         super().__init__(message, hint=hint)
@@ -45,18 +43,30 @@ class AwsError(BackendError):
 
 
 class ThrottledError(TransientError):
-    """Too many requests: this one was not carried out."""
+    """AWS throttled the request, and did not execute it."""
 
 
 class LostAnswerError(TransientError):
-    """No answer came: whether the request was carried out is not known."""
+    """There was no answer, so it is not known whether the request was executed."""
+
+
+@contextmanager
+def aws_errors(doing: str) -> Iterator[None]:
+    """Translates errors of botocore that are raised in its block; see :func:`translate`."""
+    try:
+        yield
+    except Exception as e:
+        error = translate(e, doing)
+        if error is None:
+            raise
+        raise error from None
 
 
 def translate(error: Exception, doing: str) -> TorchXError | None:
-    """The error as one of ours; None when it is not one of botocore's.
+    """Our error for one of botocore's; None for any other.
 
     Args:
-        doing: what could not be done: ``job `x` could not be submitted``.
+        doing: what failed, such as ``job `x` could not be submitted``.
     """
     import botocore.exceptions as known
 
@@ -84,14 +94,14 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
         return BackendError(f"{doing}: {_line(error)}")
     if _is_of_parser(error):
         return LostAnswerError(
-            f"{doing}: the answer is none of AWS: {type(error).__name__}: {_line(error)}",
+            f"{doing}: the answer is not valid: {type(error).__name__}: {_line(error)}",
             hint="is there a proxy in between, or another server at the endpoint?",
         )
     return None
 
 
 def _is_of_parser(error: BaseException) -> bool:
-    """Whether botocore was reading an answer: its parsers raise whatever Python raises on what is not one."""
+    """Whether the error was raised in botocore's parsers, which do not wrap errors about invalid answers."""
     trace = error.__traceback__
     while trace is not None:
         if trace.tb_frame.f_globals.get("__name__") == "botocore.parsers":
@@ -104,7 +114,7 @@ def _refused(error: Any, doing: str) -> TorchXError:
     answer = error.response.get("Error") or {}
     code, said = str(answer.get("Code") or ""), " ".join(str(answer.get("Message") or "").split())
     if said.startswith("<"):
-        said = ""  # a page for people, of something between AWS and us
+        said = ""  # an HTML page of a proxy
     status = int((error.response.get("ResponseMetadata") or {}).get("HTTPStatusCode") or 0)
     if _THROTTLED.fullmatch(code):
         return ThrottledError(f"{doing}: AWS is receiving too many requests ({code})", hint="try again in a minute")
@@ -129,7 +139,7 @@ def _refused(error: Any, doing: str) -> TorchXError:
 
 
 def _denied(error: Any, code: str, said: str, doing: str) -> AwsError:
-    """Names the action, and who may not do it; it need not be the one that was called (``iam:PassRole``)."""
+    """Reports the user and the denied action, which may differ from the called one: ``iam:PassRole``, for example."""
     action = re.search(r"not authorized to perform: ([\w-]+:\w+)", said)
     who = re.search(r"User: (\S+)", said)
     named = action[1] if action else str(getattr(error, "operation_name", ""))
@@ -138,7 +148,7 @@ def _denied(error: Any, code: str, said: str, doing: str) -> AwsError:
 
 
 def is_missing(error: TorchXError) -> bool:
-    """Whether AWS says that what was named is not there.
+    """Whether AWS reports that a named resource does not exist.
 
     >>> is_missing(AwsError("Job queue x does not exist", code="ClientException"))
     True

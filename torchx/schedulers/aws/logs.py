@@ -1,4 +1,4 @@
-"""Lines of CloudWatch log streams: page by page, followed, between two times.
+"""Reads and follows CloudWatch log streams.
 
 https://docs.aws.amazon.com/AmazonCloudWatchLogs/latest/APIReference/API_GetLogEvents.html
 """
@@ -17,31 +17,31 @@ from torchx.schedulers.kit.follow import Lines
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
 Streams = Mapping[tuple[str, int], tuple[str, list[str]]]
-"""Role and number of replicas -> log group, and names of its streams, oldest first."""
+"""(role, replica) -> log group, and names of the streams in it, oldest first."""
 
 _POLL_S = 2.0
 _TAIL_EVENTS = 200
-# After the end of a job its last lines take a moment to be seen.
+# CloudWatch shows the last lines some time after the end of a job.
 _LATE_POLLS = 3
 _DOING = "the log cannot be read"
 
 
 def refuse_streams(query: LogQuery) -> None:
-    """Raises NotSupportedError when stdout or stderr alone is asked for: CloudWatch has one stream of both."""
+    """Raises NotSupportedError for stdout or stderr alone: CloudWatch has one stream for both."""
     if query.stream not in (None, Stream.COMBINED):
         raise NotSupportedError(
-            f"CloudWatch keeps one log of stdout and stderr, and cannot show `{query.stream.value}` alone",
-            hint="leave out `--streams`",
+            f"CloudWatch has one log for stdout and stderr, and cannot show `{query.stream.value}` alone",
+            hint="omit `--streams`",
         )
 
 
 class SharedLook:
-    """Looks at a job on behalf of all replicas whose logs are being read, each in a thread of its own perhaps.
+    """Describes a job for all readers of its replicas' logs, which may run in several threads.
 
     Args:
-        job: as AWS has just described it.
-        again: describes it again; None: it is gone.
-        read: says of such a description whether the job has ended, and where the lines of its replicas are by now.
+        job: its current description.
+        again: describes the job again; returns None if it is gone.
+        read: returns whether a described job has ended, and its log streams.
     """
 
     def __init__(
@@ -58,11 +58,7 @@ class SharedLook:
         self._seen: tuple[bool, Streams] = (False, {})
 
     def after(self, count: int) -> tuple[int, bool, Streams]:
-        """A look later than number ``count``, which another replica may have taken already.
-
-        Returns:
-            Its number, whether the job had ended by then, and where the lines are.
-        """
+        """The first description after number ``count``: its number, whether the job has ended, and its log streams."""
         with self._lock:
             if self._count <= count:
                 job = self._again() if self._count else self._job
@@ -72,7 +68,7 @@ class SharedLook:
 
 
 class StreamReader:
-    """Reads one stream from its beginning; what was read is not read again."""
+    """Reads one log stream from its beginning; each event is read once."""
 
     def __init__(self, client: Any, group: str, stream: str, query: LogQuery) -> None:
         self._client = client
@@ -84,10 +80,7 @@ class StreamReader:
         self._token: str | None = None
 
     def news(self) -> Iterator[dict[str, Any]]:
-        """The events that have come since the last call.
-
-        At the end CloudWatch returns the token that it was given; pages before it may be empty.
-        """
+        """The events since the last call. At the end CloudWatch returns the same token; earlier pages may be empty."""
         while True:
             page = self._page()
             if page is None:
@@ -104,20 +97,12 @@ class StreamReader:
             return call(self._client, "get_log_events", _DOING, **self._params, **given)
         except AwsError as e:
             if is_missing(e):
-                return None  # nothing was written yet, or it has been removed
+                return None  # not written yet, or removed
             raise
 
 
 class ReplicaLog(Lines):
-    """Lines of a replica, through the streams of all its attempts.
-
-    Args:
-        job: shared with the other replicas that are read.
-        sleep: called with seconds between two looks.
-
-    Raises:
-        NotFoundError: the job has no such replica.
-    """
+    """The lines of a replica, of all attempts. Raises NotFoundError if the job has no such replica."""
 
     def __init__(
         self,
@@ -138,7 +123,7 @@ class ReplicaLog(Lines):
         readers: dict[str, StreamReader] = {}
         quiet = looks = 0
         while True:
-            looks, ended, streams = self._job.after(looks)  # before reading: what was written by then is still read
+            looks, ended, streams = self._job.after(looks)  # before reading, so as to read the last lines
             seen = False
             for name, reader in self._readers(readers, streams):
                 for event in reader.news():
@@ -165,7 +150,7 @@ class ReplicaLog(Lines):
 
 
 def tail(client: Any, group: str, stream: str) -> str:
-    """The end of a stream as text; empty when it cannot be read: it is wanted only to explain something else."""
+    """The last lines of a stream; empty if it cannot be read."""
     try:
         page = call(
             client,

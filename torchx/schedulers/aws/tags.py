@@ -1,4 +1,4 @@
-"""By what a job of ours is known on AWS: its tags, its variables, its page in the console; and its times.
+"""Tags and environment variables of torchx jobs on AWS, and their pages in the console.
 
 https://docs.aws.amazon.com/tag-editor/latest/userguide/tagging.html#tag-conventions
 """
@@ -23,9 +23,9 @@ ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 OURS = frozenset({ENV_IMAGE, ENV_ROLE_INDEX, ENV_ROLE_NAME, ENV_REPLICA_ID, ENV_RANK0_HOST})
 """Variables that torchx adds to those of a role."""
 REPLICA = "@TORCHX_REPLICA_ID@"
-"""Stands for the replica's number in a command that all replicas share."""
+"""Placeholder for the replica's number in a command that all replicas share."""
 DEFAULT_ROLE_NAME = "node"
-"""Of a job that says no name."""
+"""Role name of a job that does not record one."""
 
 _DOMAINS = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
 _MOST_TAG_CHARACTERS = 256
@@ -33,13 +33,13 @@ _NOT_IN_TAGS = r"[^\w\s+\-=.:/@]"
 
 
 def tags(app_name: str, user: str, session: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The tags of a job, the user's own among them."""
+    """The tags of a job: torchx's, and ``more`` of the user."""
     ours = {TAG_VERSION: __version__, TAG_APP_NAME: app_name, TAG_USER: user, TAG_SESSION: session}
     return {**(more or {}), **{name: tag_value(value) for name, value in ours.items() if value}}
 
 
 def tag_value(text: str) -> str:
-    """``text`` as the value of a tag.
+    """Replaces the characters of ``text`` that the value of a tag may not have.
 
     >>> tag_value("me; you")
     'me- you'
@@ -48,12 +48,12 @@ def tag_value(text: str) -> str:
 
 
 def console_url(arn: str, region: str, page: str) -> str | None:
-    """Where a person looks at a job; None when no region is known.
+    """URL of a job in the AWS console; None if no region is known.
 
     Args:
-        arn: the job's; it says partition and region.
-        region: else.
-        page: ``<service>/home``, and what follows the region.
+        arn: the job's ARN, with partition and region.
+        region: used if the ARN has none.
+        page: ``<service>/home``, and the fragment of the URL.
 
     >>> console_url("arn:aws:batch:eu-west-1:1:job/j1", "", "batch/home#jobs/detail/j1")
     'https://eu-west-1.console.aws.amazon.com/batch/home?region=eu-west-1#jobs/detail/j1'

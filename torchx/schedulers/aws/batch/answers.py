@@ -1,4 +1,4 @@
-"""The answers of DescribeJobs and ListJobs as facts.
+"""Converts the answers of DescribeJobs and ListJobs into facts.
 
 https://docs.aws.amazon.com/batch/latest/APIReference/API_JobDetail.html
 """
@@ -33,7 +33,7 @@ class Group:
     """The nodes of one role.
 
     Attributes:
-        container: as it was asked for; of a single-node job, as it is.
+        container: its container properties; of a single-node job, the container itself.
         first, last: indexes of its nodes.
     """
 
@@ -57,23 +57,23 @@ class Group:
 
 
 def facts_of(app_id: str, job: _Object, nodes: Mapping[int, _Object], *, region: str = "", waits: str = "") -> JobFacts:
-    """What Batch says of a job.
+    """The facts of a job.
 
     Args:
-        job: of DescribeJobs; a line of ListJobs gives the state alone.
-        nodes: what DescribeJobs says of each node of a multi-node job, by index; empty where nobody has asked.
-        region: where the job's ARN does not name it.
-        waits: why it does not start, where somebody has looked.
+        job: its description; from a summary of ListJobs, only the state is known.
+        nodes: descriptions of the nodes of a multi-node job, by index; empty if they were not requested.
+        region: used if the job's ARN does not contain it.
+        waits: why it does not start, if known.
     """
     state, found = state_of(job), groups(job)
     main = _main_node(job)
     each = nodes if job.get("nodeProperties") else {0: job}
-    # The job ends with its main node; if another one ends, Batch does nothing:
+    # The job ends with its main node. When another node ends, Batch does nothing:
     # https://docs.aws.amazon.com/batch/latest/userguide/job-lifecycle.html
     goes_on = state is AppState.RUNNING and not (main in each and is_terminal(state_of(each[main])))
     reason, kind = _why(job, state, waits)
     if state is AppState.FAILED and main in each and kind != "timeout":
-        reason, kind = "", ""  # it is the main node's, which has it below; a time limit is the whole job's
+        reason, kind = "", ""  # the main node reports it; only a time limit applies to the whole job
     attempts = [a for a in job.get("attempts") or () if a.get("stoppedAt")]
     return JobFacts(
         app_id=app_id,
@@ -94,14 +94,14 @@ def facts_of(app_id: str, job: _Object, nodes: Mapping[int, _Object], *, region:
         attempts=_attempts(job, found, state) if attempts else (),
         started=_seconds(job.get("startedAt")) or _seconds(job.get("createdAt")),
         ended=_seconds(job.get("stoppedAt")),
-        notes=[*_again(job, attempts, state), *(_lost_nodes(each, main) if goes_on else ())],
+        notes=[*_restart_note(job, attempts, state), *(_lost_nodes(each, main) if goes_on else ())],
         definition=[role_of(group, _own_retries(job)) for group in found],
         ui_url=console_url(str(job.get("jobArn") or ""), region, f"batch/home#jobs/detail/{job.get('jobId')}"),
     )
 
 
 def state_of(job: Mapping[str, Any]) -> AppState:
-    """The state of a job, a node, or a line of ListJobs. To Batch an array waits until all of its tasks have ended."""
+    """The state of a job, node or summary. Batch reports an array as PENDING until its tasks end, even if some run."""
     state = JOB_STATE.get(str(job.get("status")), AppState.UNKNOWN)
     if array_size(job) and state in (AppState.SUBMITTED, AppState.PENDING):
         counts = job["arrayProperties"].get("statusSummary") or {}
@@ -110,7 +110,7 @@ def state_of(job: Mapping[str, Any]) -> AppState:
 
 
 def array_size(job: Mapping[str, Any]) -> int:
-    """How many tasks an array job has; 0 of any other."""
+    """The number of tasks of an array job; 0 for any other job."""
     return int((job.get("arrayProperties") or {}).get("size") or 0)
 
 
@@ -124,7 +124,7 @@ def _main_node(job: _Object) -> int:
 
 
 def groups(job: _Object) -> list[Group]:
-    """The roles of a job, in their order.
+    """The roles of a job, in order.
 
     >>> [(g.name, g.first, g.last) for g in groups({"container": {"environment": []}})]
     [('node', 0, 0)]
@@ -143,7 +143,7 @@ def groups(job: _Object) -> list[Group]:
 
 
 def role_of(group: Group, retries: int) -> Role:
-    """The role as it was submitted, as far as the job shows it."""
+    """The role as it was submitted, as far as the description contains it."""
     container = group.container
     words, own = unwrap([str(word) for word in container.get("command") or ()])
     env = {name: value for name, value in group.env.items() if name not in OURS and not name.startswith("AWS_BATCH")}
@@ -169,37 +169,33 @@ def role_of(group: Group, retries: int) -> Role:
 
 
 def exit_code(job: _Object) -> int | None:
-    """Of a job or a node, its last attempt; None when it has none."""
+    """Exit code of the last attempt of a job or node; None if it has none."""
     codes = [container.get("exitCode") for container in _containers(job)]
     return next((code for code in reversed(codes) if code is not None), None)
 
 
 def log_streams(job: _Object) -> list[str]:
-    """Names of the log streams of a job or a node, one for each attempt, oldest first."""
+    """Names of the log streams of a job or node, one per attempt, oldest first."""
     names = [container.get("logStreamName") for container in _containers(job)]
     return list(dict.fromkeys(str(name) for name in names if name))
 
 
 def _containers(job: _Object) -> list[_Object]:
-    """Those of its attempts, oldest first, and its own."""
+    """The containers of its attempts, oldest first, and its own."""
     return [one.get("container") or {} for one in (*(job.get("attempts") or ()), job)]
 
 
 def _replica(group: Group, index: int, node: _Object | None, state: AppState) -> ReplicaFacts:
-    """One node: as it says itself, or as the job is where nobody has asked; how it ended is then not known.
-
-    Args:
-        state: the job's.
-    """
+    """The facts of one node; from the job's ``state`` if its description was not requested."""
     name, k = group.name, index - group.first
     if node is None:
         ended_badly = state in (AppState.FAILED, AppState.CANCELLED)
         return ReplicaFacts(role=name, replica=k, state=AppState.UNKNOWN if ended_badly else state)
     own = state_of(node)
     if is_terminal(state) and not is_terminal(own):
-        own = AppState.UNKNOWN  # Batch has ended it, and its record is late
+        own = AppState.UNKNOWN  # Batch has stopped it, and its description is not up to date yet
     failed = own is AppState.FAILED
-    reason, kind = why_ended(_said_of_container(node), node.get("statusReason")) if failed else ("", "")
+    reason, kind = why_ended(_container_reason(node), node.get("statusReason")) if failed else ("", "")
     code, signal = exit_code(node) if is_terminal(own) else None, ""
     if failed and code is not None:
         signal = signal_name(code) if code > 128 else ""
@@ -223,15 +219,15 @@ def _replica(group: Group, index: int, node: _Object | None, state: AppState) ->
 
 def _why(job: _Object, state: AppState, waits: str) -> tuple[str, str]:
     """Why a job is in its state, and the class of the cause if it failed."""
-    said = str(job.get("statusReason") or "")
+    reason = str(job.get("statusReason") or "")
     if state is AppState.FAILED:
-        return why_ended(said)
+        return why_ended(reason)
     if state is AppState.CANCELLED:
-        return said, ""
+        return reason, ""
     if state is AppState.UNKNOWN:
         return f"its status is `{job.get('status')}`", ""
     if state in (AppState.SUBMITTED, AppState.PENDING):
-        return why_waits(said) or waits or WAITS_IN.get(str(job.get("status")), ""), ""
+        return why_waits(reason) or waits or WAITS_IN.get(str(job.get("status")), ""), ""
     return "", ""
 
 
@@ -243,13 +239,13 @@ def _attempts(job: _Object, found: list[Group], state: AppState) -> list[Attempt
     return attempts_of(job, lambda item: _replica(group, main, item, AppState.FAILED), over=is_terminal(state))
 
 
-def _again(job: _Object, attempts: list[_Object], state: AppState) -> list[str]:
-    """That it was started before, and why that ended."""
+def _restart_note(job: _Object, attempts: list[_Object], state: AppState) -> list[str]:
+    """The number of the current attempt, and why the previous one ended."""
     if not attempts or is_terminal(state):
         return []
     most = int((job.get("retryStrategy") or {}).get("attempts") or 1)
     last = attempts[-1]
-    why, _ = why_ended(_said_of_container(last), last.get("statusReason"))
+    why, _ = why_ended(_container_reason(last), last.get("statusReason"))
     why = why or Failure(exit_code=(last.get("container") or {}).get("exitCode")).summary()
     return [f"attempt {len(attempts) + 1} of {most}{', the last one ended: ' + why if why else ''}"]
 
@@ -259,12 +255,12 @@ def _lost_nodes(each: Mapping[int, _Object], main: int) -> list[str]:
     return [f"{lost} of {len(each)} nodes failed; Batch runs the job until its main node {main} ends"] if lost else []
 
 
-def _said_of_container(job: _Object) -> str | None:
+def _container_reason(job: _Object) -> str | None:
     return (job.get("container") or {}).get("reason")
 
 
 def _own_retries(job: _Object) -> int:
-    """Batch's attempts may be for lost hosts alone; then the user asked for none."""
+    """``max_retries`` of a job: 0 if its further attempts are only for lost hosts."""
     strategy = job.get("retryStrategy") or {}
     rules = strategy.get("evaluateOnExit") or ()
     last = str(rules[-1].get("action", "")).upper() if rules else "RETRY"

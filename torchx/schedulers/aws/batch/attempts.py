@@ -1,4 +1,4 @@
-"""Retries by cause on Batch: a policy as the rules of a job's retry strategy, and the attempts that Batch remembers.
+"""Retries by cause on Batch: renders a policy as the job's retry strategy, and reads the attempts that Batch reports.
 
 https://docs.aws.amazon.com/batch/latest/APIReference/API_EvaluateOnExit.html
 """
@@ -17,8 +17,7 @@ _Object = dict[str, Any]
 _TAKEN = ("preempted", "node")
 SYSTEM = NativeSystem(name="aws_batch", groups=[_TAKEN, ("image",), ("oom",), ("error",)], most=9, free=False)
 
-# Class -> which attempts it is, by a field and the beginning of what Batch says. Batch takes five rules; the first that
-# matches decides.
+# Class of failure, and the field and pattern by which Batch matches it. Batch allows five rules; the first match wins.
 _RULES = (
     ("node", "onStatusReason", "Host EC2*"),
     ("preempted", "onStatusReason", "Your Spot Task was interrupted*"),
@@ -35,17 +34,16 @@ def render(retries: NativeRetries) -> _Object:
 
 
 def attempts_of(job: _Object, read: Callable[[_Object], ReplicaFacts], *, over: bool) -> list[Attempt]:
-    """The attempts that have failed, oldest first; none for a job without a policy.
+    """The failed attempts, oldest first; none for a job without a policy.
 
     Args:
-        read: facts of an attempt that has ended, which has the form of a node.
+        read: returns the facts of a finished attempt, which has the form of a node.
         over: the job has ended.
     """
     strategy = job.get("retryStrategy") or {}
     rules = [rule for rule in strategy.get("evaluateOnExit") or () if isinstance(rule, dict)]
-    if [next((rule[on] for on in ("onStatusReason", "onReason") if rule.get(on)), "") for rule in rules] != [
-        text for _, _, text in _RULES
-    ]:
+    patterns = [rule.get("onStatusReason") or rule.get("onReason") for rule in rules]
+    if patterns != [pattern for _, _, pattern in _RULES]:
         return []
     ended = [item for item in job.get("attempts") or () if item.get("stoppedAt")]
     found = []

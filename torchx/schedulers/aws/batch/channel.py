@@ -1,7 +1,7 @@
-"""The data channel of a session of ECS Exec: a websocket, over which numbered messages go both ways.
+"""The data channel of an ECS Exec session: a websocket that carries numbered messages in both directions.
 
-Each message of data has a number and is sent again until it is acknowledged; they are taken in the order of their
-numbers. There is no specification: fields, types and rules are those of AWS's client and agent,
+A data message is sent again until it is acknowledged, and received messages are processed in order of their numbers.
+There is no specification: the format follows AWS's client and agent,
 https://github.com/aws/session-manager-plugin and https://github.com/aws/amazon-ssm-agent.
 """
 
@@ -22,24 +22,24 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     _Message = tuple[str, int, int, bytes, uuid.UUID]
-    """What it is, its number, of data its type, the payload, and which it is."""
+    """Kind, sequence number, payload type (of data messages), payload, and id."""
 
 INPUT, OUTPUT = "input_stream_data", "output_stream_data"
 ACKNOWLEDGE, CLOSED = "acknowledge", "channel_closed"
 DATA, SIZE, HANDSHAKE, HANDSHAKE_ANSWER = 1, 3, 5, 6
-# Length up to the payload's, kind, version, milliseconds since the epoch, number, flags, id with its halves swapped,
-# SHA-256 of the payload, type, length of the payload.
+# Length of the header without its last field, kind, version, milliseconds since the epoch, number, flags, id with its
+# halves swapped, SHA-256 of the payload, type, length of the payload.
 _HEAD = struct.Struct(">I32sIQqQ16s32sII")
-_CLIENT = "1.2.0.0"  # the version of AWS's client whose rules these are
+_CLIENT = "1.2.0.0"  # the version of AWS's client that this code follows
 _PIECE = 1024
 _WINDOW = 64
-"""Messages on their way. The agent puts them into the terminal, which holds back who writes too fast."""
+"""Limit of unacknowledged messages: the agent writes them into the terminal, which may block."""
 _AGAIN_S, _AGAIN_MOST_S = 1.0, 30.0
 _START_S, _PING_S, _TICK_S = 60.0, 60.0, 0.25
 
 
 def pack(message: _Message) -> bytes:
-    """The bytes of a message.
+    """Serializes a message.
 
     >>> unpack(pack((INPUT, 7, DATA, b"ls", uuid.UUID(int=1))))[:4]
     ('input_stream_data', 7, 1, b'ls')
@@ -51,7 +51,7 @@ def pack(message: _Message) -> bytes:
 
 
 def unpack(data: bytes) -> _Message | None:
-    """The message; None of what is none, or was damaged on its way."""
+    """Parses a message; None if it is invalid or damaged."""
     if len(data) < _HEAD.size:
         return None
     length, kind, _, _, number, _, halves, digest, type_, size = _HEAD.unpack_from(data)
@@ -63,15 +63,15 @@ def unpack(data: bytes) -> _Message | None:
 
 
 class DataChannel:
-    """A session, open both ways. One thread may read while another one writes.
+    """An open session. One thread may read while another one writes.
 
     Args:
-        session: of the answer of ExecuteCommand.
-        by_hand: the command line by which AWS's own client does it.
+        session: ``session`` in the answer of ExecuteCommand.
+        by_hand: the equivalent command line of AWS's client, for hints.
 
     Attributes:
-        ended: whether the other side has ended it.
-        said: what the service says of the end; mostly nothing.
+        ended: whether the agent has closed the session.
+        said: the agent's closing message, mostly empty.
     """
 
     def __init__(self, session: Mapping[str, str], by_hand: str) -> None:
@@ -80,7 +80,7 @@ class DataChannel:
         self._by_hand = by_hand
         self._changed = threading.Condition()
         self._pieces: list[bytes] = []
-        self._unacknowledged: dict[int, tuple[bytes, float, float]] = {}  # number -> message, when again, pause then
+        self._unacknowledged: dict[int, tuple[bytes, float, float]] = {}  # number -> message, due time, pause
         self._early: dict[int, tuple[int, bytes]] = {}
         self._sent = self._taken = 0
         self._problem: TorchXError | None = None
@@ -105,12 +105,12 @@ class DataChannel:
         threading.Thread(target=self._receive, daemon=True).start()
 
     def write(self, data: bytes) -> None:
-        """Sends input; a BrokenPipeError when the session has ended."""
+        """Sends input. Raises BrokenPipeError if the session has ended."""
         for begin in range(0, len(data), _PIECE):
             self._send(DATA, data[begin : begin + _PIECE])
 
     def resize(self, columns: int, rows: int) -> None:
-        """Gives the terminal another size."""
+        """Changes the size of the terminal."""
         self._send(SIZE, json.dumps({"cols": columns, "rows": rows}).encode())
 
     def _send(self, type_: int, payload: bytes, *, wait: bool = True) -> None:
@@ -122,7 +122,7 @@ class DataChannel:
             message = pack((INPUT, self._sent, type_, payload, uuid.uuid4()))
             self._unacknowledged[self._sent] = (message, time.monotonic() + _AGAIN_S, _AGAIN_S)
             self._sent += 1
-        self._put(message)  # the order on the way is of no importance
+        self._put(message)  # outside the lock: the receiver restores the order
 
     def _put(self, message: bytes) -> None:
         import websocket
@@ -134,7 +134,7 @@ class DataChannel:
             raise BrokenPipeError("the session has ended") from e
 
     def _send_again(self) -> None:
-        """The oldest message that nobody has acknowledged: an agent that is held back takes its time."""
+        """Sends the oldest unacknowledged message again when it is due, with growing pauses."""
         now = time.monotonic()
         with self._changed:
             number = next(iter(self._unacknowledged), None)
@@ -145,11 +145,11 @@ class DataChannel:
         self._put(message)
 
     def settimeout(self, seconds: float) -> None:
-        """From now on, reading takes so long at most where no time is given."""
+        """Sets the default timeout of :meth:`read`."""
         self._patience_s = seconds
 
     def read(self, timeout_s: float | None = None) -> bytes:
-        """The next output; nothing at the end, or when none comes for so long."""
+        """The next output; empty at the end, or after the timeout."""
         with self._changed:
             self._changed.wait_for(
                 lambda: self._pieces or self._over, self._patience_s if timeout_s is None else timeout_s
@@ -160,7 +160,7 @@ class DataChannel:
             return found
 
     def _receive(self) -> None:
-        """Takes what comes, until the end; the agent waits for nobody who reads late."""
+        """Receives messages until the end, in a thread of its own: the agent does not wait for a slow reader."""
         import websocket
 
         pinged = time.monotonic()
@@ -170,17 +170,17 @@ class DataChannel:
                 if time.monotonic() > pinged + _PING_S:
                     pinged = time.monotonic()
                     self._socket.ping()
-                waits = getattr(self._socket.sock, "pending", int)()  # of TLS: what was read already
-                if not waits and not select.select([self._socket.sock], [], [], _TICK_S)[0]:
+                buffered = getattr(self._socket.sock, "pending", int)()  # by TLS
+                if not buffered and not select.select([self._socket.sock], [], [], _TICK_S)[0]:
                     continue
-                opcode, data = self._socket.recv_data(control_frame=True)  # a pong, too, must not keep us waiting
+                opcode, data = self._socket.recv_data(control_frame=True)  # return after a pong, too
                 if opcode == websocket.ABNF.OPCODE_CLOSE:
                     break
                 message = unpack(data)
                 if message is not None:
                     self._take(*message)
         except (OSError, ValueError, KeyError, TypeError, AttributeError, websocket.WebSocketException):
-            pass  # the link is cut, it was closed here, or this is none of AWS's
+            pass  # the connection was lost or closed, or the message is invalid
         finally:
             self._end()
 
@@ -213,12 +213,12 @@ class DataChannel:
                         self._changed.notify_all()
 
     def _answer(self, asked: Mapping[str, Any]) -> None:
-        """To what the agent asks of its client: what kind of session this is; that it be encrypted is refused."""
+        """Answers the agent's handshake: accepts the session type, and refuses other actions, such as encryption."""
         actions = [str(action.get("ActionType")) for action in asked.get("RequestedClientActions") or ()]
         others = [action for action in actions if action != "SessionType"]
         if others:
             self._problem = NotSupportedError(
-                f"sessions of ECS Exec in this cluster ask for {', '.join(others)}, which torchx cannot do",
+                f"sessions of ECS Exec in this cluster require {', '.join(others)}, which torchx does not support",
                 hint=f"by hand: {self._by_hand}",
             )
             self._end()
@@ -233,6 +233,6 @@ class DataChannel:
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Lets go of the connection; what runs there goes on."""
+        """Closes the connection. The command in the container continues."""
         self._end()
         self._socket.shutdown()

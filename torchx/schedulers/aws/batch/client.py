@@ -1,4 +1,4 @@
-"""What is done with Batch as several calls that belong together: a job is submitted once, found by its name, ended."""
+"""Calls of Batch: submits a job exactly once, finds, lists, describes and terminates jobs."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from torchx.util.notices import logger
 _Object = dict[str, Any]
 
 PREFIX = "torchx-"
-"""Begins the name of each job definition of ours: by it jobs of ours are found."""
-_PER_CALL = 100  # of DescribeJobs and, with a filter, ListJobs
+"""Prefix of torchx's job definitions, by which its jobs are found."""
+_PER_CALL = 100  # the limit of DescribeJobs and, with a filter, of ListJobs
 _CHILDREN_PER_CALL = 1000
-# ListJobs may know a job a moment later than SubmitJob.
+# ListJobs may show a job some time after SubmitJob.
 _LOOKS_S = (0.0, 1.0, 2.0, 4.0)
 
 
 def need_definition(client: Any, definition: _Object) -> tuple[str, bool]:
-    """ARN of a job definition that is as this one, whose name has a hash of it; and whether it was made just now."""
+    """Registers a job definition unless it exists (its name has a hash). Returns its ARN, and whether it is new."""
     name = definition["jobDefinitionName"]
     doing = f"job definition `{name}` could not be registered"
     there = call(client, "describe_job_definitions", doing, jobDefinitionName=name, status="ACTIVE")
@@ -35,16 +35,17 @@ def need_definition(client: Any, definition: _Object) -> tuple[str, bool]:
 def submit(
     client: Any, once: Any, definition: _Object, request: _Object, *, sleep: Callable[[float], None] = time.sleep
 ) -> str:
-    """Registers the definition, unless it is there, and submits the job; returns its id.
+    """Registers the job definition unless it exists, and submits the job; returns its id.
 
-    SubmitJob takes no token by which Batch would know a request again. So it is asked once, and where the answer is
-    lost the job is looked for by its name, which no other has.
+    SubmitJob has no idempotency token. So it is called once, and if its answer is lost, the job is looked up by its
+    unique name.
 
     Args:
-        once: a client that tries nothing again by itself.
+        once: a client without automatic retries.
 
     Raises:
-        TorchXError: nothing was submitted; or, a LostAnswerError, it is not known whether it was.
+        LostAnswerError: it is not known whether the job was submitted.
+        TorchXError: it was not submitted.
     """
     arn, made = need_definition(client, definition)
     doing = f"job `{request['jobName']}` could not be submitted"
@@ -54,7 +55,7 @@ def submit(
         except AwsError as e:
             if made or not is_missing(e) or "definition" not in str(e).lower():
                 raise
-        # Somebody has deregistered it since we looked.
+        # It was deregistered meanwhile.
         arn = call(client, "register_job_definition", doing, **definition)["jobDefinitionArn"]
         made = True
         return _submit_once(client, once, {**request, "jobDefinition": arn}, doing, sleep)
@@ -83,7 +84,7 @@ def _submit_once(client: Any, once: Any, request: _Object, doing: str, sleep: Ca
 
 
 def deregister(client: Any, arn: str) -> None:
-    """Takes a job definition away; jobs that were submitted with it go on. Quiet when that fails: it costs nothing."""
+    """Deregisters a job definition; its jobs continue. Only logs a failure: a leftover definition costs nothing."""
     try:
         call(client, "deregister_job_definition", f"`{arn}` could not be deregistered", jobDefinition=arn)
     except TorchXError as e:
@@ -91,21 +92,21 @@ def deregister(client: Any, arn: str) -> None:
 
 
 def find_id(client: Any, queue: str, name: str) -> str | None:
-    """Id of the job of that name; None when there is none, or no such queue."""
+    """Id of the job with this name; None if the job or the queue does not exist."""
     wanted = [{"name": "JOB_NAME", "values": [name]}]
     found = summaries(client, queue, wanted)
     return next((str(job["jobId"]) for job in found if job["jobName"] == name and ":" not in str(job["jobId"])), None)
 
 
 def ours(client: Any, queue: str) -> Iterator[_Object]:
-    """Lines of ListJobs for the jobs that torchx has submitted to a queue, newest first."""
+    """Summaries of the jobs that torchx has submitted to a queue, newest first."""
     for job in summaries(client, queue, [{"name": "JOB_DEFINITION", "values": [f"{PREFIX}*"]}]):
         if is_ours(job):
             yield job
 
 
 def summaries(client: Any, queue: str, filters: list[_Object]) -> Iterator[_Object]:
-    """Lines of ListJobs, of all pages."""
+    """Summaries of ListJobs, of all pages; none if the queue does not exist."""
     doing = f"jobs of queue `{queue}` cannot be listed"
     try:
         yield from pages(
@@ -117,20 +118,20 @@ def summaries(client: Any, queue: str, filters: list[_Object]) -> Iterator[_Obje
 
 
 def children(client: Any, array_id: str, status: str) -> Iterator[_Object]:
-    """Lines of ListJobs for the children of an array job that are in this status."""
+    """Summaries of the children of an array job with this status."""
     doing = f"tasks of `{array_id}` cannot be listed"
     wanted = {"arrayJobId": array_id, "jobStatus": status, "maxResults": _CHILDREN_PER_CALL}
     yield from pages(client, "list_jobs", doing, "jobSummaryList", **wanted)
 
 
 def is_ours(job: _Object) -> bool:
-    """Whether a job, or a line of ListJobs, was submitted by torchx: not a node, nor the child of an array."""
+    """Whether a job was submitted by torchx, and is neither a node nor the child of an array."""
     definition = str(job.get("jobDefinition") or "").rpartition("/")[2]
     return definition.startswith(PREFIX) and not {"#", ":"} & set(str(job.get("jobId")))
 
 
 def details(client: Any, ids: Iterable[str]) -> dict[str, _Object]:
-    """Descriptions by id, a hundred a call; jobs that Batch does not know are left out."""
+    """Descriptions by id, a hundred per call. Jobs that do not exist are left out."""
     wanted = list(ids)
     found: dict[str, _Object] = {}
     for i in range(0, len(wanted), _PER_CALL):
@@ -140,7 +141,7 @@ def details(client: Any, ids: Iterable[str]) -> dict[str, _Object]:
 
 
 def nodes(client: Any, job: _Object) -> dict[int, _Object]:
-    """Descriptions of the nodes of a multi-node job, by index; empty for any other."""
+    """Descriptions of the nodes of a multi-node job, by index; empty for any other job."""
     if not job.get("nodeProperties"):
         return {}
     count = int(job["nodeProperties"]["numNodes"])
@@ -149,7 +150,7 @@ def nodes(client: Any, job: _Object) -> dict[int, _Object]:
 
 
 def terminate(client: Any, job_id: str, reason: str) -> None:
-    """Ends a job, whether it runs or waits."""
+    """Terminates a job, whether it runs or waits; does nothing if it does not exist."""
     try:
         call(client, "terminate_job", f"job `{job_id}` could not be cancelled", jobId=job_id, reason=reason)
     except AwsError as e:

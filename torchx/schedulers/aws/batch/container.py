@@ -1,4 +1,4 @@
-"""Parts of a Batch job definition: what a container needs and what it sees.
+"""Renders parts of a Batch job definition: resources, limits, mounts, retries, variables.
 
 https://docs.aws.amazon.com/batch/latest/userguide/job_definition_parameters.html
 """
@@ -22,7 +22,7 @@ _UNLIMITED = -1
 
 
 class ResourceType(Enum):
-    """What a resource requirement may be about."""
+    """Type of a resource requirement."""
 
     VCPU = 1
     GPU = 2
@@ -30,10 +30,7 @@ class ResourceType(Enum):
 
     @staticmethod
     def from_str(resource_type: str) -> ResourceType:
-        """The member of that name.
-
-        Raises:
-            SpecError: there is none.
+        """The member of this name, in any case. Raises SpecError if there is none.
 
         >>> ResourceType.from_str("GPU").value
         2
@@ -44,15 +41,15 @@ class ResourceType(Enum):
             raise SpecError(f"`{resource_type}` is not a resource type of Batch", hint="VCPU, GPU or MEMORY") from None
 
 
-UNSAID = Resource(cpu=1, memMB=1024)
-"""What a role gets that was given no resource: Batch has no defaults, and its memory is a limit."""
+DEFAULT_RESOURCE = Resource(cpu=1, memMB=1024)
+"""For roles without resources: Batch has no defaults."""
 
 
 def resource_requirements_from_resource(resource: Resource) -> list[dict[str, str]]:
-    """What a container needs, in the words of Batch. Of CPUs it is a whole number, at least one.
+    """Renders a resource. CPUs are rounded up to a whole number, at least one.
 
     Raises:
-        SpecError: the resource says no memory, which Batch has to know.
+        SpecError: the resource has no memory, which Batch requires.
 
     >>> resource_requirements_from_resource(Resource(cpu=4, gpu=1, memMB=2048))
     [{'type': 'VCPU', 'value': '4'}, {'type': 'MEMORY', 'value': '2048'}, {'type': 'GPU', 'value': '1'}]
@@ -69,7 +66,7 @@ def resource_requirements_from_resource(resource: Resource) -> list[dict[str, st
 
 
 def resource_from_resource_requirements(resource_requirements: list[dict[str, str]]) -> Resource:
-    """The inverse; what is not said is -1, and no GPU.
+    """The inverse of :func:`resource_requirements_from_resource`; missing CPUs and memory become -1.
 
     >>> resource_from_resource_requirements([{"type": "VCPU", "value": "2"}, {"type": "MEMORY", "value": "64"}])
     Resource(cpu=2, gpu=0, memMB=64)
@@ -84,7 +81,7 @@ def resource_from_resource_requirements(resource_requirements: list[dict[str, st
 
 
 def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
-    """``NAME:SOFT:HARD`` of each limit; commas or ``=`` may stand for the colons, one number is both, -1 is unlimited.
+    """Parses ulimits ``NAME:SOFT:HARD``, or ``NAME:BOTH``; ``=`` or commas may replace the colons. -1 is unlimited.
 
     Raises:
         ConfigError: one is malformed.
@@ -105,13 +102,10 @@ def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
 
 
 def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Object]]:
-    """Volumes, mount points and devices of a role.
-
-    A volume is of EFS: ``fs-0123456789``, ``fs-0123456789:/folder`` of it, or ``fs-0123456789:fsap-0123456789``, an
-    access point. https://docs.aws.amazon.com/batch/latest/userguide/efs-volumes.html
+    """Renders the volumes, mount points and devices of a role.
 
     Raises:
-        SpecError: a mount that Batch cannot have.
+        SpecError: Batch does not support one of them.
     """
     volumes: list[_Object] = []
     points: list[_Object] = []
@@ -132,10 +126,12 @@ def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Objec
 
 
 def efs_volume(source: str) -> _Object:
-    """The file system that a volume mount names.
+    """Renders an EFS volume: ``fs-ID``, ``fs-ID:/folder``, or ``fs-ID:fsap-ID`` with an access point.
+
+    https://docs.aws.amazon.com/batch/latest/userguide/efs-volumes.html
 
     Raises:
-        SpecError: it names none.
+        SpecError: ``source`` has none of these forms.
 
     >>> efs_volume("fs-0a1b2c3d:/data")
     {'fileSystemId': 'fs-0a1b2c3d', 'transitEncryption': 'ENABLED', 'rootDirectory': '/data'}
@@ -155,14 +151,13 @@ def efs_volume(source: str) -> _Object:
 
 
 def render_retries(max_retries: int, host_retries: int) -> _Object:
-    """The retry strategy: when a host is lost, and when the job fails.
+    """Renders the retry strategy. Batch counts all attempts together.
 
-    Batch counts all attempts together. With ``max_retries`` each failure counts; without, only the loss of a host (a
-    spot instance that is reclaimed) starts the job again, and whatever else ends it is its end.
-    https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
+    With ``max_retries`` every failure is retried, except that an image cannot be pulled. Without it, only the loss of a
+    host (such as a spot reclaim) is retried. https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
 
     Raises:
-        SpecError: more attempts than Batch makes.
+        SpecError: Batch does not support that many attempts.
     """
     most = _MAX_SPOT_AND_HOST_ATTEMPTS - 1
     for what, count in (("max_retries", max_retries), ("host_retries", host_retries)):
@@ -179,10 +174,10 @@ def render_retries(max_retries: int, host_retries: int) -> _Object:
 
 
 def variables(env: Mapping[str, str]) -> list[dict[str, str]]:
-    """Environment in the words of Batch, sorted, so that equal ones are equal.
+    """Renders an environment, sorted so that equal ones are rendered equally.
 
     Raises:
-        SpecError: a name that Batch keeps for itself.
+        SpecError: a name is reserved by Batch.
     """
     for name in env:
         if name.startswith("AWS_BATCH"):
@@ -191,11 +186,7 @@ def variables(env: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def one_instance_type(types: Iterable[str | None]) -> str | None:
-    """The instance type that all roles agree on; None when nobody names one.
-
-    Raises:
-        SpecError: they name different ones.
-    """
+    """The instance type of all roles; None if there is none. Raises SpecError if they differ."""
     named = sorted({t for t in types if t})
     if len(named) > 1:
         raise SpecError(

@@ -1,4 +1,4 @@
-"""A job on AWS Batch as arguments for the command ``aws``."""
+"""Exports a job on AWS Batch as arguments of the ``aws`` command."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ DEFINITION, JOB = "job-definition.json", "job.request.json"
 
 
 def export(job: BatchJob, bases: Mapping[str, str]) -> Export:
-    """Both requests of a job.
+    """Exports both requests of a job.
 
     Args:
-        bases: image to the one below its code, see :func:`torchx.schedulers.kit.export.bases_of`.
+        bases: see :func:`torchx.schedulers.kit.export.bases_of`.
     """
     built = {name: bases[name] for name in map(":".join, job.images_to_push.values()) if name in bases}
     lines, more = build_lines(built, push=True)
@@ -41,5 +41,5 @@ def export(job: BatchJob, bases: Mapping[str, str]) -> Export:
             ]
         ),
         needs="`aws`, and its credentials" + (", `docker`, logged in to the registry of the image" if built else ""),
-        logs="CloudWatch, group `/aws/batch/job` unless the definition says otherwise",
+        logs="CloudWatch, group `/aws/batch/job` unless the definition sets another",
     )

@@ -1,4 +1,4 @@
-"""A Batch job definition as Fargate takes it: other sizes, and no hardware to touch.
+"""Converts a Batch job definition for Fargate, which has fixed sizes and no access to hardware.
 
 https://docs.aws.amazon.com/batch/latest/userguide/fargate.html
 """
@@ -11,7 +11,7 @@ from torchx.errors import ConfigError, NotSupportedError
 
 _Object = dict[str, Any]
 
-# vCPUs -> least and most memory, and its steps, MiB:
+# vCPUs -> least memory, most memory, and step, in MiB:
 # https://docs.aws.amazon.com/batch/latest/APIReference/API_ResourceRequirement.html
 SIZES = {
     1: (2048, 8192, 1024),
@@ -23,7 +23,7 @@ SIZES = {
 
 
 def size_for(vcpus: float, memory_mib: int) -> tuple[int, int]:
-    """The smallest size of Fargate that has this much of both.
+    """The smallest Fargate size with at least these vCPUs and this memory.
 
     Raises:
         NotSupportedError: there is none.
@@ -37,16 +37,16 @@ def size_for(vcpus: float, memory_mib: int) -> tuple[int, int]:
             return cpus, least + steps * step
     raise NotSupportedError(
         f"Fargate has no size with {vcpus:g} vCPUs and {memory_mib} MiB",
-        hint="its largest has 16 vCPUs and 122880 MiB; use a queue of EC2 instances",
+        hint="the largest has 16 vCPUs and 122880 MiB; use a queue of EC2 instances",
     )
 
 
 def to_fargate(definition: _Object, *, assign_public_ip: bool) -> _Object:
-    """The definition for a queue of Fargate; the given one is not changed.
+    """A copy of the definition for Fargate.
 
     Raises:
-        NotSupportedError: the job needs what Fargate does not have.
-        ConfigError: it lacks the execution role, which Fargate needs.
+        NotSupportedError: the job needs something that Fargate does not support.
+        ConfigError: the execution role is missing, which Fargate requires.
     """
     if definition["type"] != "container":
         raise NotSupportedError(

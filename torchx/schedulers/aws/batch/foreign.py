@@ -1,4 +1,4 @@
-"""Jobs of AWS Batch that torchx did not submit, by the ids that AWS gives them."""
+"""Jobs of AWS Batch that torchx did not submit, by their AWS ids."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}(?::\d+|#\d+)?")
 
 
 class ForeignBatchJobs(ForeignJobs):
-    """What :class:`torchx.schedulers.aws_batch_scheduler.AWSBatchScheduler` answers of jobs of others."""
+    """A view of :class:`torchx.schedulers.aws_batch_scheduler.AWSBatchScheduler` for jobs of others."""
 
-    _client: Any  # what the scheduler has
+    _client: Any  # the scheduler's
 
     def find(self, reference: str) -> Named | None:
         job = self._find([reference]).get(reference) if _ID.fullmatch(reference) else None
@@ -38,4 +38,4 @@ class ForeignBatchJobs(ForeignJobs):
         return calls.details(self._client, app_ids)
 
     def _forget(self, app_id: str, job: _Object) -> None:
-        """Its definition is not ours, and Batch forgets the job by itself."""
+        """Does nothing: the job definition is not ours, and Batch removes the job's record after about a week."""

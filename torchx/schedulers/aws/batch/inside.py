@@ -1,4 +1,4 @@
-"""A process inside the container of a Batch job, by ECS Exec: which task that is, and whether it lets anybody in.
+"""Runs a process inside the container of a Batch job, through ECS Exec.
 
 https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-exec.html
 """
@@ -9,33 +9,27 @@ import binascii
 import re
 import signal
 import time
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 from torchx.errors import BackendError, MissingDependencyError, NotSupportedError, install_extra
 from torchx.schedulers.aws.batch import answers
 from torchx.schedulers.aws.batch import client as calls
 from torchx.schedulers.aws.batch.channel import DataChannel
-from torchx.schedulers.aws.client import call_once
+from torchx.schedulers.aws.client import Clients, call_once
 from torchx.schedulers.aws.errors import AwsError
-from torchx.schedulers.inside import STDERR, STDOUT, described, not_running
+from torchx.schedulers.inside import STDERR, STDOUT, Tty, described, not_running
 from torchx.schedulers.inside.marks import MarkedProcess, kill_words
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.specs.api import AppState
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.aws.client import Clients
-    from torchx.schedulers.inside import Tty
-
-    _Object = dict[str, Any]
-
-    _Task = tuple[str, str]  # its cluster, and its name there
+_Object = dict[str, Any]
+_Task = tuple[str, str]  # ECS cluster, id of the task
 
 _BOOT = (
     """sh -c 'stty raw -echo && echo %s@ && read -r n && eval "$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null)"'"""
 )
-"""What is sent as the command, for that is a line of a length that nobody documents: it reads the script."""
+"""The command given to ECS Exec, whose length has an undocumented limit: it reads the script from the terminal."""
 _FRAMES = """\
 exec 3<&0 </dev/null
 frames() {
@@ -46,27 +40,27 @@ frames() {
 trap : INT TERM HUP QUIT USR1 USR2
 { frames & exec 3<&-; } | { exec 3<&-; exec "$@"; }
 """
-"""A stdin whose end the connection cannot announce: each piece after its length and a line end, and 0 at the end."""
+"""Decodes stdin, whose end the connection cannot signal: each piece follows its length and a line end; 0 is the end."""
 _FRAME = 1 << 16
 _START_S, _END_S = 60.0, 10.0
 _NOT_OPEN = frozenset(["TargetNotConnectedException", "InvalidParameterException"])
 
 
 def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]) -> _Task:
-    """The task of a replica, which runs and was submitted with ECS Exec.
+    """The ECS task of a running replica.
 
     Args:
-        job: what DescribeJobs says of it, of a sweep its task; None: there is none.
+        job: description of its job, or of its task in a sweep; None: it does not exist.
         replica: app id, role and number.
 
     Raises:
-        NotFoundError: there is no such replica, or it does not run.
-        NotSupportedError: it lets nobody in.
+        NotFoundError: the replica does not exist, or does not run.
+        NotSupportedError: it was submitted without ECS Exec.
     """
     app_id, role, k = replica
     if job is None:
         raise described(None, app_id, role, k)
-    index = k if (job.get("arrayProperties") or {}).get("index") is None else 0  # of an array, k is the task's number
+    index = k if (job.get("arrayProperties") or {}).get("index") is None else 0  # in an array, k is the task's number
     group = next((g for g in answers.groups(job) if g.name == role and g.first + index <= g.last), None)
     node = job
     if group is not None and job.get("nodeProperties"):
@@ -78,8 +72,8 @@ def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]
         raise not_running(app_id, role, k, str(state if group else AppState.UNKNOWN))
     if not group.container.get("enableExecuteCommand"):
         raise NotSupportedError(
-            f"replica {role}/{k} of `{app_id}` lets nobody in: its job was submitted without ECS Exec",
-            hint="submit it with `-cfg execute_command=true,job_role_arn=ARN`, of a role that may `ssmmessages:*`",
+            f"replica {role}/{k} of `{app_id}` cannot be entered: its job was submitted without ECS Exec",
+            hint="submit it with `-cfg execute_command=true,job_role_arn=ARN`; the role needs `ssmmessages:*`",
         )
     arn = str((node.get("container") or {}).get("taskArn") or "")
     # https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-account-settings.html#ecs-resource-ids
@@ -90,7 +84,7 @@ def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]
 
 
 class TaskProcess(MarkedProcess):
-    """A command in a task. ECS Exec gives it a terminal and no exit code: ``inside.sh`` makes three streams of that."""
+    """A command in a task. ECS Exec has only a terminal: ``inside.sh`` adds separate streams and an exit code."""
 
     def __init__(self, clients: Clients, task: _Task, argv: Sequence[str], tty: Tty | None) -> None:
         super().__init__(tty)
@@ -111,7 +105,7 @@ class TaskProcess(MarkedProcess):
             raise
 
     def _open(self, command: str) -> DataChannel:
-        """A session of a command of its own."""
+        """Opens a session that runs a command."""
         by_hand = f"`aws ecs execute-command --cluster {self._cluster} --task {self._task}"
         by_hand += " --interactive --command sh`"
         try:
@@ -128,17 +122,17 @@ class TaskProcess(MarkedProcess):
         except AwsError as e:
             if e.code not in _NOT_OPEN:
                 raise
-            hint = "the agent there connects some seconds after the start, if the role of the job may `ssmmessages:*`"
+            hint = "the agent connects some seconds after the start, if the role of the job may use `ssmmessages:*`"
             raise AwsError(str(e), code=e.code, hint=f"{hint}; by hand: {by_hand}") from None
         except ImportError:
             raise MissingDependencyError(
                 "this needs the package `websocket-client`, which is not installed", hint=install_extra("aws")
             ) from None
 
-    def _await(self, sign: bytes) -> None:
-        """What comes up to the sign is of the shell before it reads the script."""
+    def _await(self, prompt: bytes) -> None:
+        """Discards output up to the prompt of :data:`_BOOT`, which then waits for the script."""
         deadline = time.monotonic() + _START_S
-        while sign not in self._rest:  # nothing comes behind it before the script is there
+        while prompt not in self._rest:
             data = self._link.read(max(deadline - time.monotonic(), 0))
             if not data:
                 raise self._failed()
@@ -146,10 +140,10 @@ class TaskProcess(MarkedProcess):
         self._rest = b""
 
     def _failed(self) -> BackendError:
-        """The error for a script that did not begin."""
+        """The error for a script that did not start."""
         said = (self._said + self._rest).decode("utf-8", "replace").strip() or self._link.said
         return BackendError(
-            f"nothing could be started in task `{self._task}`{f': {said}' if said else ''}",
+            f"the command could not be started in task `{self._task}`{f': {said}' if said else ''}",
             hint="the image needs sh, stty, dd, base64, sed and tr",
         )
 
@@ -173,7 +167,7 @@ class TaskProcess(MarkedProcess):
         return self._decoded.pop(0)
 
     def _decode(self, data: bytes) -> None:
-        """Without a terminal, lines of Base64, each behind the number of its stream."""
+        """Decodes output. Without a terminal it has lines of Base64, each after the number of its stream."""
         if self._tty:
             self._decoded.append((STDOUT, data))
             return
@@ -195,8 +189,8 @@ class TaskProcess(MarkedProcess):
     def _signal(self, who: str, number: int | None) -> None:
         other = self._open(" ".join(map(quote, kill_words(who, number))))
         deadline = time.monotonic() + _END_S
-        while other.read(max(deadline - time.monotonic(), 0)):  # until it has ended
-            pass
+        while other.read(max(deadline - time.monotonic(), 0)):
+            pass  # wait until `kill` has ended
         other.close()
 
     def wait(self) -> int:
@@ -208,11 +202,11 @@ class TaskProcess(MarkedProcess):
             )
         if not self._mark.who:
             raise self._failed()
-        return 128 + signal.SIGKILL  # it was ended from outside
+        return 128 + signal.SIGKILL  # it was killed from outside
 
 
 def _frame(data: bytes) -> bytes:
-    """A piece of stdin for a program that was started with frames; an empty one is the end.
+    """Encodes a piece of stdin for :data:`_FRAMES`; an empty piece is the end.
 
     >>> _frame(b"abc"), _frame(b"")
     (b'3\\nabc', b'0\\n')

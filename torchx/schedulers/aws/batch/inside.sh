@@ -1,11 +1,11 @@
 #!/bin/sh
-# What ECS Exec runs in a container: a command whose streams come through a terminal.
+# Runs a command under ECS Exec, with its streams multiplexed over a terminal.
 #
 #   sh inside.sh MARK TTY WORD...      with the terminal in raw mode, and a function `torchx_start WORD...`
 #
-# TTY: yes, the command gets the terminal. Otherwise its outputs come as lines of Base64 behind 1 or 2, for the agent
-# passes on text alone. In the end there is the exit code behind MARK. Folder and environment are those of
-# the first process of the container where they can be read. Needs: sh, stty, dd, base64, sed, tr.
+# With TTY=yes the command gets the terminal. Otherwise stdout and stderr are lines of Base64 after 1 or 2, as the agent
+# transfers only text. The last line is the exit code after MARK. Working directory and environment are those of
+# PID 1 if they can be read. Needs: sh, stty, dd, base64, sed, tr.
 _tx_mark=$1 _tx_tty=$2
 shift 2
 for _tx_word in dd base64 sed tr; do
@@ -18,12 +18,12 @@ eval "$({
 } 2>/dev/null)"
 if cd /proc/1/cwd 2>/dev/null; then cd "$(pwd -P)" || :; fi
 
-_tx_lines() {  # the stream's number: each line by itself, so that those of the two do not mix
+_tx_lines() {  # stream number: one write per line, so that the two streams do not mix
   while _tx_piece=$(dd bs=49152 count=1 2>/dev/null | base64) && [ -n "$_tx_piece" ]; do
     printf '%s\n' "$_tx_piece" | sed "s/^/$1/"
   done
 }
-_tx_run() (  # by exec: the shell would keep what a redirection hides, and whoever reads stdin there outlives the command
+_tx_run() (  # close by `exec`: with a redirection the shell would keep copies open, and stdin's reader would outlive it
   exec 3>&- 4>&- 5>&-
   trap - INT TERM HUP QUIT USR1 USR2
   torchx_start "$@"

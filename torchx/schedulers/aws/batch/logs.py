@@ -1,4 +1,4 @@
-"""Where the lines of a Batch job are: the streams of its nodes in CloudWatch."""
+"""Finds the CloudWatch log streams of a Batch job's nodes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchx.schedulers.aws.logs import Streams
 
 
 def streams(client: Any, job: dict[str, Any], replicas: Iterable[tuple[str, int]]) -> Streams:
-    """Log group and streams of those of the replicas that the job has; nodes are described a hundred a call."""
+    """Log groups and streams of the given replicas, as far as the job has them."""
     wanted = set(replicas)
     index = {
         (group.name, k): (group, group.first + k)

@@ -1,10 +1,10 @@
 #!/bin/sh
-# What a node of a multi-node job does before it becomes its program: it finds its number within its role.
+# Starts the program of a node of a multi-node job, after it has computed the replica's number within its role.
 #
 #   sh -c <this> torchx FIRST COUNT [NAME=value ...] WORD...
 #
-# FIRST: index of the role's first node; COUNT: how many of the words that follow are NAME=value. In all of them
-# @TORCHX_REPLICA_ID@ stands for the number. The main node is given no address of the main node: it is itself.
+# FIRST: index of the role's first node; COUNT: number of NAME=value words. In all words, @TORCHX_REPLICA_ID@ is replaced
+# by the number. Batch does not give the main node its own address: it uses localhost.
 #
 # shellcheck disable=SC2163
 _tx_k=$((${AWS_BATCH_JOB_NODE_INDEX:-0} - $1)) _tx_n=$2

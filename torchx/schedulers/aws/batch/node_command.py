@@ -1,7 +1,7 @@
-"""The command of a node of a multi-node job: all nodes of a role share one, and each has to find its own number.
+"""Wraps the command of a multi-node job, which all nodes of a role share, so that each node finds its replica number.
 
-Batch gives a node its index in the environment only, and passes a command to the image as it is. So each starts with
-``node.sh``, and the words of the command follow it as they are, unquoted and unparsed.
+A node finds its index only in its environment, and Batch expands nothing in a command. So the command starts
+``node.sh``, and the words follow as its arguments, without quoting.
 https://docs.aws.amazon.com/batch/latest/userguide/multi-node-parallel-jobs.html#mnp-env-vars
 """
 
@@ -20,7 +20,7 @@ def _head() -> list[str]:
 
 
 def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[list[str], dict[str, str]]:
-    """The command of a role's nodes, and what of its environment is the same for all of them.
+    """The command of a role's nodes, and the variables that are the same for all of them.
 
     Args:
         words: entrypoint and arguments, with :data:`~torchx.schedulers.aws.tags.REPLICA` for the replica's number.
@@ -34,7 +34,7 @@ def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[lis
     for name in own:
         if not name.isidentifier():
             raise SpecError(
-                f"variable `{name}` uses the replica's number, and a shell cannot set a variable of that name"
+                f"variable `{name}` uses the replica's number, but a shell cannot set a variable of that name"
             )
     shared = {name: value for name, value in env.items() if name not in own}
     pairs = [f"{name}={value}" for name, value in sorted(own.items())]
@@ -42,9 +42,9 @@ def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[lis
 
 
 def unwrap(command: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The words and variables of which :func:`wrap` made a command, with the macro for the replica's number.
+    """The inverse of :func:`wrap`: words and variables, with the macro for the replica's number.
 
-    A command that it did not make is returned as it is.
+    Other commands are returned unchanged.
 
     >>> unwrap(wrap(["echo", REPLICA], {"K": REPLICA}, 0)[0])
     (['echo', '${replica_id}'], {'K': '${replica_id}'})

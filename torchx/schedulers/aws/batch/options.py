@@ -1,4 +1,4 @@
-"""The run options of ``aws_batch``, and what is wrong with them."""
+"""The run options of ``aws_batch``, and their validation."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchx.util.records import dataclass
 AUTO, EC2, FARGATE = "auto", "ec2", "fargate"
 COMPUTE = (AUTO, EC2, FARGATE)
 DEFAULT_USER = "root"
-"""Stands for whoever submits."""
+"""Stands for the submitting user."""
 
 
 @dataclass
@@ -35,7 +35,7 @@ class AWSBatchOpts(StructuredOpts):
     """priority within the share, 0 to 9999, the highest first"""
 
     job_role_arn: str | None = None
-    """IAM role of the program: what it may do on AWS"""
+    """IAM role of the program, which determines what it may do on AWS"""
 
     execution_role_arn: str | None = None
     """IAM role that pulls images and reads secrets; required by Fargate"""
@@ -50,7 +50,7 @@ class AWSBatchOpts(StructuredOpts):
     """retries after the loss of a host (a spot reclaim), for jobs without `max_retries`; 0 to 9"""
 
     compute: str = AUTO
-    """what the queue has: ec2, fargate, or auto, which looks it up at submission"""
+    """compute type of the queue: ec2, fargate, or auto, which looks it up at submission"""
 
     assign_public_ip: bool = False
     """on Fargate: assign a public IP address, which pulling images from a public subnet needs"""
@@ -68,7 +68,7 @@ class AWSBatchOpts(StructuredOpts):
     """create the repository of `image_repo` in ECR if it does not exist"""
 
     execute_command: bool = False
-    """let `torchx exec` in, by ECS Exec; needs `job_role_arn`, of a role that may use `ssmmessages`"""
+    """enable `torchx exec`, through ECS Exec; needs `job_role_arn`, of a role that may use `ssmmessages`"""
 
 
 def check(opts: AWSBatchOpts) -> None:
@@ -76,13 +76,13 @@ def check(opts: AWSBatchOpts) -> None:
     if opts.compute not in COMPUTE:
         raise ConfigError(f"compute `{opts.compute}` is not one of {', '.join(COMPUTE)}")
     if opts.priority and not opts.share_id:
-        raise ConfigError(f"priority {opts.priority} only counts within a share", hint="set `share_id` as well")
+        raise ConfigError(f"priority {opts.priority} only applies within a share", hint="set `share_id` as well")
     if not 0 <= opts.priority <= 9999:
         raise ConfigError(f"priority {opts.priority} is not between 0 and 9999")
     if opts.execute_command and not opts.job_role_arn:
         raise ConfigError(
             "execute_command needs `job_role_arn`: ECS Exec opens its channels with the role of the job",
-            hint="`-cfg job_role_arn=ARN`, of a role that may `ssmmessages:*`",
+            hint="`-cfg job_role_arn=ARN`, of a role that may use `ssmmessages:*`",
         )
     if opts.timeout_s is not None and opts.timeout_s < 60:
         raise ConfigError(f"timeout_s {opts.timeout_s} is too short: Batch requires 60 seconds or more")

@@ -1,4 +1,4 @@
-"""A Batch queue and the compute environments behind it: what jobs it takes, and why one of them does not start.
+"""Inspects a Batch queue and its compute environments: which jobs it accepts, and why a job does not start.
 
 https://docs.aws.amazon.com/batch/latest/userguide/job_queue_parameters.html
 """
@@ -20,11 +20,7 @@ _Object = dict[str, Any]
 
 @dataclass(frozen=True)
 class Queue:
-    """A queue as Batch describes it.
-
-    Attributes:
-        environments: its compute environments.
-    """
+    """A queue, with the descriptions of its compute environments."""
 
     name: str
     state: str
@@ -34,28 +30,28 @@ class Queue:
 
     @property
     def kinds(self) -> set[str]:
-        """EC2, SPOT, FARGATE or FARGATE_SPOT of each environment; empty for those that Batch does not manage."""
+        """Types of its environments: EC2, SPOT, FARGATE, FARGATE_SPOT; none for those that Batch does not manage."""
         return {str((e.get("computeResources") or {}).get("type") or "") for e in self.environments} - {""}
 
     @property
     def is_fargate(self) -> bool:
-        """Whether it is one of Fargate: Batch lets no queue mix it with others."""
+        """Whether it is a Fargate queue: Batch does not allow a mix with other types."""
         return any(kind.startswith("FARGATE") for kind in self.kinds)
 
     @property
     def is_spot_only(self) -> bool:
-        """Whether all its instances are spot instances."""
+        """Whether it has spot instances only."""
         return self.kinds == {"SPOT"}
 
 
 def look_at(client: Any, name: str) -> Queue | None:
-    """The queue; None when we may not look at it, which does not keep us from submitting to it.
+    """The queue; None if the user may not describe it, though a submission may still work.
 
     Raises:
-        NotFoundError: there is none of that name.
-        TorchXError: Batch cannot be asked.
+        NotFoundError: it does not exist.
+        TorchXError: AWS failed, or did not answer.
     """
-    doing = f"queue `{name}` cannot be looked at"
+    doing = f"queue `{name}` cannot be inspected"
     try:
         found = call(client, "describe_job_queues", doing, jobQueues=[name])["jobQueues"]
         if not found:
@@ -88,7 +84,7 @@ def all_queues(client: Any) -> list[str]:
 
 
 def refuse_closed(queue: Queue) -> None:
-    """Raises BackendError when the queue takes no jobs."""
+    """Raises BackendError if the queue accepts no jobs."""
     if queue.state == "DISABLED":
         raise BackendError(
             f"queue `{queue.name}` is disabled",
@@ -100,12 +96,7 @@ def refuse_closed(queue: Queue) -> None:
 
 
 def why_stuck(queue: Queue, vcpus: int, instance_types: list[str]) -> str:
-    """Why no job of this size can start, as far as the queue and its environments say; empty when they do not.
-
-    Args:
-        vcpus: what one node asks for.
-        instance_types: what the job names.
-    """
+    """Why the queue cannot start a job with these vCPUs per node and instance types; empty if no reason is known."""
     if queue.state == "DISABLED":
         return f"queue `{queue.name}` is disabled"
     if queue.status not in ("VALID", ""):
@@ -144,7 +135,7 @@ def _offers(types: list[str], wanted: str) -> bool:
 
 
 def _largest(types: list[str]) -> tuple[int, str] | None:
-    """vCPUs and name of the largest type; None unless the size of each is known here."""
+    """vCPUs and name of the largest type; None unless torchx knows the size of each."""
     known = [NAMED_RESOURCES.get(f"aws_{t}") for t in types]
     if not types or not all(known):
         return None
@@ -161,5 +152,5 @@ def _no_queue(client: Any, name: str) -> NotFoundError:
     where = f" in {region}" if region else ""
     return NotFoundError(
         f"Batch has no queue `{name}`{where}",
-        hint=f"{hint} (`-cfg queue=NAME`)" if hint else "is the region right? It has no queues",
+        hint=f"{hint} (`-cfg queue=NAME`)" if hint else "the region has no queues: is it the right one?",
     )

@@ -1,4 +1,4 @@
-"""What Batch says of a job, as a state, a sentence and a class: why it ended, and why it does not start.
+"""Maps Batch's statuses and reasons to states, sentences and classes: why a job ended, and why it does not start.
 
 https://docs.aws.amazon.com/batch/latest/userguide/troubleshooting.html
 https://docs.aws.amazon.com/AmazonECS/latest/developerguide/stopped-task-error-codes.html
@@ -25,23 +25,22 @@ JOB_STATE = {
     "FAILED": AppState.FAILED,
 }
 CANCELLED_BY_US = "cancelled by torchx"
-"""Begins the reason that we give when we end a job."""
+"""Prefix of the reason with which torchx terminates a job."""
 
-# Beginning of `statusReason` of a job or an attempt, or of `reason` of its container -> a sentence and a class. The
-# first that is found counts: what is said of the container comes first, for it says more.
+# Prefix of `statusReason` of a job or an attempt, or of `reason` of its container -> a sentence and a class.
 ENDED = {
-    "OutOfMemoryError": ("it ran out of the memory that its role asks for", "oom"),
+    "OutOfMemoryError": ("it ran out of the memory that its role requests", "oom"),
     "CannotPullContainerError": ("its image cannot be pulled: wrong name, or denied to the execution role?", "image"),
     "CannotPullECRContainerError": ("its image cannot be pulled from ECR: denied to the execution role?", "image"),
     "CannotPullImageManifestError": ("its image cannot be pulled: not there for this platform", "image"),
     "CannotStartContainerError": ("its container could not be started: is the entrypoint in the image?", "image"),
     "CannotCreateContainerError": ("its container could not be created", "image"),
     "CannotCreateVolumeError": ("one of its volumes could not be mounted", ""),
-    "CannotInspectContainerError": ("the host does not answer for its container", "node"),
+    "CannotInspectContainerError": ("the host did not report the state of its container", "node"),
     "ContainerRuntimeError": ("the host's container runtime failed", "node"),
     "ContainerRuntimeTimeoutError": ("the host did not start or end its container in time", "node"),
     "DockerTimeoutError": ("the host did not start or end its container in time", "node"),
-    "DockerStateError": ("the host failed to bring its container into another state", "node"),
+    "DockerStateError": ("the host failed to change the state of its container", "node"),
     "ResourceInitializationError": ("its secrets, network or volumes are denied to the execution role, or missing", ""),
     "TaskFailedToStart": ("its task could not be started", ""),
     "InternalError": ("the agent on the host failed", "node"),
@@ -55,7 +54,7 @@ ENDED = {
     "Essential container in task exited": ("", ""),
 }
 
-# `statusReason` of a job that waits in RUNNABLE:
+# Prefix of `statusReason` of a job in RUNNABLE -> a sentence:
 # https://docs.aws.amazon.com/batch/latest/userguide/job_stuck_in_runnable.html
 WAITS = {
     "CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY": "AWS has no such instances left at the moment",
@@ -65,7 +64,7 @@ WAITS = {
     "MISCONFIGURATION:EKS_NODE_GROUP": "the nodes of the EKS cluster cannot take it",
     "ACTION_REQUIRED - CE(s) associated with": "the compute environments of its queue are invalid",
     "ACTION_REQUIRED - Compute environment is invalid": "the compute environment of its queue is invalid",
-    "ACTION_REQUIRED": "the queue is blocked, and somebody has to act",
+    "ACTION_REQUIRED": "the queue is blocked until a user acts",
     "UNDETERMINED": "it does not start, and Batch does not know why",
 }
 
@@ -74,17 +73,17 @@ WAITS_IN = {
     "RUNNABLE": "it waits for an instance",
     "STARTING": "its image is being pulled",
 }
-"""What a job waits for that is in this status, where nothing more is known."""
+"""What a job with this status waits for, if Batch gives no reason."""
 
 
 def why_ended(*said: str | None) -> tuple[str, str]:
-    """Why a job or a node ended: a sentence without full stop, with what Batch said, and its class; both may be empty.
+    """Why a job or a node ended: a sentence without full stop, with Batch's reason, and its class; both may be empty.
 
     Args:
-        said: reasons of the container and of the job, the one that says more first.
+        said: reasons of Batch; the container's, which is more specific, before the job's.
 
     >>> why_ended("OutOfMemoryError: Container killed due to memory usage", "Essential container in task exited")[0]
-    'it ran out of the memory that its role asks for (OutOfMemoryError: Container killed due to memory usage)'
+    'it ran out of the memory that its role requests (OutOfMemoryError: Container killed due to memory usage)'
     >>> why_ended(None, "Essential container in task exited")
     ('', '')
     """
@@ -97,7 +96,7 @@ def why_ended(*said: str | None) -> tuple[str, str]:
 
 
 def why_waits(said: str | None) -> str:
-    """Why a job waits, as a sentence without full stop, with what Batch said; empty when it said nothing.
+    """Why a job waits, as a sentence without full stop, with Batch's reason; empty if Batch gave none.
 
     >>> why_waits("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - Service cannot fulfill the capacity request")
     'AWS has no such instances left at the moment (Service cannot fulfill the capacity request)'
@@ -112,6 +111,6 @@ def why_waits(said: str | None) -> str:
 
 
 def _look_up(table: Mapping[str, _T], text: str) -> _T | None:
-    # What comes before a colon may be the name of the container.
+    # The name of the container may precede an error.
     bare = re.sub(r"^\S+: (?=\w+Error)", "", text)
     return next((row for key, row in table.items() if bare.startswith(key) or text.startswith(key)), None)

@@ -1,4 +1,4 @@
-"""A job as requests to Batch: a job definition, and what SubmitJob adds to it.
+"""Renders a job as requests to Batch: RegisterJobDefinition and SubmitJob.
 
 https://docs.aws.amazon.com/batch/latest/APIReference/API_RegisterJobDefinition.html
 https://docs.aws.amazon.com/batch/latest/APIReference/API_SubmitJob.html
@@ -43,19 +43,19 @@ NAME_RULE = NameRule(128, "A-Za-z0-9_-")
 # https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
 MAX_NODE_RANGES = 5
 MAX_OVERRIDES = 7000
-"""Characters of overrides; ECS takes 8192 of them."""
+"""Limit of the overrides in characters; that of ECS is 8192."""
 
 
 @dataclass
 class BatchJob:
-    """What is submitted.
+    """A job to submit.
 
     Attributes:
-        name: of the job; no other has it.
+        name: unique name of the job.
         job_def: the arguments of RegisterJobDefinition.
         images_to_push: image id -> repository and tag.
-        overrides: arguments of SubmitJob that differ from job to job.
-        after: app ids of the jobs that have to succeed before.
+        overrides: further arguments of SubmitJob.
+        after: app ids of the jobs that have to succeed first.
     """
 
     name: str
@@ -68,10 +68,10 @@ class BatchJob:
     after: list[str] = field(default_factory=list)
 
     def request(self, earlier: Sequence[str] | None = None) -> _Object:
-        """The arguments of SubmitJob; its definition by name.
+        """The arguments of SubmitJob, with the name of the definition.
 
         Args:
-            earlier: the ids in Batch of the jobs that come before; None: their app ids stand there.
+            earlier: Batch's ids of the jobs in ``after``; None: use their app ids, for display.
         """
         ids = self.after if earlier is None else earlier
         return {
@@ -83,27 +83,23 @@ class BatchJob:
         }
 
     def __str__(self) -> str:
-        """Both requests as YAML, secrets masked."""
+        """Both requests as YAML, with secrets masked."""
         return shown_yaml({"RegisterJobDefinition": self.job_def, "SubmitJob": self.request()}, in_lines=True)
 
-    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
-
-
-# -- rendering ------------------------------------------------------------------------------------------
+    __repr__ = __str__  # the environment may hold secrets, which must always be masked
 
 
 def render_job(
     app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user: str, retries: NativeRetries | None = None
 ) -> BatchJob:
-    """The job. ``app`` is not changed.
+    """Renders a job. ``app`` is not changed.
 
     Args:
-        name: of the job.
-        user: who submits.
-        retries: what a policy by cause asks for; None: there is none.
+        user: the submitting user.
+        retries: the retry policy by cause; None: use ``max_retries``.
 
     Raises:
-        SpecError, ConfigError: Batch cannot have such a job.
+        SpecError, ConfigError, NotSupportedError: Batch does not support such a job.
     """
     _check(app, opts)
     app_id = f"{opts.queue}:{name}"
@@ -146,27 +142,23 @@ def render_job(
 
 
 def for_queue(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: str) -> _Object:
-    """The definition as this queue takes it.
-
-    Raises:
-        ConfigError, NotSupportedError: the queue cannot run such a job.
-    """
+    """Converts the definition for a queue. Raises ConfigError or NotSupportedError if the queue cannot run the job."""
     if queue.is_fargate and opts.compute == AUTO:
         return with_name(to_fargate(definition, assign_public_ip=opts.assign_public_ip), app_name)
     if queue.kinds and queue.is_fargate != (opts.compute == FARGATE):
         kinds = ", ".join(sorted(queue.kinds))
-        raise ConfigError(f"compute is `{opts.compute}`, and queue `{queue.name}` has {kinds}")
+        raise ConfigError(f"compute is `{opts.compute}`, but queue `{queue.name}` has {kinds}")
     if queue.is_spot_only and definition["type"] == "multinode":
         raise NotSupportedError(
             f"queue `{queue.name}` has spot instances only, on which Batch does not run multi-node jobs (this job has "
             "several replicas, or names an instance type)",
-            hint="use a queue of on-demand instances; or one replica, and cpu, gpu and memMB in place of the type",
+            hint="use a queue of on-demand instances; or one replica, and cpu, gpu and memMB instead of the type",
         )
     return definition
 
 
 def with_name(definition: _Object, app_name: str) -> _Object:
-    """The definition with a name that equal ones share, and no others."""
+    """Adds a name with a hash of the definition, so that only equal ones share it."""
     bare = {key: value for key, value in definition.items() if key != "jobDefinitionName"}
     digest = hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:20]
     readable = NAME_RULE.make(app_name, room=len(PREFIX) + len(digest) + 1)
@@ -176,10 +168,10 @@ def with_name(definition: _Object, app_name: str) -> _Object:
 def _render_container(
     role: Role, index: int, app_id: str, opts: AWSBatchOpts, *, first: int | None
 ) -> tuple[_Object, list[_Object]]:
-    """Container of a role's nodes, and the variables that differ from job to job.
+    """The container of a role's nodes, and the variables that contain the app id, which are passed as overrides.
 
     Args:
-        first: index of the role's first node; None when the job has one node only.
+        first: index of the role's first node; None: the job has a single node.
     """
     several = first is not None
     values = macros.Values(
@@ -204,13 +196,13 @@ def _render_container(
     volumes, points, devices = parts.render_mounts(applied)
     if REPLICA in str((volumes, points, devices)):
         raise SpecError(f"role `{role.name}`: a mount uses `replica_id`, but Batch mounts the same for all replicas")
-    needed = parts.UNSAID if role.resource.is_unset else role.resource
+    needed = parts.DEFAULT_RESOURCE if role.resource.is_unset else role.resource
     container: _Object = {
         "image": role.image,
         "command": words,
         "environment": parts.variables({name: value for name, value in env.items() if name not in late}),
         "resourceRequirements": parts.resource_requirements_from_resource(needed),
-        # As large as the role's memory: workers of PyTorch share tensors through it.
+        # All of the role's memory: PyTorch workers share tensors through it.
         "linuxParameters": {"sharedMemorySize": int(needed.memMB), **({"devices": devices} if devices else {})},
     }
     if volumes:
@@ -228,7 +220,7 @@ def _retry_strategy(app: AppDef, opts: AWSBatchOpts, retries: NativeRetries | No
 def _container_options(opts: AWSBatchOpts, arns: dict[str, str]) -> _Object:
     if arns and not opts.execution_role_arn:
         raise ConfigError(
-            f"secret `{next(iter(arns))}` is read by the execution role, and `execution_role_arn` is missing",
+            f"secret `{next(iter(arns))}` is read by the execution role, but `execution_role_arn` is not set",
             hint="`-cfg execution_role_arn=ARN`, of a role that may read it",
         )
     secrets = [{"name": name, "valueFrom": arn} for name, arn in sorted({**(opts.secrets or {}), **arns}.items())]
@@ -246,7 +238,7 @@ def _container_options(opts: AWSBatchOpts, arns: dict[str, str]) -> _Object:
 
 
 def _check(app: AppDef, opts: AWSBatchOpts) -> None:
-    """What Batch would refuse, or would do otherwise than it was asked for."""
+    """Rejects what Batch does not support, and logs warnings about what it does differently."""
     check(opts)
     if not app.roles:
         raise SpecError(f"app `{app.name}` has no roles")
@@ -255,7 +247,7 @@ def _check(app: AppDef, opts: AWSBatchOpts) -> None:
     elastic = [role.name for role in app.roles if role.min_replicas not in (None, role.num_replicas)]
     if elastic:
         logger("torchx").warning(
-            "role `%s` is elastic, and Batch is not: all of its replicas have to start", elastic[0]
+            "role `%s` is elastic, but Batch is not: all of its replicas have to start", elastic[0]
         )
     several = sum(role.num_replicas for role in app.roles) > 1
     alone = [r.name for r in app.roles if several and r.max_retries and r.retry_policy.name != "APPLICATION"]

@@ -1,4 +1,4 @@
-"""Sweeps on AWS Batch: one array job, if a job definition has room for its values and all tasks may run at a time.
+"""Runs a sweep as an array job, if its values fit into a job definition and all tasks may run at the same time.
 
 https://docs.aws.amazon.com/batch/latest/userguide/array_jobs.html
 """
@@ -25,22 +25,18 @@ _Object = dict[str, Any]
 # https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
 MOST_TASKS = 10_000
 MOST_BYTES = 22_000
-"""Of a job definition, of which Batch takes 24 KiB."""
+"""Limit of a job definition; that of Batch is 24 KiB."""
 ENV_VALUES = "TORCHX_VALUES"
-# In the order in which a job goes through them: one that goes on while they are listed is seen at its later place.
+# In the order of a job's life: a job that changes its status while they are listed is found in a later one.
 _STATUSES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEEDED", "FAILED")
 
 
 def check(job: BatchJob, app: AppDef | None, tasks: TaskList) -> None:
-    """Refuses what cannot be one array job.
-
-    Raises:
-        NotSupportedError: says why.
-    """
+    """Raises NotSupportedError if the sweep cannot be one array job."""
     only_role(app, "aws_batch", timeout=True)
     count = len(tasks.points)
     if job.job_def["type"] != "container":
-        raise NotSupportedError("an instance type is asked for: only a multi-node job takes one, which is not an array")
+        raise NotSupportedError("only multi-node jobs can have an instance type, and they cannot be arrays")
     if not 2 <= count <= MOST_TASKS:
         raise NotSupportedError(f"an array job of Batch has 2 to {MOST_TASKS:,} tasks")
     if 0 < tasks.max_parallel < count:
@@ -50,7 +46,7 @@ def check(job: BatchJob, app: AppDef | None, tasks: TaskList) -> None:
 
 
 def with_values(job: BatchJob, tasks: TaskList) -> BatchJob:
-    """The job as an array, whose tasks find their values in their environment."""
+    """Converts the job to an array job whose tasks find their values in their environment."""
     container = dict(job.job_def["containerProperties"])
     late = (job.overrides.get("containerOverrides") or {}).get("environment") or []
     env = {item["name"]: item["value"] for item in [*container["environment"], *late]}
@@ -67,11 +63,8 @@ def with_values(job: BatchJob, tasks: TaskList) -> BatchJob:
     return replace(job, job_def=with_name(definition, job.name.rpartition("-")[0]), overrides=overrides)
 
 
-# -- what became of them ------------------------------------------------------------------------------------
-
-
 def table_of(client: Any, job: _Object) -> TaskTable:
-    """What became of the tasks, by a page of ListJobs for a thousand of a status."""
+    """The states of all tasks. Calls ListJobs once for each thousand tasks of a status."""
     count = answers.array_size(job)
     table = TaskTable(states=[AppState.PENDING] * count, exit_codes=[None] * count, ended=[0.0] * count)
     there = (job.get("arrayProperties") or {}).get("statusSummary") or dict.fromkeys(_STATUSES, 1)
@@ -86,7 +79,7 @@ def table_of(client: Any, job: _Object) -> TaskTable:
 
 
 def describe(client: Any, app_id: str, job: _Object) -> DescribeAppResponse:
-    """The answer for the sweep."""
+    """The answer of ``describe`` for a sweep."""
     answer = describe_sweep(app_id, table_of(client, job))
     answer.roles = [answers.role_of(group, 0) for group in answers.groups(job)]
     return answer

@@ -1,6 +1,6 @@
 # shellcheck shell=sh
-# Reads the values of one task of a sweep; torchx/schedulers/aws/batch/sweeps.py appends what becomes its program.
-# shellcheck disable=SC2034  # `nl` stands in values
+# Reads the values of one task of a sweep; torchx/schedulers/aws/batch/sweeps.py appends the task's command.
+# shellcheck disable=SC2034  # values refer to `nl`
 nl='
 '
 line=$(printf '%s' "$TORCHX_VALUES" | sed -n "$((AWS_BATCH_JOB_ARRAY_INDEX + 1))p") || exit 78

@@ -1,4 +1,4 @@
-"""The answers of DescribeTrainingJob and Search as facts.
+"""Converts the answers of DescribeTrainingJob and Search into facts.
 
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html
 """
@@ -18,20 +18,20 @@ from torchx.specs.api import AppState, Resource, Role
 
 _Object = dict[str, Any]
 
-_OF_PROGRAM = "AlgorithmError"
-"""Begins the FailureReason of a job whose program failed."""
+_PROGRAM_FAILED = "AlgorithmError"
+"""Prefix of the FailureReason of a job whose program failed."""
 
 
 def facts_of(job: _Object, *, region: str = "") -> JobFacts:
-    """What SageMaker says of a job. Of single hosts it says nothing: all of them are as the job is.
+    """The facts of a job. SageMaker reports nothing about single hosts, so all of them have the job's state.
 
     Args:
-        region: where the job's ARN does not name it.
+        region: used if the job's ARN does not contain it.
     """
     name, state, role = str(job.get("TrainingJobName")), state_of(job), role_of(job)
     reason, kind = _why(job, state)
-    # Of several programs one ended by itself, and SageMaker does not say which; of a job that met a limit, none did.
-    by_itself = str(job.get("FailureReason") or _OF_PROGRAM).startswith(_OF_PROGRAM) and kind != "timeout"
+    # SageMaker does not report which of several programs failed. At a time limit, none did.
+    by_itself = str(job.get("FailureReason") or _PROGRAM_FAILED).startswith(_PROGRAM_FAILED) and kind != "timeout"
     alone = role.num_replicas == 1 and by_itself
     code = exit_code(job)
     hosts = [
@@ -65,7 +65,7 @@ def facts_of(job: _Object, *, region: str = "") -> JobFacts:
 
 
 def state_of(job: _Object) -> AppState:
-    """The state of a job in an answer of DescribeTrainingJob or Search."""
+    """The state of a job."""
     status, secondary = str(job.get("TrainingJobStatus")), str(job.get("SecondaryStatus") or "")
     if status == "InProgress" and secondary in WAITS:
         return AppState.PENDING
@@ -75,7 +75,7 @@ def state_of(job: _Object) -> AppState:
 
 
 def role_of(job: _Object) -> Role:
-    """The role as it was submitted, as far as the job shows it."""
+    """The role as it was submitted, as far as the description contains it."""
     algorithm = job.get("AlgorithmSpecification") or {}
     env = {str(k): str(v) for k, v in (job.get("Environment") or {}).items()}
     words, late = command.read(
@@ -97,7 +97,7 @@ def role_of(job: _Object) -> Role:
 
 
 def _script(hyperparameters: _Object) -> list[str]:
-    """In script mode: the script that the toolkit runs."""
+    """The script that the toolkit runs in script mode."""
     program = str(hyperparameters.get("sagemaker_program") or "")
     try:
         return [str(json.loads(program))] if program else []
@@ -106,7 +106,7 @@ def _script(hyperparameters: _Object) -> list[str]:
 
 
 def exit_code(job: _Object) -> int | None:
-    """The program's, out of the text of the failure; None where that has none.
+    """The program's exit code, from the text of the FailureReason; None if it has none.
 
     >>> exit_code({"FailureReason": "AlgorithmError: , exit code: 3"})
     3

@@ -1,4 +1,4 @@
-"""Calls of SageMaker: a job is created once, found, searched for, stopped, deleted."""
+"""Calls of SageMaker: creates a job exactly once, describes, searches, stops and deletes jobs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ _PAGE = 100
 
 
 def complete(clients: Clients, request: _Object, region: str) -> tuple[_Object, str]:
-    """The request with what only AWS knows: the ARN of a role by its name, and the account's usual bucket.
+    """Completes a request in place: the ARN of a role given by name, and the account's default bucket.
 
     Returns:
-        It, and the account whose bucket that is; empty when another one was given.
+        The request, and the account that owns the default bucket; empty if another bucket was given.
     """
     if not request["RoleArn"].startswith("arn:"):
         name = request["RoleArn"].rpartition("/")[2]
@@ -37,18 +37,18 @@ def complete(clients: Clients, request: _Object, region: str) -> tuple[_Object, 
 
 
 def create(client: Any, request: _Object) -> None:
-    """Creates the job; quiet when there is one of its name, which nobody else has."""
+    """Creates the job. Idempotent: its name is unique, so an existing job of that name is this one."""
     name = request["TrainingJobName"]
     try:
         call(client, "create_training_job", f"job `{name}` could not be submitted", **request)
     except AwsError as e:
-        # The first of two requests was carried out, and its answer was lost.
+        # boto3 repeated a request that had been executed, because its answer was lost.
         if e.code != "ResourceInUse" or describe(client, name) is None:
             raise
 
 
 def describe(client: Any, name: str) -> _Object | None:
-    """What SageMaker says of a job; None when it has none of that name."""
+    """The description of a job; None if it does not exist."""
     if not NAME_RULE.obeys(name):
         return None
     try:
@@ -60,7 +60,7 @@ def describe(client: Any, name: str) -> _Object | None:
 
 
 def search(client: Any, user: str = "") -> Iterator[_Object]:
-    """Full descriptions of our jobs, or of one user's, newest first: ListTrainingJobs knows no tags."""
+    """Descriptions of all torchx jobs, or of one user's, newest first. (ListTrainingJobs cannot filter by tags.)"""
     filters = [{"Name": f"Tags.{TAG_MANAGED_BY}", "Operator": "Equals", "Value": MANAGED_BY}]
     if user:
         filters.append({"Name": f"Tags.{TAG_USER}", "Operator": "Equals", "Value": user})
@@ -79,7 +79,7 @@ def search(client: Any, user: str = "") -> Iterator[_Object]:
 
 
 def stop(client: Any, name: str) -> None:
-    """Stops a job; quiet when it has ended meanwhile."""
+    """Stops a job; does nothing if it has ended."""
     try:
         call(client, "stop_training_job", f"job `{name}` could not be cancelled", TrainingJobName=name)
     except AwsError:

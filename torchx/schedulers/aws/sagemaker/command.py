@@ -1,7 +1,7 @@
-"""What a host of a training job runs.
+"""Renders the command of a training job's hosts.
 
-SageMaker takes words of 256 characters at most, on one line, and gives a host its number in a file only. A command that
-fits is given as it is. Any other is quoted as a line of shell, which is cut in pieces that the host puts together.
+SageMaker limits words to 256 characters without line ends, and passes a host its number only in a file. A command that
+fits is used unchanged. Any other becomes a line of shell, split into words that the host joins again.
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_AlgorithmSpecification.html
 https://docs.aws.amazon.com/sagemaker/latest/dg/your-algorithms-training-algo-running-container.html
 """
@@ -29,14 +29,14 @@ def _head() -> str:
 
 
 def render(words: list[str], env: Mapping[str, str], *, hosts: int) -> tuple[list[str], list[str], dict[str, str]]:
-    """``ContainerEntrypoint``, ``ContainerArguments`` and ``Environment``.
+    """Renders ``ContainerEntrypoint``, ``ContainerArguments`` and ``Environment``.
 
     Args:
         words: entrypoint and arguments, with :data:`REPLICA` for the replica's number.
-        hosts: how many there are.
+        hosts: number of hosts.
 
     Raises:
-        SpecError: it is longer than SageMaker takes.
+        SpecError: the command is too long.
 
     >>> render(["python", "a.py"], {"A": "1"}, hosts=1)[:2]
     (['python'], ['a.py'])
@@ -50,21 +50,21 @@ def render(words: list[str], env: Mapping[str, str], *, hosts: int) -> tuple[lis
     pieces = [line[i : i + MAX_WORD] for i in range(0, len(line), MAX_WORD)]
     if len(pieces) > MAX_WORDS:
         raise SpecError(
-            f"the command has {len(line)} characters; SageMaker takes at most {MAX_WORD * MAX_WORDS}",
-            hint="put it into a script in the image, or in the workspace",
+            f"the command has {len(line)} characters; SageMaker allows at most {MAX_WORD * MAX_WORDS}",
+            hint="put it into a script in the image or in the workspace",
         )
     return list(_JOIN), pieces, {name: value for name, value in env.items() if name not in late}
 
 
 def script(words: list[str], env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """A shell script that runs the command, with its own arguments behind it; and ``Environment``."""
+    """Renders a shell script that runs the command with the script's arguments appended, and ``Environment``."""
     late = _late(env)
     return f'#!/bin/sh\n{_line(words, late)} "$@"\n', {name: value for name, value in env.items() if name not in late}
 
 
 def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The inverse of :func:`render`, with the macro for the host's number: the words of a command, and what of its
-    environment stands in it. A command of others is as it is.
+    """The inverse of :func:`render`, with the macro for the host's number: the words of a command, and the variables
+    that it sets. Other commands are returned unchanged.
 
     >>> entrypoint, arguments, _ = render(["echo", f"a 'b' {REPLICA}"], {"K": REPLICA}, hosts=2)
     >>> read(entrypoint, arguments)
@@ -84,7 +84,7 @@ def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[s
 
 
 def _late(env: Mapping[str, str]) -> dict[str, str]:
-    """Variables that only the host can set: those with its number, and those that are too long for SageMaker."""
+    """Variables that the host has to set: they contain its number, or are too long for SageMaker."""
     return {name: value for name, value in env.items() if REPLICA in value or len(value) > MAX_VALUE}
 
 

@@ -1,6 +1,6 @@
 #!/bin/sh
-# What a host of a training job does before it becomes its program: it finds its number. The lines are joined by `; `, for
-# SageMaker takes no line ends; `_tx_n` is one, which stands for those in the words of the command.
+# Finds the number of a training job's host, before it executes the program. The lines are joined by `; `, because
+# SageMaker allows no line ends; the variable `_tx_n` replaces those in the words of the command.
 _tx_k=$(sed -n 's/.*"current_host" *: *"algo-\([0-9]*\)".*/\1/p' /opt/ml/input/config/resourceconfig.json)
 _tx_k=$((${_tx_k:-1}-1))
 _tx_n="$(printf '\n_')"

@@ -1,4 +1,4 @@
-"""Where the lines of a training job are: the streams of its hosts in CloudWatch."""
+"""Finds the CloudWatch log streams of a training job's hosts."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 
 
 def streams(client: Any, job: dict[str, Any], replicas: Sequence[tuple[str, int]]) -> Streams:
-    """Streams of those of the replicas that the job has, one for each start; all hosts are listed in one page chain.
+    """Log groups and streams of the given replicas, as far as the job has them; one stream for each start.
 
-    Host ``algo-<k + 1>`` is replica ``k``. https://docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html
+    Replica ``k`` is host ``algo-<k + 1>``. https://docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html
 
     Args:
-        client: of CloudWatch Logs.
+        client: a client of CloudWatch Logs.
     """
     role = role_of(job)
     names: dict[tuple[str, int], list[str]] = {

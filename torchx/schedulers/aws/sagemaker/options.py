@@ -1,4 +1,4 @@
-"""The run options of ``aws_sagemaker``, and what is wrong with them."""
+"""The run options of ``aws_sagemaker``, and their validation."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class AWSSageMakerOpts(StructuredOpts):
     """Run options of ``aws_sagemaker``."""
 
     role: str
-    """IAM role that the job has: its ARN or its name"""
+    """IAM role of the job: its ARN or its name"""
 
     instance_type: str
     """instance type, such as `ml.g5.xlarge`"""
 
     instance_count: int = 1
-    """number of instances, for a role of one replica; otherwise each replica has one"""
+    """number of instances for a role of one replica; otherwise each replica has one"""
 
     keep_alive_period_in_seconds: int | None = None
     """seconds to keep the instances for the next job (a warm pool)"""
@@ -38,10 +38,10 @@ class AWSSageMakerOpts(StructuredOpts):
     """seconds after which the job is stopped; a day by default"""
 
     input_mode: str | None = None
-    """how input data is given: File, Pipe or FastFile"""
+    """input mode of data: File, Pipe or FastFile"""
 
     output_path: str | None = None
-    """where in S3 the model goes; by default the bucket that SageMaker makes for the account and region"""
+    """S3 location of the model; by default the bucket `sagemaker-<region>-<account>`"""
 
     output_kms_key: str | None = None
     """KMS key that encrypts the output"""
@@ -59,7 +59,7 @@ class AWSSageMakerOpts(StructuredOpts):
     """security groups in that VPC"""
 
     metric_definitions: dict[str, str] | None = None
-    """metrics: name, and the regular expression that extracts it from the log"""
+    """metrics: name, and the regular expression that extracts its value from the log"""
 
     encrypt_inter_container_traffic: bool | None = None
     """encrypt the traffic between the hosts"""
@@ -68,13 +68,13 @@ class AWSSageMakerOpts(StructuredOpts):
     """run on spot instances"""
 
     max_wait: int | None = None
-    """time limit in seconds for waiting for spot instances and running on them; `max_run`, the default, is the least"""
+    """time limit in seconds for waiting for spot instances and running on them; at least `max_run`, the default"""
 
     checkpoint_s3_uri: str | None = None
-    """S3 location of checkpoints, with which a job resumes after losing its spot instances"""
+    """S3 location of checkpoints, from which a job resumes after losing its spot instances"""
 
     checkpoint_local_path: str | None = None
-    """where the program writes them; `/opt/ml/checkpoints` by default"""
+    """local path of checkpoints; `/opt/ml/checkpoints` by default"""
 
     enable_network_isolation: bool | None = None
     """run without network; the hosts cannot reach one another either"""
@@ -89,8 +89,8 @@ class AWSSageMakerOpts(StructuredOpts):
     """folder of code, or a `.tar.gz` of it in S3, that SageMaker's training toolkit in the image runs the command in"""
 
     hyperparameters: dict[str, str] | None = None
-    """hyperparameters, which the program finds in `/opt/ml/input/config/hyperparameters.json`; with `source_dir` they
-    are its last arguments, too"""
+    """hyperparameters, written to `/opt/ml/input/config/hyperparameters.json`; with `source_dir` they are also appended
+    to the program's arguments"""
 
     training_repository_access_mode: str | None = None
     """Platform, or Vpc for an image in a private registry"""
@@ -110,12 +110,12 @@ def check(opts: AWSSageMakerOpts) -> None:
     if opts.source_dir and opts.enable_network_isolation:
         raise NotSupportedError(
             "`source_dir` is fetched over the network, which `enable_network_isolation` forbids",
-            hint="put the code into the image, as a workspace does",
+            hint="build the code into the image, as a workspace does",
         )
     if bool(opts.subnets) != bool(opts.security_group_ids):
-        raise ConfigError("a VPC takes both `subnets` and `security_group_ids`")
+        raise ConfigError("a VPC requires both `subnets` and `security_group_ids`")
     if opts.checkpoint_local_path and not opts.checkpoint_s3_uri:
-        raise ConfigError("`checkpoint_local_path` needs `checkpoint_s3_uri`, where checkpoints are kept")
+        raise ConfigError("`checkpoint_local_path` needs `checkpoint_s3_uri`, where checkpoints are stored")
     if opts.max_wait and not opts.use_spot_instances:
         raise ConfigError("`max_wait` is for spot instances", hint="add `use_spot_instances=True`")
     if opts.max_wait and opts.max_wait < (opts.max_run or DEFAULT_MAX_RUN_S):
@@ -126,15 +126,15 @@ SYSTEM = NativeSystem(name="aws_sagemaker", groups=[("node",)], most=30, free=Fa
 
 
 def retries(app: AppDef, opts: AWSSageMakerOpts, caps: Capabilities) -> int | None:
-    """``MaximumRetryAttempts`` of a job: by its policy, or else by the options; None: none.
+    """``MaximumRetryAttempts`` of a job, from its retry policy or from the options; None: no retries.
 
     Raises:
-        SpecError: the policy cannot be kept.
-        ConfigError: both say it.
+        SpecError: SageMaker does not support the policy.
+        ConfigError: both are given.
     """
-    asked = SYSTEM.policy(app, caps)
-    if asked is None:
+    policy = SYSTEM.policy(app, caps)
+    if policy is None:
         return opts.max_retry_attempts
     if opts.max_retry_attempts:
         raise ConfigError("`--retry` and `max_retry_attempts` exclude one another", hint="omit one of them")
-    return asked.times or None
+    return policy.times or None

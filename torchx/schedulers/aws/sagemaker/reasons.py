@@ -1,4 +1,4 @@
-"""What SageMaker says of a training job, as a state, a sentence and a class: what it waits for, and why it ended.
+"""Maps SageMaker's statuses and reasons to states, sentences and classes: what a job waits for, and why it ended.
 
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_DescribeTrainingJob.html
 """
@@ -15,24 +15,24 @@ JOB_STATE = {
     "Stopped": AppState.CANCELLED,
 }
 
-# While InProgress the secondary status says more. In one that is not here the program runs.
+# Secondary statuses of InProgress jobs whose program does not run.
 WAITS = {
     "Pending": "it waits for capacity",
-    "Starting": "its instances are being made ready",
+    "Starting": "its instances are being prepared",
     "LaunchingMLInstances": "its instances are being launched",
-    "PreparingTrainingStack": "its instances are being made ready",
+    "PreparingTrainingStack": "its instances are being prepared",
     "Downloading": "its data is being downloaded",
     "DownloadingTrainingImage": "its image is being pulled",
     "Interrupted": "its spot instances were reclaimed, and it waits for others",
 }
 
-# Secondary statuses of ends that nobody asked for, though the status is Stopped.
+# Secondary statuses of Stopped jobs that reached a time limit.
 TOO_LONG = {
     "MaxRuntimeExceeded": "it ran longer than `max_run`",
     "MaxWaitTimeExceeded": "it waited and ran longer than `max_wait`",
 }
 
-# Beginning of FailureReason -> a sentence and a class:
+# Prefix of FailureReason -> a sentence and a class:
 # https://docs.aws.amazon.com/sagemaker/latest/dg/model-train-storage.html and the guide to troubleshooting
 FAILURES = {
     "AlgorithmError": ("", "error"),
@@ -43,10 +43,10 @@ FAILURES = {
 
 
 def why_failed(secondary: str, said: str) -> tuple[str, str]:
-    """Why a job failed: a sentence without full stop, with what SageMaker said, and the class of the cause.
+    """Why a job failed: a sentence without full stop, with SageMaker's reason, and the class of the cause.
 
     Args:
-        secondary: its secondary status.
+        secondary: its SecondaryStatus.
         said: its FailureReason.
 
     >>> why_failed("Failed", "CapacityError: Unable to provision requested ML compute capacity")[1]

@@ -1,4 +1,4 @@
-"""A job as the request CreateTrainingJob.
+"""Renders a job as a CreateTrainingJob request.
 
 https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_CreateTrainingJob.html
 """
@@ -27,19 +27,19 @@ _Object = dict[str, Any]
 NAME_RULE = NameRule(63, "A-Za-z0-9-")
 TAG_MANAGED_BY = "torchx.pytorch.org/managed-by"
 MANAGED_BY = "torchx"
-"""The value of this tag for all jobs of ours: they are found by it."""
+"""The value of this tag on all torchx jobs, by which they are found."""
 DEFAULT_OUTPUT = "s3://sagemaker-REGION-ACCOUNT/"
-"""Stands for SageMaker's usual bucket of the account, which is not known before AWS is asked."""
+"""Placeholder for SageMaker's default bucket of the account, which is resolved at submission."""
 DEFAULT_VOLUME_GB = 30
 _CHECKPOINTS = "/opt/ml/checkpoints"
 
 
 @dataclass
 class AWSSageMakerJob:
-    """What is submitted.
+    """A job to submit.
 
     Attributes:
-        job_def: the arguments of CreateTrainingJob, but the name.
+        job_def: the arguments of CreateTrainingJob, without the name.
         images_to_push: image id -> repository and tag.
         source: the folder of code to upload.
     """
@@ -54,10 +54,9 @@ class AWSSageMakerJob:
         return {"TrainingJobName": self.job_name, **self.job_def}
 
     def __str__(self) -> str:
-        """The request as YAML, secrets masked.
+        """The request as YAML, with secrets masked.
 
-        A command that is given as pieces of a shell line is shown as the words that it stands for: secrets in pieces
-        could not be told.
+        A command that was split into pieces is shown as its original words: secrets in pieces could not be recognized.
         """
         request = self.request()
         if self.source is not None:
@@ -69,27 +68,25 @@ class AWSSageMakerJob:
         words, late = command.read(*given)
         note = ""
         if [*given[0], *given[1]] != words:
-            note = (
-                f"# the command and {len(late)} of the variables are given as a shell line in {len(given[1])} pieces\n"
-            )
+            note = f"# the command and {len(late)} variables are passed as a shell line in {len(given[1])} pieces\n"
         if words:
             algorithm.update(ContainerEntrypoint=words[:1], ContainerArguments=words[1:])
         request.update(AlgorithmSpecification=algorithm, Environment={**request["Environment"], **late})
         return note + shown_yaml({"CreateTrainingJob": request}, in_lines=True)
 
-    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
+    __repr__ = __str__  # the environment may hold secrets, which must always be masked
 
 
 def _source_note(code: source.Source, where: str) -> str:
     words = mask_args([word.replace(REPLICA, macros.replica_id) for word in code.words])
-    return f"# `{code.folder}` is uploaded to {where}, and there is run: {shlex.join(words)}\n"
+    return f"# `{code.folder}` is uploaded to {where}, and runs: {shlex.join(words)}\n"
 
 
 def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, user: str) -> AWSSageMakerJob:
-    """The job. ``app`` is not changed.
+    """Renders a job. ``app`` is not changed.
 
     Raises:
-        SpecError, ConfigError, NotSupportedError: SageMaker cannot have such a job.
+        SpecError, ConfigError, NotSupportedError: SageMaker does not support such a job.
     """
     role = _only_role(app)
     _check(role, opts)
@@ -102,7 +99,7 @@ def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, 
         entrypoint, arguments, env = command.render(words, given, hosts=hosts)
         run = {"ContainerEntrypoint": entrypoint, **_present(ContainerArguments=arguments)}
     if len(env) > 100:
-        raise SpecError(f"{len(env)} environment variables: SageMaker takes at most 100")
+        raise SpecError(f"{len(env)} environment variables: SageMaker allows at most 100")
     image: _Object = {}
     if opts.training_repository_access_mode or opts.training_repository_credentials_provider_arn:
         provider = opts.training_repository_credentials_provider_arn
@@ -159,13 +156,8 @@ def _optional(opts: AWSSageMakerOpts) -> _Object:
 
 def _command(role: Role, name: str, opts: AWSSageMakerOpts, hosts: int) -> tuple[list[str], dict[str, str]]:
     """Words and variables of the hosts, with :data:`REPLICA` for their numbers."""
-    values = macros.Values(
-        img_root="",
-        app_id=name,
-        replica_id=REPLICA if hosts > 1 else "0",
-        rank0_env=ENV_RANK0_HOST,
-    )
-    applied = values.apply(role)
+    number = REPLICA if hosts > 1 else "0"
+    applied = macros.Values(img_root="", app_id=name, replica_id=number, rank0_env=ENV_RANK0_HOST).apply(role)
     given = {ENV_IMAGE: role.image, ENV_ROLE_NAME: role.name, **(opts.environment or {}), **applied.env}
     for variable in given:
         if not re.fullmatch(r"[a-zA-Z_][a-zA-Z0-9_]*", variable):
@@ -189,11 +181,11 @@ def _check(role: Role, opts: AWSSageMakerOpts) -> None:
         raise NotSupportedError(f"role `{role.name}` has mounts, which training jobs of SageMaker do not support")
     if role.num_replicas > 1 and opts.instance_count not in (1, role.num_replicas):
         raise ConfigError(
-            f"instance_count is {opts.instance_count}, and role `{role.name}` has {role.num_replicas} replicas"
+            f"instance_count is {opts.instance_count}, but role `{role.name}` has {role.num_replicas} replicas"
         )
     wanted = role.resource.capabilities.get(K8S_ITYPE)
     if wanted and f"ml.{wanted}" != opts.instance_type:
-        raise ConfigError(f"instance_type is `{opts.instance_type}`, and role `{role.name}` wants `ml.{wanted}`")
+        raise ConfigError(f"instance_type is `{opts.instance_type}`, but role `{role.name}` requests `ml.{wanted}`")
     ignored = [w for w, there in (("max_retries", role.max_retries), ("min_replicas", role.min_replicas)) if there]
     if ignored:
         logger("torchx").warning(

@@ -1,11 +1,10 @@
-"""Script mode: code goes to S3 as an archive, and SageMaker's training toolkit in the image fetches it and runs it.
+"""Script mode: uploads code to S3 as an archive, which SageMaker's training toolkit in the image fetches and runs.
 
-The toolkit is told by hyperparameters, each of which it reads as JSON: the archive, and the script of it to run. All
-others it gives to the script as ``--name value``. https://github.com/aws/sagemaker-training-toolkit#readme
+Hyperparameters, which the toolkit parses as JSON, name the archive and the script in it to run. All others become
+arguments ``--name value`` of the script. https://github.com/aws/sagemaker-training-toolkit#readme
 
-A folder's archive gets one more script, with the command of the role in it, so that any command can be run
-(``dist.ddp`` too), with any words. An archive that is in S3 already stays as it is: there the command has to be one
-that the toolkit can run by itself.
+torchx adds a script with the role's command to the archive of a folder, so that any command works, such as that of
+``dist.ddp``. It does not change an archive that is already in S3; then the toolkit must support the command itself.
 """
 
 from __future__ import annotations
@@ -32,20 +31,16 @@ _Object = dict[str, Any]
 PROGRAM, ARCHIVE, REGION = "sagemaker_program", "sagemaker_submit_directory", "sagemaker_region"
 LAUNCHER = "torchx_run.sh"
 """The script that is added to a folder."""
-_ENDING = "source/sourcedir.tar.gz"  # below the job's name, where the SageMaker SDK puts it, too
+_ENDING = "source/sourcedir.tar.gz"  # below the job's name, as in the SageMaker SDK
 _IN_MEMORY = 16 << 20
 _MOST = 5 << 30  # https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html
 _MISSING = frozenset({"NoSuchBucket", "404"})
-_MADE_MEANWHILE = frozenset({"BucketAlreadyOwnedByYou", "OperationAborted"})
+_EXISTS = frozenset({"BucketAlreadyOwnedByYou", "OperationAborted"})
 
 
 @dataclass(frozen=True)
 class Source:
-    """A folder that is to be uploaded.
-
-    Attributes:
-        words: the command that is run in it, as a dry run shows it.
-    """
+    """A folder to upload, the script to add, and the command in it, for display."""
 
     folder: str
     launcher: str
@@ -55,16 +50,16 @@ class Source:
 def render(
     source_dir: str, words: list[str], env: Mapping[str, str], given: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str], Source | None]:
-    """Hyperparameters but the archive's place, ``Environment``, and what is to be uploaded.
+    """Renders hyperparameters (without the archive's location), ``Environment``, and the folder to upload.
 
     Args:
         source_dir: a folder, or an archive in S3.
-        words: entrypoint and arguments, with the sign of :data:`REPLICA` for the host's number.
+        words: entrypoint and arguments, with :data:`REPLICA` for the host's number.
         given: hyperparameters of the user.
 
     Raises:
-        ConfigError: there is no such folder.
-        NotSupportedError: an archive in S3 cannot be run with this command.
+        ConfigError: the folder does not exist, or there is a name conflict.
+        NotSupportedError: the toolkit cannot run this command in an archive in S3.
     """
     own = sorted(name for name in given if name in (PROGRAM, ARCHIVE))
     if own:
@@ -73,28 +68,28 @@ def render(
         late = [name for name, value in env.items() if REPLICA in value or len(value) > command.MAX_VALUE]
         if late or any(REPLICA in word for word in words):
             raise NotSupportedError(
-                f"`source_dir` {source_dir}: only a command made by torchx can hold the number of a host, or a variable"
-                f" of more than {command.MAX_VALUE} characters",
-                hint="give a local folder",
+                f"`source_dir` {source_dir}: with an archive in S3, the host's number and variables of more than"
+                f" {command.MAX_VALUE} characters are not available",
+                hint="use a local folder",
             )
         program, arguments = as_hyperparameters(words)
-        told = {name: as_json(value) for name, value in {**given, **arguments}.items()}
-        return {**told, PROGRAM: as_json(program), ARCHIVE: as_json(source_dir)}, dict(env), None
+        values = {name: as_json(value) for name, value in {**given, **arguments}.items()}
+        return {**values, PROGRAM: as_json(program), ARCHIVE: as_json(source_dir)}, dict(env), None
     folder = os.path.abspath(os.path.expanduser(source_dir.removeprefix("file://")))
     if not os.path.isdir(folder):
         raise ConfigError(
-            f"`source_dir` {source_dir} is not a folder", hint="give a folder, or s3://<bucket>/<key>.tar.gz"
+            f"`source_dir` {source_dir} is not a folder", hint="use a folder, or s3://<bucket>/<key>.tar.gz"
         )
     if os.path.lexists(os.path.join(folder, LAUNCHER)):
         raise ConfigError(f"`source_dir` {source_dir} has a file `{LAUNCHER}`, which torchx adds", hint="rename it")
     words = _runnable(words, folder)
     script, rest = command.script(words, env)
-    told = {name: as_json(value) for name, value in given.items()}
-    return {**told, PROGRAM: as_json(LAUNCHER)}, rest, Source(folder, script, tuple(words))
+    values = {name: as_json(value) for name, value in given.items()}
+    return {**values, PROGRAM: as_json(LAUNCHER)}, rest, Source(folder, script, tuple(words))
 
 
 def as_json(value: str) -> str:
-    """A value as the toolkit reads it; what is JSON already, such as a number, stays as it is.
+    """Encodes a value for the toolkit. Valid JSON, such as a number, is not changed.
 
     >>> as_json("0.1"), as_json("true"), as_json("adam")
     ('0.1', 'true', '"adam"')
@@ -107,10 +102,10 @@ def as_json(value: str) -> str:
 
 
 def as_hyperparameters(words: list[str]) -> tuple[str, dict[str, str]]:
-    """A command as a script and hyperparameters, which the toolkit makes the same command of.
+    """Converts a command to a script and hyperparameters, from which the toolkit builds the same command.
 
     Raises:
-        NotSupportedError: the toolkit cannot run it.
+        NotSupportedError: the toolkit cannot run this command.
 
     >>> as_hyperparameters(["python", "-u", "train.py", "--lr", "0.1", "--name=a b"])
     ('train.py', {'lr': '0.1', 'name': 'a b'})
@@ -134,26 +129,26 @@ def as_hyperparameters(words: list[str]) -> tuple[str, dict[str, str]]:
         raise NotSupportedError(
             "SageMaker's toolkit runs a script of an archive in S3 with arguments `--name value`; this command is "
             f"not of that form: `{' '.join(words)}`",
-            hint="give a local folder as `source_dir`, with which any command runs",
+            hint="use a local folder as `source_dir`, with which any command works",
         )
     return program, found
 
 
 def place(request: _Object, job_name: str) -> str:
-    """Where the archive of a job goes: below its name, in the bucket of its output."""
+    """Location of a job's archive: below its name, in the bucket of its output."""
     bucket = request["OutputDataConfig"]["S3OutputPath"].removeprefix("s3://").partition("/")[0]
     return f"s3://{bucket}/{job_name}/{_ENDING}"
 
 
 def upload(client: Any, source: Source, request: _Object, *, owner: str, region: str) -> None:
-    """Uploads the folder, and puts its place into the request.
+    """Uploads the folder, and adds its location to the request.
 
     Args:
-        owner: the account whose usual bucket it goes to; that bucket is made when it is not there, and nobody else's
-            bucket of that name is written to. Empty: another bucket was given.
+        owner: the account that owns the default bucket, which is created if missing; a bucket of another owner is not
+            written to. Empty: another bucket was given.
 
     Raises:
-        SpecError: the folder cannot be read.
+        SpecError: the folder cannot be read, or is too large.
         TorchXError: S3 refused, or did not answer.
     """
     import tempfile
@@ -168,25 +163,25 @@ def upload(client: Any, source: Source, request: _Object, *, owner: str, region:
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
         _archive(source, file)
         if file.tell() > _MOST:
-            raise SpecError(f"{doing}: it has more than 5 GiB", hint="list what is not code in `.torchxignore`")
+            raise SpecError(f"{doing}: it has more than 5 GiB", hint="exclude data and results in `.torchxignore`")
         file.seek(0)
         try:
             call(client, "put_object", doing, Body=file, **params)
         except AwsError as e:
             if e.code not in _MISSING or not owner:
                 raise
-            _make_bucket(client, bucket, region)
+            _create_bucket(client, bucket, region)
             file.seek(0)
             call(client, "put_object", doing, Body=file, **params)
     request["HyperParameters"] = {**request["HyperParameters"], ARCHIVE: as_json(where), REGION: as_json(region)}
 
 
 def remove(clients: Clients, job: _Object) -> None:
-    """Removes the archive that was uploaded for this job, if there is one. Quiet when that fails."""
+    """Removes the archive that was uploaded for this job, if there is one. Only logs a failure."""
     try:
         where = str(json.loads((job.get("HyperParameters") or {}).get(ARCHIVE, '""')))
     except (ValueError, RecursionError):
-        return  # of somebody who sets it by hand
+        return  # set by a user
     bucket, _, key = where.removeprefix("s3://").partition("/")
     if key != f"{job['TrainingJobName']}/{_ENDING}":
         return
@@ -197,7 +192,7 @@ def remove(clients: Clients, job: _Object) -> None:
 
 
 def _runnable(words: list[str], folder: str) -> list[str]:
-    """With the interpreter, where the command is a script of the folder, as an ``entry_point`` of script mode is."""
+    """Prepends the interpreter if the command is a script in the folder, like ``entry_point`` in SageMaker's SDK."""
     name = words[0]
     interpreter = {".py": "python", ".sh": "sh"}.get(os.path.splitext(name)[1])
     if interpreter and not os.path.isabs(name) and os.path.isfile(os.path.join(folder, name)):
@@ -206,7 +201,7 @@ def _runnable(words: list[str], folder: str) -> list[str]:
 
 
 def _archive(source: Source, file: IO[bytes]) -> None:
-    """The folder as ``.tar.gz``, less what its ignore file names; the same files give the same bytes."""
+    """Writes the folder as ``.tar.gz``, without ignored files. The result is reproducible."""
     with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
         for entry in entries(source.folder):
             packed.write(archive.header_of(entry, entry.path, 0))
@@ -217,10 +212,10 @@ def _archive(source: Source, file: IO[bytes]) -> None:
         packed.write(archive.small_file(LAUNCHER, 0o755, os.fsencode(source.launcher)) + archive.END)
 
 
-def _make_bucket(client: Any, bucket: str, region: str) -> None:
+def _create_bucket(client: Any, bucket: str, region: str) -> None:
     where = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
     try:
-        call(client, "create_bucket", f"bucket `{bucket}` could not be made", Bucket=bucket, **where)
+        call(client, "create_bucket", f"bucket `{bucket}` could not be created", Bucket=bucket, **where)
     except AwsError as e:
-        if e.code not in _MADE_MEANWHILE:
+        if e.code not in _EXISTS:
             raise
