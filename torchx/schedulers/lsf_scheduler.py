@@ -1,12 +1,12 @@
 """``lsf``: one LSF job for each replica, tied together by a job group; submitted all or none.
 
-What is produced: ``submit.sh`` with a ``bsub`` for each replica, and ``replicas.sh``, which those jobs run
-(:mod:`torchx.schedulers.lsf.replicas`). The first job is submitted on hold and let go last, and all others wait for
-it to start: a submission that breaks off leaves nothing that runs. A replica runs in the role's image if that is a
+It writes ``submit.sh`` with a ``bsub`` for each replica, and ``replicas.sh``, which those jobs run
+(:mod:`torchx.schedulers.lsf.replicas`). The first job is submitted on hold and released last, and all others wait for
+its start, so that an interrupted submission leaves nothing running. A replica runs in the role's image if that is a
 folder (a workspace: ``jobdir``), else in the folder of submission; with ``docker`` in a container of the image.
 
-Limits: the job's folder must be on a file system that all hosts share. Replicas are started one by one as LSF finds
-room, not as a gang: those that run wait for the others. Tested on a look-alike, not on LSF itself; see docs/lsf.md.
+Limits: the job's folder must be on a file system that all hosts share. LSF starts replicas one by one, not as a gang:
+those that run wait for the others. Tested on a look-alike, not on LSF itself; see docs/lsf.md.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from torchx.schedulers.lsf.request import (
     get_docker_command,
     get_submit_script,
 )
-from torchx.schedulers.lsf.rows import Row, group_of, was_let_go
+from torchx.schedulers.lsf.rows import Row, group_of, was_released
 from torchx.specs.after import earlier_jobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
 from torchx.specs.retries import RETRY
@@ -105,15 +105,15 @@ __all__ = [
 ]
 
 JOB_STATE: dict[str, AppState] = STATES
-"""LSF's states to ours."""
+"""LSF's states to torchx's."""
 
-_BSUB_S = 0.5  # at most, on the average
+_BSUB_S = 0.5  # upper bound of the average time of one bsub
 _BSUB = "\nbsub "
-_END_S = 30  # JOB_TERMINATE_INTERVAL, between the signals of bkill, is 10 s unless the site says otherwise
+_END_S = 30  # bkill waits between its signals, 10 s by default (JOB_TERMINATE_INTERVAL)
 
 
 class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
-    """Submits to IBM Spectrum LSF. Further arguments: see :class:`BatchScheduler`."""
+    """Submits to IBM Spectrum LSF. Arguments: see :class:`BatchScheduler`."""
 
     capabilities = replace(
         CAPABILITIES,
@@ -134,7 +134,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         return opts
 
     def workspace_opts(self) -> runopts:
-        return runopts()  # `jobdir` is ours
+        return runopts()  # `jobdir` is an option of the backend
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
@@ -156,7 +156,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         return AppDryRunInfo(request, str)
 
     def _check_earlier(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> None:
-        """Refuses to wait for what LSF cannot tell: each attempt of a job with a policy has LSF jobs of its own."""
+        """Rejects dependencies that LSF cannot express: each attempt of a job with a policy has its own LSF jobs."""
         from torchx.schedulers.lsf.attempts import OPTIONS_FILE
 
         for condition, handle in earlier_jobs(app):
@@ -164,7 +164,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
             folder = self.folders(site).of(parse_app_handle(handle).app_id) if condition != "any" else None
             if folder is not None and site.files.read(posixpath.join(folder.path, OPTIONS_FILE), 0, 1):
                 raise NotSupportedError(
-                    f"`{handle}` has a retry policy: LSF cannot tell how its last attempt ended",
+                    f"`{handle}` has a retry policy: LSF does not know how its last attempt ended",
                     hint=f"`--after any:{handle}`, or omit `--retry` there",
                 )
 
@@ -235,7 +235,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         done = super()._submit(site, submission)
         if isinstance(done, Completed) and done.returncode == NO_LSF:
             raise self._missing(site, CommandError(argv=["bsub"], returncode=127))
-        if isinstance(done, Completed):  # the script cleans up by itself, unless it was killed
+        if isinstance(done, Completed):  # the script cleans up, unless it was killed
             self.run_command(site, self._cancel_argv(submission.token))
         return done
 
@@ -243,17 +243,17 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _find_submitted(self, site: Site, token: str) -> str | None:
         found = self._bjobs(site, [token])
-        if was_let_go(found):
+        if was_released(found):
             return token
-        if found:  # incomplete: the first is let go last
+        if found:  # incomplete: the first job is released last
             self.run_command(site, self._cancel_argv(token))
         return None
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:
         script = site.files.read(posixpath.join(folder.path, SUBMIT_FILE)) or b""
-        if age_s <= self.submission_s + script.count(_BSUB.encode()) * _BSUB_S:  # its script may be at it still
-            return token if was_let_go(self._bjobs(site, [token])) else None
-        started = posixpath.join(folder.path, STARTED_FILE)  # where LSF has forgotten it
+        if age_s <= self.submission_s + script.count(_BSUB.encode()) * _BSUB_S:  # its script may still be running
+            return token if was_released(self._bjobs(site, [token])) else None
+        started = posixpath.join(folder.path, STARTED_FILE)  # if LSF has forgotten it
         return self._find_submitted(site, token) or (token if site.files.sizes([started])[started] else "")
 
     def _bjobs(self, site: Site, app_ids: list[str]) -> list[Row]:
@@ -310,7 +310,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         ((site, _),) = self._by_site([app_id])
         folder = self.folders(site).of(app_id)
         if folder is not None and site.files.read(posixpath.join(folder.path, OPTIONS_FILE), 0, 1):
-            site.files.write(posixpath.join(folder.path, CANCELLED_FILE), b"")  # it may be about to start again
+            site.files.write(posixpath.join(folder.path, CANCELLED_FILE), b"")  # it may be about to be retried
         super()._cancel_existing(app_id)
 
     def _cancel_argv(self, app_id: str) -> list[str]:
@@ -323,15 +323,15 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _delete_existing(self, app_id: str) -> None:
         ((site, _),) = self._by_site([app_id])
         self._cancel_existing(app_id)
-        for _ in range(_END_S):  # LSF gives replicas their time to end, and they write into the folder
+        for _ in range(_END_S):  # ending replicas still write to the folder
             self._queries.forget(app_id)
             if self._is_over(app_id):
                 break
             self._sleep(1)
         super()._delete_existing(app_id)
-        self.run_command(site, ["bgdel", group_of(app_id)])  # LSF keeps the group while it remembers its jobs
+        self.run_command(site, ["bgdel", group_of(app_id)])  # deleted once LSF forgets its jobs
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> LsfScheduler:  # noqa: ARG001  # the contract's signature
-    """The factory."""
+    """The factory of ``lsf``."""
     return LsfScheduler(session_name)

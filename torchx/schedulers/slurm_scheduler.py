@@ -1,13 +1,13 @@
 """``slurm``: a job as one ``sbatch`` script with a step for each replica, on nodes that share a file system.
 
-Options: see :class:`SlurmOpts`; ``torchx runopts slurm`` shows them, with those of SSH.
+Options: see :class:`SlurmOpts`; ``torchx runopts slurm`` shows them with those of SSH.
 
-Each replica has a node of its own (``replicas_per_node`` of them share one). Roles that ask for different nodes make a
-heterogeneous job. The job's folder is ``$TORCHX_HOME/slurm/<name>``, or ``<job_dir>/torchx-jobs/<name>``; it is the
-working directory of the batch script, by which it is found again from any shell of any node.
+Each replica has a node of its own, or shares one (``replicas_per_node``). Roles that request different nodes make a
+heterogeneous job. The job's folder is ``$TORCHX_HOME/slurm/<name>``, or ``<job_dir>/torchx-jobs/<name>``. It is the
+working directory of the batch script, so that Slurm's records lead to it.
 
-Limits: images are folders, unless ``container`` is given. A role with a retry policy of APPLICATION starts again by
-``scontrol requeue``. Times of log lines are known to a second or so, in long jobs to some seconds.
+Limits: images are folders, unless ``container`` is set. The retry policy APPLICATION restarts a job by ``scontrol
+requeue``. Log lines have times to a second or so, in long jobs to some seconds.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.slurm.answers import bare, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
 from torchx.schedulers.slurm.ends import EndsOfJobs
-from torchx.schedulers.slurm.events import SLURM_LOG
+from torchx.schedulers.slurm.events import SLURM_LOG, SWEEP_PREFIX
 from torchx.schedulers.slurm.folders import LegacyFolder, Waiting, choose_previous, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.schedulers.slurm.reasons import SLURM_STATES, appstate_from_slurm_state, get_appstate_from_job
@@ -87,10 +87,10 @@ __all__ = [
 ]
 
 PIPE = -1
-"""As ``subprocess.PIPE``; programs import the name from here."""
+"""``subprocess.PIPE``; programs import the name from here."""
 
 SLURM_JOB_DIRS = ".torchxslurmjobdirs"
-"""File of earlier versions in the folder of submission: lines ``<job id> = <job_dir>``. It is read, not written."""
+"""File of earlier versions in the folder of submission, with lines ``<job id> = <job_dir>``. It is only read."""
 
 NAME_RULE = NameRule(100)
 _RANDOM = 6
@@ -99,7 +99,7 @@ _DEPENDENCIES = {"ok": "afterok", "any": "afterany", "fail": "afternotok"}
 
 
 class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
-    """Runs jobs on a Slurm cluster. Further arguments: see :class:`BatchScheduler`."""
+    """Runs jobs on a Slurm cluster. Arguments: see :class:`BatchScheduler`."""
 
     capabilities = replace(
         CAPABILITIES,
@@ -161,7 +161,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         return AppDryRunInfo(request, str)
 
     def _after(self, app: AppDef) -> list[str]:
-        """The options of ``sbatch`` by which a job waits for others; one that can never start is removed."""
+        """The ``sbatch`` options for dependencies. Slurm removes a job that can never start."""
         from torchx.specs.after import earlier_jobs
 
         words = []
@@ -202,10 +202,10 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     def export(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest]) -> Export:
         """See :class:`torchx.schedulers.kit.abilities.Exports`."""
         if dryrun_info._app is not None and is_script(dryrun_info._app.roles):
-            raise NotSupportedError("this job is a batch script of yours", hint="`sbatch` takes it as it is")
+            raise NotSupportedError("this job is your own batch script", hint="submit it with `sbatch`")
         from torchx.schedulers.slurm.export import export
 
-        dryrun_info.request.notify, dryrun_info.request.sample_s = False, 0  # it would need addresses, and readers
+        dryrun_info.request.notify, dryrun_info.request.sample_s = False, 0  # without torchx nothing uses them
         return export(self._submission(dryrun_info, self._here), dryrun_info.request)
 
     def diagnose(
@@ -227,7 +227,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     ) -> Submission | None:
         replicas = info.request.replicas.values()
         partitions = {str(r.sbatch_opts["partition"]) for r in replicas if "partition" in r.sbatch_opts}
-        # elsewhere a job that asks for too much must not start without what it needs
+        # on other partitions the job requested too much, and must not start with less
         if not NO_MEMORY.search(done.stderr) or not self._slurm(site).knows_no_memory(partitions):
             return None
         info.request = info.request.without_memory()
@@ -258,7 +258,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
         asked = [i for i in app_ids if _KNOWN_ID.fullmatch(i)]
         slurm = self._slurm(site)
-        records = self._heard_of(site, folders)
+        records = self._succeeded(site, folders)
         if left := [i for i in asked if i not in records]:
             records.update(slurm.jobs(left))
         known = self._waiting.as_before(records, folders)
@@ -280,7 +280,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     def _query_all(self, site: Site) -> _Jobs:
         records = self._slurm(site).jobs(None)
         ending = {i: found for i, found in records.items() if any(r.completing for r in found)}
-        jobs = files_of(site.files, ending, {})  # whether replicas of them still run
+        jobs = files_of(site.files, ending, {})  # to see whether replicas still run
         return [
             ListAppResponse(app_id, state_of(facts_of(jobs.get(app_id) or bare(app_id, found))), name=found[0].name)
             for app_id, found in sorted(records.items(), key=lambda item: -(item[1][0].submitted or 0))
@@ -337,7 +337,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         if not host:
             raise ended()
         step = inside.step_words(job_id, host, component=component, tty=tty is not None)
-        return inside.Step(site.spawn, step, sign, argv, tty, run=run, ended=ended)
+        return inside.Step(lambda words: site.spawn([*step, *words], tty), sign, argv, tty, run=run, ended=ended)
 
     def foreign(self) -> ForeignSlurmJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
@@ -357,9 +357,9 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
 
         request = dryrun_info.request
         sweeps.check(request, dryrun_info._app)
-        request.notify = False  # of each task
+        request.notify = False  # not for each task
         site = self._site_of(dryrun_info._cfg)
-        self._ready = None  # that of the record: one job
+        self._ready = None  # it was rendered as a single job
         request.arrays = sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(functools.partial(self.run_command, site)))
         while True:
             try:
@@ -369,7 +369,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
                 if request.arrays.size <= 1 or not sweeps.is_over_limit(e):
                     raise
                 request.arrays.size = min(request.arrays.size, len(tasks.points)) // 2
-        app_id = f"{sweeps.PREFIX}{job_id}"
+        app_id = f"{SWEEP_PREFIX}{job_id}"
         folder = self.folders(site).of(job_id)
         if folder is None:
             raise NotFoundError(f"there is no sweep `{app_id}`", hint="`torchx list` shows the runs on record")
@@ -407,7 +407,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     def _query(
         self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
     ) -> dict[str, DescribeAppResponse]:
-        sweeps = [i for i in app_ids if i.startswith("sweep-")]
+        sweeps = [i for i in app_ids if i.startswith(SWEEP_PREFIX)]
         if not sweeps:
             return super()._query(site, app_ids, folders)
         jobs = [i for i in app_ids if i not in sweeps]

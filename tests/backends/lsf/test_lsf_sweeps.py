@@ -47,7 +47,7 @@ class TestSweepsOnLsf(SweepContract):
         assert [line.partition(",")[2] for line in lines] == [f"{k},{app_id}.0-r.0[{k}]" for k in (1, 2, 3)]
         waits = ground.runner.status(f"{handle}/2")
         assert waits is not None
-        assert (waits.state, waits.msg) == (AppState.PENDING, "as many tasks of the sweep run as may at the same time")
+        assert (waits.state, waits.msg) == (AppState.PENDING, "the sweep has reached its limit of running tasks")
         listed = [job for job in ground.runner.list("lsf") if job.app_handle == handle]
         assert [job.state for job in listed] == [AppState.RUNNING]
         errors = ground.runner.open_logs(f"{handle}/0", [("r", 0)], LogQuery(stream=Stream.STDERR))

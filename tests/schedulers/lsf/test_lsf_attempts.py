@@ -31,7 +31,7 @@ def app(policy: str = "standard, error:2", **role: Any) -> AppDef:
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of a job whose replicas have begun; LSF answers nothing."""
-    monkeypatch.setattr(attempts, "said", lambda *_: [])
+    monkeypatch.setattr(attempts, "output_lines", lambda *_: [])
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "job.json").write_text(json.dumps({"name": "a-x1", "app": appdef_to_dict(app())}))
     (tmp_path / "retry.json").write_text(json.dumps(dict(Opts(**OPTIONS))))
@@ -78,7 +78,7 @@ def test_why_lsf_ended_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, how: str, answer: list[str], kind: str
 ) -> None:
     """By what the commands say of memory, and of the host; what somebody has killed is no attempt."""
-    monkeypatch.setattr(attempts, "said", lambda *_: answer)
+    monkeypatch.setattr(attempts, "output_lines", lambda *_: answer)
     found = ended(folder, how, host="n3" if how == "requeued" else "")
     assert (found.kind if found else "") == kind
     assert not found or kind not in ("node", "preempted") or found.hosts == ["n3"]

@@ -164,7 +164,7 @@ def test_output_by_mail(fake: FakeCommandRunner) -> None:
     """Without `-o` it is in no file."""
     with pytest.raises(NotFoundError) as refused:
         view(fake, {}).open_logs("7", [("job", 0)], LogQuery())
-    assert "by mail" in refused.value.hint
+    assert "mails the output" in refused.value.hint
 
 
 @pytest.mark.parametrize(("reference", "found"), [("7", "7"), ("7[2]", None), ("8", None), ("7_2", None), ("x", None)])

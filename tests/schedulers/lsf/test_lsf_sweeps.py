@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from torchx.errors import NotFoundError, NotSupportedError
-from torchx.schedulers.lsf.rows import FIELDS, Row, group_of, rows, was_let_go
+from torchx.schedulers.lsf.rows import FIELDS, Row, group_of, rows, was_released
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.secret import Secret
@@ -129,7 +129,7 @@ def test_a_task_without_its_values_fails(tmp_path: Path) -> None:
         (app("x", num_replicas=2), {}, "2 replicas"),
         (app("x", max_retries=1), {}, "not started again"),
         (app("x", env={"T": Secret("env:HOME")}), {}, "no secrets: `T`"),
-        (app("x", env={"UID": "5"}), {}, "nobody set `UID`"),
+        (app("x", env={"UID": "5"}), {}, "not allow `UID`"),
         (app("x", image="img"), {"docker": True}, "containers"),
     ],
 )
@@ -187,7 +187,7 @@ def test_whether_all_arrays_are_there(stats: str, complete: bool) -> None:
     """They are let go together: one that is not on hold, nor was ended so, shows it."""
     hosts = {"RUN": ("h",)}
     found = [Row(f"{k}[1]", stat, "a", 0, k, hosts=hosts.get(stat, ())) for k, stat in enumerate(stats.split())]
-    assert was_let_go(found) is complete
+    assert was_released(found) is complete
 
 
 def test_what_became_of_tasks(tmp_path: Path) -> None:
@@ -217,7 +217,7 @@ def test_what_became_of_tasks(tmp_path: Path) -> None:
     assert some is not None
     assert [one.app_id for one in some] == [f"{app_id}/1", f"{app_id}/4"]
     assert "exit code 9: out of luck" in some[0].msg
-    assert some[1].msg == "as many tasks of the sweep run as may at the same time"
+    assert some[1].msg == "the sweep has reached its limit of running tasks"
     with pytest.raises(NotFoundError, match="no task `5`"):
         scheduler.describe_tasks(app_id, [5])
     fake.on("bkill", stdout="Job <10[2]> is being terminated")

@@ -78,7 +78,7 @@ def test_the_replica_that_is_named() -> None:
     slurm = Slurm()
     slurm.plan("kill", ("w", 1)).make()
     assert slurm.did == ["scancel --signal=KILL 7.0"]
-    with pytest.raises(BackendError, match="does not run just now"):
+    with pytest.raises(BackendError, match="is not running"):
         slurm.plan("kill", ("w", 2))
 
 

@@ -136,7 +136,7 @@ def test_a_reason_that_nobody_knows() -> None:
     sentence = reason_sentence(
         "Nodes required for job are DOWN, DRAINED or reserved for jobs in higher priority partitions"
     )
-    assert sentence == "the nodes that could run it are down, drained or kept for jobs of higher priority"
+    assert sentence == "the nodes that could run it are down, drained or reserved for jobs of higher priority"
 
 
 def test_waiting_is_explained_with_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -27,7 +27,7 @@ srun: error: {host}: task 0: Exited with exit code 9
 def test_the_node_that_failed_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
     """Of a gang, where a partition of ten nodes lets one be avoided: not a healthy one instead of it."""
     monkeypatch.setenv("SLURM_JOB_PARTITION", "main")
-    monkeypatch.setattr(attempts, "said", lambda program, *_: ["10"] if program == "sinfo" else [])
+    monkeypatch.setattr(attempts, "output_lines", lambda program, *_: ["10"] if program == "sinfo" else [])
     role = Role("w", "", entrypoint="p", num_replicas=number)
     app = AppDef("a", [role], {RETRY: "node:2:avoid"})
     (tmp_path / "job.json").write_text(json.dumps({"app": appdef_to_dict(app)}))

@@ -187,7 +187,7 @@ def test_output_on_a_terminal(fake: FakeCommandRunner) -> None:
     assert jobs.describe("5").msg == "job/0 on n1: exit code 3"
     with pytest.raises(NotFoundError) as refused:
         jobs.open_logs("5", [("job", 0)], LogQuery())
-    assert "on the terminal" in refused.value.hint
+    assert "to the terminal" in refused.value.hint
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import time
 import pytest
 
 from tests.runner.sinks import http_sink
-from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.slurm import notices
@@ -95,7 +94,7 @@ def test_a_script_that_sends_no_more(folder, events):
 )
 def test_why_slurm_ends_it(monkeypatch, text, state):
     """By the time it ran; where Slurm does not answer somebody has cancelled it."""
-    monkeypatch.setattr(attempts, "said", lambda *_: [text])
+    monkeypatch.setattr(notices, "output_lines", lambda *_: [text])
     assert notices._why_terminated("7") == state
 
 

@@ -92,7 +92,7 @@ def ends_of(folder: JobFolder, paths: list[str]) -> dict[str, int]:
     return {path: sizes[os.path.join(folder.path, path)] or 0 for path in paths}
 
 
-def said(*argv: str) -> list[str]:
+def output_lines(*argv: str) -> list[str]:
     """The lines that a command prints; none if it fails or is missing."""
     try:
         done = subprocess.run(

@@ -1,13 +1,13 @@
 #!/bin/bash
 # Runs a command inside a replica of a job, on its node: bash inside.sh MARK SIGN TERM COMMAND...
 #
-# The replica is the oldest process of this user that has SIGN in its environment; that, its working
-# directory and, where it has one, its container become those of the command. What is said of this on stderr stands behind MARK:
-# first the step of Slurm, or the process group, in the end the exit code. bash 4.2.
+# The replica is the oldest process of this user that has SIGN in its environment. The command gets its environment, its
+# working directory and, if it has one, its container. Reports on stderr start with MARK: first the Slurm step or the process
+# group, at the end the exit code. bash 4.2.
 mark=$1 sign=$2 term=$3
 shift 3
 
-stat() {  # process, n: the nth of what its system knows of it, behind its name; 2: its group, 19: its start, in ticks since boot
+stat() {  # process, n: the nth field of its /proc stat after the name; 2: process group, 19: start time in ticks since boot
   local line fields
   { read -r line <"/proc/$1/stat"; } 2>/dev/null || return 1
   read -r -a fields <<<"${line##*) }"
@@ -18,8 +18,8 @@ space=$(readlink /proc/self/ns/mnt)
 replica='' oldest='' inner=0
 mapfile -t found < <(grep -lzxF -e "$sign" /proc/[0-9]*/environ 2>/dev/null)
 if ((${#found[@]})) && [[ -n ${SLURM_STEP_ID-} ]]; then
-  only='^SLURM_STEP_ID='  # without the srun that started it: it is of no step
-  if [[ $sign == TORCHX_TASK=* ]]; then only="^SLURM_JOB_ID=$SLURM_JOB_ID\$"; fi  # tasks of sweeps are not, and other sweeps have such, too
+  only='^SLURM_STEP_ID='  # skip the srun that started the step
+  if [[ $sign == TORCHX_TASK=* ]]; then only="^SLURM_JOB_ID=$SLURM_JOB_ID\$"; fi  # no steps; numbers repeat in other sweeps
   mapfile -t found < <(grep -lz -e "$only" "${found[@]}" 2>/dev/null)
 fi
 for path in ${found[@]+"${found[@]}"}; do
@@ -50,7 +50,7 @@ trap : INT TERM HUP QUIT USR1 USR2
 watcher=''
 if [[ -n ${SLURM_STEP_ID-} ]]; then
   who=$SLURM_JOB_ID.$SLURM_STEP_ID
-else  # nobody else ends it with the replica
+else  # the command must end with the replica
   who=$(stat $$ 2)
   (
     trap '' INT TERM HUP QUIT USR1 USR2
@@ -63,8 +63,8 @@ else  # nobody else ends it with the replica
 fi
 echo "$mark$who" >&2
 run=(${enter[@]+"${enter[@]}"} env -i ${env[@]+"${env[@]}"} "$@")
-exec 3>&2 2>/dev/null  # bash would say which signal has ended the command
-if [[ -z $term && -t 1 ]]; then  # of `srun --unbuffered`: the command gets a pipe
+exec 3>&2 2>/dev/null  # hides bash's message about a signal that killed the command
+if [[ -z $term && -t 1 ]]; then  # `srun --unbuffered` provides a terminal: give the command a pipe
   "${run[@]}" 2>&3 3>&- | (
     trap '' INT TERM HUP QUIT USR1 USR2
     exec cat 3>&-

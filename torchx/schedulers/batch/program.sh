@@ -1,16 +1,16 @@
 #!/bin/bash
-# How a batch script runs the programs in retry.pyz, which lies in the job's folder; see torchx/schedulers/batch/attempts.py.
+# Functions of batch scripts that run the programs in the job's retry.pyz; see torchx/schedulers/batch/attempts.py.
 #
 # shellcheck disable=SC2034,SC2154
 
-python_of() {  # the one to try first: prints one that works
+python_of() {  # the Python to try first; prints one that works
   local candidate
   for candidate in "$1" python3 python; do
     "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && echo "$candidate" && return
   done
 }
 
-decide() {  # how the attempt ended, and what the backend adds. Prints `again`, and what the backend wants; or `end`
+decide() {  # how the attempt ended, and arguments of the backend. Prints `again` and values of the backend, or `end`
   local found
   found=$(python_of "$python")
   if [ -n "$found" ]; then
@@ -21,7 +21,7 @@ decide() {  # how the attempt ended, and what the backend adds. Prints `again`, 
   echo end
 }
 
-start_watch() {  # backend, and what it adds: a program looks beside the replicas, and says on stdout that there is news
+start_watch() {  # backend, and its arguments: starts the watchdog, which prints its findings
   local found
   found=$(python_of "$watch")
   if [ -z "$found" ]; then

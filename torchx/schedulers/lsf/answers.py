@@ -1,4 +1,4 @@
-"""The replicas of an LSF job as facts: what bjobs says of them, and what their scripts wrote down."""
+"""The replicas of an LSF job as facts, from bjobs and from what their scripts recorded."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from torchx.util.records import dataclass, replace
 Exits = Mapping[tuple[int, int], "Exit"]
 
 _DEPENDS = "Job dependency condition not satisfied"
-_NOT_FOUND = "its host does not see the job's folder, or has no bash; `jobdir` is on shared storage"
+_NOT_FOUND = "its host does not see the job's folder, or has no bash; `jobdir` must be on shared storage"
 _NO_BASH = "127"
 
 
 @dataclass(frozen=True)
 class Exit:
-    """How a replica ended, as its script wrote it down.
+    """How a replica ended, as recorded by its script.
 
     Attributes:
         code: its exit code.
         killed: it was told to end before.
-        at: Unix time; LSF knows it to the minute only.
+        at: Unix time; LSF itself reports minutes only.
     """
 
     code: int
@@ -42,7 +42,7 @@ class Exit:
 
     @staticmethod
     def parse(text: str) -> Exit | None:
-        """Out of the file ``exit``; None when there is nothing in it.
+        """Parses the file ``exit``; None if it is empty or damaged.
 
         >>> Exit.parse("3 0 1700000000")
         Exit(code=3, killed=False, at=1700000000.0)
@@ -55,9 +55,9 @@ class Exit:
 
 
 def left_row(app_id: str, role: int, k: int, *, left: Exit | None, report: str) -> Row | None:
-    """A replica that LSF knows no more, out of its exit file and LSF's report; None when there is neither."""
-    told = report_end(report)
-    code = str(left.code) if left is not None else told[0] if told else None
+    """A replica that LSF no longer knows, from its exit file and LSF's report; None if there is neither."""
+    ended = report_end(report)
+    code = str(left.code) if left is not None else ended[0] if ended else None
     if code is None:
         return None
     return Row(
@@ -67,13 +67,15 @@ def left_row(app_id: str, role: int, k: int, *, left: Exit | None, report: str) 
         role=role,
         k=k,
         exit_code="" if code == "0" else code,
-        exit_reason=told[1] if told else "",
+        exit_reason=ended[1] if ended else "",
         ended=left.at if left is not None else None,
     )
 
 
 def nothing_left(app_id: str, role: int, k: int, *, young: bool) -> Row:
-    """LSF's answers may be a few seconds old; later, a replica without traces is one that was ended before it ran."""
+    """A replica without traces: pending while ``young``, since LSF's answers lag by seconds; later, one that was
+    cancelled before it ran.
+    """
     if young:
         return Row("", "PEND", app_id, role, k, pend_reason="New job is waiting for scheduling")
     return Row("", "EXIT", app_id, role, k, exit_reason="")
@@ -91,21 +93,21 @@ def facts_of(
     hang: str = "",
     silent: bool = False,
 ) -> JobFacts:
-    """What is known of one job.
+    """Facts about one job.
 
     Args:
         found: its replicas.
-        roles: as they were submitted; without them they are called by their numbers.
-        exits: how replicas ended, by the numbers of role and replica, as far as it was written down.
-        attempts: those that have ended, of a job with a retry policy.
-        times: when the first replica started, and when one ended last, Unix times, which LSF knows to the minute; or 0.
-        hang: what its watchdog saw.
-        silent: it was ended for that.
+        roles: as submitted; without them, roles are named by their numbers.
+        exits: the recorded ends of replicas, by the numbers of role and replica.
+        attempts: the finished ones, of a job with a retry policy.
+        times: Unix times of the first start and the last end of a replica, or 0; LSF itself reports minutes only.
+        hang: the watchdog's finding.
+        silent: the watchdog ended the job.
     """
     members = sorted(found, key=lambda row: (row.role, row.k))
     numbers = sorted({row.role for row in members} | set(range(len(roles))))
     names = {index: roles[index].name if index < len(roles) else str(index) for index in numbers}
-    # most wait for replica 0: what that one waits for is the reason
+    # most replicas depend on replica 0, so its reason is the one to show
     rank0_waits = any(_waits(row) and not row.pend_reason.startswith(_DEPENDS) for row in members)
     facts = [
         replica_facts(names[row.role], row, (exits or {}).get((row.role, row.k)), rank0_waits=rank0_waits)
@@ -124,7 +126,7 @@ def facts_of(
                 name=name,
                 replicas=(own := [r for r, row in zip(facts, members, strict=True) if row.role == index]),
                 min_replicas=roles[index].min_replicas if index < len(roles) else None,
-                ending=any(r.state is AppState.PENDING for r in own),  # once one has failed these are ended, too
+                ending=any(r.state is AppState.PENDING for r in own),  # pending replicas are ended after a failure
             )
             for index, name in names.items()
         ],
@@ -146,17 +148,17 @@ def _waits(row: Row) -> bool:
 
 
 def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits: bool = False) -> ReplicaFacts:
-    """What is known of one replica.
+    """Facts about one replica.
 
     Args:
         role: its name.
-        left: how it ended, if it is ours and wrote that down.
-        rank0_waits: what replica 0 waits for is the reason of all.
+        left: its recorded end.
+        rank0_waits: show the pending reason of replica 0 instead of the dependency on it.
     """
     state = replica_state(row, left)
     word = term(row.exit_reason) if state is AppState.FAILED else ""
     code, signal = whole(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None, ""
-    if code is not None and code > SHELL:  # LSF adds it to the number of a signal
+    if code is not None and code > SHELL:  # LSF reports 128 plus the signal
         signal = signal_name(code)
     return ReplicaFacts(
         role=role,
@@ -175,7 +177,7 @@ def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits:
 
 
 def replica_state(row: Row, left: Exit | None = None) -> AppState:
-    """The state of one replica. What its owner ended is cancelled, unless it had failed by itself."""
+    """The state of one replica. If its owner killed it, it is cancelled, unless it had failed before."""
     state = app_state(row.stat)
     if state is not AppState.FAILED or _failed_by_itself(left):
         return state
@@ -189,7 +191,7 @@ def _failed_by_itself(left: Exit | None) -> bool:
 
 
 def _why(row: Row, left: Exit | None, *, rank0_waits: bool) -> str:
-    """Why it waits, or how LSF ended it."""
+    """Why it is pending, or how LSF ended it."""
     if _waits(row):
         has_reason = row.pend_reason and not (rank0_waits and row.pend_reason.startswith(_DEPENDS))
         return SUSPENDED.get(row.stat) or (why_pending(row.pend_reason) if has_reason else "")
@@ -199,11 +201,11 @@ def _why(row: Row, left: Exit | None, *, rank0_waits: bool) -> str:
     return _NOT_FOUND if unseen else why_ended(row.exit_reason)
 
 
-# -- answers of bjobs, for programs --------------------------------------------------------------------
+# -- public parsers of bjobs ---------------------------------------------------------------------------
 
 
 def get_job_state(state_str: str, exit_code: str) -> AppState:
-    """LSF's state as ours. ``EXIT`` by SIGINT (130), with which ``bkill`` begins, is a cancelled job.
+    """LSF's state as torchx's. ``EXIT`` by SIGINT (130), which ``bkill`` sends first, is a cancelled job.
 
     >>> get_job_state("RUN", "-"), get_job_state("EXIT", "1"), get_job_state("EXIT", "130")
     (RUNNING (3), FAILED (5), CANCELLED (6))
@@ -213,13 +215,13 @@ def get_job_state(state_str: str, exit_code: str) -> AppState:
 
 
 def bjobs_msg_to_describe(app_id: str, msg: str) -> DescribeAppResponse | None:
-    """One job out of the answer of ``bjobs -a -o FORMAT``; None when it is not in it."""
+    """One job in the output of ``bjobs -a -o FORMAT``; None if it is missing."""
     found = [row for row in rows(msg) if row.app_id == app_id]
     return describe(facts_of(app_id, found)) if found else None
 
 
 def bjobs_msg_to_list(msg: str) -> list[ListAppResponse]:
-    """All jobs in the answer of ``bjobs -a -o FORMAT``."""
+    """All jobs in the output of ``bjobs -a -o FORMAT``."""
     return [line_of(Known(facts_of(app_id, found))) for app_id, found in by_app(rows(msg)).items()]
 
 
@@ -232,16 +234,16 @@ def by_app(found: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def line_of(job: Known) -> ListAppResponse:
-    """A job in a list."""
+    """A job as an entry of a list."""
     app_id, state = job.facts.app_id, state_of(job.facts) if job.answer is None else job.answer.state
     return ListAppResponse(app_id=app_id, state=state, name=app_id.rpartition("-")[0] or app_id)
 
 
 def bjobs_msg_to_log_file(app_id: str, role_name: str, k: int = 0, streams: Stream | None = None, msg: str = "") -> str:
-    """Path of a replica's log, from the answer of ``bjobs -a -o FORMAT``; stdout unless ``streams`` says stderr.
+    """Path of a replica's log, from the output of ``bjobs -a -o FORMAT``: stdout, unless ``streams`` is stderr.
 
     Raises:
-        NotFoundError: there is no such replica in it.
+        NotFoundError: there is no such replica.
     """
     for row in rows(msg):
         if row.name == job_name(app_id, row.role, role_name, k) and row.output_file:

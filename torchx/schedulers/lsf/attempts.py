@@ -1,8 +1,8 @@
-"""The attempts of an LSF job with a retry policy: what the first replica that fails asks, see ``batch/attempts.py``.
+"""Retries of an LSF job: the first replica that fails runs this, see ``batch/attempts.py``.
 
-The next attempt is a submission of its own: ``submit.sh`` is written again, with more memory or without some hosts. For
-``brequeue`` and ``bmod`` somebody would have to be left who changes the job before it starts again. Names stay the
-same, and of several LSF jobs of one name the newest counts.
+Each attempt is a new submission: ``submit.sh`` is rewritten, with more memory or without some hosts, because after
+``brequeue`` nothing could ``bmod`` the job before it restarts. Names stay the same, and of several LSF jobs with one
+name the newest counts.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 
 from torchx.errors import TorchXError
 from torchx.schedulers.batch import attempts
-from torchx.schedulers.batch.attempts import attempts_in, ends_of, said
+from torchx.schedulers.batch.attempts import attempts_in, ends_of, output_lines
 from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, folder_name
 from torchx.schedulers.kit.attempts import BEGINS, begins_of, put_down
 from torchx.schedulers.kit.caps import Capabilities
@@ -38,9 +38,9 @@ from torchx.util.records import replace
 
 OPTIONS_FILE = "retry.json"
 CANCELLED_FILE = "cancelled"
-_ENOUGH = 0.98  # `bjobs` rounds what it shows of memory
-_GONE = ("unavail", "unreach")  # states of a host, of bhosts
-_LOST = ("UNKWN", "ZOMBI")  # of a job
+_ENOUGH = 0.98  # `bjobs` rounds memory sizes
+_GONE = ("unavail", "unreach")  # states of hosts in bhosts
+_LOST = ("UNKWN", "ZOMBI")  # states of jobs
 _REASONS = {
     "timeout": ENDED["TERM_RUNLIMIT"],
     "oom": ENDED["TERM_MEMLIMIT"],
@@ -55,16 +55,16 @@ def policy(app: AppDef, opts: Opts, caps: Capabilities) -> RetryRules | None:
 
 
 def files(opts: Opts) -> dict[str, str]:
-    """What the hosts need to submit what follows, beside the program."""
+    """The options for later submissions, as a file for the hosts."""
     return {OPTIONS_FILE: json.dumps(dict(opts))}
 
 
 def main() -> None:
-    """Prints ``again``, with the submission script written for it, ``end``, or ``stopped``: somebody has ended it, or
-    puts it back.
+    """Prints ``again`` after writing the next submission script, ``end``, or ``stopped`` if the job was cancelled or
+    requeued.
 
     Arguments: how the attempt ended (``failed``, ``timeout``, ``killed`` or ``requeued``), the numbers of role and
-    replica, and the host that this one had before.
+    replica, and the replica's previous host.
     """
     folder = os.path.dirname(os.path.abspath(sys.argv[0]))
     how, role, k, *host = sys.argv[1:]
@@ -77,11 +77,11 @@ def main() -> None:
 
 
 def attempt_ended(folder: str, how: str, who: tuple[int, int], *, host: str = "") -> Attempt | None:
-    """Writes down the attempt that has just ended, and whether there is another one; None when somebody has ended it.
+    """Records the attempt that has just ended, and whether to start another one; None if the job was cancelled.
 
     Args:
-        who: numbers of the role and of the replica that failed.
-        host: where it had run, when LSF has put it back into the queue by itself.
+        who: numbers of the role and replica that failed.
+        host: its previous host, if LSF requeued it.
     """
     kind = _kind(how, host)
     if kind == "cancelled":
@@ -101,7 +101,7 @@ def attempt_ended(folder: str, how: str, who: tuple[int, int], *, host: str = ""
         more={BEGINS: ends_of(place, paths)},
     )
     rules = RetryRules.parse(app.metadata[RETRY])
-    return put_down(folder, verdict, rules, earlier, attempt, hosts=len(said("bhosts")[1:]))
+    return put_down(folder, verdict, rules, earlier, attempt, hosts=len(output_lines("bhosts")[1:]))
 
 
 def next_submission(folder: str, attempt: Attempt) -> str:
@@ -131,19 +131,19 @@ def _began(folder: str, number: int) -> float:
 
 
 def _kind(how: str, host: str) -> str:
-    """The class of an end that LSF has brought about; empty: the program failed."""
+    """The class of an end caused by LSF; empty: the program failed."""
     if how == "requeued":
-        state = [line.split() for line in said("bhosts", "-w", host)[1:]]
+        state = [line.split() for line in output_lines("bhosts", "-w", host)[1:]]
         return "node" if any(len(row) > 1 and row[1].startswith(_GONE) for row in state) else "preempted"
     if how == "killed":
         asked = ["bjobs", "-noheader", "-o", "max_mem memlimit delimiter='|'", os.environ.get("LSB_JOBID", "0")]
-        used, _, limit = "".join(said(*asked)[:1]).partition("|")
+        used, _, limit = "".join(output_lines(*asked)[:1]).partition("|")
         return "oom" if 0 < _megabytes(limit) * _ENOUGH <= _megabytes(used) else "cancelled"
     return how if how == "timeout" else ""
 
 
 def _megabytes(text: str) -> float:
-    """What ``bjobs`` says of memory, such as ``1.5 Gbytes`` or ``100 M``; 0 when it says nothing.
+    """Megabytes for ``1.5 Gbytes`` or ``100 M``, as ``bjobs`` prints them; 0 for other text.
 
     >>> _megabytes("1.5 Gbytes"), _megabytes("100 M"), _megabytes("-")
     (1536.0, 100.0, 0.0)
@@ -153,7 +153,7 @@ def _megabytes(text: str) -> float:
 
 
 def _known(place: JobFolder, app_id: str, app: AppDef, who: tuple[int, int]) -> JobFacts:
-    """What is known of the job: the replica that asks has ended, though LSF does not know it yet."""
+    """Facts about the job. The calling replica has ended, although LSF still reports it as running."""
     try:
         known = {(row.role, row.k): row for row in bjobs(LocalCommandRunner().run, [app_id])}
     except TorchXError:
@@ -172,7 +172,7 @@ def _known(place: JobFolder, app_id: str, app: AppDef, who: tuple[int, int]) -> 
 
 
 def _with_ends(facts: JobFacts, who: tuple[int, int], kind: str, host: str) -> JobFacts:
-    """With the replicas that LSF has ended, or lost."""
+    """Marks the replicas that LSF has ended or lost."""
     for index, of in enumerate(facts.roles):
         for one in list(of.replicas):
             end = kind if (index, one.replica) == who else "node" if one.native in _LOST else ""

@@ -1,4 +1,4 @@
-"""LSF's commands: how they are called, and what they say when they fail."""
+"""LSF's commands, and hints for their errors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torchx.schedulers.lsf.rows import FORMAT, Row, free_host, group_of, rows
 from torchx.specs.api import Role
 
 NO_LSF = 127
-"""Exit code of the submission script where there is no ``bsub``."""
+"""Exit code of the submission script if ``bsub`` is missing."""
 
-# What bsub says -> what to do about it.
+# Part of bsub's message -> hint.
 HINTS = {
     "No such queue": "`bqueues` shows the queues: `-cfg lsf_queue=NAME`",
     "Queue has been closed": "`bqueues` shows the queues: `-cfg lsf_queue=NAME`",
@@ -21,18 +21,18 @@ HINTS = {
     "Bad resource requirement": "see the run options `resreq` and `gpu_options`",
     "project": "name a project of yours: `-cfg project=NAME`",
     "Bad host name": "`bhosts` shows the hosts: `-cfg hosts=NAME`",
-    "Request aborted by esub": "the site's own check (esub) refuses it; `-cfg bsub_args=...` may hold what it wants",
+    "Request aborted by esub": "the site's own check (esub) rejected it; `-cfg bsub_args=...` sets what it requires",
 }
 
 NOTHING = re.compile(r"(?i)no (unfinished |matching )?job|not found|no such job|already finished")
-"""What LSF's commands say of jobs that it does not know, or that are over."""
+"""Matches LSF's messages about unknown or finished jobs."""
 
 
 def bjobs(run: Callable[[list[str]], Completed], app_ids: list[str]) -> list[Row]:
-    """The replicas of these jobs, by one command; those of all jobs when several are named, or none.
+    """The replicas of these jobs by one command; for several or no jobs, the replicas of all jobs.
 
     Raises:
-        CommandError: LSF does not answer the question.
+        CommandError: LSF rejected the query.
     """
     only = ["-g", group_of(app_ids[0])] if len(app_ids) == 1 else []
     done = run(["bjobs", "-a", "-o", FORMAT, *only])
@@ -43,7 +43,7 @@ def bjobs(run: Callable[[list[str]], Completed], app_ids: list[str]) -> list[Row
 
 
 def find_rank0_host(role: Role) -> str:
-    """A host that has room for a replica of this role now; asks ``bhosts``.
+    """A host with free slots for a replica of this role, from ``bhosts``.
 
     Raises:
         BackendError: there is none.
@@ -52,7 +52,7 @@ def find_rank0_host(role: Role) -> str:
 
 
 def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
-    """A host that has room for a replica of this role, out of the answer of ``bhosts``."""
+    """A host with free slots for a replica of this role, from the output of ``bhosts``."""
     host = free_host(msg, max(1, role.resource.cpu))
     if host is None:
         raise BackendError(f"no host has {max(1, role.resource.cpu)} free slots", hint="`bhosts` shows the hosts")
@@ -60,7 +60,7 @@ def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
 
 
 def refusal(done: Completed) -> CommandError:
-    """The error for a submission that LSF refused: in LSF's words."""
+    """The error for a rejected submission, with LSF's message."""
     said = done.stderr.strip().splitlines() or [f"its submission ended with exit code {done.returncode}"]
     return CommandError(
         f"LSF did not take the job: {said[-1]}",

@@ -1,4 +1,4 @@
-"""What keeps jobs from running on an LSF cluster, as far as it says so: ``bsub`` has no trial run."""
+"""What keeps jobs from running on an LSF cluster, as far as queries show: ``bsub`` has no trial run."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Run = Callable[[list[str]], Completed]
 
 
 def checks(run: Run, queue: str, remote: str) -> list[Check]:
-    """The questions about a cluster; ``run`` runs a command on the login node, once."""
+    """Checks of a cluster; ``run`` runs a command on the login node, once."""
     return [
         Check("LSF", lambda: run(["lsid"]).check().stdout.strip().partition("\n")[0]),
         Check("queue", lambda: _queue(run, queue)),
@@ -26,9 +26,9 @@ def _queue(run: Run, wanted: str) -> str | Finding:
     there = {row[0]: row[2] for row in rows}  # QUEUE_NAME PRIO STATUS ...
     if not there:
         done.check()
-        return doubt("`bqueues` shows none")
+        return doubt("`bqueues` shows no queue")
     if not wanted:
-        return f"{len(there)} of them, one is the default"
+        return f"{len(there)} queues, one is the default"
     if wanted not in there:
         return no_such(wanted, there, "lsf_queue")
     if there[wanted].startswith("Closed"):

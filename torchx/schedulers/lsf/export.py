@@ -11,7 +11,7 @@ from torchx.specs.api import AppDef
 
 
 def export(submission: Submission, app: AppDef) -> Export:
-    """The files of a submission, which find their folder by themselves."""
+    """The files of a submission, whose scripts find their folder by themselves."""
     secrets = [*dict.fromkeys(name for role in app.roles for name in split(role.env)[1])]
     files = [*submission.files, "job.json"]
     hidden = [word for name in submission.without for word in ("-u", name)]
@@ -32,7 +32,5 @@ def export(submission: Submission, app: AppDef) -> Export:
         needs="`bsub`, and a folder that all hosts see: this one",
         logs="`runs/TIME`, a folder for each role, and in it one for each replica",
         secrets=secrets,
-        notes=[
-            "All replicas of a name and all runs share the group of the job in LSF: run it again when it has ended."
-        ],
+        notes=["All runs share the job group in LSF: run it again only after it has ended."],
     )

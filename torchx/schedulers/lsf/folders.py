@@ -37,11 +37,11 @@ _KNOWN_AFTER_S = 120.0
 def jobs_of(
     files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, JobFolder], *, now: float
 ) -> dict[str, Known]:
-    """Many jobs, with what is in their folders, by two looks at all of them; those that nobody knows are left out.
+    """Many jobs with the contents of their folders, by two queries for all of them; unknown jobs are left out.
 
     Args:
-        found: app id to what LSF knows of it.
-        folders: of those jobs that have one.
+        found: LSF's replicas by app id.
+        folders: the known ones, by app id.
         now: Unix time.
     """
     texts = read_whole(files, [posixpath.join(f.path, name) for f in folders.values() for name in _SMALL])
@@ -86,7 +86,7 @@ def jobs_of(
 
 
 def _forgotten(members: Sequence[Row], roles: Sequence[Role]) -> set[Position]:
-    """Replicas that LSF knows no more: it forgets them, usually an hour after their end."""
+    """Replicas that LSF no longer knows: it forgets them, usually an hour after their end."""
     everybody = {(index, k) for index, role in enumerate(roles) for k in range(role.num_replicas)}
     return everybody - {(row.role, row.k) for row in members}
 
@@ -98,10 +98,10 @@ def _ends(
     roles: Mapping[str, Sequence[Role]],
     sizes: Mapping[str, int],
 ) -> tuple[dict[str, dict[Position, Exit]], dict[str, dict[Position, str]]]:
-    """How replicas ended that failed or are forgotten: what their scripts wrote down, and LSF's reports.
+    """How failed and forgotten replicas ended, from the records of their scripts and from LSF's reports.
 
     Args:
-        sizes: of the arrays of a sweep, whose tasks write into one file a host; 0 of other jobs.
+        sizes: array size of sweeps, whose tasks share one file per host; 0 for other jobs.
     """
     places: dict[str, tuple[str, Position]] = {}
     exits: dict[str, dict[Position, Exit]] = {i: ends_of(f) if sizes[i] else {} for i, f in folders.items()}

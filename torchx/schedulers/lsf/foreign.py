@@ -1,6 +1,6 @@
-"""LSF jobs that torchx did not submit: one replica, ``job/0``, or the elements of an array, ``task/3``.
+"""LSF jobs that torchx did not submit: one replica, ``job/0``, or the elements of an array, such as ``task/3``.
 
-Their output is in the files of ``bsub -o`` and ``-e``, where LSF puts it when the job has ended, with a report.
+Their output is in the files of ``bsub -o`` and ``-e``, which LSF writes with a report when the job ends.
 """
 
 from __future__ import annotations
@@ -26,18 +26,10 @@ from torchx.specs.api import AppState
 from torchx.util.records import dataclass, replace
 
 JOB, TASK = "job", "task"
-_MORE = (
-    "jobindex",
-    "user",
-    "queue",
-    "sub_cwd",
-    "exec_home",
-    "error_file",
-    "command",
-)  # the last may have anything in it
+_MORE = ("jobindex", "user", "queue", "sub_cwd", "exec_home", "error_file", "command")  # the last is free text
 _FORMAT = custom_format((*FIELDS, *_MORE))
 _REFERENCE = re.compile(r"(\d+)(?:\[(\d+)\])?")
-_NO_FILE = "without `bsub -o FILE` LSF sends it by mail, when the job has ended"
+_NO_FILE = "without `bsub -o FILE` LSF mails the output when the job has ended"
 _REPORT = re.compile(r"^(?:-{20,}\n)?Sender: LSF System.*?^(The output \(if any\) [^\n]*)$", re.MULTILINE | re.DOTALL)
 _PEEKED = re.compile(r"^<< output from std(?:out|err) >>\n", re.MULTILINE)
 _TRAILER = re.compile(r"\s+PS:\s+Read file <[^\n]*> for stderr output of this job\.\s*\Z")
@@ -45,37 +37,39 @@ _TRAILER = re.compile(r"\s+PS:\s+Read file <[^\n]*> for stderr output of this jo
 
 @dataclass(frozen=True)
 class Job:
-    """A job, or an element of an array, as LSF knows it.
+    """A job, or an element of an array, in LSF's answer.
 
     Attributes:
-        index: of the element, from 1; 0 of a job.
-        told: what LSF says of it, by the name of the field.
-        role: of the replica that it is.
+        index: of the element, from 1; 0 for a job.
+        fields: all fields of the answer.
+        role: role name of the replica that represents it.
     """
 
     index: int
     row: Row
-    told: Mapping[str, str]
+    fields: Mapping[str, str]
     role: str = JOB
 
     def path(self, field: str) -> str:
-        """The name of a file of its own: https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bsub.o.1.html."""
-        name = self.told.get(field, "").replace("%J", self.row.jobid).replace("%I", str(self.index))
-        if name.endswith("/"):  # a folder, in which LSF names the files
+        """An output file, with patterns expanded:
+        https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bsub.o.1.html.
+        """
+        name = self.fields.get(field, "").replace("%J", self.row.jobid).replace("%I", str(self.index))
+        if name.endswith("/"):  # a folder, for which LSF chooses the file names
             name += f"{self.row.jobid}.{'err' if field == 'error_file' else 'out'}"
         return posixpath.join(self.folder, name) if name else ""
 
     @property
     def folder(self) -> str:
-        """Where it was submitted; LSF shows a home directory as ``$HOME``."""
-        return re.sub(r"^\$HOME(?=/|$)", lambda _: self.told.get("exec_home", "~"), self.told.get("sub_cwd", ""))
+        """The folder of submission; LSF abbreviates the home directory to ``$HOME``."""
+        return re.sub(r"^\$HOME(?=/|$)", lambda _: self.fields.get("exec_home", "~"), self.fields.get("sub_cwd", ""))
 
 
 class ReportedOutputs(Outputs):
-    """Where the output of a job is.
+    """The output files of a job.
 
     Args:
-        jobs: the job, or the elements of the array that were asked for.
+        jobs: the job, or the requested elements of the array.
     """
 
     def __init__(self, files: Files, app_id: str, jobs: Sequence[Job]) -> None:
@@ -94,8 +88,8 @@ class ReportedOutputs(Outputs):
 
 
 def own_words(text: str) -> str:
-    r"""The output in a file of ``bsub -o``, without LSF's reports: they come first, or last where
-    output is written at once.
+    r"""The job's output in a file of ``bsub -o``, without LSF's reports. They come first, or last if the site writes
+    output at once.
 
     >>> own_words("Sender: LSF System <a@b>\n...\nThe output (if any) follows:\n\nfine\n")
     '\n\nfine\n'
@@ -108,7 +102,7 @@ def own_words(text: str) -> str:
 
 
 class ForeignLsfJobs(ForeignAtSites):
-    """What :class:`torchx.schedulers.lsf_scheduler.LsfScheduler` answers of jobs of others."""
+    """The view of :class:`torchx.schedulers.lsf_scheduler.LsfScheduler` on jobs of others."""
 
     def find(self, reference: str) -> Named | None:
         if not _REFERENCE.fullmatch(reference):
@@ -117,13 +111,13 @@ class ForeignLsfJobs(ForeignAtSites):
         if not found:
             return None
         ours = name_parts(found[0].row.name)
-        if ours is not None and found[0].told.get("job_group") == group_of(ours[0]):
+        if ours is not None and found[0].fields.get("job_group") == group_of(ours[0]):
             return Named(ours[0], ours=True)
         return Named(reference)
 
     def about(self, app_id: str) -> dict[str, str]:
         for job in self._asked(app_id):
-            facts = {key: job.told.get(key, "") for key in ("user", "queue", "command")}
+            facts = {key: job.fields.get(key, "") for key in ("user", "queue", "command")}
             return {k: v for k, v in {"name": job.row.name, **facts, "folder": job.folder}.items() if v}
         return {}
 
@@ -138,7 +132,7 @@ class ForeignLsfJobs(ForeignAtSites):
         return ReportedOutputs(site.files, app_id, self._asked(app_id))
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        """From the files. Where a job runs and has none yet, and is not to be followed, what `bpeek` shows."""
+        """Reads the files. For a running job without any, a query that does not follow gets the output of ``bpeek``."""
         ((site, _),) = self._by_site([app_id])
         plain = query == LogQuery(regex=query.regex, last=query.last)
         jobs = {(job.role, job.row.k): job for job in self._asked(app_id)} if plain else {}
@@ -158,9 +152,9 @@ class ForeignLsfJobs(ForeignAtSites):
         return self._jobs(site, [app_id]).get(app_id, [])
 
     def _jobs(self, site: Site, app_ids: list[str]) -> dict[str, list[Job]]:
-        """Jobs, and elements of arrays, by one question; those that LSF does not know are left out."""
+        """Jobs and elements of arrays, by one query; unknown ones are left out."""
         done = self.run_command(site, ["bjobs", "-a", "-u", "all", "-o", _FORMAT, *app_ids])
-        every = [job for told in cells(done.stdout) if (job := _job(told)) is not None]
+        every = [job for fields in cells(done.stdout) if (job := _job(fields)) is not None]
         if not every and done.returncode and not NOTHING.search(done.stderr):
             done.check()
         jobs: dict[str, list[Job]] = {}
@@ -178,7 +172,7 @@ class ForeignLsfJobs(ForeignAtSites):
 
 
 def foreign_facts(app_id: str, jobs: Sequence[Job]) -> JobFacts:
-    """What is known of a job, or of an array."""
+    """Facts about a job, or about an array."""
     members = [replica_facts(job.role, job.row) for job in jobs]
     facts = JobFacts(
         app_id=app_id,
@@ -195,9 +189,9 @@ def _task(job: Job) -> Job:
     return replace(job, role=TASK, row=replace(job.row, k=job.index))
 
 
-def _job(told: Mapping[str, str]) -> Job | None:
-    found = _REFERENCE.fullmatch(told.get("jobid", ""))  # some sites have the index behind it
+def _job(fields: Mapping[str, str]) -> Job | None:
+    found = _REFERENCE.fullmatch(fields.get("jobid", ""))  # some sites append the index
     if found is None:
         return None
-    index = found[2] or told.get("jobindex", "")
-    return Job(whole(index), row_of({**told, "jobid": found[1]}), told)
+    index = found[2] or fields.get("jobindex", "")
+    return Job(whole(index), row_of({**fields, "jobid": found[1]}), fields)

@@ -1,7 +1,7 @@
 """The watchdog of an LSF job: the script of one replica runs this module beside it, see ``batch/hangs.py``.
 
-It looks into replicas by ``ssh`` to their hosts, as ``torchx stacks`` does, and right here where a replica runs on the
-same host. To end an attempt it leaves ``silent`` in the job's folder: the script ends its replica then.
+It inspects replicas by ``ssh`` to their hosts, as ``torchx stacks`` does, and without ``ssh`` on its own host. To end
+an attempt it creates ``silent`` in the job's folder, upon which the scripts end their replicas.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _folders() -> list[str]:
 
 
 def _complete() -> bool:
-    """Whether all have been started in this attempt; an elastic role: enough of them."""
+    """Whether all replicas of this attempt have started; for an elastic role, the minimum."""
     hosts = _hosts()
     started = [sum(name == role.name for name, _ in hosts) for role in _roles()]
     least = [role.num_replicas if role.min_replicas is None else role.min_replicas for role in _roles()]
@@ -54,7 +54,7 @@ def _complete() -> bool:
 
 
 def _hosts() -> dict[tuple[str, int], str]:
-    """Those of the replicas that run, or have ended well."""
+    """The hosts of the replicas that run or have succeeded."""
     found = {}
     for role in _roles():
         folder = folder_name(role.name)

@@ -1,6 +1,6 @@
-"""A process inside a replica of an LSF job: by ``ssh`` to the host of the replica, beside its processes.
+"""A process inside a replica of an LSF job, by ``ssh`` to the replica's host.
 
-LSF starts none in a job that was submitted without a terminal: ``battach`` is for interactive ones.
+LSF itself cannot do this: ``battach`` works for interactive jobs only.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _IN_CONTAINER = b"\ntorchx_container "
 
 
 def host_of(folder: JobFolder, replicas: Sequence[ReplicaFacts], app_id: str, role: str, k: int) -> str:
-    """The host on which a replica, or a task of a sweep, runs.
+    """The host of a running replica, or of a sweep's task.
 
     Raises:
         NotFoundError: there is no such replica, or it does not run.
@@ -40,10 +40,10 @@ def host_of(folder: JobFolder, replicas: Sequence[ReplicaFacts], app_id: str, ro
 
 
 def refuse_container(folder: JobFolder, app_id: str, role: str, k: int, host: str) -> None:
-    """Raises :class:`NotSupportedError` where replicas of a job run in containers."""
+    """Raises :class:`NotSupportedError` if the job's replicas run in containers."""
     if _IN_CONTAINER in (folder.files.read(posixpath.join(folder.path, REPLICAS_FILE)) or b""):
         raise NotSupportedError(
-            f"replica {role}/{k} of `{app_id}` runs in a container, and on LSF those cannot be entered",
+            f"replica {role}/{k} of `{app_id}` runs in a container, which torchx cannot enter on LSF",
             hint=f"`docker ps` and `docker exec` on host `{host}` can",
         )
 
@@ -53,9 +53,9 @@ class OnHost(Entered):
 
     Args:
         spawn: starts a command where LSF's commands run.
-        host: its name; empty: that where commands run, to which no ``ssh`` is needed.
-        run: runs one there to its end.
-        ended: makes the error for a replica that is not there after all.
+        host: name of the host; empty: the one where commands run, without ``ssh``.
+        run: runs a command there to completion.
+        ended: creates the error for a replica that turns out not to run.
     """
 
     def __init__(
@@ -96,5 +96,5 @@ class OnHost(Entered):
     def _failed(self, code: int) -> BackendError:
         return BackendError(
             f"`ssh {self._host}` ended with exit code {code}",
-            hint="replicas on LSF are entered by ssh to their hosts: it must get there without a password",
+            hint="entering replicas on LSF requires ssh to their hosts without a password",
         )

@@ -68,7 +68,7 @@ class Opts(StructuredOpts):
 
 
 def job_dir(cfg: Mapping[str, CfgVal]) -> str | None:
-    """The option ``jobdir``; on this machine as an absolute path."""
+    """The option ``jobdir``; an absolute path if it is on this machine."""
     given = str(cfg.get("jobdir") or "")
     if not given:
         return None
@@ -76,7 +76,7 @@ def job_dir(cfg: Mapping[str, CfgVal]) -> str | None:
 
 
 def in_docker(cfg: Opts) -> bool:
-    """Whether replicas run in containers: asked for, or implied by an option that only containers have."""
+    """Whether replicas run in containers: explicitly, or because an option for containers is set."""
     return cfg.docker or cfg.host_network or bool(cfg.container_workdir or cfg.shm_size)
 
 
@@ -102,7 +102,7 @@ def check(app: AppDef, opts: Opts) -> None:
 
 
 def bsub_words(app: AppDef, opts: Opts) -> list[str]:
-    """The options of ``bsub`` for a job with a policy: a lost host has it run again, its time limit is announced.
+    """The options of ``bsub`` for a job with a retry policy: rerun it if a host is lost, warn it of its time limit.
 
     >>> from torchx.specs.api import AppDef
     >>> bsub_words(AppDef("a", metadata={"torchx/retry": "standard"}), Opts(time="1:30"))
@@ -113,4 +113,4 @@ def bsub_words(app: AppDef, opts: Opts) -> list[str]:
     hours, _, minutes = (opts.time or "").rpartition(":")
     early = min(_EARLY_MIN, (int(hours or 0) * 60 + int(minutes or 0)) // 2)
     asked = RetryRules.parse(app.metadata[RETRY]).rule("timeout").checkpoint and early
-    return ["-r", *(["-wa", "URG", "-wt", str(early)] if asked else [])]  # programs ignore URG, if they do nothing else
+    return ["-r", *(["-wa", "URG", "-wt", str(early)] if asked else [])]  # by default programs ignore URG

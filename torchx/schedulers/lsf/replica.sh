@@ -1,7 +1,7 @@
 #!/bin/bash
-# What runs one replica of an LSF job; see torchx/schedulers/lsf/script.py, which puts a case for each replica after it.
+# Runs one replica of an LSF job; torchx/schedulers/lsf/replicas.py appends a case for each replica.
 #
-# bash and not sh: for `read -t`, which waits without a program, and /dev/tcp, which shows whether a port is taken.
+# bash, not sh: for `read -t`, which sleeps without a program, and /dev/tcp, which shows whether a port is in use.
 #
 # shellcheck disable=SC2034,SC2154
 
@@ -10,7 +10,7 @@ job=$(cd "$(dirname "$0")" && pwd) || exit 1
 torchx_number() { local n=0; read -r n 2>/dev/null <"$1"; echo "${n:-0}"; }
 torchx_pause() { local _; read -rt "$1" _ <> <(:); }
 
-# The sizes of the logs by the time, for --since and --until.
+# Records the sizes of the logs over time, for --since and --until.
 torchx_tick() {
     local now; now=$(stat -c %s "$dir/stdout.log" "$dir/stderr.log" 2>/dev/null)
     [ "$now" = "$sizes" ] && return
@@ -23,7 +23,7 @@ torchx_clock() {
     done
 }
 
-# Where replica 0 of the role is.
+# Sets host and port of replica 0 of the role.
 torchx_rank0() {
     local file=$job/rank0.$role.$attempt tries=0 answer host port
     if [ "$k" = 0 ]; then
@@ -33,14 +33,14 @@ torchx_rank0() {
         echo "$host $port" >"$file.new" && mv -f "$file.new" "$file"
     else
         until read -r host port 2>/dev/null <"$file"; do
-            ls "$job" >/dev/null # NFS forgets that there was no such file
+            ls "$job" >/dev/null # makes NFS drop its cached "no such file"
             [ "$killed" = 0 ] || return 1
             torchx_pause 0.5; tries=$((tries + 1))
             [ $((tries % 40)) = 0 ] || continue
-            # With a policy each attempt has an LSF job of this name: one that runs, or waits, is the one that counts.
+            # With a policy each attempt has an LSF job of this name: the running or pending one counts.
             answer=$(bjobs -a -noheader -o "stat exec_host delimiter=','" -J "$rank0" 2>/dev/null | sort -r | head -n 1)
             ls "$job" >/dev/null
-            [ ! -s "$file" ] || continue # it has come in the meantime, be replica 0 over or not
+            [ ! -s "$file" ] || continue # the file has just appeared
             case $answer in
                 RUN*)
                     [ "$tries" -ge 240 ] || continue
@@ -53,31 +53,31 @@ torchx_rank0() {
     [ -z "$port" ] || [ -n "$own_network" ] || export TORCHX_RANK0_PORT="$port"
 }
 
-torchx_others() { # ids of the jobs of this app, or of this role; but for this one
+torchx_others() { # ids of the other jobs of this app, or of this role
     bjobs ${1:+"$1"} -noheader -o "jobid job_name delimiter=','" -g "$group" 2>/dev/null | while IFS=, read -r id name; do
         case $name in "$2"*) [ "$id" = "$LSB_JOBID" ] || echo "$id" ;; esac
     done
 }
 
-# This replica is in attempt N, as `run.N.JOBID` says, and others have begun the next one. Whoever makes `again.N.JOBID`
-# sees to it that this one takes part, too: put back twice, it would be killed in the new attempt.
+# This replica is in attempt N, as `run.N.JOBID` says, and others have begun the next one. Whichever process creates
+# `again.N.JOBID` restarts this replica: requeued twice, it would be killed in the new attempt.
 torchx_go_on() {
     local tries=0
     if mkdir "$scope/again.$attempt.$LSB_JOBID" 2>/dev/null; then
         until [ "$(torchx_number "$scope/attempt")" != "$attempt" ] || [ $((tries++)) = 600 ]; do torchx_pause 0.1; done
         return
     fi
-    trap - INT TERM; torchx_pause 60 # it is being put back
+    trap - INT TERM; torchx_pause 60 # it is being requeued
     exit 99
 }
 
-torchx_retried() { # whether this failure is made good by another attempt
+torchx_retried() { # whether another attempt follows this failure
     if [ "$policy" = REPLICA ]; then
         [ "$runs" -le "$retries" ] && echo "$role $k" >>"$job/restarts"
         return
     fi
     [ "$attempt" -lt "$retries" ] || return 1
-    mkdir "$scope/restart.$attempt" 2>/dev/null || { torchx_go_on; return 0; } # another one sees to it
+    mkdir "$scope/restart.$attempt" 2>/dev/null || { torchx_go_on; return 0; } # another replica does it
     echo "$role $k" >>"$job/restarts"; rm -rf "$job/over"
     echo $((attempt + 1)) >"$scope/attempt.new" && mv -f "$scope/attempt.new" "$scope/attempt"
     local others=$app. claimed=() id; [ "$policy" = ROLE ] && others=$app.$role-
@@ -90,7 +90,7 @@ torchx_retried() { # whether this failure is made good by another attempt
 
 torchx_failed() {
     local silent=; { read -r silent <"$job/silent"; } 2>/dev/null && spare=-1
-    if [ "$silent" = cancel ]; then : # nobody is asked whether it starts again
+    if [ "$silent" = cancel ]; then : # never retried
     elif [ -n "$python" ]; then ! torchx_judged || exit "$code"
     elif [ "$(torchx_number "$scope/attempt")" != "$attempt" ]; then torchx_go_on; exit 99
     elif [ "$killed" = 0 ] && torchx_retried; then exit 99; fi
@@ -101,7 +101,7 @@ torchx_failed() {
         mapfile -t others < <(torchx_others "" "$app."); [ ${#others[@]} = 0 ] || bkill "${others[@]}" >/dev/null 2>&1
         rm -f "$job/secrets.sh"
     fi
-    # One that was killed may be put back by LSF, where that is allowed.
+    # LSF may requeue a replica that was killed.
     [ "$killed" = 1 ] && [ "$retries" -gt 0 ] || torchx_over
     exit "$code"
 }
@@ -112,12 +112,12 @@ torchx_secrets() {
     echo "torchx: the secrets of this job were removed when it ended; submit it again" >&2; exit 78
 }
 
-torchx_over() { # the last replica that ends for good removes what they read
+torchx_over() { # the last replica to end removes the secrets
     [ -f "$job/secrets.sh" ] || return 0
     mkdir -p "$job/over/$role.$k"; set -- "$job/over"/*; [ $# -lt "$total" ] || rm -f "$job/secrets.sh"
 }
 
-torchx_container() { # NAME COMMAND...: when LSF's SIGKILL takes the client, its container would go on
+torchx_container() { # NAME COMMAND...: kills the container, which would survive LSF's SIGKILL of its client
     local name=$1 child code; shift
     trap '{ torchx_pause 2; docker kill "$name"; } >/dev/null 2>&1 &' TERM
     trap : INT
@@ -126,7 +126,7 @@ torchx_container() { # NAME COMMAND...: when LSF's SIGKILL takes the client, its
     exit "$code"
 }
 
-torchx_take_part() { # in the attempt that is the current one
+torchx_take_part() { # joins the current attempt
     runs=$(($(torchx_number "$dir/runs") + 1)); echo "$runs" >"$dir/runs"
     attempt=$(torchx_number "$scope/attempt")
     [ -z "$python" ] || torchx_begin "$1"
@@ -149,12 +149,12 @@ torchx_run() {
     [ -z "$wish" ] || torchx_up
     sizes=; torchx_clock & clock=$!
     killed=0; ended=0; trap 'killed=1 ended=1' INT TERM; trap 'killed=1 timed=1' USR2
-    # In a process of its own: variables of the program are not ours, and what bash says of its end is not its output.
+    # In a subshell: to separate the program's variables, and bash's message about its end from its output.
     if { cd "$cwd" && torchx_rank0; } 2>>"$dir/stderr.log"; then
         (exec >>"$dir/stdout.log" 2>>"$dir/stderr.log"; [ -z "$python$wish" ] || echo "$BASHPID" >"$dir/pid"; torchx_program); code=$?
     else code=1; fi
     trap '' INT TERM USR2
-    [ "$code$ended" = 01 ] && code=143 # else LSF counts a job that ends well when killed as done
+    [ "$code$ended" = 01 ] && code=143 # otherwise LSF reports a killed job that exits with 0 as done
     kill "$clock" 2>/dev/null; wait "$clock" 2>/dev/null; sizes=; torchx_tick
     [ -z "$wish" ] || torchx_looked
     if [ -n "$python" ]; then

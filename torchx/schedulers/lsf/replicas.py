@@ -1,13 +1,15 @@
-"""The script that runs the replicas of an LSF job: one file in the job's folder, run as ``replicas.sh ROLE_INDEX K``.
+"""The script that runs the replicas of an LSF job: one file in the job's folder, called as ``replicas.sh ROLE_INDEX
+K``.
 
-LSF runs one job for each replica, and each runs this script (its program is ``replica.sh``), which knows what LSF does
-not: where replica 0 is, that replicas belong together, and how often which of them are started again.
+LSF runs one job per replica, each with this script (its program is ``replica.sh``). The script coordinates the
+replicas:
 
-* Replica 0 of a role writes its host to ``rank0.<role index>.<attempt>``; the others wait for that file, and ask
-  ``bjobs`` where it does not come.
-* A replica that fails is retried, while there are retries, by ``REQUEUE_CODE``: ``bsub -Q`` has LSF put it back into
-  the queue. For the policies APPLICATION and ROLE it has the others put back as well (``brequeue``), once for all.
-* The first that fails for good ends the others (``bkill``); an elastic role first loses the replicas that it can spare.
+* Replica 0 of a role writes its host to ``rank0.<role index>.<attempt>``. The others wait for that file, and query
+``bjobs`` if it does not appear.
+* A failed replica with retries left exits with ``REQUEUE_CODE``, for which ``bsub -Q`` makes LSF requeue it. With the
+policies APPLICATION and ROLE it also requeues the others (``brequeue``), once for all.
+* The first replica without retries that fails ends the others (``bkill``); an elastic role first loses its spare
+replicas.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ ENDED_FILE = "ended"
 SUBMITTED_FILE = "submitted"
 ATTEMPT_FILE = "attempt"
 REQUEUE_CODE = 99
-_LEFT_OUT = "# ... (torchx_run and its functions: the same in every job)"
-# Variables that bash lets nobody set; `env` does.
+_LEFT_OUT = "# ... (torchx_run and its functions, the same in every job)"
+# Variables that bash does not allow to be set, but `env` does.
 READ_ONLY = frozenset({"BASHOPTS", "BASH_VERSINFO", "EUID", "PPID", "SHELLOPTS", "UID"})
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
@@ -60,10 +62,10 @@ def render_replicas(
 
     Args:
         members: all replicas, macros replaced.
-        command: makes a replica's command line, as the shell reads it, of the name of the LSF job and the role.
+        command: returns the shell command line of a replica for the name of its LSF job and its role.
         docker: the commands run containers.
-        own_network: replicas are not on their host's network, and ports of the host say nothing to them.
-        whole: False: without the part that is the same in every job.
+        own_network: replicas do not share the network of their host, so its ports do not apply to them.
+        whole: False: omit the part that is the same in every job.
     """
     python, more = _python(app, RETRY), []
     parts = [name for name, wished in (("retries.sh", RETRY), ("watchdog.sh", WATCHDOG)) if _python(app, wished)]
@@ -116,15 +118,15 @@ def _replica(
 
 
 def _python(app: AppDef, wish: str) -> str:
-    """The Python that is tried first on the hosts, for what a key of its metadata asks for; empty: it does not."""
+    """The Python to try first on the hosts for the feature of this metadata key; empty if the job does not use it."""
     return (sys.executable or "python3") if app.metadata and app.metadata.get(wish) else ""
 
 
 def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -> str:
-    """The text of ``secrets.sh``, which replicas read; empty when there are none.
+    """The text of ``secrets.sh``, which replicas read; empty if there are no secrets.
 
     Args:
-        known: values that were looked up.
+        known: the looked-up values.
     """
     numbers = {role.name: index for index, role in enumerate(app.roles)}
     cases = []
@@ -135,7 +137,7 @@ def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -
 
 
 def _container(name: str) -> str:
-    return f'{quote(f"torchx-{name}")}"$suffix"'  # of the attempt, where they may overlap
+    return f'{quote(f"torchx-{name}")}"$suffix"'  # the attempt, because attempts may overlap
 
 
 def render_docker(name: str, role: Role, *, workdir: str | None, host_network: bool, shm_size: str | None) -> str:
@@ -148,7 +150,7 @@ def render_docker(name: str, role: Role, *, workdir: str | None, host_network: b
             words += ["--device", f"{mount.src_path}:{mount.dst_path}:{mount.permissions}"]
         elif isinstance(mount, BindMount | VolumeMount):
             words += ["--mount", format_mount(mount)]
-    # By name alone: the values are in our environment, and do not show in the host's list of processes.
+    # Names only: the values come from the environment, and stay out of the host's process list.
     words += [word for variable in role.env for word in ("-e", variable)]
     words += ["--network", "host"] if host_network else []
     for port in sorted(set(role.port_map.values())) if not host_network else []:

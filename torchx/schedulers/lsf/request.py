@@ -1,4 +1,6 @@
-"""One LSF job as it is submitted: a script with a ``bsub`` for each replica, all or none, and what those run."""
+"""One LSF job as it is submitted: a script with a ``bsub`` for each replica, all or none, and the script that those
+run.
+"""
 
 from __future__ import annotations
 
@@ -37,14 +39,14 @@ if TYPE_CHECKING:
     from torchx.schedulers.lsf.sweeps import Arrays
 
 RANK0_HOST = "RANK0_HOST"
-"""Stands for the host of replica 0 as long as LSF has not chosen it."""
+"""Placeholder for the host of replica 0, which LSF chooses."""
 
 _SHOWN = 4
 
 NAMES = NameRule(60, "A-Za-z0-9_-", letter_first=True)
-"""What job names, job groups and app handles have in common. ``.`` is left to the names of LSF jobs."""
+"""Names that are valid as job names, job groups and app handles. ``.`` is reserved for the names of LSF jobs."""
 
-# Options of bsub that are given here, or under which it would not come back.
+# Options of bsub that torchx sets, or that would keep bsub from returning.
 _OURS = frozenset(
     [
         *("-J", "-Jd", "-g", "-w", "-ti", "-o", "-oo", "-e", "-eo", "-H", "-Q", "-r", "-rn"),
@@ -58,11 +60,11 @@ class LsfBsub:
     """A job as it is submitted.
 
     Attributes:
-        jobdir: the folder of the workspace, if there is one.
-        app: the job, its macros not yet replaced.
-        cmd: the program that reads the submission script.
-        after: what has to become of other jobs before this one starts, as of ``bsub -w``; empty: nothing.
-        arrays: the tasks of a sweep, each of which is what the only replica is otherwise.
+        jobdir: folder of the workspace, if there is one.
+        app: the job, with macros.
+        cmd: the program that runs the submission script.
+        after: condition on other jobs for its start, for ``bsub -w``; empty: none.
+        arrays: the tasks of a sweep, which replace the only replica.
     """
 
     jobdir: str | None
@@ -74,11 +76,12 @@ class LsfBsub:
     arrays: Arrays | None = None
 
     def check(self) -> None:
-        """Refuses what cannot be written as a script. One replica of each role shows it: they differ by macros alone.
+        """Rejects a job that cannot be rendered. It renders one replica per role, because the others differ by macros
+        only.
 
         Raises:
-            SpecError: a word that no program can be given.
-            ConfigError: options that bsub cannot take.
+            SpecError: a word that cannot be passed to a program.
+            ConfigError: options that bsub does not accept.
         """
         app = copy.deepcopy(self.app)
         for role in app.roles:
@@ -90,19 +93,19 @@ class LsfBsub:
         """The submission script.
 
         Args:
-            rank0_host: put replica 0 on this host; default: where LSF finds room.
+            rank0_host: host for replica 0; default: LSF chooses.
         """
         return get_submit_script(self.app_id, self.cmd, self.app, self.cfg, rank0_host, self.after, self.arrays)
 
     def secrets(self, known: dict[str, str]) -> str:
-        """What the replicas read to have their secrets; empty when there are none. ``known``: values looked up."""
+        """The file from which replicas read their secrets; empty if there are none. ``known``: the looked-up values."""
         return render_secrets(self.app, self._members(), known)
 
     def _members(self) -> list[Replica]:
         return list(replicas(self.app, self.app_id, rank0_env=ENV_RANK0_HOST))
 
     def replicas(self, *, whole: bool = True) -> str:
-        """The script that the LSF jobs run; not ``whole``: without what is the same in every job."""
+        """The script that the LSF jobs run; not ``whole``: without the part that is the same in every job."""
         if self.arrays is not None:
             return self.arrays.script(self.app_id, self._members()[0].role)
         return render_replicas(
@@ -123,11 +126,11 @@ class LsfBsub:
         text = f"# {SUBMIT_FILE}\n{shown.materialize()}\n# {REPLICAS_FILE}\n{shown.replicas(whole=False)}"
         return f"{text}{secret}{rest}"
 
-    __repr__ = __str__  # the environment may hold secrets: nowhere is it shown unmasked
+    __repr__ = __str__  # masks secrets in the environment
 
 
 def after(app: AppDef) -> str:
-    """The condition of ``bsub -w`` under which a job starts. All LSF jobs of an earlier one share the start of a name.
+    """The condition for ``bsub -w`` under which a job starts. All LSF jobs of an earlier one share a name prefix.
 
     >>> from torchx.specs.api import AppDef
     >>> after(AppDef("a", metadata={"torchx/after": "ok:lsf://torchx/train-x1 fail:lsf://torchx/eval-x2"}))
@@ -152,19 +155,17 @@ def get_submit_script(  # noqa: PLR0917  # the signature is part of the public i
     after: str = "",
     arrays: Arrays | None = None,
 ) -> str:
-    """The script that submits all replicas, or none; it lies in the folder of the job, next to ``replicas.sh``.
+    """The script that submits all replicas or none; it is in the job's folder, next to ``replicas.sh``.
 
     Args:
         cmd: the program that runs it.
         rank0_host: host for replica 0 of the first role; :data:`RANK0_HOST`: any.
-        arrays: what is submitted instead of the only replica.
+        arrays: submitted instead of the only replica.
     """
     first = job_name(app_id, 0, app.roles[0].name, 0)
     held = f"-J {first}" if arrays is None else f"-g {group_of(app_id)}"
     alone = sum(role.num_replicas for role in app.roles) == 1
-    again: list[str] = []
-    if app.metadata:
-        again = bsub_words(app, cfg)
+    again = bsub_words(app, cfg)
     lines = []
     if arrays is not None:
         lines = [f"{line} || give_up" for line in arrays.bsubs(app_id, app.roles[0], cfg)]
@@ -208,11 +209,11 @@ def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
     """The ``bsub`` of one replica, or of an array, as a line of the submission script.
 
     Args:
-        head_job_name: the job that has to start first. The job itself: it is submitted on hold. Empty: none.
+        head_job_name: the job that has to start first; the job itself: submit it on hold; empty: none.
         head_job_host: host for the job of that name; :data:`RANK0_HOST` or empty: any.
-        after: what has to become of jobs that come before, see :func:`after`.
-        again: options of a job with a policy for retries by cause; the job is told the number of its attempt then.
-        elements: indices of an array, and how many of them run at the same time: ``[1-9]%2``.
+        after: condition on other jobs, see :func:`after`.
+        again: options of a job with a policy for retries by cause, which also gets the number of its attempt.
+        elements: indices of an array, and its limit of running elements: ``[1-9]%2``.
     """
     words = ["bsub", "-J", f"{job_name}{elements}", "-g", group_of(app_id)]
     conditions = [after] if after else []
@@ -221,7 +222,7 @@ def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
     elif head_job_name:
         conditions.insert(0, f'started("{head_job_name}")')
     words += ["-w", " && ".join(conditions)] if conditions else []
-    words += ["-ti"] if after and not elements else []  # one that can never start is removed
+    words += ["-ti"] if after and not elements else []  # removes a job that can never start
     bound = head_job_host not in ("", RANK0_HOST) and job_name == head_job_name
     for option, value in (("-q", cfg.lsf_queue), ("-P", cfg.project), ("-app", cfg.app), ("-W", cfg.time)):
         words += [option, value] if value else []
@@ -237,16 +238,17 @@ def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
 
 
 def get_command(job_name: str, role: Role, cfg: Opts) -> str:
-    """The command line of one replica, as the shell reads it."""
+    """The shell command line of one replica."""
     if in_docker(cfg):
         return get_docker_command(job_name, role, cfg)
     return " ".join(map(quote, [role.entrypoint, *role.args]))
 
 
 def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
-    """The command line of one replica in a container: as the user, without privileges, and gone with the replica.
+    """The shell command line of one replica in a container, which runs as the user, without privileges, and is removed
+    at the end.
 
-    Within ``replicas.sh``: ``$job`` is the job's folder, which the container sees under the same path.
+    ``$job``, set in ``replicas.sh``, is the job's folder, mounted at the same path.
     """
     return render_docker(
         job_name, role, workdir=cfg.container_workdir, host_network=cfg.host_network, shm_size=cfg.shm_size
@@ -256,10 +258,10 @@ def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
 def _resource_words(role: Role, cfg: Opts) -> list[str]:
     wanted = role.resource
     cpus = max(1, wanted.cpu)
-    needs = [cfg.resreq] if cfg.resreq else []  # first: a selection may stand without the word
+    needs = [cfg.resreq] if cfg.resreq else []  # first, because only the first may omit the keyword `select`
     words = ["-n", str(cpus)]
     if wanted.memMB > 0 and cfg.memory != "none" and not wanted.is_unset:
-        # With its unit: without one it would be that of LSF_UNIT_FOR_LIMITS, which differs from site to site.
+        # With a unit, because the default (LSF_UNIT_FOR_LIMITS) differs between sites.
         words += ["-M", f"{wanted.memMB}MB"]
         share = wanted.memMB if cfg.memory == "host" else -(-wanted.memMB // cpus)
         needs.append(f"rusage[mem={share}MB]")
@@ -283,7 +285,7 @@ def _extra_words(cfg: Opts) -> list[str]:
 
 
 def cleanup_str(data: str) -> str:
-    """``data`` as a part of names in LSF: letters, digits, ``_`` and ``-``, the first a letter.
+    """``data`` as a part of names in LSF: letters, digits, ``_`` and ``-``, starting with a letter.
 
     >>> cleanup_str("My Job/7")
     'My-Job-7'
@@ -292,7 +294,7 @@ def cleanup_str(data: str) -> str:
 
 
 def shown_part(app: AppDef) -> tuple[AppDef, str]:
-    """The job as a dryrun shows it: secrets masked, with a few replicas of each role, and a line that says so."""
+    """The job as a dry run shows it: secrets masked, a few replicas of each role, and a note about the others."""
     shown = masked(app)
     for role in shown.roles:
         role.num_replicas = min(role.num_replicas, _SHOWN)

@@ -1,7 +1,7 @@
 #!/bin/bash
-# The part of the script of an LSF job's replicas that starts the job again by the cause of a failure. It stands in
-# replicas.sh where the job has a policy, before replica.sh; `decide`, which asks retry.pyz, stands before it and prints
-# `again`, with the submission script written for the next attempt, or `end`. See torchx/schedulers/lsf/attempts.py.
+# The part of the replicas' script for retries by cause, present in jobs with such a policy, before replica.sh. `decide`,
+# defined before it, runs retry.pyz (torchx/schedulers/lsf/attempts.py), which prints `again` after it has written the
+# submission script of the next attempt, `end` or `stopped`.
 #
 # shellcheck disable=SC2034,SC2154
 
@@ -9,29 +9,29 @@ torchx_current() { ls "$job" >/dev/null; [ "$(torchx_number "$job/attempt")" = "
 
 torchx_begin() { # the attempt that this LSF job was submitted for
     attempt=$1; suffix=.$1; start=$PWD; timed=; back=
-    torchx_current || exit 0 # it was put back while the next attempt was submitted
+    torchx_current || exit 0 # it was requeued while the next attempt was submitted
     export TORCHX_CHECKPOINT_NOW="$job/checkpoint" TORCHX_PROGRESS="$job/progress"
     rm -f "$dir/due"
     read -r back 2>/dev/null <"$job/run.$attempt.$LSB_JOBID" || return 0
-    code=1 killed=0; torchx_failed # it has been here before: LSF has put it back
+    code=1 killed=0; torchx_failed # this job ran before: LSF has requeued it
 }
 
-torchx_watch() { # in the process that looks at the logs: LSF says by URG that the time limit is near
+torchx_watch() { # in the process that polls the logs: LSF sends URG when the time limit is near
     near=
     trap '[ -n "$near" ] || [ -e "$job/checkpoint" ] || : >"$job/checkpoint"; near=1' URG
 }
 
-torchx_due() { # once the ranks have marked progress, this attempt may end
+torchx_due() { # ends this attempt after the ranks have marked progress
     [ -n "$near" ] && [ "$job/progress" -nt "$job/checkpoint" ] || return 0
     : >"$dir/due"; kill "$(torchx_number "$dir/pid")" 2>/dev/null; near=
 }
 
-torchx_judged() { # whether this failure is made good by another attempt; it was submitted then
+torchx_judged() { # whether another attempt follows this failure, and was submitted
     local how=failed asked=$killed tries=0 others=() lost verdict
     torchx_current || return 0
     mkdir -p "$job/lost.$role.$attempt/$k"; lost=("$job/lost.$role.$attempt"/*)
     [ ${#lost[@]} -gt "$spare" ] || return 1
-    if ! mkdir "$job/restart.$attempt" 2>/dev/null; then # another replica sees to it
+    if ! mkdir "$job/restart.$attempt" 2>/dev/null; then # another replica does it
         while torchx_current && [ ! -e "$job/ended.$attempt" ] && [ $((tries++)) -lt 600 ]; do torchx_pause 0.5; done
         ! torchx_current; return
     fi
@@ -39,10 +39,10 @@ torchx_judged() { # whether this failure is made good by another attempt; it was
     [ -z "$timed" ] && [ ! -e "$dir/due" ] || how=timeout
     [ -z "$back" ] || how=requeued
     [ ! -e "$job/silent" ] || how=failed
-    [ "$how" != failed ] || trap 'killed=1' INT TERM # somebody may cancel it meanwhile
-    # shellcheck disable=SC2086  # a host, or nothing
+    [ "$how" != failed ] || trap 'killed=1' INT TERM # the user may cancel the job meanwhile
+    # shellcheck disable=SC2086  # $back is a host or empty
     verdict=$(folder=$job decide "$how" "$role" "$k" $back)
-    if [ "$verdict" = stopped ]; then rmdir "$job/restart.$attempt"; exit "$code"; fi # put back, it asks again
+    if [ "$verdict" = stopped ]; then rmdir "$job/restart.$attempt"; exit "$code"; fi # after a requeue it decides again
     [ "$verdict$killed" = "again$asked" ] && [ ! -e "$job/cancelled" ] || return 1
     mapfile -t others < <(torchx_others "" "$app.")
     echo "$role $k" >>"$job/restarts"; rm -rf "$job/over" "$job/checkpoint" "$job/silent"

@@ -1,4 +1,4 @@
-"""The answers of LSF's query commands as values: bjobs, bhosts, the job report. Any text can be read."""
+"""Parsers of LSF's query commands: bjobs, bhosts, the job report. They accept any text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 
 from torchx.util.records import dataclass
 
-# https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bjobs.o.1.html : only the last may have the delimiter in it
+# https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bjobs.o.1.html. The last field may contain the delimiter.
 FIELDS = (
     *("jobid", "jobindex", "stat", "job_group", "job_name", "exec_host", "exit_code"),
     *("submit_time", "start_time", "finish_time", "output_file", "exit_reason", "pend_reason"),
@@ -18,7 +18,7 @@ DELIMITER = "|"
 
 
 def custom_format(fields: Iterable[str]) -> str:
-    """For ``bjobs -o``."""
+    """The value for ``bjobs -o``."""
     return f"{' '.join(fields)} delimiter='{DELIMITER}'"
 
 
@@ -27,16 +27,16 @@ FORMAT = custom_format(FIELDS)
 
 @dataclass(frozen=True)
 class Row:
-    """One job of LSF, which is one replica of ours. Fields that LSF leaves open (``-``) are empty.
+    """One LSF job, which is one replica. Fields that LSF reports as ``-`` are empty.
 
     Attributes:
-        jobid: as LSF's commands take it: of an element of an array with its index, ``7[3]``.
-        app_id: the id of our job, from the name of the LSF job; empty of one that is not ours.
+        jobid: as LSF's commands accept it: with the index for an element of an array, ``7[3]``.
+        app_id: id of the torchx job, from the name of the LSF job; empty for foreign jobs.
         role: number of the role.
         k: number of the replica.
         name: of the LSF job; see :func:`job_name`.
-        hosts: where it runs, without the number of slots.
-        started, ended: Unix times, of the minute; None when LSF does not say.
+        hosts: its hosts, without the number of slots.
+        started, ended: Unix times, to the minute; None if unknown.
     """
 
     jobid: str
@@ -56,12 +56,12 @@ class Row:
 
     @property
     def folder(self) -> str:
-        """The folder of our job: its report is in a folder of it. Empty when LSF does not say."""
+        """The folder of the torchx job, derived from the path of the report. Empty if LSF does not report it."""
         return posixpath.dirname(posixpath.dirname(self.output_file))
 
 
 def job_name(app_id: str, role_index: int, role: str, k: int) -> str:
-    """The name of a replica's LSF job: what people see in ``bjobs``, and what :func:`rows` reads back.
+    """The name of a replica's LSF job, as shown by ``bjobs`` and parsed by :func:`rows`.
 
     >>> job_name("train-x1", 0, "trainer", 3)
     'train-x1.0-trainer.3'
@@ -71,16 +71,16 @@ def job_name(app_id: str, role_index: int, role: str, k: int) -> str:
 
 
 def rows(text: str, *, now: float | None = None) -> list[Row]:
-    """The jobs in the answer of ``bjobs -o FORMAT``; those of others, and lines that are not jobs, are left out.
+    """The jobs in the output of ``bjobs -o FORMAT``; foreign jobs and other lines are left out.
 
-    Of several jobs of one name the last counts: the others are what an interrupted submission left.
+    Of several jobs with one name the newest counts: the others remain from an interrupted submission.
 
     Args:
-        now: Unix time; years, which LSF does not tell, are guessed from it.
+        now: Unix time, from which the year is inferred, because LSF omits it.
     """
     found: dict[tuple[str, int], tuple[int, Row]] = {}
     for values in cells(text):
-        # Some sites show the index with the id (LSB_BJOBS_DISPLAY_ENH); the table of bjobs has it behind the name.
+        # Some sites show the index with the id (LSB_BJOBS_DISPLAY_ENH); by default it follows the name.
         number, inner = _indexed(values.get("jobid", ""))
         shown, outer = _indexed(values.get("job_name", ""))
         parts = name_parts(shown)
@@ -88,7 +88,7 @@ def rows(text: str, *, now: float | None = None) -> list[Row]:
             continue
         index = whole(values.get("jobindex", "")) or inner or outer
         place = {"jobid": f"{number}[{index}]" if index else number, "job_name": shown}
-        k = int(parts[2]) + max(index - 1, 0)  # an array is called by its first task, and its indices begin with 1
+        k = int(parts[2]) + max(index - 1, 0)  # an array is named after its first task, and indices start at 1
         row = row_of({**values, **place}, now, app_id=parts[0], role=int(parts[1]), k=k)
         known = found.get((shown, index))
         if known is None or whole(number) > known[0]:
@@ -97,7 +97,7 @@ def rows(text: str, *, now: float | None = None) -> list[Row]:
 
 
 def whole(text: str) -> int:
-    """A number as LSF writes them; 0 for any other text.
+    """A number as LSF prints it; 0 for other text.
 
     >>> whole("7"), whole("-"), whole("9" * 5000)
     (7, 0, 0)
@@ -106,7 +106,7 @@ def whole(text: str) -> int:
 
 
 def _indexed(text: str) -> tuple[str, int]:
-    """A word and the index in brackets behind it; 0 where there is none.
+    """A word and the index in brackets after it, or 0.
 
     >>> _indexed("train[3]"), _indexed("train")
     (('train', 3), ('train', 0))
@@ -116,7 +116,7 @@ def _indexed(text: str) -> tuple[str, int]:
 
 
 def cells(text: str) -> list[dict[str, str]]:
-    """Field to value, for each job in the answer of ``bjobs -o``; what is not a line of the table is left out."""
+    """Field to value for each job in the output of ``bjobs -o``; other lines are left out."""
     lines = text.splitlines()
     head = next((i for i, line in enumerate(lines) if line.startswith(f"JOBID{DELIMITER}")), None)
     if head is None:
@@ -130,10 +130,8 @@ def cells(text: str) -> list[dict[str, str]]:
     ]
 
 
-def was_let_go(found: Iterable[Row]) -> bool:
-    """Whether the submission of these replicas is complete: the first, and all arrays of a sweep, are on hold until
-    the others are there.
-    """
+def was_released(found: Iterable[Row]) -> bool:
+    """Whether the submission of these replicas is complete: the first one, or each array, is on hold until then."""
     held = (row for row in found if row.role == row.k == 0 or "[" in row.jobid)
     return any(row.stat != "PSUSP" and (row.stat != "EXIT" or bool(row.hosts)) for row in held)
 
@@ -142,7 +140,7 @@ _NAME = re.compile(r"(?P<app>[A-Za-z][A-Za-z0-9_-]*)\.(?P<role>\d{1,6})-[^.]*\.(
 
 
 def name_parts(name: str) -> tuple[str, str, str] | None:
-    """App id, number of the role and of the replica in the name of an LSF job; None when it is not one of ours.
+    """App id, role number and replica number in the name of an LSF job; None for foreign names.
 
     >>> name_parts("train-x1.0-trainer.3"), name_parts("make all")
     (('train-x1', '0', '3'), None)
@@ -152,7 +150,7 @@ def name_parts(name: str) -> tuple[str, str, str] | None:
 
 
 def row_of(values: Mapping[str, str], now: float | None = None, *, app_id: str = "", role: int = 0, k: int = 0) -> Row:
-    """A line of the table; other arguments are the attributes of the row."""
+    """A row of the table; the other arguments are attributes of :class:`Row`."""
     return Row(
         jobid=values["jobid"],
         stat=values.get("stat", ""),
@@ -174,9 +172,8 @@ def row_of(values: Mapping[str, str], now: float | None = None, *, app_id: str =
 def group_of(app_id: str) -> str:
     """The LSF job group of a job.
 
-    At the top of the tree, for the owner of a group may control the jobs of everybody below it: a common parent would
-    belong to whoever used torchx first.
-    https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=jobs-job-groups
+    It is at the top level, because the owner of a group may control all jobs below it: a common parent would belong to
+    the first user of torchx. https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=jobs-job-groups
     """
     return f"/torchx_{app_id}"
 
@@ -186,10 +183,10 @@ _MOMENT = re.compile(r"(?:\w{3} )?(\w{3}) +(\d{1,2}) (\d{1,2}):(\d{2})(?::(\d{2}
 
 
 def moment(text: str, now: float | None = None) -> float | None:
-    """A time of LSF's as Unix time: ``Nov 21 20:57``, with weekday, seconds and year where a site shows them.
+    """A time in LSF's format as Unix time: ``Nov 21 20:57``; some sites add weekday, seconds and year.
 
-    Without the year it is the last such day, or one of the next two weeks. A mark behind it (``L``: by the limit) says
-    that it has not come yet: such a time is None.
+    Without a year it is the most recent such date up to two weeks ahead. A time with a mark (``L``: estimated from the
+    limit) is in the future, and returned as None.
 
     >>> moment("Nov 21 20:57 L") is None, moment("-") is None
     (True, True)
@@ -211,7 +208,7 @@ def moment(text: str, now: float | None = None) -> float | None:
 
 
 def report_end(report: str) -> tuple[str, str] | None:
-    """Exit code and termination reason in the report that LSF appends to ``-o`` files; None when there is none in it.
+    """Exit code and termination reason in the report that LSF appends to ``-o`` files; None if there is none.
 
     https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bsub.o.1.html
 
@@ -228,7 +225,7 @@ def report_end(report: str) -> tuple[str, str] | None:
 
 
 def free_host(bhosts: str, slots: int) -> str | None:
-    """The first host in the answer of ``bhosts`` that is ``ok`` and has so many free slots; None when there is none."""
+    """The first host in the output of ``bhosts`` that is ``ok`` and has enough free slots; None if there is none."""
     for line in bhosts.splitlines():
         words = line.split()
         if len(words) < 5 or words[1] != "ok":

@@ -1,4 +1,4 @@
-"""Sweeps on LSF: job arrays as large as the site allows, submitted all or none; a task is a replica of one job.
+"""Sweeps on LSF: job arrays as large as the site allows, submitted all or none; each task is a replica of one job.
 
 https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=administration-job-arrays
 """
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.facts import JobFacts, Look
 SWEEP_FILE = "sweep"
-"""In the folder of a sweep: how many tasks run at the same time, and how many an array has."""
+"""File in the folder of a sweep: the limit of running tasks, and the size of an array."""
 VALUES_FILE = "values"
 _ENDS = "ends."
-_USUAL_MOST = 1000  # tasks of an array, where the site does not say
+_DEFAULT_MOST = 1000  # LSF's default for MAX_JOB_ARRAY_SIZE
 _TASK = "@TORCHX_TASK@"
 
 
 def check(app: AppDef | None, cfg: Opts) -> None:
-    """Refuses a job that cannot be the task of an array.
+    """Rejects a job that cannot be the task of an array.
 
     Raises:
         NotSupportedError: says why.
@@ -55,34 +55,36 @@ def check(app: AppDef | None, cfg: Opts) -> None:
     if hidden := split(role.env)[1]:
         raise NotSupportedError(f"job arrays on LSF take no secrets: {', '.join(f'`{name}`' for name in hidden)}")
     if fixed := READ_ONLY.intersection(role.env):
-        raise NotSupportedError(f"bash lets nobody set `{min(fixed)}`")
+        raise NotSupportedError(f"bash does not allow `{min(fixed)}` to be set")
 
 
 def most_tasks(run: Callable[[list[str]], Completed]) -> int:
-    """How many tasks an array may have on this cluster, and the highest index that one may have."""
+    """The maximum size of an array on this cluster, and its highest index."""
     found = re.search(r"MAX_JOB_ARRAY_SIZE\s*=\s*(\d+)", run(["bparams", "-l"]).stdout)
-    return max(int(found[1]), 1) if found else _USUAL_MOST
+    return max(int(found[1]), 1) if found else _DEFAULT_MOST
 
 
 @dataclass(kw_only=True)
 class Arrays:
-    """What a job is submitted as.
+    """The job arrays of a sweep.
 
     Attributes:
         tasks: their values.
-        size: of an array at most.
+        size: maximum number of tasks in an array.
     """
 
     tasks: TaskList
     size: int
 
     def files(self) -> dict[str, str]:
-        """What is put into the job's folder beside the scripts."""
+        """Files for the job's folder, beside the scripts."""
         values = "".join(map(values_line, self.tasks.points))
         return {VALUES_FILE: values, SWEEP_FILE: f"{self.tasks.max_parallel} {self.size}\n"}
 
     def bsubs(self, app_id: str, role: Role, cfg: Opts) -> list[str]:
-        """The lines that submit the arrays: several are on hold, and with a limit each waits for the one before."""
+        """The lines that submit the arrays. Several arrays are on hold, and with a limit each waits for the previous
+        one.
+        """
         from torchx.schedulers.lsf.request import get_bsub
 
         count, width = len(self.tasks.points), self.tasks.max_parallel
@@ -97,7 +99,7 @@ class Arrays:
         return lines
 
     def script(self, app_id: str, role: Role) -> str:
-        """What every element of every array runs, with the numbers of the role and of the array's first task.
+        """The script of all elements of all arrays, called with the numbers of the role and of the array's first task.
 
         Args:
             role: macros replaced.
@@ -128,7 +130,7 @@ class Arrays:
 
 
 def size_of(note: str) -> tuple[int, int]:
-    """Tasks at the same time, and tasks of an array, out of :data:`SWEEP_FILE`; zeros where there is none.
+    """Limit of running tasks and array size from :data:`SWEEP_FILE`; zeros if it is empty.
 
     >>> size_of("2 1000"), size_of("")
     ((2, 1000), (0, 0))
@@ -138,7 +140,7 @@ def size_of(note: str) -> tuple[int, int]:
 
 
 def report_name(k: int, size: int) -> str:
-    """The name of LSF's report on a task.
+    """The name of LSF's report about a task.
 
     >>> report_name(1002, 1000)
     '0.1000.3'
@@ -147,7 +149,7 @@ def report_name(k: int, size: int) -> str:
 
 
 def ends_of(folder: JobFolder) -> dict[tuple[int, int], Exit]:
-    """How the tasks ended that wrote it down, by the numbers of role and task."""
+    """How tasks ended that recorded it, by the numbers of role and task."""
     paths = [posixpath.join(folder.path, n) for n in folder.files.names(folder.path) if n.startswith(_ENDS)]
     found = {}
     for data in read_whole(folder.files, paths).values():
@@ -159,7 +161,7 @@ def ends_of(folder: JobFolder) -> dict[tuple[int, int], Exit]:
 
 
 def describe(facts: JobFacts, width: int) -> DescribeAppResponse:
-    """The answer for the sweep, its replicas as tasks. Of one whose host is silent, LSF has the last word yet."""
+    """The answer for the sweep, with its replicas as tasks. A task on an unresponsive host counts as running."""
     replicas = facts.replicas()
     table = TaskTable(
         states=[AppState.RUNNING if r.state is AppState.UNKNOWN else r.state for r in replicas],
@@ -173,7 +175,7 @@ def describe(facts: JobFacts, width: int) -> DescribeAppResponse:
 
 
 def describe_some(facts: JobFacts, numbers: Sequence[int], look: Look) -> list[DescribeAppResponse]:
-    """The answers for some tasks, each with its cause."""
+    """The answers for some tasks, with their causes."""
     replicas = facts.replicas()
     check_numbers(facts.app_id, numbers, len(replicas))
     return [describe_task(f"{facts.app_id}/{k}", replicas[k], look) for k in numbers]

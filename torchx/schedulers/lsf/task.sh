@@ -1,11 +1,11 @@
-# What is otherwise in a task of a sweep than in replica.sh, which stands before it; see torchx/schedulers/lsf/sweeps.py.
+# Overrides functions of replica.sh for the tasks of a sweep; see torchx/schedulers/lsf/sweeps.py.
 #
 # shellcheck shell=bash disable=SC2034,SC2154
 
 torchx_take_part() { attempt=0; }
 torchx_rank0() { export TORCHX_RANK0_HOST=localhost; }
 torchx_note() { printf '%s %s %s %(%s)T\n' "$k" "$code" "$killed" -1 >>"$job/ends.${LSB_MCPU_HOSTS%% *}"; }
-torchx_failed() { exit "$code"; } # it ends no other
+torchx_failed() { exit "$code"; } # other tasks continue
 
 torchx_values() {
     local lines; nl=$'\n'

@@ -1,4 +1,4 @@
-"""Slurm's records of a job and the job's own notes as facts."""
+"""Slurm's records of a job and the job's own notes, as facts."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from torchx.specs.retries import Attempt
 from torchx.supervisor.layout import HANG_FILE
 from torchx.util.records import dataclass, field, replace
 
-_SUSPECTS = 4  # steps whose logs may say which node failed
-_FAR_S = 30 * 86400.0  # where nobody says how long jobs take, Slurm expects the worst
+_SUSPECTS = 4  # number of steps whose logs are searched for the failed node
+_FAR_S = 30 * 86400.0  # without time limits, Slurm predicts starts that are too late to be useful
 _SIGKILL = 9
 _MIB = 1 << 20
 
-# What slurmstepd says in the log of a step; the first is of jobacct_gather, the others of cgroups.
+# Messages of slurmstepd in the log of a step: of jobacct_gather, then of cgroups.
 _OVER_MEMORY = re.compile(r"exceeded (?:job )?memory limit(?: \((\d+) > (\d+)\))?", re.IGNORECASE)
 _OOM_KILL = re.compile(r"oom[-_ ]?kill|OOM Killed|out[- ]of[- ]memory", re.IGNORECASE)
 NODE_FAILURE = re.compile(r"Node failure on (\S+)")
@@ -39,12 +39,12 @@ class Job:
     """All that is known of one job.
 
     Attributes:
-        records: Slurm's, a component each; empty when it does not know the job any more.
-        steps: Slurm's records of its steps, where they were asked for.
-        events: its own notes.
-        folder: None when it is not known: the job is not ours, or its folder was removed.
-        texts: of the files that :func:`telling_files` names, by name.
-        attempts: those that have ended, of a job with a retry policy.
+        records: Slurm's, one per component; empty if Slurm no longer knows the job.
+        steps: Slurm's records of its steps, if they were queried.
+        events: the notes of its script.
+        folder: None if it is unknown: torchx did not launch the job, or the folder was removed.
+        texts: contents of the files from :func:`telling_files`, by name.
+        attempts: the finished ones, of a job with a retry policy.
     """
 
     app_id: str
@@ -58,7 +58,7 @@ class Job:
 
     @property
     def state(self) -> AppState:
-        """What Slurm says of the whole job, or its own notes where Slurm has forgotten it."""
+        """The state of the whole job: Slurm's, or that of the notes if Slurm no longer knows the job."""
         if self.records:
             return fold([app_state(record.state) for record in self.records])
         if self.events.exit_code is None:
@@ -67,32 +67,32 @@ class Job:
 
     @property
     def completing(self) -> bool:
-        """Whether processes of it still end."""
+        """Whether some of its processes are still ending."""
         return any(record.completing for record in self.records)
 
     @property
     def was_killed(self) -> bool:
-        """Whether SIGKILL ended it, or a replica: memory may have run out."""
+        """Whether SIGKILL ended it or a replica, which may mean that memory ran out."""
         killed = any(e.exit_code == SHELL + _SIGKILL for e in self.events.replicas.values())
         return killed or any(r.signal == _SIGKILL for r in self.records)
 
     @property
     def ending(self) -> str:
-        """The state of Slurm's that says why it failed; empty when none does."""
+        """Slurm's state that explains the failure; empty if none does."""
         states = [r.state for r in self.records if app_state(r.state) is AppState.FAILED]
         return next((s for s in states if s in ENDINGS), "")
 
 
 def bare(app_id: str, records: Sequence[JobRecord]) -> Job:
-    """A job of which Slurm's records alone are known."""
+    """A job of which only Slurm's records are known."""
     return Job(app_id=app_id, records=records, events=JobEvents())
 
 
 def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
-    """What is known of a job.
+    """Facts about a job.
 
     Args:
-        now: Unix time; it says when a job that waits is expected to start.
+        now: Unix time, to estimate when a pending job starts.
     """
     state, events = job.state, job.events
     first = job.records[0] if job.records else None
@@ -117,7 +117,7 @@ def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
 
 
 def _restarts(job: Job, state: AppState) -> int:
-    """How often the job, or a part of it, was started again. Slurm forgets to count while the job waits for it."""
+    """How often the job, or a part of it, was restarted. Slurm's counter lags while a requeued job is pending."""
     starts = job.events.starts + (1 if state is AppState.PENDING else 0)
     counted = max((record.restarts for record in job.records), default=0)
     return max(counted, starts - 1, 0) + job.events.again
@@ -133,7 +133,7 @@ def _role(job: Job, role: Role, state: AppState, kind: str) -> RoleFacts:
 
 
 def _starts_again(events: JobEvents, role: Role) -> bool:
-    """Whether the script of the job starts replicas of the role again that fail."""
+    """Whether the job's script restarts failed replicas of the role."""
     folder = folder_name(role.name)
     tries = [events.tries.get(f"{folder}/{k}", 0) for k in range(role.num_replicas)]
     if role.retry_policy is RetryPolicy.REPLICA:
@@ -158,7 +158,7 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
         role=role.name,
         replica=k,
         state=own,
-        exit_code=None if signal or stopped else code,  # that of who was stopped is not its own
+        exit_code=None if signal or stopped else code,  # a stopped replica did not choose its exit code
         signal=signal,
         host=known.host,
         ended=known.ended,
@@ -184,7 +184,7 @@ def _replica_state(job: Job, known: ReplicaEvents, state: AppState, *, stopped: 
 
 
 def _was_stopped(job: Job, known: ReplicaEvents, state: AppState, kind: str, *, by_signal: bool) -> bool:
-    """Whether it was ended because another had failed, or with the whole job."""
+    """Whether it was ended because another replica failed, or together with the whole job."""
     if kind in ("node", "preempted", "lost") or job.events.silent:
         return True
     first_failure = min((e.ended for e in job.events.replicas.values() if e.exit_code), default=0.0)
@@ -210,7 +210,7 @@ def _reason(job: Job, state: AppState, now: float | None) -> str:
     if state is not AppState.UNKNOWN:
         return ""
     if first is None:
-        how = "it did not get to say how it ended" if job.events.starts else "it never started"
+        how = "it did not record how it ended" if job.events.starts else "it never started"
         return f"Slurm no longer knows this job, and {how}"
     return f"Slurm says `{first.state}`, which this version of torchx does not know"
 
@@ -222,10 +222,10 @@ def _somebody_failed(job: Job) -> bool:
 def pending_sentence(
     records: Sequence[JobRecord], events: JobEvents, *, most_retries: int = 0, now: float | None = None
 ) -> str:
-    """Why a job waits, and when Slurm expects to start it.
+    """Why a job is pending, and when Slurm expects to start it.
 
     Args:
-        most_retries: how often it may be started again.
+        most_retries: the maximum number of retries.
         now: Unix time.
     """
     now = time.time() if now is None else now
@@ -247,7 +247,9 @@ def pending_sentence(
 
 
 def telling_files(job: Job) -> list[str]:
-    """Names of the files in its folder that say what its watchdog saw, and why it failed, where nothing else does."""
+    """Names of files in the job's folder with the watchdog's findings, or with the reason of a failure that is unknown
+    otherwise.
+    """
     seen = [HANG_FILE] if job.events.hung else []
     if job.state is not AppState.FAILED or job.events.silent:
         return seen
@@ -258,7 +260,7 @@ def telling_files(job: Job) -> list[str]:
 
 
 def _where(job: Job) -> str:
-    """The node that failed, as the steps of replicas say; else the nodes of the job."""
+    """The node that failed, from the logs of steps; else the nodes of the job."""
     named = [found[1] for text in job.texts.values() if (found := NODE_FAILURE.search(text))]
     if named:
         return f": {named[0]}"
@@ -267,7 +269,7 @@ def _where(job: Job) -> str:
 
 
 def _batch_failure(job: Job) -> str:
-    """Why a job failed of which no replica did."""
+    """Why a job failed although none of its replicas did."""
     record = job.records[0] if job.records else None
     how = ""
     if record is not None and record.signal:
@@ -281,7 +283,7 @@ def _batch_failure(job: Job) -> str:
 
 
 def _memory_sentence(job: Job, role: Role) -> str:
-    """Says so where Slurm's records of a job and its steps say that it was memory that ran out."""
+    """A sentence if Slurm's records of the job and its steps show that memory ran out; else empty."""
     worst = max((step.max_rss for step in job.steps), default=0)
     if any(step.state == "OUT_OF_MEMORY" for step in (*job.records, *job.steps)):
         return "out of memory" + (f": a step used {worst // _MIB} MiB" if worst else "")
@@ -292,7 +294,7 @@ def _memory_sentence(job: Job, role: Role) -> str:
 
 
 def explained(left: Evidence, *, signal: str) -> Evidence:
-    """What a failed replica left behind, with the meaning of what slurmstepd and srun said of it.
+    """The evidence of a failed replica, with a reason from the messages of slurmstepd and srun.
 
     Args:
         signal: name of the signal that ended it.
@@ -302,7 +304,7 @@ def explained(left: Evidence, *, signal: str) -> Evidence:
         figures = next((m for m in _OVER_MEMORY.finditer(left.said) if m[1]), None)
         used = f": it used {int(figures[1]) // _MIB} MiB and may use {int(figures[2]) // _MIB} MiB" if figures else ""
         return replace(left, reason=f"out of memory{used}")
-    if oom:  # with cgroups `srun` may end with 1, and the program may have lost a child only
+    if oom:  # with cgroups srun may exit with 1; or only a child of the program was killed
         return replace(left, reason="out of memory")
     if left.error_file or left.stderr.strip() or left.stdout.strip():
         return left

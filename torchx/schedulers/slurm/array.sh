@@ -1,13 +1,13 @@
 #!/bin/bash
-# The batch script of a sweep on Slurm: each task of a job array runs it, and it submits the arrays that are still to come.
+# The batch script of a sweep on Slurm: each task of a job array runs it; the last task submits the remaining arrays.
 #
-# It needs bash 4.2 and Slurm's own commands. torchx/schedulers/slurm/sweeps.py puts what differs between sweeps in place of
-# the line `# @JOB@`: the variables `count` (of all tasks), `size` (of an array at most), `width` (tasks at a time; empty: no
-# limit), `name`, `role` (the folder of the logs), `every` (seconds between two samples of what a task uses; empty: none are
-# taken), and the function `task`, which becomes the task's program.
+# It needs bash 4.2 and Slurm's own commands. torchx/schedulers/slurm/sweeps.py replaces the line `# @JOB@` by what differs
+# between sweeps: the variables `count` (of all tasks), `size` (maximum per array), `width` (tasks at a time; empty: no
+# limit), `name`, `role` (folder of the logs), `every` (seconds between two samples of a task's usage; empty: no sampling), and
+# the function `task`, which becomes the task's program.
 #
-# Called as `array.sh FIRST [SWEEP]` by Slurm, and as `array.sh more SWEEP` by torchx. Files of the folder: `values`, a line a
-# task; `chunks`, a line `FIRST COUNT JOBID` for each array; `more.lock`; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped`.
+# Slurm calls `array.sh FIRST [SWEEP]`, torchx calls `array.sh more SWEEP`. Files in the folder: `values`, one line per task;
+# `chunks`, one line `FIRST COUNT JOBID` per array; `more.lock`; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped`.
 #
 # shellcheck disable=SC2154
 
@@ -25,28 +25,28 @@ run() {
   exec "$@"
 }
 
-started() {  # when a process of this machine began, in the kernel's ticks
+started() {  # start time of a local process, in ticks
   local line
   read -r line <"/proc/$1/stat" && read -r -a line <<<"${line##*) }" && echo "${line[19]}"
 } 2>/dev/null
 
-lock() {  # one process of all nodes: a link that names it; of one that was killed, or is silent elsewhere, it goes
+lock() {  # a link that names its owner on any node; taken over if the owner was killed, or is silent elsewhere
   local owner host pid began
   ln -sT "$HOSTNAME $$ $(started $$)" more.lock 2>/dev/null && return
   owner=$(readlink more.lock) && read -r host pid began <<<"$owner" || return
   if [[ $host == "$HOSTNAME" ]]; then
-    # Its `sbatch` may outlive it, waiting until Slurm takes jobs again, and submit the array then.
+    # The owner's `sbatch` may outlive it while it retries, and still submit the array.
     if [[ $(started "$pid") == "$began" ]] || grep -qsz "^--job-name=$name+" /proc/[0-9]*/cmdline; then return 1; fi
   else
     [[ -n $(find more.lock -maxdepth 0 -mmin +10 2>/dev/null) ]] || return
   fi
-  # No process makes two locks, so that this folder says who alone may remove that one.
+  # Each process locks only once, so only the one that creates this folder may remove the lock.
   mkdir "left.${owner// /.}" 2>/dev/null && rm -f more.lock && lock && taken=1
 }
 
-more() {  # submit what there is room for; one process at a time
+more() {  # submit as many arrays as Slurm accepts; one process at a time
   local first=0 n=$size id words last='' taken=''
-  # Before the first line is there, who submitted the first array has not written it down yet, and will call this.
+  # Without a first line, the submitter of the first array has yet to record it, and will call this.
   if [[ -e cancelled || ! -s chunks ]] || ! lock; then return 0; fi
   while read -r -a words; do
     if ((words[0] + words[1] > first)); then first=$((words[0] + words[1])) last=${words[2]}; fi
@@ -56,7 +56,7 @@ more() {  # submit what there is room for; one process at a time
     ((n <= count - first)) || n=$((count - first))
     words=(--parsable --chdir="$folder" --job-name="$name+$first+$n" --output="${folder//%/%%}/$role/$first+%a.log")
     [[ -z $width ]] || words+=("--dependency=afterany:$last")
-    # Whoever was killed may have submitted this one, and not written it down.
+    # A previous owner that was killed may have submitted this array without recording it.
     id=${taken:+$(squeue --noheader --me --states=all --name="$name+$first+$n" --format=%F | head -n 1)}
     if [[ -n $id ]] || id=$(sbatch "${words[@]}" --array="0-$((n - 1))${width:+%$width}" array.sh "$first" "$sweep" 2>more.log); then
       last=${id%%;*}
@@ -76,7 +76,7 @@ if [[ ${1-} == more ]]; then
 fi
 
 first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child='' ended=''
-# shellcheck disable=SC2034  # `task` may name the sweep, and a line of values the line end
+# shellcheck disable=SC2034  # `task` may use app_id, and a line of values nl
 nl=$'\n' k=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
 [[ ! -e cancelled ]] || exit 0
 if [[ -e skipped ]] && grep -qx "$k" skipped; then exit 0; fi
@@ -86,8 +86,8 @@ export TORCHX_TASK=$k TORCHX_RANK0_HOST=localhost
 trap 'ended=1; kill "$child" 2>/dev/null' TERM
 task &
 child=$!
-[[ -z $ended ]] || kill "$child" 2>/dev/null # the signal came before there was a child to pass it on to
-if [[ -n $every ]]; then  # most tasks are over before the first look: until then nothing is started, not even `sleep`
+[[ -z $ended ]] || kill "$child" 2>/dev/null # the signal came before there was a child
+if [[ -n $every ]]; then  # start nothing, not even `sleep`, before the first sample: most tasks end earlier
   (
     read -rt "$every" <> <(:)
     exec python3 -I -S metrics.py "$every" "$child" "$folder/$role/$first+$SLURM_ARRAY_TASK_ID.jsonl"
@@ -95,9 +95,9 @@ if [[ -n $every ]]; then  # most tasks are over before the first look: until the
   sampler=$!
   disown "$sampler"
 fi
-while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal ends a wait
+while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal interrupts `wait`
 [[ -z $every ]] || kill "$sampler" 2>/dev/null
-if [[ -n $ended && $code == 0 ]]; then code=143; fi  # to Slurm, too, whoever ends well when killed was cancelled
+if [[ -n $ended && $code == 0 ]]; then code=143; fi  # a task that exits with 0 when killed was cancelled, also for Slurm
 printf '%d %d %(%s)T\n' "$k" "$code" -1 >>"ends.${SLURMD_NODENAME:-$HOSTNAME}"
 if ((SLURM_ARRAY_TASK_ID == SLURM_ARRAY_TASK_MAX)); then more; fi
 exit "$code"

@@ -1,4 +1,4 @@
-"""The attempts of a Slurm job with a retry policy: what its batch script asks after each, see ``batch/attempts.py``."""
+"""Retries of a Slurm job: its batch script runs this after each attempt, see ``batch/attempts.py``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torchx.schedulers.batch import attempts
-from torchx.schedulers.batch.attempts import ends_of, said
+from torchx.schedulers.batch.attempts import ends_of, output_lines
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.attempts import BEGINS, put_down
@@ -34,27 +34,27 @@ _STATES = {"failed": "FAILED", "timeout": "TIMEOUT"}
 
 def policy(app: AppDef, caps: Capabilities) -> RetryRules | None:
     """See :func:`torchx.schedulers.batch.attempts.policy`."""
-    # The components of a heterogeneous job ask for memory each for itself.
+    # Each component of a heterogeneous job requests memory of its own.
     differ = len({(r.resource.cpu, r.resource.memMB, r.resource.gpu) for r in app.roles}) > 1
     return attempts.policy(app, "Slurm", caps, no_memory="roles that differ" if differ else "")
 
 
 def main() -> None:
-    """Prints ``again HOSTS MEMORY`` (hosts to avoid, or ``-``; thousandths of the memory), or ``end``."""
+    """Prints ``again HOSTS MEMORY`` (hosts to avoid, or ``-``; memory in thousandths of the request), or ``end``."""
     attempt = attempt_ended(os.getcwd(), sys.argv[1])
     answer = f"again {','.join(attempt.avoid) or '-'} {round(attempt.memory * 1000)}" if attempt.again else "end"
     sys.stdout.write(answer + "\n")
 
 
 def attempt_ended(folder: str, how: str) -> Attempt:
-    """Writes down the attempt that has just ended, and whether there is another one.
+    """Records the attempt that has just ended, and whether to start another one.
 
     Args:
-        how: ``failed``: a replica did; ``timeout``: the time limit is near; ``requeued``: Slurm has ended it, and has
-            started the job again by itself.
+        how: ``failed``: a replica failed; ``timeout``: the time limit is near; ``requeued``: Slurm ended the attempt
+            and has already restarted the job.
 
     Returns:
-        The attempt. Of one that this job has written down before, that: it requeued itself.
+        The attempt; if the job requeued itself, the one that it recorded before.
     """
     with open(os.path.join(folder, "job.json"), encoding="utf-8") as f:
         rules = RetryRules.parse(json.load(f)["app"]["metadata"][RETRY])
@@ -76,11 +76,12 @@ def attempt_ended(folder: str, how: str) -> Attempt:
 
 
 def seen_from_inside(folder: str, state: str, **known: Any) -> tuple[Job, JobFolder]:
-    """The job whose script asks, by its own files, and its folder: Slurm itself takes it for running also when it ends.
+    """The job whose script runs this, from its own files, and its folder. Slurm reports it as running until it has
+    ended.
 
     Args:
-        state: in Slurm's words.
-        known: what else Slurm would say, see :class:`JobRecord`.
+        state: its state in Slurm's terms.
+        known: further fields of :class:`JobRecord`.
     """
     job_id, files = os.environ.get("SLURM_JOB_ID", "0"), LocalFiles()
     job = files_of(files, {job_id: [JobRecord(job_id=job_id, state=state, folder=folder, **known)]}, {})[job_id]
@@ -88,7 +89,7 @@ def seen_from_inside(folder: str, state: str, **known: Any) -> tuple[Job, JobFol
 
 
 def look_into(folder: JobFolder) -> Callable[[Sequence[ReplicaFacts]], list[Evidence]]:
-    """What finds what failed replicas left behind in a job's folder."""
+    """A function that collects the evidence of failed replicas from a job's folder."""
 
     def look(replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
         left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
@@ -98,31 +99,31 @@ def look_into(folder: JobFolder) -> Callable[[Sequence[ReplicaFacts]], list[Evid
 
 
 def _last_state() -> str:
-    """How Slurm ended the last run of a job that it has put back: the state in its accounting, or ``NODE_FAIL``."""
+    """The final state of a requeued job's last run in Slurm's accounting, or ``NODE_FAIL``."""
     job_id = os.environ.get("SLURM_JOB_ID", "0")
-    states = [base_state(line) for line in said("sacct", "-D", "-X", "-n", "-P", "-j", job_id, "-o", "State")]
+    states = [base_state(line) for line in output_lines("sacct", "-D", "-X", "-n", "-P", "-j", job_id, "-o", "State")]
     before = [state for state in states if state not in ("RUNNING", "PENDING")]
     if not before:
         return "NODE_FAIL"
-    # an administrator, or a policy of the site, has put it back: somebody else got its place
+    # requeued by an administrator or a site policy: another job gets its nodes
     return "PREEMPTED" if before[-1] in ("REQUEUED", "COMPLETED") else before[-1]
 
 
 def _hosts(job: Job, kind: str, failure: Failure | None) -> list[str]:
-    """The hosts that failed, or on which what failed first had run."""
+    """The failed hosts, or the host of the replica that failed first."""
     if kind != "node":
         return [failure.host] if failure and failure.host else []
     known = sorted({e.host for e in job.events.replicas.values() if e.host})
     named = _named(job).intersection(known)
     if named or not known:
         return sorted(named)
-    rows = [line.split() for line in said("sinfo", "-h", "-N", "-n", ",".join(known), "-o", "%N %t")]
+    rows = [line.split() for line in output_lines("sinfo", "-h", "-N", "-n", ",".join(known), "-o", "%N %t")]
     down = sorted({row[0] for row in rows if len(row) == 2 and row[1].lower().startswith(_DOWN)})
     return down or (known if len(known) == 1 else [])
 
 
 def _named(job: Job) -> set[str]:
-    """The hosts that have failed, as the steps of replicas say: Slurm ends the others, too, and for the same reason."""
+    """The hosts that step logs name as failed. Slurm ends replicas on healthy hosts for the same reason."""
     if job.folder is None:
         return set()
     paths = [os.path.join(job.folder.path, path, STEP_LOG) for path in job.events.replicas]
@@ -131,7 +132,7 @@ def _named(job: Job) -> set[str]:
 
 
 def _number_of_hosts() -> int:
-    """How many nodes the job's partition has; 0 when Slurm does not say."""
+    """The number of nodes in the job's partition; 0 if Slurm does not report it."""
     partition = os.environ.get("SLURM_JOB_PARTITION", "")
-    rows = said("sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%D")
+    rows = output_lines("sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%D")
     return sum(int(row) for row in rows if row.strip().isdigit())

@@ -1,4 +1,4 @@
-"""Slurm's commands: how they are called, what they say when they fail, and one question for any number of jobs."""
+"""Slurm's commands, hints for their errors, and queries for any number of jobs."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ _HINTS = (
         "ask the cluster's administrators for the limits of your account",
     ),
 )
-_MOST_IDS = 500  # in one command
-_ACCOUNTING_PATIENCE_S = 2.0  # it only adds to what is known
+_MOST_IDS = 500  # per command
+_ACCOUNTING_PATIENCE_S = 2.0  # short: it only adds details
 
 
 def hint_for(stderr: str) -> str:
-    """What to do about a refusal of ``sbatch``; empty when there is no advice.
+    """What to do after ``sbatch`` rejected a job; empty if there is no advice.
 
     >>> hint_for("sbatch: error: invalid partition specified: x")
     '`sinfo` shows the partitions'
@@ -54,7 +54,7 @@ def hint_for(stderr: str) -> str:
 
 
 def squeue_argv(app_ids: Iterable[str]) -> list[str]:
-    """The query for jobs that Slurm still has in memory; for all of the user's when none is named."""
+    """The query for jobs in the controller's memory; without ids for all of the user's."""
     ids = ",".join(app_ids)
     chosen = [f"--jobs={ids}"] if ids else ["--me"]
     fields = ",".join(f"{name}:{SEPARATOR}" for name in SQUEUE_FIELDS)
@@ -62,7 +62,7 @@ def squeue_argv(app_ids: Iterable[str]) -> list[str]:
 
 
 def sacct_argv(app_ids: Iterable[str], *, steps: bool = False) -> list[str]:
-    """The query for jobs that ended a while ago; for all of the user's of two weeks when none is named."""
+    """The query for jobs in accounting; without ids for all of the user's in the last two weeks."""
     ids = ",".join(app_ids)
     chosen = [f"--jobs={ids}"] if ids else [f"--starttime=now-{_LISTED_DAYS}days"]
     chosen += [] if steps else ["--allocations"]
@@ -71,8 +71,8 @@ def sacct_argv(app_ids: Iterable[str], *, steps: bool = False) -> list[str]:
 
 
 def sacct_name_argv(name: str, age_s: float) -> list[str]:
-    """The query for the ids of jobs of a name, some of which may have ended long ago."""
-    since = f"now-{int(age_s / 3600) + 2}hours"  # its clock may not be ours
+    """The query for the ids of jobs with this name in accounting."""
+    since = f"now-{int(age_s / 3600) + 2}hours"  # the clocks may differ
     form = ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw"]
     return ["sacct", *form, f"--name={name}", f"--starttime={since}"]
 
@@ -90,16 +90,16 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def version() -> tuple[int, int]:
-    """The release of Slurm on this machine: ``(22, 5)`` of 22.05.8.
+    """The release of Slurm on this machine: ``(22, 5)`` for 22.05.8.
 
     Raises:
-        CommandError: Slurm's commands are not here.
+        CommandError: Slurm is not installed here.
     """
     return parse_version(LocalCommandRunner().run(["sinfo", "--version"], timeout=10).check().stdout)
 
 
 def parse_sbatch(text: str) -> str:
-    """The id in the answer of ``sbatch --parsable``: ``7`` or ``7;cluster``.
+    """The job id in the answer of ``sbatch --parsable``: ``7`` or ``7;cluster``.
 
     >>> parse_sbatch("7;tst\\n")
     '7'
@@ -112,24 +112,24 @@ def parse_sbatch(text: str) -> str:
 
 
 class SlurmQueries:
-    """Questions to one cluster.
+    """Queries to one cluster.
 
     Args:
-        run: runs a command, and tries again when Slurm does not answer.
+        run: runs a command, with retries while Slurm does not answer.
     """
 
     def __init__(self, run: Callable[..., Completed]) -> None:
         self._run = run
         self._has_accounting = True
-        self._seen: dict[str, JobRecord] = {}  # the last answer about all of the user's jobs, by line
+        self._seen: dict[str, JobRecord] = {}  # parsed lines of the last answer about all of the user's jobs
 
     def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
-        """Jobs that Slurm knows, by id; all of the user's when None. Others are left out.
+        """Known jobs by id; None: all of the user's.
 
-        While processes of a job still end, ``squeue`` says that it is ``COMPLETING``, and accounting how it ended.
+        For a ``COMPLETING`` job the final state comes from accounting.
 
         Args:
-            tasks: of arrays, also the tasks that Slurm has no longer in memory, as accounting knows them.
+            tasks: for arrays, include tasks that only accounting still knows.
         """
         records = self.squeue(app_ids)
         ending = {i for i, found in records.items() if any(r.state == "COMPLETING" for r in found)}
@@ -140,15 +140,15 @@ class SlurmQueries:
         return records
 
     def squeue(self, app_ids: Sequence[str] | None) -> Records:
-        """Jobs that Slurm has in memory, by id; all of the user's when None. Those that it has not are left out.
+        """Jobs in the controller's memory by id; None: all of the user's.
 
-        Thousands are asked for by one command, too: for all of the user's.
+        For thousands of ids, one query for all of the user's jobs replaces many.
         """
 
         def ask(ids: Sequence[str]) -> list[JobRecord]:
             done = self._run(squeue_argv(ids))
             if done.returncode and NO_SUCH_JOB.search(done.stderr):
-                return []  # the answer when none of them is in its memory
+                return []  # Slurm's answer if it knows none of them
             found = parse_squeue(done.check().stdout, self._seen)
             if not ids:
                 self._seen = dict(zip(lines_of(done.stdout), found, strict=True))
@@ -157,11 +157,11 @@ class SlurmQueries:
         if app_ids is None or len(app_ids) <= _MOST_IDS:
             return self._ask(app_ids, ask)
         mine = self._ask(None, ask)
-        others = [i for i in app_ids if i not in mine]  # of another user with whom the record is shared, or vanished
+        others = [i for i in app_ids if i not in mine]  # jobs of other users, or gone
         return {**{i: mine[i] for i in app_ids if i in mine}, **self._ask(others, ask)}
 
     def sacct(self, app_ids: Sequence[str] | None, *, steps: bool = False) -> Records:
-        """Jobs that accounting knows, with their steps if wanted; none where there is no accounting."""
+        """Jobs in accounting, optionally with their steps; empty without accounting."""
 
         def ask(ids: Sequence[str]) -> list[JobRecord]:
             done = self._run(sacct_argv(ids, steps=steps), patience_s=_ACCOUNTING_PATIENCE_S)
@@ -179,32 +179,32 @@ class SlurmQueries:
             return {}
 
     def named(self, name: str, age_s: float) -> str:
-        """The id of a job that accounting knows, and Slurm itself perhaps no more; empty when there is none.
+        """The id of the job with this name in accounting; empty if there is none.
 
         Args:
-            age_s: seconds since it was submitted, if it was.
+            age_s: seconds since its submission.
         """
         done = self._run(sacct_name_argv(name, age_s), patience_s=_ACCOUNTING_PATIENCE_S)
         ids = done.stdout.split() if done.returncode == 0 else []
         return min(ids, key=int) if all(i.isdecimal() for i in ids) and ids else ""
 
     def submitted(self, name: str) -> str | None:
-        """The id of a job of the user's that Slurm has in memory; None when there is none of that name."""
+        """The id of the user's job with this name in the controller's memory; None if there is none."""
         argv = ["squeue", "--noheader", "--states=all", "--me", f"--name={name}", "--format=%A"]
         ids = self._run(argv).check().stdout.split()
         return min(ids, key=int) if ids else None
 
     def commented(self, comment: str) -> str | None:
-        """The id of a job of the user's with this comment: a script of the user's that has a name of its own."""
+        """The id of the user's job with this comment, for scripts that set their own name; None if there is none."""
         done = self._run(["squeue", "--noheader", "--states=all", "--me", "--format=%A %k"])
         ids = [line.split()[0] for line in done.check().stdout.splitlines() if line.split()[1:] == [comment]]
         return min(ids, key=int) if ids else None
 
     def knows_no_memory(self, partitions: Iterable[str]) -> bool:
-        """Whether there is one among these partitions whose nodes report no memory to Slurm: then they have 1 MiB.
+        """Whether nodes of these partitions have no configured memory; Slurm reports 1 MiB then.
 
         Args:
-            partitions: their names; all of the cluster's when there are none.
+            partitions: their names; empty: all partitions.
         """
         argv = ["sinfo", "--noheader", "--format=%m", *(f"--partition={name}" for name in sorted(partitions))]
         return any(size.rstrip("+") in ("0", "1") for size in self._run(argv).stdout.split())

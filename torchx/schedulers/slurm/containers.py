@@ -1,4 +1,4 @@
-"""Roles in containers on Slurm: by pyxis (``srun --container-image``), or by apptainer, whichever the nodes have.
+"""Roles in containers on Slurm, by pyxis (``srun --container-image``) or apptainer, whichever the nodes have.
 
 https://github.com/NVIDIA/pyxis#usage, https://apptainer.org/docs/user/latest/cli/apptainer_exec.html.
 """
@@ -19,21 +19,21 @@ RUNTIMES = ("auto", "pyxis", "apptainer")
 
 
 def container_words(replica: SlurmReplicaRequest) -> tuple[list[str], list[str]]:
-    """Words for ``srun``, and words before the program. Both empty when the role runs in no container."""
+    """Options for ``srun``, and words before the program; both empty without a container."""
     if not replica.container:
         return [], []
     if replica.container == "pyxis":
         return _pyxis(replica), []
     if replica.container == "apptainer":
         return [], _apptainer(replica)
-    # One of the two arrays is empty, which old shells take for unset.
+    # One of the two arrays is empty, and old shells report empty arrays as unset.
     return ['${pyxis[@]+"${pyxis[@]}"}'], ['${apptainer[@]+"${apptainer[@]}"}']
 
 
 def environment(replica: SlurmReplicaRequest, env: Mapping[str, str]) -> dict[str, str]:
-    """The environment as it has to be outside of the container for the program inside to have it.
+    """The environment outside of the container that gives the program inside the wanted one.
 
-    Apptainer sets some variables by the image, whatever they are outside:
+    Apptainer lets the image override some variables:
     https://apptainer.org/docs/user/latest/environment_and_metadata.html#environment-overview.
     """
     if replica.container not in ("apptainer", "auto"):
@@ -42,13 +42,13 @@ def environment(replica: SlurmReplicaRequest, env: Mapping[str, str]) -> dict[st
     for name, value in env.items():
         if name in _OF_THE_IMAGE:
             found.update({f"{prefix}_{name}": value for prefix in ("APPTAINERENV", "SINGULARITYENV")})
-        if name not in _OF_THE_IMAGE or replica.container == "auto":  # with which pyxis is meant, too
+        if name not in _OF_THE_IMAGE or replica.container == "auto":  # auto may mean pyxis, which needs the plain name
             found[name] = value
     return found
 
 
 def setup_lines(replica: SlurmReplicaRequest) -> list[str]:
-    """Lines that look which of the two there is, when that is left to the job."""
+    """Shell lines that choose the runtime on the node, for ``container=auto``."""
     if replica.container != "auto":
         return []
     return [
@@ -62,7 +62,7 @@ def setup_lines(replica: SlurmReplicaRequest) -> list[str]:
 
 
 def pyxis_image(image: str) -> str:
-    """An image as enroot wants it: ``#`` between the registry and the rest.
+    """An image in enroot's syntax: ``#`` between the registry and the rest.
 
     >>> pyxis_image("ghcr.io/pytorch/torchx:0.7"), pyxis_image("ubuntu:22.04"), pyxis_image("/shared/a.sqsh")
     ('ghcr.io#pytorch/torchx:0.7', 'ubuntu:22.04', '/shared/a.sqsh')
@@ -73,7 +73,7 @@ def pyxis_image(image: str) -> str:
 
 
 def apptainer_image(image: str) -> str:
-    """An image as apptainer wants it: names of a registry need a scheme.
+    """An image in apptainer's syntax: names in a registry need a scheme.
 
     >>> apptainer_image("ubuntu:22.04"), apptainer_image("/shared/a.sif"), apptainer_image("oras://r/x")
     ('docker://ubuntu:22.04', '/shared/a.sif', 'oras://r/x')
@@ -100,5 +100,5 @@ def _apptainer(replica: SlurmReplicaRequest) -> list[str]:
 
 
 def _mounts(replica: SlurmReplicaRequest) -> list[str]:
-    """The folders of the job and of its code, at the same place inside and outside, and what the role asks for."""
+    """The folders of the job and its code, at the same path inside and outside, and the role's mounts."""
     return ['"$folder:$folder"', *(['"$dir:$dir"'] if replica.code else []), *map(quote, replica.mounts)]

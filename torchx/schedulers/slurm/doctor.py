@@ -1,6 +1,6 @@
-"""What keeps jobs from running on a Slurm cluster: its commands, partitions, accounts; and a trial of ``sbatch``.
+"""What keeps jobs from running on a Slurm cluster: missing commands, partitions, accounts, and a trial of ``sbatch``.
 
-https://slurm.schedmd.com/sbatch.html#OPT_test-only: nothing is submitted, and the answer is that of the controller.
+https://slurm.schedmd.com/sbatch.html#OPT_test-only: nothing is submitted, but the controller answers.
 """
 
 from __future__ import annotations
@@ -14,12 +14,11 @@ from torchx.schedulers.batch.folders import shared_folder
 from torchx.schedulers.findings import Check, Finding, bad, doubt, no_such
 from torchx.schedulers.kit.commands import Completed, last_line
 from torchx.schedulers.slurm.client import hint_for, parse_version
-from torchx.schedulers.slurm.options import SlurmOpts
+from torchx.schedulers.slurm.options import NODE_OPTIONS, SlurmOpts
 
 Run = Callable[..., Completed]
 
-
-# Refusals that no waiting changes, as far as the controller knows itself; limits on jobs that run now are none of them.
+# Rejections that waiting does not change. Limits on currently running jobs do not belong here.
 _FOR_GOOD = re.compile(
     r"\binvalid\b(?!.*(credential|protocol))|not permitted to use|unrecognized option|more processors|"
     r"node count specification|node configuration is not available|memory specification|no partition specified",
@@ -32,17 +31,13 @@ _MINE = (
 
 
 def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
-    """The questions about a cluster, and about the options that jobs get there.
+    """Checks of a cluster and of the run options for it.
 
     Args:
         run: runs a command on the login node, once.
-        remote: the name of the login node; empty: this machine is one.
+        remote: name of the login node; empty: this machine.
     """
-    words = [
-        f"--{name}={value}"
-        for name in ("account", "constraint", "exclude", "nodelist", "partition", "qos", "reservation", "time")
-        if (value := getattr(opts, name))
-    ]
+    words = [f"--{name}={value}" for name in NODE_OPTIONS if (value := getattr(opts, name))]
     return [
         Check("Slurm", lambda: _version(run)),
         Check("partition", lambda: _partitions(run, opts.partition or "")),
@@ -53,10 +48,10 @@ def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
 
 
 def of_job(run: Run, submission: Submission, without_memory: Callable[[Completed], bool]) -> list[Check]:
-    """The trial of one job.
+    """The trial submission of one job.
 
     Args:
-        without_memory: whether a job that was refused so is submitted once more without a request for memory.
+        without_memory: whether a job with this rejection would be resubmitted without a memory request.
     """
     script = submission.files[posixpath.basename(submission.argv[-1])]
     words = [word for word in submission.argv[1:-1] if word != "--parsable"]
@@ -100,7 +95,7 @@ def _accounts(run: Run, opts: SlurmOpts) -> str | Finding:
         if wanted and mine and wanted.lower() not in mine:
             said = f"`{wanted}` is not a {what} of yours; those are: {', '.join(mine)}"
             return doubt(said, f"`-cfg {what}={mine[0]}`")
-    return f"{', '.join(accounts)}" + (f"; qos {', '.join(levels)}" if levels else "")
+    return ", ".join(accounts) + (f"; qos {', '.join(levels)}" if levels else "")
 
 
 def _trial(

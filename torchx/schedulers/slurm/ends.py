@@ -1,4 +1,4 @@
-"""What Slurm jobs write down themselves, their ends and what they use, and the files that they need for that."""
+"""What Slurm jobs record themselves: how they end and what they use; and the files that they need for it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, read_whole
 from torchx.schedulers.batch.site import Site
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.shell import read_script
-from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+from torchx.schedulers.slurm.events import EVENTS_FILE, SWEEP_PREFIX, parse_events
 from torchx.schedulers.slurm.records import JobRecord
 from torchx.schedulers.slurm.request import SAMPLER_FILE, SlurmBatchRequest
 from torchx.specs.api import AppDryRunInfo
@@ -24,27 +24,27 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.schedulers.slurm.sweeps import Sweep
-_SWEEP = "sweep-"  # as in torchx.schedulers.slurm.sweeps
+
 _LAST_LINE = 128
 _MOST_HEARD = 500
-_MOST_SWEEPS = 20  # their notes are read whole at each look
+_MOST_SWEEPS = 20  # each poll reads their notes completely
 _LOOK_S = 0.2
 
 
 class EndsOfJobs(BatchScheduler):
-    """The part of the backend that reads what jobs say themselves. Arguments: see :class:`BatchScheduler`."""
+    """The part of the backend that reads the jobs' own records. Arguments: see :class:`BatchScheduler`."""
 
     hears_all = False
 
     def __init__(self, *args: Any, **parts: Any) -> None:
         super().__init__(*args, **parts)
-        self._ends = Ends()
-        self._ended: set[str] = set()  # as their files say, which are believed for one look
+        self._event_sizes: dict[str, int] = {}  # of the `events` files that were read
+        self._ended: set[str] = set()  # according to their files, which count for one query
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
-        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs and tasks here write down how they end."""
+        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs and tasks here record their ends in files."""
         deadline = time.monotonic() + most_s
-        sweeps = [i for i in app_ids if i.startswith(_SWEEP)][:_MOST_SWEEPS]
+        sweeps = [i for i in app_ids if i.startswith(SWEEP_PREFIX)][:_MOST_SWEEPS]
         heard = dict.fromkeys([*self._queries.running(app_ids)[:_MOST_HEARD], *sweeps])
         folders = {
             folder.path: i
@@ -56,7 +56,7 @@ class EndsOfJobs(BatchScheduler):
         near = set(folders.values())
         going = [sweep for i in sweeps if i in near and (sweep := self._sweep(i)) is not None]
         while True:
-            ended = self._ends.look(folders) | {sweep.app_id for sweep in going if sweep.is_over()}
+            ended = self._new_ends(folders) | {sweep.app_id for sweep in going if sweep.is_over()}
             if ended or (left := deadline - time.monotonic()) <= 0:
                 break
             time.sleep(min(_LOOK_S, left))
@@ -65,9 +65,32 @@ class EndsOfJobs(BatchScheduler):
         self._ended = ended
         return ended
 
+    def _new_ends(self, folders: Mapping[str, str]) -> set[str]:
+        """The jobs whose ``events`` have recorded the end since the last call.
+
+        Args:
+            folders: path to app id.
+        """
+        over = set()
+        for folder, app_id in folders.items():
+            path = f"{folder}/{EVENTS_FILE}"
+            try:
+                size = os.stat(path).st_size
+                if self._event_sizes.get(path) == size:
+                    continue
+                self._event_sizes[path] = size
+                with open(path, "rb") as file:
+                    file.seek(max(size - _LAST_LINE, 0))
+                    line = file.read().rstrip(b"\n").rpartition(b"\n")[2]
+            except OSError:
+                continue
+            if line.split()[1:2] == [b"end"]:
+                over.add(app_id)
+        return over
+
     def _sweep(self, app_id: str) -> Sweep | None:
-        """The sweep that this is, or of which it is a task; None where it is none, or its folder is not known."""
-        if not app_id.startswith(_SWEEP):
+        """The sweep with this id, or the sweep of this task; None if the id is neither, or its folder is unknown."""
+        if not app_id.startswith(SWEEP_PREFIX):
             return None
         from torchx.schedulers.slurm.sweeps import Sweep
 
@@ -76,8 +99,8 @@ class EndsOfJobs(BatchScheduler):
         folder = self.folders(site).of(app_id)
         return None if folder is None else Sweep(app_id, folder, functools.partial(self.run_command, site))
 
-    def _heard_of(self, site: Site, folders: Mapping[str, JobFolder]) -> dict[str, list[JobRecord]]:
-        """Jobs that have succeeded, as their own files say, in Slurm's words: it need not be asked about them."""
+    def _succeeded(self, site: Site, folders: Mapping[str, JobFolder]) -> dict[str, list[JobRecord]]:
+        """Records of jobs that succeeded according to their own files, so that Slurm need not be queried."""
         paths = {posixpath.join(f.path, EVENTS_FILE): (i, f) for i, f in folders.items() if i in self._ended}
         found = {}
         for path, text in read_whole(site.files, paths).items():
@@ -113,7 +136,7 @@ class EndsOfJobs(BatchScheduler):
         return {} if folder is None else taken(folder)
 
     def _sampler(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
-        """The program that samples replicas on nodes that may have no torchx, as a file; none where none is wanted."""
+        """The program that samples replicas, as a file for nodes without torchx; empty if it is not wanted."""
         from torchx.supervisor import metrics
 
         if info.request.sample_s and info._sample_s is not None:
@@ -127,7 +150,7 @@ class EndsOfJobs(BatchScheduler):
         ((site, _),) = self._by_site([app_id])
         folder, sweep, task = self.folders(site).of(app_id), self._sweep(app_id), app_id.partition("/")[2]
         if sweep is not None:
-            if not task:  # of so many files none is read
+            if not task:  # too many files to read
                 return []
             if not sweep.is_whole():
                 role = next(role.name for role in sweep.folder.roles())
@@ -138,33 +161,3 @@ class EndsOfJobs(BatchScheduler):
             return None
         replicas = [(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
         return read_kept(site.files, {(r, k): f"{folder.replica(r, k)}/{METRICS_FILE}" for r, k in replicas})
-
-
-class Ends:
-    """Hears of jobs that have ended, by the files that they write here."""
-
-    def __init__(self) -> None:
-        self._sizes: dict[str, int] = {}
-
-    def look(self, folders: Mapping[str, str]) -> set[str]:
-        """The jobs that say that they are over, each once.
-
-        Args:
-            folders: path to app id.
-        """
-        over = set()
-        for folder, app_id in folders.items():
-            path = f"{folder}/{EVENTS_FILE}"
-            try:
-                size = os.stat(path).st_size
-                if self._sizes.get(path) == size:
-                    continue
-                self._sizes[path] = size
-                with open(path, "rb") as file:
-                    file.seek(max(size - _LAST_LINE, 0))
-                    line = file.read().rstrip(b"\n").rpartition(b"\n")[2]
-            except OSError:
-                continue
-            if line.split()[1:2] == [b"end"]:
-                over.add(app_id)
-        return over

@@ -1,10 +1,16 @@
-"""What a Slurm job of ours writes down about its replicas: the file ``events`` in its folder.
+"""The file ``events`` in a Slurm job's folder, in which its script records what happens to the replicas.
 
-A line each: ``<Unix time> <what> ...``. ``start <restarts> <job id>`` begins an attempt; ``up <replica> <host>``, with
-the lengths of its stdout and stderr where an earlier attempt has written some; ``down <replica> <exit code>``, ``absent
-<replica>`` (an elastic job got fewer nodes), ``again <replica>`` (it was started again in place), ``retry <n>`` (the
-job requeues itself), ``end <exit code>``, with ``over`` behind it unless Slurm ends the job. ``hang``: the watchdog has
-written down what it saw, ``silent``: the attempt is ended for it.
+Each line is ``<Unix time> <what> ...``:
+
+    start <restarts> <job id>   an attempt begins
+    up <replica> <host>         a replica starts; the sizes of its stdout and stderr follow if they are not empty
+    down <replica> <exit code>  it ended
+    absent <replica>            an elastic job got too few nodes for it
+    again <replica>             it is restarted in place
+    retry <n>                   the job requeues itself
+    end <exit code>             the attempt ended; `over` follows unless Slurm ended the job
+    hang                        the watchdog has recorded a finding
+    silent                      the attempt is ended because of that
 """
 
 from __future__ import annotations
@@ -13,15 +19,18 @@ from torchx.util.records import dataclass, field
 
 EVENTS_FILE = "events"
 SLURM_LOG = "slurm.log"
-"""What Slurm itself has to say of the job."""
+"""Slurm's own messages about the job."""
 
 STEP_LOG = "srun.log"
-"""What Slurm itself has to say of a replica; in its folder."""
+"""Slurm's own messages about a replica, in the replica's folder."""
+
+SWEEP_PREFIX = "sweep-"
+"""Start of a sweep's app id; the id of its first array follows."""
 
 
 @dataclass(kw_only=True)
 class ReplicaEvents:
-    """What became of one replica in the last attempt."""
+    """What happened to one replica in the last attempt."""
 
     host: str = ""
     up: bool = False
@@ -32,19 +41,19 @@ class ReplicaEvents:
 
 @dataclass(kw_only=True)
 class JobEvents:
-    """What is known of the last attempt, and of how many there were.
+    """The last attempt, and the number of attempts.
 
     Attributes:
-        replicas: path of the replica's folder within the job's to what became of it.
+        replicas: events by path of the replica's folder within the job's.
         starts: how often the job was started.
-        again: how often replicas were started again while the job went on.
-        tries: how often in this attempt, by path of the replica.
+        again: how often replicas were restarted in place.
+        tries: the same for this attempt, by path of the replica.
         retries: how often the job requeued itself because a replica failed.
-        exit_code: of the attempt; None while it goes on, and when it was ended from outside.
+        exit_code: of the attempt; None while it runs, or if it was killed from outside.
         job_id: Slurm's; empty before the first start.
-        over: the attempt was the last one: nobody has ended it from outside, and it is not started again.
-        hung: its watchdog has seen something; the text is in ``watchdog.txt``.
-        silent: the attempt was ended for that.
+        over: the attempt was the last one, and nothing outside ended it.
+        hung: the watchdog has recorded a finding in ``watchdog.txt``.
+        silent: the attempt was ended because of that.
     """
 
     replicas: dict[str, ReplicaEvents] = field(default_factory=dict)
@@ -63,7 +72,7 @@ class JobEvents:
 
 
 def parse_events(text: str) -> JobEvents:
-    """Reads the file; lines that are damaged, not yet written to their end, or of a newer torchx, are left out.
+    """Parses the file. Damaged and unfinished lines, and those of a newer torchx, are skipped.
 
     >>> parse_events("5 start 0 7\\n5 up w/0 n1\\n9 down w/0 3\\n9 end 3\\n").replicas["w/0"].exit_code
     3
@@ -79,7 +88,7 @@ def parse_events(text: str) -> JobEvents:
 
 
 def starts_of(text: str) -> dict[str, list[tuple[int, int]]]:
-    r"""Path of each replica to the lengths of its stdout and stderr at each of its starts.
+    r"""For each replica's path, the sizes of its stdout and stderr at each of its starts.
 
     >>> starts_of("5 up w/0 n1\n9 up w/0 n2 7 0\n")
     {'w/0': [(0, 0), (7, 0)]}

@@ -1,4 +1,4 @@
-"""The files of Slurm jobs: those of this version, read for many jobs at once, and those of earlier ones."""
+"""The files in the folders of Slurm jobs, read for many jobs at once; and the folders of earlier versions."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torchx.specs.retries import read_attempts
 def files_of(
     files: Files, records: Mapping[str, Sequence[JobRecord]], folders: Mapping[str, JobFolder]
 ) -> dict[str, Job]:
-    """Jobs with what their folders say, by one look at all of them, and another where it is not known why they failed.
+    """Jobs with the contents of their folders, by one query for all of them, and another one for unexplained failures.
 
     Args:
-        records: Slurm's; a job of which there are none is one that Slurm has forgotten.
-        folders: those that are known; others are where their records say, if torchx made them.
+        records: Slurm's; empty for a job that Slurm no longer knows.
+        folders: the known ones. Others are taken from the records, if torchx made them.
     """
     paths = {app_id: folder.path for app_id, folder in folders.items()}
     for app_id, found in records.items():
@@ -36,7 +36,7 @@ def files_of(
         path = paths.get(app_id, "")
         record = texts.get(posixpath.join(path, JOB_FILE)) if path else None
         if record is None and not records.get(app_id):
-            continue  # its folder is gone, and Slurm does not know it
+            continue  # Slurm does not know it, and it has no folder
         noted = texts.get(posixpath.join(path, ATTEMPTS_FILE), b"")
         attempts = read_attempts(noted.decode("utf-8", "replace").splitlines()) if noted else []
         folder = JobFolder(files, path) if record is not None else None
@@ -56,7 +56,7 @@ def files_of(
 
 
 class Waiting:
-    """Jobs that wait as they did when they were asked about before: of thousands, nothing is read or judged again."""
+    """A cache of pending jobs: while their records do not change, nothing is read or judged again."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[object, Known]] = {}
@@ -64,18 +64,18 @@ class Waiting:
     def as_before(
         self, records: Mapping[str, Sequence[JobRecord]], folders: Mapping[str, JobFolder]
     ) -> dict[str, Known]:
-        """Those of these jobs; arguments as of :func:`files_of`."""
+        """The cached jobs among these whose records have not changed. Arguments: see :func:`files_of`."""
         found = {i: self._known[i] for i in records if i in self._known}
         return {i: known for i, (seen, known) in found.items() if seen == _seen(records[i], folders.get(i))}
 
     def keep(self, job: Job, folder: JobFolder | None) -> Known:
-        """What is known of a job, from now on without a look at its files, where it has never started.
+        """Caches the facts about a job that has never started; returns the facts of any job.
 
         Args:
-            folder: as it was known without Slurm.
+            folder: the job's folder in torchx's own records.
         """
         facts = facts_of(job)
-        # What Slurm expects it says relative to now; a job that has started once may still write.
+        # An expected start is phrased relative to now. A job that has started before may still write files.
         idle = all(r.state == "PENDING" and r.started is None and not r.restarts for r in job.records)
         if not (idle and job.records) or job.events.starts or job.attempts:
             self._known.pop(job.app_id, None)
@@ -104,12 +104,12 @@ def _read_more(files: Files, jobs: Iterable[Job]) -> None:
 
 
 def job_id_in(folder: JobFolder) -> str:
-    """The id of the job whose folder it is, as its script wrote it down; empty when it has not started."""
+    """The id that the script of the job in this folder has recorded; empty if it has not started."""
     return parse_events((folder.files.read(posixpath.join(folder.path, EVENTS_FILE)) or b"").decode()).job_id
 
 
 def choose_previous(folder: JobFolder, paths: Sequence[LogPaths]) -> None:
-    """Limits what is read of replicas to the attempt before their last restart."""
+    """Limits the logs of replicas to the attempt before their last restart."""
     path = posixpath.join(folder.path, EVENTS_FILE)
     starts = starts_of((folder.files.read(path) or b"").decode("utf-8", "replace"))
     for where in paths:
@@ -121,7 +121,7 @@ def choose_previous(folder: JobFolder, paths: Sequence[LogPaths]) -> None:
 
 
 class LegacyFolder(JobFolder):
-    """The folder of a job of an earlier version: ``slurm-<id>-<role>-<k>.out`` and ``.err`` lie in it."""
+    """The folder of a job of an earlier version, with ``slurm-<id>-<role>-<k>.out`` and ``.err``."""
 
     def __init__(self, files: Files, path: str, app_id: str) -> None:
         super().__init__(files, path)
@@ -129,7 +129,7 @@ class LegacyFolder(JobFolder):
 
     @classmethod
     def find(cls, files: Files, index: str, app_id: str) -> LegacyFolder | None:
-        """The job's folder as the index in the current folder says; None when it does not know the job."""
+        """The job's folder from the index in the current folder; None if the job is not in it."""
         text = files.read(posixpath.join(files.cwd(), index)) or b""
         for line in reversed(text.decode("utf-8", "replace").splitlines()):
             name, found, path = line.partition(" = ")
@@ -142,5 +142,5 @@ class LegacyFolder(JobFolder):
         return LogPaths(f"{base}.out", f"{base}.err")
 
     def is_ours(self) -> bool:
-        """Never: there may be anything in it."""
+        """Never: it may contain other files."""
         return False

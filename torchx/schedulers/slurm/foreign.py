@@ -1,7 +1,7 @@
 """Slurm jobs that torchx did not launch, as facts.
 
-A job is one replica, ``job/0``, as its script runs once; an array has its tasks, ``task/3``; a heterogeneous job has
-its components, ``component/1``.
+A job is one replica, ``job/0``, because its script runs once. An array has its tasks, such as ``task/3``; a
+heterogeneous job has its components, such as ``component/1``.
 """
 
 from __future__ import annotations
@@ -27,21 +27,18 @@ from torchx.schedulers.slurm.records import JobRecord
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
 
-_Replicas = list[tuple[str, int]]
-
-
-_NO_OUTPUT = 53  # what slurmstepd has in place of a signal when it cannot open the files
+_NO_OUTPUT = 53  # slurmstepd reports it as a signal when it cannot open the output files
 _REFERENCE = re.compile(r"(\d+)(_\d+)?(?:\+\d+)?(?:\.\w+)?")
 
 
 class ForeignSlurmJobs(ForeignAtSites):
-    """What :class:`torchx.schedulers.slurm_scheduler.SlurmScheduler` answers of jobs of others."""
+    """The view of :class:`torchx.schedulers.slurm_scheduler.SlurmScheduler` on jobs of others."""
 
-    if TYPE_CHECKING:  # what the scheduler has
+    if TYPE_CHECKING:  # methods of the scheduler
 
         def _slurm(self, site: Site) -> SlurmQueries: ...
 
-    # -- who it is -------------------------------------------------------------------------------
+    # -- which job it is -------------------------------------------------------------------------
 
     def find(self, reference: str) -> Named | None:
         found = _REFERENCE.fullmatch(reference.strip())
@@ -53,9 +50,9 @@ class ForeignSlurmJobs(ForeignAtSites):
         tasks = _of_job(app_id, records)
         if not tasks and not records:
             return None
-        app_id = app_id if tasks else next(iter(records))  # the number of an array's task alone
+        app_id = app_id if tasks else next(iter(records))  # the id of a single task
         folder = next((r.folder for i in tasks for r in records[i] if r.folder), "")
-        noted = self.folders(site).of(app_id)  # of a script of the user's own, which runs elsewhere
+        noted = self.folders(site).of(app_id)  # a user's own script runs in another folder
         return Named(app_id, ours=noted is not None or bool(folder and JobFolder(site.files, folder).is_ours()))
 
     def about(self, app_id: str) -> dict[str, str]:
@@ -87,15 +84,15 @@ class ForeignSlurmJobs(ForeignAtSites):
 
 
 def _of_job(app_id: str, records: Mapping[str, list[JobRecord]]) -> dict[str, list[JobRecord]]:
-    """Those of a job, or of each task of an array."""
+    """The records of a job, or of each task of an array."""
     return {i: found for i, found in records.items() if i == app_id or i.startswith(f"{app_id}_")}
 
 
 def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]], *, now: float | None = None) -> JobFacts:
-    """What is known of a job.
+    """Facts about a job.
 
     Args:
-        records: of the job, or of each task of an array; those of tasks that wait are together under the array's id.
+        records: of the job, or of each task of an array; pending tasks are together under the array's id.
         now: Unix time.
     """
     every = [record for found in records.values() for record in found]
@@ -112,10 +109,10 @@ def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]], *, no
 
 
 def _array(facts: JobFacts, tasks: Mapping[int, Sequence[JobRecord]], *, waits: str) -> JobFacts:
-    """The tasks of an array run on when one has failed.
+    """Facts about an array, whose tasks continue when one has failed.
 
     Args:
-        waits: why other tasks wait, if there are such.
+        waits: why further tasks are pending; empty: there are none.
     """
     members = []
     for k, found in sorted(tasks.items()):

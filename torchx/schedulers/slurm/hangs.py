@@ -1,7 +1,7 @@
 """The watchdog of a Slurm job: its batch script runs this module beside the replicas, see ``batch/hangs.py``.
 
-It looks into replicas by steps beside them, as ``torchx stacks`` does. To the script it says ``hang``, with what is to
-be done, if anything is.
+It inspects replicas by steps on their nodes, as ``torchx stacks`` does, and prints ``hang`` with the action to take, if
+any, for the script.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _stacks() -> Stacks:
     nodes = {
         n: os.environ[f"SLURM_JOB_NODELIST_HET_GROUP_{n}"] for n in range(int(os.environ.get("SLURM_HET_SIZE", "0")))
     }
-    # What Slurm has told the script of its nodes is not for steps beside others.
+    # Slurm's variables for the script would change what the extra steps request.
     env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _KEPT}
     command = LocalCommandRunner().run
     found = {
@@ -70,9 +70,9 @@ def _stacks() -> Stacks:
 
     def enter(words: Sequence[str], role: str, k: int) -> InsideProcess:
         host = hosts[role, k]
+        step = step_words(job_id, host, component=component_of(command, host, nodes), tty=False)
         return Step(
-            lambda argv, tty: SpawnedProcess(argv, tty=tty, env=env),
-            step_words(job_id, host, component=component_of(command, host, nodes), tty=False),
+            lambda argv: SpawnedProcess([*step, *argv], tty=None, env=env),
             sign_of(folder.replica(role, k)),
             words,
             None,

@@ -1,4 +1,4 @@
-"""A process inside a replica of a Slurm job: a step of its own on the replica's node, which shares what the job has.
+"""A process inside a replica of a Slurm job: a step of its own on the replica's node, sharing the job's resources.
 
 https://slurm.schedmd.com/srun.html#OPT_overlap, of Slurm 20.11 and later.
 """
@@ -7,23 +7,22 @@ from __future__ import annotations
 
 import posixpath
 import signal
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from torchx.errors import BackendError, NotFoundError
+from torchx.errors import BackendError
 from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.batch.inside import Entered, sign_of
-from torchx.schedulers.inside import Tty
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.specs.tasks import replica_of
 
 if TYPE_CHECKING:
-    from torchx.schedulers.batch.inside import Run, Spawn
+    from torchx.schedulers.batch.inside import Run
     from torchx.schedulers.slurm.sweeps import Sweep
 
 
 def host_of(folder: JobFolder, role: str, k: int) -> str:
-    """The node on which a replica runs, as the job's script has written it down; empty where it does not run."""
+    """The node on which a replica runs, from the job's events; empty if it does not run."""
     text = folder.files.read(posixpath.join(folder.path, EVENTS_FILE)) or b""
     events = parse_events(text.decode("utf-8", "replace"))
     found = events.replicas.get(f"{folder_name(role)}/{k}")
@@ -32,10 +31,10 @@ def host_of(folder: JobFolder, role: str, k: int) -> str:
 
 
 def of_task(sweep: Sweep, run: Run, task: int | None, role: str, k: int) -> tuple[str, str, str]:
-    """What Slurm calls a task of a sweep, its node, and its sign for :class:`Step`; no node where it does not run.
+    """Slurm's id of a sweep's task, its node, and its sign for :class:`Step`; without a node if it does not run.
 
     Args:
-        task: its number; None: ``k`` counts through the replicas of all tasks.
+        task: its number; None: ``k`` counts the replicas of all tasks.
     """
     if whole := sweep.is_whole():
         if task is None:
@@ -54,10 +53,10 @@ def of_task(sweep: Sweep, run: Run, task: int | None, role: str, k: int) -> tupl
 
 
 def component_of(run: Run, host: str, nodes: Mapping[int, str]) -> int | None:
-    """The component of a heterogeneous job in which a node is; None where a job has but one.
+    """The component of a heterogeneous job that contains a node; None for a job with a single component.
 
     Args:
-        nodes: of each component, as Slurm writes them.
+        nodes: node list of each component, in Slurm's notation.
     """
     if len(nodes) < 2:
         return None
@@ -66,7 +65,7 @@ def component_of(run: Run, host: str, nodes: Mapping[int, str]) -> int | None:
 
 
 def step_words(app_id: str, host: str, *, component: int | None, tty: bool) -> list[str]:
-    """The command that starts a step on a node of a job, quiet: the script says how it ended."""
+    """The command that starts a step on a job's node; silent, because the script reports how it ended."""
     words = ["srun", f"--jobid={app_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0"]
     words += ["--export=ALL", "--chdir=/", "-QQ", "--unbuffered"]
     words += [f"--het-group={component}"] if component is not None else []
@@ -74,27 +73,7 @@ def step_words(app_id: str, host: str, *, component: int | None, tty: bool) -> l
 
 
 class Step(Entered):
-    """A step, seen through its ``srun``.
-
-    Args:
-        spawn: starts a command where Slurm's commands run.
-        step: see :func:`step_words`.
-        run: runs a command of Slurm's to its end.
-        ended: makes the error for a replica that is not there after all.
-    """
-
-    def __init__(
-        self,
-        spawn: Spawn,
-        step: list[str],
-        sign: str,
-        argv: Sequence[str],
-        tty: Tty | None,
-        *,
-        run: Run,
-        ended: Callable[[], NotFoundError],
-    ) -> None:
-        super().__init__(lambda words: spawn([*step, *words], tty), sign, argv, tty, run=run, ended=ended)
+    """A step, seen through its ``srun``."""
 
     def _signal(self, who: str, number: int | None) -> None:
         how = [f"--signal={signal.Signals(number).name.removeprefix('SIG')}"] if number else []

@@ -1,13 +1,12 @@
 #!/bin/bash
-# The batch script of a Slurm job: it starts a step for each replica and writes down what becomes of it.
+# The batch script of a Slurm job: it starts a step for each replica and records what happens to it.
 #
-# It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py puts what
-# differs between jobs in place of the line `# @JOB@`: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`,
-# `sizes`, `least`, `retries` and `policy`, the variables `cwd`, `secrets` (1: the steps read some), `python` (empty: there is
-# no policy for retries by cause; else the one to try first), `notify` (the same of notices, if any), `watch` (the same of the
-# watchdog, if any) and `wish` (what it is to do, such as 10m:cancel), `every` (seconds between two samples of what replicas
-# use; empty: none are taken) and `early` (seconds by which the time limit is announced), and a function `replica_N` for each
-# replica.
+# It needs bash 4.2 and Slurm's own commands, and nothing else on the nodes. torchx/schedulers/slurm/request.py replaces the
+# line `# @JOB@` by what differs between jobs: the arrays `paths`, `role_of`, `group_of`, `node_of`, `group_nodes`, `sizes`,
+# `least`, `retries` and `policy`; a function `replica_N` for each replica; and the variables `cwd`, `secrets` (1: steps read
+# secrets), `python` (the Python to try first; empty: no policy for retries by cause), `notify` and `watch` (the same for
+# notices and the watchdog), `wish` (the watchdog's timeout and action, such as 10m:cancel), `every` (seconds between two
+# samples of the replicas' usage; empty: no sampling) and `early` (how many seconds before the time limit the script is warned).
 #
 # shellcheck disable=SC2016,SC2034,SC2154,SC2206,SC2329
 
@@ -17,13 +16,13 @@ if [[ ! -s $folder/job.json ]]; then
   exit 78
 fi
 # @JOB@
-# -- what is known of the job ------------------------------------------------------------------------
+# -- state of the job --------------------------------------------------------------------------------
 declare -A host=() pid=() ended=() tries=() known=() again=() lost=() rank0=()
 alive=0 failed=0 code=0 guilty=0 stopping=0 deadline=0 terminated=0 stamped=0 grace=30 now=0
-exec {bus}<> <(:)  # a pipe to ourselves, by which replicas tell how they ended
+exec {bus}<> <(:)  # a pipe to this script, through which replicas report how they ended
 trap 'terminated=1' TERM
 
-clock() {  # seconds that nobody sets back, as SECONDS may be; a trap may call it from within another read
+clock() {  # monotonic seconds, unlike SECONDS; IFS is explicit because a trap may run within another `read`
   local up
   IFS=' ' read -r up _ </proc/uptime && now=${up%.*}
 }
@@ -32,7 +31,7 @@ began=$now
 
 note() { printf '%(%s)T %s\n' -1 "$*" >>"$folder/events"; }
 
-expand() {  # the hosts of n[1-3,7]x, where scontrol is missing
+expand() {  # the hosts of n[1-3,7]x, if scontrol is missing
   local list=$1 head inner tail range from to i
   while [[ $list =~ ^([^][,]*)(\[([^]]*)\])?([^][,]*),?(.*)$ && -n $list ]]; do
     head=${BASH_REMATCH[1]} inner=${BASH_REMATCH[3]} tail=${BASH_REMATCH[4]} list=${BASH_REMATCH[5]}
@@ -57,7 +56,7 @@ secrets_read='
     exit 78
   fi
   . "${0%/*/*}/secrets.sh"'
-# Its parent is gone at once: no program is to wait for it. Signals are for the program.
+# Its parent exits at once, so that no program waits for it. Signals are for the program.
 sampled='
   ( (trap "" INT TERM HUP QUIT USR1 USR2; sleep '"$every"'
      exec python3 -I -S "${0%/*/*}/metrics.py" '"$every"' "$$" "$0/metrics.jsonl") </dev/null >/dev/null 2>&1 &)'
@@ -65,7 +64,7 @@ into='exec >>"$0/stdout.log" 2>>"$0/stderr.log" || exit 78'"${every:+$sampled}${
   command -v "$1" >/dev/null || { echo "torchx: \`$1\` is not on this node, or not on PATH" >&2; exit 127; }
   exec "$@"'
 
-# The name says to others which step is which replica's.
+# The name identifies the replica of the step.
 step() { exec srun --nodes=1 --ntasks=1 --export=ALL --job-name="replica.$i" --chdir="$dir" "$@"; }
 
 choose_dir() {
@@ -76,14 +75,14 @@ choose_dir() {
 start() {  # replica
   local i=$1 path=$folder/${paths[$1]} lengths=()
   rm -f "$path/error.json"
-  unset "pid[$i]"  # that of an earlier start may be somebody else's by now
+  unset "pid[$i]"  # the old pid may belong to another process by now
   alive=$((alive + 1)) ended[$i]=0
-  if [[ -s $path/stdout.log || -s $path/stderr.log ]]; then  # of the attempts before
+  if [[ -s $path/stdout.log || -s $path/stderr.log ]]; then  # from earlier attempts
     mapfile -t lengths < <(stat -c %s -- "$path/stdout.log" "$path/stderr.log" 2>/dev/null)
   fi
   note up "${paths[$i]}" "${host[$i]}" "${lengths[@]}"
   (
-    trap '' TERM  # Slurm itself ends the replica; what became of it must still be heard
+    trap '' TERM  # Slurm itself ends the replica, and its exit code must still be read
     export TORCHX_RANK0_HOST=${rank0[${role_of[$i]}]} TORCHELASTIC_ERROR_FILE=$path/error.json
     "replica_$i" >"$path/srun.log" 2>&1 &
     echo "pid $i $!" >&"$bus"
@@ -99,7 +98,7 @@ kill_steps() {  # [role]
   done
 }
 
-stop() {  # all replicas: first a word, then force
+stop() {  # all replicas: SIGTERM, and SIGKILL after the grace period
   clock
   stopping=1 deadline=$((now + grace))
   scancel --signal=TERM "$SLURM_JOB_ID" 2>/dev/null || kill_steps
@@ -109,14 +108,14 @@ overdue() { ((stopping && now >= deadline)); }
 
 down() {  # replica, exit code
   local i=$1 role=${role_of[$1]} status=$2
-  # To srun it is no failure when a node is lost.
+  # srun exits with 0 when a node is lost.
   if ((status == 0)) && [[ $(<"${paths[$i]}/srun.log") == *"Node failure on"* ]]; then status=1; fi
   alive=$((alive - 1)) ended[$i]=1
   note down "${paths[$i]}" "$status"
   stamp "$i"
   ((stopping)) && return
   if ((status != 0)) && [[ ${again[$role]-0} == 0 ]]; then
-    sleep 1  # the end of the whole job is heard by replicas first
+    sleep 1  # when the whole job ends, replicas are signalled first
     ((terminated)) || failure "$i" "$role" "$status"
   fi
   [[ ${again[$role]-0} == 0 ]] || restart_role "$role"
@@ -137,7 +136,7 @@ failure() {  # replica, role, exit code
   ((alive == 0)) || stop
 }
 
-restart_role() {  # once all of it has ended
+restart_role() {  # after all of its replicas have ended
   local j
   for j in "${!role_of[@]}"; do
     if [[ ${role_of[$j]} == "$1" && ${ended[$j]-1} == 0 ]]; then return; fi
@@ -148,12 +147,12 @@ restart_role() {  # once all of it has ended
   done
 }
 
-# -- how long the logs were at which time ------------------------------------------------------------
+# -- sizes of the logs over time ---------------------------------------------------------------------
 stamp() {  # [replica]
   local chosen=("${!paths[@]}") files=() lengths=() i n=0 now
   [[ -z ${1-} ]] || chosen=("$1")
   for i in "${chosen[@]}"; do files+=("${paths[$i]}/stdout.log" "${paths[$i]}/stderr.log"); done
-  for i in "${files[@]}"; do : <"$i"; done 2>/dev/null  # to open a file is to make NFS look at it
+  for i in "${files[@]}"; do : <"$i"; done 2>/dev/null  # opening a file makes NFS refresh its size
   mapfile -t lengths < <(stat -c %s -- "${files[@]}" 2>/dev/null)
   ((${#lengths[@]} == ${#files[@]})) || return
   for i in "${chosen[@]}"; do
@@ -166,7 +165,7 @@ stamp() {  # [replica]
 }
 
 # -- silence -----------------------------------------------------------------------------------------
-watch() {  # the program says `hang` when there is news, with what is to be done
+watch() {  # the program prints `hang` for each finding, with the action to take
   start_watch slurm 1>&"$bus" || note hang
 }
 
@@ -200,7 +199,7 @@ unset TORCHX_TRY
 for i in "${!paths[@]}"; do
   if [[ -n ${host[$i]} ]]; then
     start "$i"
-  else  # an elastic job that got fewer nodes
+  else  # an elastic job got fewer nodes
     note absent "${paths[$i]}"
     lost[${role_of[$i]}]=$((${lost[${role_of[$i]}]-0} + 1))
   fi
@@ -210,7 +209,7 @@ news=
 while ((alive)); do
   line=
   if ! IFS= read -r -t 1 -u "$bus" line; then
-    news+=$line  # its time may be over in the middle of a line
+    news+=$line  # `read` may time out in the middle of a line
   else
     words=($news$line) news=
     case ${words[0]} in pid) pid[${words[1]}]=${words[2]} ;; down) down "${words[@]:1}" ;; hang) hang "${words[@]:1}" ;; esac
@@ -225,14 +224,14 @@ while ((alive)); do
     note due
     stop
   fi
-  for role in "${!again[@]}"; do  # once more: an srun that has only just been started hears no signal
+  for role in "${!again[@]}"; do  # again, because an srun that is just starting misses the signal
     if [[ ${again[$role]} == 1 ]]; then kill_steps "$role"; fi
   done
 done
 
-if [[ -n $hung ]]; then wait "$watcher"; elif [[ -n $watcher ]]; then kill "$watcher" 2>/dev/null; fi  # it may be telling
+if [[ -n $hung ]]; then wait "$watcher"; elif [[ -n $watcher ]]; then kill "$watcher" 2>/dev/null; fi  # it may be sending notices
 if [[ $hung == cancel ]]; then
-  :  # nobody is asked whether it starts again
+  :  # never retried
 elif [[ -n $python ]] && ((!terminated && (failed || (due && stopping)))); then
   how=failed
   ((failed)) || how=timeout
@@ -244,21 +243,21 @@ elif ((failed && !terminated)) && [[ ${policy[$guilty]} == APPLICATION ]]; then
   if ((used < retries[guilty])); then
     echo $((used + 1)) >retried
     note retry $((used + 1))
-    # Slurm ends all of the job while it answers: scontrol must be deaf to it, or a requeue would look like a refusal.
+    # Slurm ends the job before scontrol exits: without the trap a requeue would look like a rejection.
     if (trap '' TERM; exec scontrol requeue "$SLURM_JOB_ID"); then
-      # The end of this script comes from outside: Slurm would take an exit code for the end of the job.
+      # Wait for Slurm to kill this script: it would take an exit code for the end of the job.
       for ((i = 0; i < 60 || terminated; i++)); do sleep 1; done
     fi
-    # Where a job cannot be requeued from within, it starts again on the nodes that it has.
+    # If the job cannot requeue itself, it restarts on its nodes.
     ((terminated)) || TORCHX_TRY=$((used + 1)) exec "$BASH" "$folder/job.sh"
   fi
 fi
-for_good() {  # whether Slurm, which ends this job, does not put it back into the queue, where it would need its secrets
-  local job  # its state is COMPLETING either way; one that is put back has no end, one that is preempted has not yet
+for_good() {  # whether Slurm ends this job without requeueing it: a requeued job still needs its secrets
+  local job  # its state is COMPLETING either way; a requeued job has no end time, a preempted one has PreemptTime
   job=$(trap '' TERM; scontrol show job --oneliner "$SLURM_JOB_ID" 2>/dev/null)
   [[ $job == *" EndTime="[0-9]* && $job != *" PreemptTime="[0-9]* ]]
 }
-tell() {  # those who want to hear of the end
+send_notices() {
   local python
   python=$(python_of "$notify")
   [[ -n $python ]] || return
@@ -271,5 +270,5 @@ if ((last)) && [[ -n $secrets ]]; then rm -f -- "$folder/secrets.sh"; fi
 words=("$code")
 ((terminated)) || words+=(over)
 note end "${words[@]}"
-if ((last)) && [[ -n ${notify-} && -f $folder/notices.json ]]; then tell; fi
+if ((last)) && [[ -n ${notify-} && -f $folder/notices.json ]]; then send_notices; fi
 exit "$code"

@@ -1,8 +1,8 @@
-"""Notices of the end of a Slurm job, and of its alarms, sent on the node by its script: a laptop may be closed by then.
+"""Notices about a Slurm job's end and alarms, sent on its node by its script, because no laptop may be open by then.
 
-The addresses are in a file of the job's folder that nobody else can read, as secrets are, and go when all is sent. What
-was sent is noted beside it, and whoever watches the job sends the rest. The modules that are needed lie there as an
-archive, :data:`torchx.schedulers.batch.attempts.PROGRAM_FILE`.
+The addresses are in a file of the job's folder with mode 0600, as secrets are, which is removed when everything is
+sent. Sent notices are recorded next to it, so that watchers of the job send the others. The required modules are in the
+archive :data:`torchx.schedulers.batch.attempts.PROGRAM_FILE`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from torchx.schedulers.batch import attempts
+from torchx.schedulers.batch.attempts import output_lines
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.notices import FAR, Notice, deliver
@@ -27,18 +27,19 @@ from torchx.schedulers.slurm.attempts import look_into, seen_from_inside
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.specs.api import NONE, AppDef, AppStatus
 from torchx.specs.notices import NOTIFY, hang_event, wish_of
+from torchx.specs.sbatch_scripts import seconds
 from torchx.supervisor.watchdog import seen
 
 NOTICES_FILE = "notices.json"
 SENT_FILE = "notices.sent"
 _DONE = "."
 _PAUSES_S = (1.0, 5.0)
-_MOST_S = 60  # the nodes are kept meanwhile; what is not sent by then is sent by whoever watches
-_PATIENCE_S = 75.0  # of others, until the script has sent, or never will
+_MOST_S = 60  # the job holds its nodes meanwhile; watchers send what is left
+_PATIENCE_S = 75.0  # of watchers, before they assume that the script sends nothing more
 
 
 def is_wanted(app: AppDef) -> bool:
-    """Whether the batch script shall send something when the job ends, or is silent."""
+    """Whether the batch script has to send notices when the job ends or is silent."""
     if NOTIFY not in app.metadata:
         return False
     channels, events = wish_of(app.metadata)
@@ -46,16 +47,16 @@ def is_wanted(app: AppDef) -> bool:
 
 
 def content(plan: Mapping[str, Any] | None, session: str) -> str:
-    """The file with the addresses; empty when nobody is to hear of the job."""
+    """The file with the addresses; empty if there are none."""
     channels = {c: settings for c, settings in (plan or {}).get("channels", {}).items() if c in FAR}
     return json.dumps({**plan, "channels": channels, "session": session}) if plan and channels else ""
 
 
 def taken(folder: JobFolder) -> dict[str, str] | None:
-    """What the script of a job that has ended has sent, by way (of an alarm ``EVENT/WAY``): empty, or why it could not;
-    then it sends no more.
+    """The notices that the script of an ended job has sent; stops it from sending more.
 
-    None: it may be at it.
+    Returns:
+        Error by way (``EVENT/WAY`` for alarms), empty for success. None: the script may still be sending.
     """
     paths = [posixpath.join(folder.path, name) for name in (NOTICES_FILE, SENT_FILE, EVENTS_FILE)]
     addresses, noted, events = (folder.files.read(path) for path in paths)
@@ -73,8 +74,10 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
 
 
 def main() -> None:
-    """Sends what is due, in the job's folder: ``CODE TERMINATED`` are how its script ends, ``hang``: it is silent."""
-    signal.alarm(_MOST_S)  # which ends this process
+    """Sends the due notices in the job's folder. Arguments: ``CODE TERMINATED`` when the script ends; ``hang`` for an
+    alarm.
+    """
+    signal.alarm(_MOST_S)  # kills this process
     try:
         with open(NOTICES_FILE, encoding="utf-8") as file:
             plan = json.load(file)
@@ -90,7 +93,7 @@ def main() -> None:
     else:
         status, due = status_here("RUNNING", hang=text), "hang" in plan["on"]
     with open(SENT_FILE, "a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)  # the end comes after an alarm that is being told
+        fcntl.flock(file, fcntl.LOCK_EX)  # an alarm may still be being sent
         if due:
             handle = f"slurm://{plan['session']}/{os.environ['SLURM_JOB_ID']}"
             notice = Notice.of("end" if over else "hang", handle, plan["name"], status)
@@ -103,11 +106,11 @@ def main() -> None:
 
 
 def status_here(state: str, code: int | None = None, *, hang: str = "") -> AppStatus:
-    """The job whose folder is the current one, as its script sees it.
+    """The job in the current folder, as its script sees it.
 
     Args:
-        state: in Slurm's words.
-        hang: what was seen just now.
+        state: its state in Slurm's terms.
+        hang: the watchdog's new finding.
     """
     ended = None if code is None else time.time()
     job, folder = seen_from_inside(os.getcwd(), state, ended=ended, exit_code=code)
@@ -126,13 +129,13 @@ def status_here(state: str, code: int | None = None, *, hang: str = "") -> AppSt
 
 
 def _why_terminated(job_id: str) -> str:
-    """Slurm's word for the end of a job that it ends: its time is over, or somebody has cancelled it."""
-    text = " ".join(attempts.said("scontrol", "show", "job", "--oneliner", job_id))
-    times = [re.search(rf"\b{name}=((\d+)-)?(\d+):(\d+):(\d+)", text) for name in ("RunTime", "TimeLimit")]
-    ran, limit = (
-        0 if t is None else int(t[2] or 0) * 86400 + int(t[3]) * 3600 + int(t[4]) * 60 + int(t[5]) for t in times
+    """Slurm's state for a job that it ends: ``TIMEOUT`` or ``CANCELLED``."""
+    text = " ".join(output_lines("scontrol", "show", "job", "--oneliner", job_id))
+    ran_s, limit_s = (
+        seconds(found[1]) if (found := re.search(rf"\b{name}=(\S+)", text)) else None
+        for name in ("RunTime", "TimeLimit")
     )
-    return "TIMEOUT" if times[1] is not None and ran >= limit else "CANCELLED"
+    return "TIMEOUT" if limit_s and (ran_s or 0) >= limit_s else "CANCELLED"
 
 
 def _note(way: str, why: str) -> None:

@@ -1,4 +1,4 @@
-"""The run options of Slurm, and what they and a role's resource ask of a node."""
+"""The run options of Slurm, and the node requests that follow from them and a role's resource."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ from torchx.util.records import dataclass
 
 Options = dict[str, str | None]
 
-# A field of a class has no dash in its name; the options that Slurm's users know have.
+# Names of fields have no dashes; the names of these options do.
 _DASHED = {"mail_type": "mail-type", "mail_user": "mail-user"}
 
-# Options of sbatch that are torchx's business: a job would not be what is asked for, or would not be found again.
+NODE_OPTIONS = ("account", "constraint", "exclude", "nodelist", "partition", "qos", "reservation", "time")
+"""Run options that say which nodes a job gets, by the names that ``sbatch`` has for them."""
+
+# Options of sbatch that torchx needs for itself: with other values jobs would run differently or be lost.
 _OURS = frozenset(
     [
         *("array", "chdir", "error", "export", "het-group", "input", "job-name", "no-kill", "no-requeue", "nodes"),
@@ -31,7 +34,7 @@ class SlurmOpts(StructuredOpts):
     """account to charge the job to"""
 
     comment: str | None = None
-    """comment on the job, for people"""
+    """comment on the job"""
 
     constraint: str | None = None
     """features that the nodes must have: `a100`, `intel&gpu`, `[rack1|rack2]`"""
@@ -43,7 +46,7 @@ class SlurmOpts(StructuredOpts):
     """image of the containers; default: the image of each role. Without `container` it means `container=auto`"""
 
     exclude: str | None = None
-    """nodes that the job must not get: `n[1-3],n7`"""
+    """nodes not to use: `n[1-3],n7`"""
 
     exclusive: bool = False
     """share the nodes with no other job"""
@@ -52,7 +55,7 @@ class SlurmOpts(StructuredOpts):
     """further options of sbatch, comma-separated: `--begin=now+1hour,--nice=100`"""
 
     gres: str | None = None
-    """generic resources of each replica: `gpu:a100` names the kind of its GPUs, `nvme:1,shard:2` asks for more"""
+    """generic resources of each replica: `gpu:a100` selects the type of its GPUs, `nvme:1,shard:2` requests others"""
 
     job_dir: str | None = None
     """new folder, on a file system that all nodes share, to copy the workspace to and run in"""
@@ -70,7 +73,7 @@ class SlurmOpts(StructuredOpts):
     """nodes that the job must get: `n[1-3]`"""
 
     nomem: bool = False
-    """ask for no memory. Needed nowhere: where a partition refuses memory, the job is submitted again without"""
+    """request no memory; rarely needed: if a partition rejects the memory request, the job is resubmitted without it"""
 
     partition: str | None = None
     """partition to submit to; default: the cluster's"""
@@ -91,8 +94,8 @@ class SlurmOpts(StructuredOpts):
     """time limit: minutes, `hours:minutes:seconds` or `days-hours`"""
 
     requeue: str = "auto"
-    """put the job back into the queue when it is preempted or loses a node: `yes`, `no`, or `auto`, as the site does;
-    always `yes` for jobs that are retried"""
+    """requeue the job when it is preempted or loses a node: `yes`, `no`, or `auto` (the site's default); always `yes`
+    for jobs with retries"""
 
     @classmethod
     def as_runopts(cls) -> runopts:
@@ -108,10 +111,10 @@ class SlurmOpts(StructuredOpts):
         return opts
 
     def check(self) -> None:
-        """Refuses what Slurm would refuse later, or worse, would take.
+        """Rejects values that Slurm would reject later, or accept although they break the job.
 
         Raises:
-            ConfigError: which option, and why.
+            ConfigError: names the option, and why.
         """
         if self.replicas_per_node < 1:
             raise ConfigError(f"run option `replicas_per_node` is `{self.replicas_per_node}`", hint="it is 1 or more")
@@ -136,10 +139,10 @@ class SlurmOpts(StructuredOpts):
 
 
 def early_warning(opts: SlurmOpts) -> int:
-    """By how many seconds the time limit of a job is announced that starts again after it.
+    """How many seconds before the time limit a job is warned that restarts after it.
 
-    Those of ``signal`` if it says so, else 120, or three quarters of a short limit: Slurm looks at limits twice a
-    minute, and may be late by as much.
+    As ``signal`` says; else 120, or three quarters of a short limit: Slurm checks limits twice a minute, so warnings
+    may be half a minute late.
 
     >>> early_warning(SlurmOpts(signal="USR1@300")), early_warning(SlurmOpts()), early_warning(SlurmOpts(time="2:00"))
     (300, 120, 90)
@@ -147,34 +150,18 @@ def early_warning(opts: SlurmOpts) -> int:
     seconds = (opts.signal or "").partition("@")[2]
     if seconds.isdigit():
         return int(seconds)
-    limit = seconds_of(opts.time or "")
+    from torchx.specs.sbatch_scripts import seconds as parse_limit
+
+    limit = parse_limit(opts.time or "")
     return min(120, limit * 3 // 4) if limit else 120
 
 
-def seconds_of(limit: str) -> int:
-    """A time limit as Slurm reads it: minutes, ``hours:minutes:seconds``, ``days-hours``; 0 when it is not one.
-
-    >>> seconds_of("90"), seconds_of("1:30"), seconds_of("1-12"), seconds_of("2:00:00"), seconds_of("UNLIMITED")
-    (5400, 90, 129600, 7200, 0)
-    """
-    days, dash, rest = limit.rpartition("-")
-    parts = [int(part) if part.isdigit() else -1 for part in (days or "0", *rest.split(":"))]
-    if min(parts) < 0 or len(parts) > 4:
-        return 0
-    if dash:
-        units = (86400, 3600, 60, 1)
-    elif len(parts) == 4:
-        units = (0, 3600, 60, 1)
-    else:
-        units = (0, 60, 1, 0)
-    return sum(part * unit for part, unit in zip(parts, units, strict=False))
-
-
 def job_words(opts: SlurmOpts, early: int = 0) -> list[str]:
-    """The options of the whole job, for the command line of sbatch.
+    """The options for the whole job, for the command line of sbatch.
 
     Args:
-        early: seconds by which the script, it alone, hears of the time limit; 0: ``opts.signal`` goes to the replicas.
+        early: how many seconds before the time limit the script alone is warned; 0: ``opts.signal`` goes to the
+            replicas.
     """
     given = {
         "comment": opts.comment,
@@ -187,22 +174,21 @@ def job_words(opts: SlurmOpts, early: int = 0) -> list[str]:
 
 
 def node_options(role: Role, opts: SlurmOpts, *, nomem: bool) -> tuple[Options, Options]:
-    """What a role's replicas ask of a node, for ``sbatch``; and of their share of it, for ``srun``."""
+    """What a role's replicas request from a node, for ``sbatch``; and each one's share, for ``srun``."""
     together = opts.replicas_per_node
     resource = role.resource
     sbatch: Options = {"requeue": None} if role.max_retries > 0 else {}
-    for name in ("account", "constraint", "exclude", "nodelist", "partition", "qos", "reservation", "time"):
-        value = getattr(opts, name)
-        if value:
+    for name in NODE_OPTIONS:
+        if value := getattr(opts, name):
             sbatch[name] = str(value)
     if opts.exclusive:
         sbatch["exclusive"] = None
     sbatch["ntasks-per-node"] = str(together)
     srun: Options = {}
-    asked = not resource.is_unset  # else the cluster's defaults hold
+    asked = not resource.is_unset  # otherwise the cluster's defaults apply
     if asked and resource.cpu > 0:
         sbatch["cpus-per-task"] = srun["cpus-per-task"] = str(resource.cpu)
-    # Each step says what it takes: in a heterogeneous job it would inherit the share of another role.
+    # Each step has explicit requests: in a heterogeneous job it would inherit those of another role.
     if asked and resource.memMB > 0 and not (nomem or opts.nomem):
         sbatch["mem"] = str(resource.memMB * together)
         srun["mem"] = str(resource.memMB)
@@ -215,7 +201,7 @@ def node_options(role: Role, opts: SlurmOpts, *, nomem: bool) -> tuple[Options, 
 
 
 def _gres(resource: Resource, given: str | None, times: int) -> str:
-    """Generic resources of so many replicas: ``gpu:a100:4,nvme:1``; https://slurm.schedmd.com/gres.html."""
+    """Generic resources of ``times`` replicas: ``gpu:a100:4,nvme:1``; https://slurm.schedmd.com/gres.html."""
     gpu, more = "gpu", {}
     for item in filter(None, (part.strip() for part in (given or "").split(","))):
         name, _, count = item.rpartition(":")
@@ -226,7 +212,7 @@ def _gres(resource: Resource, given: str | None, times: int) -> str:
         else:
             more[item] = 1
     found = {gpu: resource.gpu} if resource.gpu > 0 else {}
-    # Devices of Kubernetes have a slash in their names; the others are generic resources here.
+    # Devices with a slash in their name are Kubernetes resources; the others are generic resources.
     found.update({name: number for name, number in resource.devices.items() if "/" not in name})
     found.update(more)
     return ",".join(f"{name}:{number * times}" for name, number in found.items() if number > 0)

@@ -1,7 +1,7 @@
-"""Where the output of Slurm jobs is that torchx did not launch.
+"""Finds the output files of Slurm jobs that torchx did not launch.
 
-``scontrol`` shows it; of a job that it has forgotten, accounting has the command line, and the script itself may still
-be there.
+``scontrol`` reports them. For jobs that it no longer knows, they follow from the command line in accounting and from
+the script, if that still exists.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torchx.errors import SpecError
 from torchx.schedulers.batch.foreign import Outputs
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.files import Files
+from torchx.schedulers.slurm.records import SEPARATOR
 from torchx.specs.sbatch_lines import directives, expand, read_options
 
 _Shown = dict[str, str]
@@ -23,18 +24,16 @@ _Shown = dict[str, str]
 JOB, TASK, COMPONENT = "job", "task", "component"
 _OWN_LINE = ("Command", "WorkDir", "StdErr", "StdOut")
 _ACCOUNTED = ("JobID", "JobIDRaw", "User", "NodeList", "SubmitLine", "WorkDir", "JobName")
-_DELIMITER = "\x1f"
 _MOST_SCRIPT = 1 << 20
 
-
 _NO_FILE = (
-    "that of `salloc` and `srun` is on the terminal where it was started; that of a job which has ended long ago is"
-    " known where accounting has it"
+    "`salloc` and `srun` write to the terminal that started them; the output of a job that ended long ago is found"
+    " only through accounting"
 )
 
 
 class SlurmOutputs(Outputs):
-    """Where the output of a job is.
+    """The output files of a job.
 
     Args:
         run: runs a command of Slurm's.
@@ -46,7 +45,7 @@ class SlurmOutputs(Outputs):
 
     @functools.cached_property
     def shown(self) -> dict[str, _Shown]:
-        """What Slurm shows of the job, or of each task and component: ``job/0``, ``task/3``."""
+        """Slurm's description of the job, or of each task or component: ``job/0``, ``task/3``."""
         done = self._run(["scontrol", "show", "job", self.app_id])
         found = parse_scontrol(done.stdout) if done.returncode == 0 else []
         return _by_replica([self._filled(job) for job in found or self._accounted()], self.app_id)
@@ -55,10 +54,10 @@ class SlurmOutputs(Outputs):
         return {replica: (shown.get("StdOut", ""), shown.get("StdErr", "")) for replica, shown in self.shown.items()}
 
     def _accounted(self) -> list[_Shown]:
-        """As accounting has it: its command line, and the script if it is still there, say where the output is."""
-        form = ["--noheader", "--parsable2", f"--delimiter={_DELIMITER}", f"--format={','.join(_ACCOUNTED)}"]
+        """Descriptions from accounting: its command line, and the script if it exists, say where the output is."""
+        form = ["--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={','.join(_ACCOUNTED)}"]
         done = self._run(["sacct", "--allocations", *form, f"--jobs={self.app_id}"])
-        rows = [line.split(_DELIMITER, len(_ACCOUNTED) - 1) for line in done.stdout.split("\n") if line]
+        rows = [line.split(SEPARATOR, len(_ACCOUNTED) - 1) for line in done.stdout.split("\n") if line]
         found = [dict(zip(_ACCOUNTED, row, strict=True)) for row in rows if len(row) == len(_ACCOUNTED)]
         return [self._placed(row) for row in found if done.returncode == 0]
 
@@ -77,7 +76,7 @@ class SlurmOutputs(Outputs):
         try:
             options, rest = read_options(words[1:], "sbatch")
         except SpecError:
-            return shown  # of a newer release
+            return shown  # options of a newer release
         given = {option: value for option, value, _ in options}
         script = posixpath.join(row["WorkDir"], rest[0]) if rest else ""
         shown["Command"] = " ".join([script, *rest[1:]])
@@ -90,14 +89,14 @@ class SlurmOutputs(Outputs):
         return shown
 
     def _filled(self, shown: _Shown) -> _Shown:
-        """With the names of files instead of patterns, which Slurm shows in part as they were written."""
+        """Replaces patterns in file names, which Slurm does not always expand."""
         job, task = shown.get("JobId", ""), shown.get("ArrayTaskId", "")
         values = {"j": job, "J": job, "A": shown.get("ArrayJobId", job), "a": task or "4294967294"}
         values |= {"x": shown.get("JobName", ""), "u": shown.get("UserId", "").partition("(")[0], "s": "batch"}
         values |= {"n": "0", "t": "0", "b": str(int(task) % 10 if task.isdigit() else 0)}
         names = {name: expand(shown[name], values) for name in ("StdOut", "StdErr") if "%" in shown.get(name, "")}
         for name, path in names.items():
-            if "%N" in path:  # the host's own name, which need not be that of the node
+            if "%N" in path:  # the host name, which may differ from the node name
                 folder, pattern = posixpath.split(path)
                 shape = "(.+)".join(map(re.escape, pattern.split("%N")))
                 there = [n for n in self.files.names(folder) if re.fullmatch(shape, n)] if "%N" not in folder else []
@@ -114,7 +113,7 @@ class SlurmOutputs(Outputs):
 
 
 def parse_scontrol(text: str) -> list[_Shown]:
-    r"""What ``scontrol show job`` says, a dict for each job, task or component.
+    r"""The output of ``scontrol show job``: a dict for each job, task or component.
 
     >>> parse_scontrol("JobId=8 ArrayTaskId=2 JobName=my job\n   UserId=me(7)\n   Command=/x a b=c\n")
     [{'JobId': '8', 'ArrayTaskId': '2', 'JobName': 'my job', 'UserId': 'me(7)', 'Command': '/x a b=c'}]
@@ -144,7 +143,7 @@ def _by_replica(shown: Sequence[_Shown], app_id: str) -> dict[str, _Shown]:
         if task.isdigit() and "_" not in app_id:
             found[f"{TASK}/{task}"] = job
         elif offset.isdigit() and several:
-            silent = () if offset == "0" else ("StdOut", "StdErr")  # the script runs once, on the first
+            silent = () if offset == "0" else ("StdOut", "StdErr")  # only the first component runs the script
             found[f"{COMPONENT}/{offset}"] = {key: value for key, value in job.items() if key not in silent}
         elif not task or task.isdigit():
             found[f"{JOB}/0"] = job

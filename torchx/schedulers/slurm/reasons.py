@@ -1,7 +1,7 @@
-"""Slurm's states as ours, and a sentence for each reason that holds a job or ends it.
+"""Tables: Slurm's states to torchx's, and a sentence for each reason that keeps a job pending or ends it.
 
-States: https://slurm.schedmd.com/job_state_codes.html. Reasons: https://slurm.schedmd.com/job_reason_codes.html, by the
-names that ``squeue`` prints.
+States: https://slurm.schedmd.com/job_state_codes.html. Reasons, by the names that ``squeue`` prints:
+https://slurm.schedmd.com/job_reason_codes.html.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SLURM_STATES: Mapping[str, AppState] = {
     "TIMEOUT": AppState.FAILED,
 }
 
-# Flags that newer releases list beside a base state: they say more of a job than the state does.
+# Flags that newer releases list beside a base state, and that are more specific than it.
 _OVERRIDES = ("REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD", "CONFIGURING")
 
 ENDINGS: Mapping[str, tuple[str, str]] = {
@@ -55,21 +55,21 @@ ENDINGS: Mapping[str, tuple[str, str]] = {
     "REVOKED": ("lost", "another cluster of the federation started it"),
     "TIMEOUT": ("timeout", "it reached its time limit"),
 }
-"""States of jobs that failed, with the class of the cause and a sentence."""
+"""States of failed jobs, with the class of the cause and a sentence."""
 
 _PLAIN: Mapping[str, str] = {
     "Priority": "jobs of higher priority go first",
     "Resources": "the nodes, CPUs, memory or GPUs that it asks for are in use",
     "Dependency": "it waits for another job to end",
-    "DependencyNeverSatisfied": "the job that it depends on ended in another way than asked for: it never starts",
-    "BeginTime": "it was asked to start later, or was just requeued",
+    "DependencyNeverSatisfied": "the job that it depends on did not end as required: it never starts",
+    "BeginTime": "its start time has not come, or it was just requeued",
     "JobHeldUser": "its owner holds it: `scontrol release` lets it go",
     "JobHeldAdmin": "an administrator holds it",
     "JobHoldMaxRequeue": "it was requeued too often and is held now: `scontrol release` lets it go",
-    "JobArrayTaskLimit": "its job array runs as many tasks at a time as it may",
+    "JobArrayTaskLimit": "its job array has reached its limit of running tasks",
     "Licenses": "licenses that it asks for are in use",
     "Reservation": "its reservation has not begun",
-    "ReservationInvalid": "its reservation cannot be used: it has ended, or is not for it",
+    "ReservationInvalid": "its reservation has ended, or does not allow it",
     "ReservationDeleted": "its reservation was deleted",
     "ReqNodeNotAvail": "a node that it needs is down, drained or reserved",
     "NodeDown": "a node that it needs is down",
@@ -84,18 +84,18 @@ _PLAIN: Mapping[str, str] = {
     "InvalidQOS": "its QOS does not exist, or is not its owner's",
     "AccountNotAllowed": "its account may not use the partition",
     "QOSNotAllowed": "its QOS may not be used in the partition, or by its account",
-    "AccountingPolicy": "a limit of the accounting holds it",
-    "QOSUsageThreshold": "its QOS asks for less recent usage than its owner has",
-    "QOSJobLimit": "its QOS has as many jobs as it may",
-    "QOSResourceLimit": "its QOS uses as much as it may",
+    "AccountingPolicy": "a limit in accounting keeps it pending",
+    "QOSUsageThreshold": "its owner's recent usage is above the threshold of its QOS",
+    "QOSJobLimit": "its QOS has reached its limit of jobs",
+    "QOSResourceLimit": "its QOS has reached a limit of resources",
     "QOSTimeLimit": "its QOS has used up its time",
-    "AssociationJobLimit": "its account has as many jobs as it may",
-    "AssociationResourceLimit": "its account uses as much as it may",
+    "AssociationJobLimit": "its account has reached its limit of jobs",
+    "AssociationResourceLimit": "its account has reached a limit of resources",
     "AssociationTimeLimit": "its account has used up its time",
-    "MaxSubmitJobsLimit": "its owner has submitted as many jobs as may be",
-    "MaxMemPerLimit": "it asks for more memory for each CPU or node than the partition allows",
-    "Cleaning": "what its last run left behind is being cleaned up",
-    "Prolog": "the prolog of its nodes runs",
+    "MaxSubmitJobsLimit": "its owner has reached the limit of submitted jobs",
+    "MaxMemPerLimit": "it asks for more memory per CPU or node than the partition allows",
+    "Cleaning": "its last run is being cleaned up",
+    "Prolog": "the prolog of its nodes is running",
     "BurstBufferOperation": "an operation of its burst buffer failed",
     "BurstBufferResources": "its burst buffer is in use",
     "BurstBufferStageIn": "its burst buffer is being filled",
@@ -105,14 +105,14 @@ _PLAIN: Mapping[str, str] = {
     "Deadline": "it cannot end before its deadline",
     "FedJobLock": "it is being taken over by a cluster of the federation",
     "FrontEndDown": "no front end node is up",
-    "MaxPoweredNodes": "as many nodes as may be are powered up",
-    "MaxPoweredUpNodes": "as many nodes as may be are powered up",
+    "MaxPoweredNodes": "the limit of powered-up nodes is reached",
+    "MaxPoweredUpNodes": "the limit of powered-up nodes is reached",
     "NvidiaImexChannels": "its GPUs need a channel between nodes (IMEX), and none is free",
     "NodeReboot": "a node is being rebooted for it",
     "PowerNotAvail": "there is not enough power for it",
     "PowerReserved": "power is reserved for other jobs",
-    "SchedDefer": "its partition starts jobs only when the scheduler has gone through all of them",
-    "Scheduling": "it is being looked at",
+    "SchedDefer": "its partition starts jobs only after the scheduler has considered all of them",
+    "Scheduling": "the scheduler is considering it",
     "ReservationDelHold": "its reservation was deleted, and it is held: `scontrol release` lets it go",
     "MpiPortsBusy": "the ports that MPI needs on its nodes are in use",
     "InvalidReason": "Slurm has no reason for it",
@@ -129,18 +129,18 @@ _PLAIN: Mapping[str, str] = {
     "job_requeued_in_held_state": "it was requeued and is held: `scontrol release` lets it go",
     "user_env_retrieval_failed_requeued_held": "its user's environment could not be read, and it is held",
     "Nodes_required_for_job_are_DOWN,_DRAINED_or_reserved_for_jobs_in_higher_priority_partitions": (
-        "the nodes that could run it are down, drained or kept for jobs of higher priority"
+        "the nodes that could run it are down, drained or reserved for jobs of higher priority"
     ),
 }
 
-# Limits of accounting are families: who has the limit, for whom it counts, and what of.
+# Accounting limits are families: who has the limit, what it applies to, and what it counts.
 _OWNERS = (("QOS", "its QOS"), ("Assoc", "its account"), ("", "its QOS"))
 _SCOPES = {
-    "GrpSubmitJobs": "may have no more jobs in the queue",
-    "GrpJobs": "runs as many jobs as it may",
+    "GrpSubmitJobs": "has reached its limit of queued jobs",
+    "GrpJobs": "has reached its limit of running jobs",
     "GrpWall": "has used up its time",
-    "MaxWallDuration": "allows less time for each job",
-    "MinCpuNotSatisfied": "asks for more CPUs for each job",
+    "MaxWallDuration": "allows less time per job",
+    "MinCpuNotSatisfied": "requires more CPUs per job",
 }
 _THINGS = {
     "BB": "burst buffers",
@@ -153,14 +153,13 @@ _THINGS = {
     "Mem": "memory",
     "Memory": "memory",
     "Node": "nodes",
-    "Unknown": "of a resource",
+    "Unknown": "a resource",
 }
-_UNCOUNTED = ("memory", "billing", "energy")
-_WHO = {"User": "each user", "Account": "each account", "Job": "each job", "Node": "each node", "": "each user"}
+_PER = {"User": "user", "Account": "account", "Job": "job", "Node": "node", "": "user"}
 
 
 def app_state(slurm_states: str | Iterable[str]) -> AppState:
-    """A state of Slurm as ours; newer releases give a list, a base state with flags. What is not known is UNKNOWN.
+    """Slurm's state as torchx's; newer releases report a base state and flags. Unknown states become UNKNOWN.
 
     >>> app_state("CANCELLED by 1000"), app_state(["PENDING", "REQUEUED"]), app_state("WARPED")
     (CANCELLED (6), PENDING (2), UNKNOWN (7))
@@ -169,7 +168,7 @@ def app_state(slurm_states: str | Iterable[str]) -> AppState:
 
 
 def base_state(slurm_states: str | Iterable[str]) -> str:
-    """The one of Slurm's states that says most; as it stands when it is not known.
+    """The most specific one of Slurm's states; an unknown state is returned unchanged.
 
     >>> base_state(["COMPLETED", "COMPLETING"]), base_state("CANCELLED+")
     ('COMPLETED', 'CANCELLED')
@@ -183,7 +182,7 @@ def base_state(slurm_states: str | Iterable[str]) -> str:
 
 
 def appstate_from_slurm_state(slurm_state: str) -> AppState:
-    """A state of Slurm as ours.
+    """Slurm's state as torchx's.
 
     >>> appstate_from_slurm_state("COMPLETED"), appstate_from_slurm_state("no such state")
     (SUCCEEDED (4), UNKNOWN (7))
@@ -192,7 +191,7 @@ def appstate_from_slurm_state(slurm_state: str) -> AppState:
 
 
 def get_appstate_from_job(job: dict[str, object]) -> AppState:
-    """The state of a job of ``squeue --json``: a string, or a list in newer releases.
+    """The state of a job in ``squeue --json``: a string, or a list in newer releases.
 
     >>> get_appstate_from_job({"job_state": ["RUNNING"]})
     RUNNING (3)
@@ -202,16 +201,16 @@ def get_appstate_from_job(job: dict[str, object]) -> AppState:
 
 
 def reason_sentence(reason: str) -> str:
-    """What a reason means; empty when it says nothing.
+    """The meaning of a reason; empty if it has none.
 
     >>> reason_sentence("QOSMaxGRESPerUser")
-    'its QOS lets each user have no more GPUs or other generic resources'
+    'its QOS allows no more GPUs or other generic resources per user'
     >>> reason_sentence("ReqNodeNotAvail, UnavailableNodes:n3")
     'a node that it needs is down, drained or reserved: n3'
     """
     reason = reason.strip().strip("()")
     code, _, rest = reason.partition(", ")
-    # One reason is a sentence, with underscores or, in newer releases, without.
+    # One reason is a whole sentence, with underscores or, in newer releases, blanks.
     code = reason.replace(" ", "_") if code.startswith("Nodes") else code.partition(":")[0]
     if code in ("", "None", "N/A", "WaitingForScheduling"):
         return ""
@@ -222,7 +221,7 @@ def reason_sentence(reason: str) -> str:
 
 
 def _limit_sentence(code: str) -> str:
-    """``QOSGrpCpuLimit``, ``AssocMaxGRESPerJob``, ``MaxJobsPerAccount`` and so on; empty for what is none of them."""
+    """The meaning of ``QOSGrpCpuLimit``, ``AssocMaxGRESPerJob``, ``MaxJobsPerAccount`` and so on; empty for others."""
     prefix, owner = next(pair for pair in _OWNERS if code.startswith(pair[0]))
     name = code.removeprefix(prefix).removesuffix("Limit")
     for scope, text in _SCOPES.items():
@@ -230,18 +229,17 @@ def _limit_sentence(code: str) -> str:
             return f"{owner} {text}"
     kind, name = name[:3], name[3:]
     inner, _, per = name.partition("Per")
-    who = _WHO.get(per, "each job")
+    who = _PER.get(per, "job")
     if kind == "Max" and inner in ("Jobs", "SubmitJob", "SubmitJobs"):
-        return f"{owner} lets {who} {'run' if inner == 'Jobs' else 'submit'} no more jobs"
+        return f"{owner} allows no more {'running' if inner == 'Jobs' else 'submitted'} jobs per {who}"
     counted = inner.removesuffix("Minutes").removesuffix("Mins")  # the one with accounts and users, the other without
-    minutes = counted != inner
     thing = _THINGS.get(counted.removesuffix("Run"))
     if thing is None:
         return ""
-    if kind == "Grp" and minutes:
-        return f"{owner} has used up its time of {thing}"
+    if counted != inner:
+        thing = f"minutes of {thing}"
     if kind == "Grp":
-        return f"{owner} uses as {'much' if thing in _UNCOUNTED else 'many'} {thing} as it may"
+        return f"{owner} has reached its limit of {thing}"
     if kind == "Max":
-        return f"{owner} lets {who} have no more {'time of ' if minutes else ''}{thing}"
-    return f"{owner} asks for more {thing} for each job" if kind == "Min" else ""
+        return f"{owner} allows no more {thing} per {who}"
+    return f"{owner} requires more {thing} per job" if kind == "Min" else ""

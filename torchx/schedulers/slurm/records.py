@@ -1,6 +1,6 @@
-"""The answers of Slurm's commands as records: ``squeue`` and ``sacct``, whose plain answers are alike in all releases.
+"""Parses the output of ``squeue`` and ``sacct``, whose plain formats are the same in all releases.
 
-Parsers are total: they return records or raise ParseError. Jobs of others are records like any.
+Parsers return records or raise ParseError. Records of foreign jobs look the same.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from torchx.schedulers.slurm.reasons import app_state, base_state
 from torchx.specs.api import is_terminal
 from torchx.util.records import dataclass, replace
 
-SEPARATOR = "\x1f"  # in no name
+SEPARATOR = "\x1f"  # never part of a name
 _PUT_BACK = ("PREEMPTED", "NODE_FAIL", "REQUEUED")
 
-# https://slurm.schedmd.com/squeue.html, --Format. What a user can write into comes last.
+# https://slurm.schedmd.com/squeue.html, --Format. Fields with text of the user come last.
 SQUEUE_FIELDS = (
     *("JobArrayID", "State", "Reason", "SubmitTime", "StartTime", "EndTime", "RestartCnt", "exit_code", "NodeList"),
     *("UserName", "WorkDir", "Name"),
@@ -30,18 +30,18 @@ SACCT_FIELDS = (
 
 @dataclass(kw_only=True)
 class JobRecord:
-    """One job, one component of a heterogeneous job, or one step, as Slurm sees it.
+    """One job, one component of a heterogeneous job, or one step in Slurm's records.
 
     Attributes:
-        job_id: as people write it: ``7``, ``10_3`` of an array; the leader's for a component.
-        component: number of the component; 0 of a job that has none.
+        job_id: as people write it: ``7``, ``10_3`` in an array; for a component the leader's.
+        component: its number; 0 for other jobs.
         step: ``batch``, ``0``, ...; empty for the job itself.
-        state: Slurm's own, the base state.
-        completing: processes of it still end.
-        submitted, started, ended: Unix times; of a job that waits, ``started`` is what Slurm expects.
-        exit_code: of the batch script; None when a signal ended it, or it is not known.
-        signal: number of that signal; 0 when there was none.
-        max_rss: the most memory resident, bytes; of steps.
+        state: Slurm's base state.
+        completing: some of its processes are still ending.
+        submitted, started, ended: Unix times; while the job is pending, ``started`` is Slurm's estimate.
+        exit_code: of the batch script; None if a signal ended it, or if it is unknown.
+        signal: number of that signal, or 0.
+        max_rss: maximum resident memory of a step, bytes.
         folder: the working directory.
     """
 
@@ -64,10 +64,10 @@ class JobRecord:
 
 
 def parse_squeue(text: str, seen: Mapping[str, JobRecord] | None = None) -> list[JobRecord]:
-    """The answer of ``squeue`` with :data:`SQUEUE_FIELDS`.
+    """Parses the output of ``squeue`` with :data:`SQUEUE_FIELDS`.
 
     Args:
-        seen: records of an answer before, by line, which are not read again: of thousands of jobs that wait few change.
+        seen: records of earlier lines, which are reused: most of thousands of pending jobs do not change.
 
     Raises:
         ParseError: a line has too few fields.
@@ -77,12 +77,12 @@ def parse_squeue(text: str, seen: Mapping[str, JobRecord] | None = None) -> list
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of an answer, one for each record."""
+    """The lines of an answer, one per record."""
     return [line for line in text.split("\n") if line.strip()]
 
 
 def parse_sacct(text: str) -> list[JobRecord]:
-    """The answer of ``sacct`` with :data:`SACCT_FIELDS`, steps included when it has them.
+    """Parses the output of ``sacct`` with :data:`SACCT_FIELDS`, including steps.
 
     Raises:
         ParseError: a line has too few fields.
@@ -91,7 +91,7 @@ def parse_sacct(text: str) -> list[JobRecord]:
 
 
 def _of_row(row: Mapping[str, str]) -> JobRecord:
-    """A line of either: they call some fields by different names."""
+    """A record from either command: some fields have two names."""
 
     def cell(*names: str) -> str:
         return next((row[name] for name in names if name in row), "")
@@ -120,10 +120,10 @@ def _of_row(row: Mapping[str, str]) -> JobRecord:
 
 
 def settled(records: Sequence[JobRecord], accounted: Sequence[JobRecord]) -> list[JobRecord]:
-    """Components of a job that is ``COMPLETING``, each with the end that accounting knows of it.
+    """Components of a ``COMPLETING`` job, with their final states from accounting.
 
-    One that Slurm puts back into the queue has been ended, too, and is not over: it was counted as a restart, and has
-    no time of its end.
+    A component that Slurm requeues has an end in accounting, too, but is not over: it has a restart count, and no end
+    time.
 
     >>> ending = JobRecord(job_id="7", state="COMPLETING", completing=True, folder="/f")
     >>> (one,) = settled([ending], [JobRecord(job_id="7", state="CANCELLED")])
@@ -139,8 +139,8 @@ def settled(records: Sequence[JobRecord], accounted: Sequence[JobRecord]) -> lis
         end = ends.get(record.component) if record.state == "COMPLETING" else None
         if end is not None and end.state in _PUT_BACK and record.restarts and not record.ended:
             end = None
-        told = record if end is None else replace(record, state=end.state, exit_code=end.exit_code, signal=end.signal)
-        found.append(told if end is None or not end.ended else replace(told, ended=end.ended))
+        ended = record if end is None else replace(record, state=end.state, exit_code=end.exit_code, signal=end.signal)
+        found.append(ended if end is None or not end.ended else replace(ended, ended=end.ended))
     return found
 
 
@@ -148,7 +148,7 @@ _ID = re.compile(r"(\d+(?:_(?:\d+|\[[^\]]*\]))?)(?:\+(\d+))?(?:\.([^\s+]+))?(?:\
 
 
 def split_id(text: str) -> tuple[str, int, str]:
-    """The id of a job, the number of a component, the name of a step.
+    """Job id, component number and step name.
 
     >>> split_id("7"), split_id("7+1.batch"), split_id("10_3"), split_id("10_[1-5%2]")
     (('7', 0, ''), ('7', 1, 'batch'), ('10_3', 0, ''), ('10', 0, ''))
@@ -160,7 +160,7 @@ def split_id(text: str) -> tuple[str, int, str]:
 
 
 def parse_size(text: str) -> int:
-    """Bytes of ``627808K``, ``1.5G``; 0 when it says nothing.
+    """Bytes for ``627808K``, ``1.5G``; 0 for other text.
 
     >>> parse_size("2K"), parse_size("1.5M"), parse_size("")
     (2048, 1572864, 0)
@@ -173,7 +173,7 @@ def parse_size(text: str) -> int:
 
 
 def _row(line: str, fields: tuple[str, ...], command: str, text: str) -> dict[str, str]:
-    # In some answers the last field ends with a separator, too; and a name may hold some.
+    # The last field may end with a separator, and a name may contain some.
     whole = line.removesuffix(SEPARATOR) if line.count(SEPARATOR) >= len(fields) else line
     row = whole.split(SEPARATOR, len(fields) - 1)
     if len(row) != len(fields):
@@ -182,22 +182,15 @@ def _row(line: str, fields: tuple[str, ...], command: str, text: str) -> dict[st
 
 
 def _exit_of_text(text: str) -> tuple[int | None, int]:
-    """Exit code and signal of ``768``, or, in newer releases, ``3:0``."""
+    """Exit code and signal: ``3:0``, or in older releases the status of ``wait``, ``768``."""
     code, colon, signal = text.partition(":")
-    if not colon:
-        return _wait_status(_whole(code))
-    number = _whole(signal)
-    return (None if number else _whole(code)), number
-
-
-def _wait_status(status: int) -> tuple[int | None, int]:
-    """Exit code and signal of a status as ``wait`` gives it."""
-    signal = status & 0x7F
-    return (None, signal) if signal else (status >> 8, 0)
+    status = _whole(code)
+    exit_code, number = (status, _whole(signal)) if colon else (status >> 8, status & 0x7F)
+    return (None if number else exit_code), number
 
 
 def _moment(text: str) -> float | None:
-    """Seconds since the epoch: the commands are asked for them by ``SLURM_TIME_FORMAT``."""
+    """Unix time, which the commands print because of ``SLURM_TIME_FORMAT``."""
     try:
         seconds = float(text)
     except ValueError:

@@ -1,4 +1,4 @@
-"""One Slurm job as ``sbatch`` takes it: replicas, their options, and the script that is made of them."""
+"""One Slurm job as ``sbatch`` takes it: replicas, their options, and the script rendered from them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.slurm.containers import container_words, environment, setup_lines
-from torchx.schedulers.slurm.options import SlurmOpts, early_warning, job_words, node_options
+from torchx.schedulers.slurm.options import NODE_OPTIONS, SlurmOpts, early_warning, job_words, node_options
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppDef, BindMount, Role
 from torchx.util.records import dataclass, field
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 SAMPLER_FILE = "metrics.py"
 APP_ID = "@TORCHX_APP_ID@"
-"""Stands in requests for the id of the job, which Slurm gives it."""
+"""Placeholder in requests for the job id, which Slurm assigns."""
 
 RDZV_ID = "@TORCHX_RDZV_ID@"
-"""Stands for an id that is another one after each restart."""
+"""Placeholder for a rendezvous id that changes with each restart."""
 
 RANK0_ENV = "TORCHX_RANK0_HOST"
 
@@ -38,19 +38,17 @@ SCRIPT_FILE = "job.sh"
 RETRIES_FILE = "retries.sh"
 LAUNCH_FILE = "launch.sh"
 MOST_SCRIPT = 3 << 20
-"""Bytes of a script that ``sbatch`` is given itself: by default it takes 4 MiB (``max_script_size``)."""
+"""Maximum size of a script passed to ``sbatch``, bytes; Slurm's default limit is 4 MiB (``max_script_size``)."""
 
 _LATE = {APP_ID: "SLURM_JOB_ID", RDZV_ID: "rdzv"}
-_REQUEUE = ("requeue", "no-requeue")  # of all components or of none
+_REQUEUE = ("requeue", "no-requeue")  # the same for all components
 _RDZV_OPTIONS = ("--rdzv_id", "--rdzv-id")
 
 SBATCH_JOB_OPTIONS = frozenset({"comment", "mail-type", "mail-user", "licenses", "signal"})
-"""Options of the whole job: they are on the command line."""
+"""Options of the whole job, passed on the command line."""
 
-SBATCH_GROUP_OPTIONS = frozenset(
-    {"account", "constraint", "exclude", "exclusive", "nodelist", "partition", "qos", "reservation", "time"}
-)
-"""Options of each group of nodes: they are in the script."""
+SBATCH_GROUP_OPTIONS = frozenset({*NODE_OPTIONS, "exclusive"})
+"""Options of each group of nodes, written to the script."""
 
 
 @dataclass
@@ -60,12 +58,12 @@ class SlurmReplicaRequest:
     Attributes:
         name: role and number.
         srun_opts: options of its step.
-        sbatch_opts: options of its node. Replicas with the same ones share a component of the job.
-        env: on top of the environment of the batch script.
-        folder: of its logs, within the job's folder.
+        sbatch_opts: options of its node. Replicas with equal ones share a component of the job.
+        env: added to the environment of the batch script.
+        folder: for its logs, within the job's folder.
         image: folder to run in, or container image.
-        code: folder to run in, where the image is a container's: that of the workspace.
-        container: how the image is run: empty, ``auto``, ``pyxis``, ``apptainer``.
+        code: working directory within a container image: the workspace.
+        container: runtime of the image: empty, ``auto``, ``pyxis``, ``apptainer``.
         mounts: of the container: ``source:destination[:ro]``.
     """
 
@@ -88,9 +86,9 @@ class SlurmReplicaRequest:
 
         Args:
             name: role and number: ``trainer-0``.
-            role: macros replaced.
+            role: with macros replaced.
             cfg: the run options.
-            nomem: ask for no memory: some partitions cannot take it.
+            nomem: request no memory, which some partitions reject.
         """
         opts = cfg if isinstance(cfg, SlurmOpts) else SlurmOpts.from_cfg(cfg)
         sbatch_opts, srun_opts = node_options(role, opts, nomem=nomem)
@@ -111,7 +109,7 @@ class SlurmReplicaRequest:
         )
 
     def materialize(self) -> tuple[list[str], list[str]]:
-        """The options for ``sbatch``, and the words of the step for a shell: options, program, arguments."""
+        """The options for ``sbatch``, and the step's shell words: options, program, arguments."""
         sbatch_args = [f"--job-name={self.name}"]
         sbatch_args += [f"--{k}" if v is None else f"--{k}={v}" for k, v in self.sbatch_opts.items()]
         srun_args = [quote(f"--{k}" if v is None else f"--{k}={v}", _LATE) for k, v in self.srun_opts.items()]
@@ -122,7 +120,7 @@ class SlurmReplicaRequest:
 
 @dataclass
 class Rules:
-    """What is done when replicas of a role fail; ``least``: as many must be left."""
+    """How failures of a role's replicas are handled; at least ``least`` replicas must remain."""
 
     retries: int
     policy: str
@@ -134,20 +132,20 @@ class SlurmBatchRequest:
     """One job. ``print`` shows what is submitted, secrets masked.
 
     Attributes:
-        cmd: the submitting command; the script's path is added to it.
-        replicas: in order of roles and their numbers; names to requests.
-        job_dir: folder that the code was copied to; also keeps the job's own folder.
-        max_retries: how often the whole job is started again.
-        name: the job's name, nobody else's.
-        rules: by role; one that is not there is started again with the whole job.
-        cwd: folder that replicas run in whose image is none.
-        retry: a policy by cause goes with the job; then ``rules`` and ``max_retries`` count nothing.
-        early: seconds by which its time limit is announced to the script; 0: it is not.
-        arrays: it is submitted as a sweep, by job arrays.
-        notify: its script sends notices of its end.
-        watchdog: after which silence its script looks into it, such as ``10m:cancel``; empty: it does not.
-        sample_s: seconds between two samples of what replicas use; 0: none are taken.
-        requeue: ``yes`` or ``no``: whether Slurm puts it back into the queue by itself; ``auto``: the site decides.
+        cmd: the submitting command, without the script's path.
+        replicas: by name, in order of roles and numbers.
+        job_dir: folder with the copy of the code; also contains the job's own folder.
+        max_retries: how often the whole job may be restarted.
+        name: unique name of the job.
+        rules: by role; failures of other roles restart the whole job.
+        cwd: working directory of replicas whose image is not a folder.
+        retry: the job has a policy for retries by cause, which replaces ``rules`` and ``max_retries``.
+        early: how many seconds before the time limit the script is warned; 0: never.
+        arrays: the job arrays of a sweep.
+        notify: its script sends notices when it ends.
+        watchdog: after which silence its script inspects the job, such as ``10m:cancel``; empty: never.
+        sample_s: interval at which the resource usage of replicas is sampled, seconds; 0: never.
+        requeue: whether Slurm may requeue the job by itself: ``yes``, ``no``, or ``auto`` for the site's default.
     """
 
     cmd: list[str]
@@ -170,10 +168,10 @@ class SlurmBatchRequest:
         return render(self)
 
     def secrets(self, known: dict[str, str]) -> str:
-        """What the steps read to have their secrets; empty when there are none.
+        """The file from which the steps read their secrets; empty if there are none.
 
         Args:
-            known: values that were looked up.
+            known: the looked-up values.
         """
         places: dict[str, list[str]] = {}
         for replica in self.replicas.values():
@@ -184,18 +182,19 @@ class SlurmBatchRequest:
         return f"case $0 in\n{''.join(cases)}esac\n" if cases else ""
 
     def check(self) -> None:
-        """Refuses what cannot be written as a script. One replica of each role shows it: they differ by macros alone.
+        """Rejects a request that cannot be rendered. It renders one replica per role, because the others differ by
+        macros only.
 
         Raises:
-            SpecError: a word that no program can be given.
-            ConfigError: a run option that ``sbatch`` cannot take.
+            SpecError: a word that cannot be passed to a program.
+            ConfigError: a run option that ``sbatch`` does not accept.
         """
         sample = copy.copy(self)
         sample.replicas = {replica.role: replica for replica in self.replicas.values()}
         render(sample)
 
     def without_memory(self) -> SlurmBatchRequest:
-        """This request, for a partition that knows of no memory."""
+        """This request without its memory requests, for partitions that reject them."""
         other = copy.deepcopy(self)
         for replica in other.replicas.values():
             replica.sbatch_opts.pop("mem", None)
@@ -203,7 +202,7 @@ class SlurmBatchRequest:
         return other
 
     def masked(self) -> SlurmBatchRequest:
-        """A copy fit to be shown."""
+        """A copy with secrets masked."""
         shown = copy.deepcopy(self)
         shown.cmd = mask_args(shown.cmd)
         for replica in shown.replicas.values():
@@ -228,8 +227,8 @@ def make_request(
 
     Args:
         retry: its policy for retries by cause.
-        name: the job's name, nobody else's.
-        cwd: folder that replicas run in whose image is none.
+        name: unique name of the job.
+        cwd: working directory of replicas whose image is not a folder.
 
     Raises:
         NotSupportedError: mounts without containers.
@@ -303,7 +302,7 @@ def _is_requeued(request: SlurmBatchRequest) -> bool:
 
 
 def _groups(replicas: list[SlurmReplicaRequest]) -> list[list[SlurmReplicaRequest]]:
-    """Replicas whose nodes are alike, together: each is a component of the job."""
+    """Replicas grouped by equal node options: each group is a component of the job."""
     groups: dict[tuple[tuple[str, str | None], ...], list[SlurmReplicaRequest]] = {}
     for replica in replicas:
         options = {k: v for k, v in replica.sbatch_opts.items() if k not in _REQUEUE}
@@ -331,8 +330,8 @@ def group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest]) 
         options["requeue" if again or request.requeue == "yes" else "no-requeue"] = None
     options.update((k, v) for k, v in group[0].sbatch_opts.items() if k not in _REQUEUE)
     if least < most:
-        # The job begins with fewer nodes, and goes on when one is lost. With a number of tasks for each node Slurm
-        # would never give it more than the least.
+        # The job may start with fewer nodes, and continues when one is lost. With `ntasks-per-node` Slurm would never
+        # allocate more than the minimum.
         options.update({"nodes": f"{least}-{most}", "no-kill": None})
         options.pop("ntasks-per-node", None)
         if "cpus-per-task" in options:
@@ -341,7 +340,7 @@ def group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest]) 
 
 
 def _arrays(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]]) -> list[str]:
-    """Facts about replicas and roles, by their numbers."""
+    """Shell arrays about replicas and roles, by number."""
     replicas = list(request.replicas.values())
     roles = list(dict.fromkeys(replica.role or replica.name for replica in replicas))
     index = {role: number for number, role in enumerate(roles)}
@@ -353,17 +352,18 @@ def _arrays(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]])
         for number, group in enumerate(groups)
         for at, replica in enumerate(group)
     }
-    return [
-        array("paths", [quote(replica.folder or replica.name) for replica in replicas]),
-        array("role_of", [str(index[replica.role or replica.name]) for replica in replicas]),
-        array("group_of", [str(place[id(replica)][0]) for replica in replicas]),
-        array("node_of", [str(place[id(replica)][1]) for replica in replicas]),
-        array("group_nodes", [str(-(-len(group) // _per_node(group[0]))) for group in groups]),
-        array("sizes", [str(size) for size in sizes]),
-        array("least", [str(rule.least) for rule in rules]),
-        array("retries", [str(rule.retries) for rule in rules]),
-        array("policy", [rule.policy for rule in rules]),
-    ]
+    arrays: dict[str, list[Any]] = {
+        "paths": [quote(replica.folder or replica.name) for replica in replicas],
+        "role_of": [index[replica.role or replica.name] for replica in replicas],
+        "group_of": [place[id(replica)][0] for replica in replicas],
+        "node_of": [place[id(replica)][1] for replica in replicas],
+        "group_nodes": [-(-len(group) // _per_node(group[0])) for group in groups],
+        "sizes": sizes,
+        "least": [rule.least for rule in rules],
+        "retries": [rule.retries for rule in rules],
+        "policy": [rule.policy for rule in rules],
+    }
+    return [f"{name}=({' '.join(map(str, values))})" for name, values in arrays.items()]
 
 
 def _functions(
@@ -374,7 +374,7 @@ def _functions(
     *,
     retry: bool,
 ) -> list[str]:
-    """A function for each replica of a group, and one for what all of them have in their environment."""
+    """A shell function for each replica of a group, and one for their common environment."""
     index = {id(replica): i for i, replica in enumerate(replicas)}
     envs = {id(replica): environment(replica, split(replica.env)[0]) for replica in group}
     env = envs[id(group[0])]
@@ -404,13 +404,13 @@ def _functions(
 
 
 def _growing(option: str) -> str:
-    """An option of a step: what it asks for in memory grows with the attempts of the job."""
+    """An option of a step whose memory request grows with the job's attempts."""
     size = option.removeprefix("--mem=")
     return f"--mem=$(({size} * memory / 1000))" if option != size and size.isdigit() else option
 
 
 def directive(options: Mapping[str, str | None]) -> str:
-    """Options as a line for ``sbatch``, which has rules of its own for quotes: https://slurm.schedmd.com/sbatch.html.
+    """Options as a line for ``sbatch``, which has its own quoting rules: https://slurm.schedmd.com/sbatch.html.
 
     >>> directive({"partition": "gpu", "requeue": None, "comment": 'a "b" #c'})
     '#SBATCH --partition=gpu --requeue --comment="a \\\\"b\\\\" #c"'
@@ -432,27 +432,18 @@ def _option(name: str, value: str | None) -> str:
 
 
 def launcher(script: str) -> str:
-    """A short script with the same directives, which starts the whole one from the job's folder."""
+    """A short script with the same directives that starts the whole script from the job's folder."""
     head = [line for line in script.split("\n", 40)[:40] if line.startswith(("#!", "#SBATCH"))]
     return "\n".join([*head, f'exec bash "$PWD/{SCRIPT_FILE}"']) + "\n"
 
 
-def array(name: str, words: list[str]) -> str:
-    """An array of the shell.
-
-    >>> array("least", ["1", "2"])
-    'least=(1 2)'
-    """
-    return f"{name}=({' '.join(words)})"
-
-
-def choice_of_folder(replica: SlurmReplicaRequest, cwd: str) -> list[str]:
-    """Lines that go to the folder to run in, or to ``cwd`` where a node has none of that name."""
-    return [f"cd {quote(_folder_of(replica) or cwd)} 2>/dev/null || cd {quote(cwd)} || exit 78"]
+def choice_of_folder(replica: SlurmReplicaRequest, cwd: str) -> str:
+    """A shell line that changes to the replica's folder, or to ``cwd`` on nodes without it."""
+    return f"cd {quote(_folder_of(replica) or cwd)} 2>/dev/null || cd {quote(cwd)} || exit 78"
 
 
 def _folder_of(replica: SlurmReplicaRequest) -> str:
-    """The folder to run in: the image, or what was the image where it is a container's now."""
+    """The folder to run in: the image, or the code if the image is a container's."""
     found = replica.code if replica.container else replica.image
     return os.path.abspath(os.path.expanduser(found)) if _is_path(found) else ""
 
@@ -462,7 +453,7 @@ def _is_path(image: str) -> bool:
 
 
 def _argument(args: list[str], i: int) -> str:
-    """One argument as a word. What torchrun calls the id of its rendezvous is another one after each restart."""
+    """One argument as a shell word. torchrun's rendezvous id changes with each restart."""
     arg = args[i]
     if APP_ID in arg:
         if i and args[i - 1] in _RDZV_OPTIONS:

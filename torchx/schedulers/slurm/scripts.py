@@ -1,7 +1,7 @@
-"""Batch scripts that people have, handed to ``sbatch`` byte by byte.
+"""A user's own batch script, submitted unchanged.
 
-Such a job has one role, whose ``metadata[SBATCH]`` has the script. It is looked at like a job of others
-(:mod:`torchx.schedulers.slurm.foreign`), since its output is where its own lines say.
+Such a job has one role, whose ``metadata[SBATCH]`` is the script. It is described like a foreign job
+(:mod:`torchx.schedulers.slurm.foreign`), because the script decides where its output goes.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from torchx.errors import NotSupportedError
 from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.slurm.options import SlurmOpts, job_words, node_options
-from torchx.schedulers.slurm.request import SlurmBatchRequest
+from torchx.schedulers.slurm.request import SBATCH_GROUP_OPTIONS, SlurmBatchRequest
 from torchx.specs.api import AppDef
 from torchx.specs.retries import RETRY
 from torchx.specs.sbatch_lines import directives
@@ -26,12 +26,12 @@ from torchx.util.secrets import mask_args, mask_text
 
 @dataclass
 class ScriptRequest(SlurmBatchRequest):
-    """A script of the user's, as it is.
+    """A user's script.
 
     Attributes:
-        file: name of its copy in the job's folder, as people see it in ``squeue``.
-        text: all of it.
-        args: for the script.
+        file: name of its copy in the job's folder, which ``squeue`` shows.
+        text: its content.
+        args: its arguments.
     """
 
     file: str = ""
@@ -43,10 +43,10 @@ class ScriptRequest(SlurmBatchRequest):
         return self.text
 
     def check(self) -> None:
-        """Slurm does."""
+        """Left to Slurm."""
 
     def without_memory(self) -> ScriptRequest:
-        """Its lines hold, whatever the partition knows."""
+        """Unchanged: the script's own lines apply."""
         return self
 
     def __str__(self) -> str:
@@ -57,27 +57,29 @@ class ScriptRequest(SlurmBatchRequest):
 
 
 def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
-    """The request; only run options that are given go before the lines of the script.
+    """The request; run options that are set take precedence over the script's lines.
 
     Args:
-        name: nobody else's: it names the job, where the script does not, else it is its comment.
+        name: unique; used as the job's name, or as its comment if the script sets the name.
 
     Raises:
-        NotSupportedError: what a script of torchx's own would be needed for.
+        NotSupportedError: the job needs a feature of torchx's own script.
     """
     (role,) = app.roles
     if any(value.__class__ is not str for value in role.env.values()):
-        raise NotSupportedError("a batch script is given no secrets", hint="have it read them from a file of yours")
+        raise NotSupportedError(
+            "secrets cannot be passed to a batch script", hint="let it read them from a file of yours"
+        )
     script = role.metadata[SBATCH]
     given = {d.option: d.value for d in directives(script["text"], script["file"])}
     if app.metadata.get(RETRY):
-        raise NotSupportedError("a batch script says itself whether it is requeued", hint="omit `--retry`")
+        raise NotSupportedError("a batch script decides itself whether it is requeued", hint="omit `--retry`")
     if app.metadata.get(WATCHDOG):
-        raise NotSupportedError("nobody watches whether a batch script is silent", hint="omit `--watchdog`")
+        raise NotSupportedError("a watchdog is not available for batch scripts", hint="omit `--watchdog`")
     if timeout_s(app) and timeout_s(app) == seconds(given.get("time", "")):
-        opts.time = None  # which its own line says
+        opts.time = None  # the script has the same line
     options, _ = node_options(role, opts, nomem=True)
-    words = [f"--{k}" if v is None else f"--{k}={v}" for k, v in options.items() if k in _GIVEN]
+    words = [f"--{k}" if v is None else f"--{k}={v}" for k, v in options.items() if k in SBATCH_GROUP_OPTIONS]
     mark = f"--job-name={name}" if "job-name" not in given else f"--comment={name}"
     marks = [] if "job-name" in given and "comment" in given else [mark]
     cmd = ["sbatch", "--parsable", *marks, *words, *job_words(opts)]
@@ -87,10 +89,7 @@ def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
 
 
 def submission(request: SlurmBatchRequest, folder: str) -> Submission:
-    """The script's copy in the job's folder, handed over; it runs where ``sbatch`` was called, as without torchx."""
+    """The submission of the script's copy in the job's folder; it runs in the current folder, as without torchx."""
     assert isinstance(request, ScriptRequest), request
     argv = [*request.cmd, posixpath.join(folder, request.file), *request.args]
     return Submission(request.name, argv, folder, {request.file: request.text})
-
-
-_GIVEN = ("account", "constraint", "exclude", "exclusive", "nodelist", "partition", "qos", "reservation", "time")

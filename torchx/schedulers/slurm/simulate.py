@@ -1,4 +1,4 @@
-"""Faults of Slurm jobs, by Slurm's own commands; what a user may not do to a cluster, Slurm refuses by itself.
+"""Simulated faults of Slurm jobs, by Slurm's own commands. Slurm rejects what the user may not do.
 
 https://slurm.schedmd.com/scontrol.html, https://slurm.schedmd.com/scancel.html
 """
@@ -14,46 +14,46 @@ from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.files import Files
 from torchx.schedulers.kit.simulations import Simulation, cannot
-from torchx.schedulers.slurm.options import seconds_of
 from torchx.schedulers.slurm.request import SCRIPT_FILE
+from torchx.specs.sbatch_scripts import seconds
 
 _Replica = tuple[str, int]
 _Run = Callable[[list[str]], Completed]
 
-# By itself scancel asks all nodes of the job, and fails if one has nothing of the step. The controller asks the right
-# one, but of a step that it has killed it writes down that it was cancelled.
+# By default scancel signals all nodes of the job, and fails if one has no such step. With --ctld the controller finds
+# the right node, but it records a killed step as cancelled.
 _SIGNALS = {"kill": ["--signal=KILL"], "hang": ["--ctld", "--signal=STOP"]}
 
 
 def simulation(
     run: _Run, job_id: str, fault: str, replica: _Replica, *, replicas: Sequence[_Replica], files: Files
 ) -> Simulation:
-    """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`.
+    """The simulation of a fault; see :class:`torchx.schedulers.kit.abilities.Simulates`.
 
     Args:
         run: runs a command on the cluster.
-        replicas: all of the job, in their order.
-        files: of the cluster.
+        replicas: all replicas of the job, in order.
+        files: files of the cluster.
     """
     if fault == "oom":
-        why = "Slurm limits the memory of each step, and from outside nobody can fill that of a replica"
+        why = "Slurm limits the memory of each step, and the memory of a replica cannot be filled from outside"
         raise cannot("slurm", fault, why, instead="kill")
     shown = _shown(run, job_id)
     if fault == "preempt":
         if shown.get("Requeue") == "0":
             raise NotSupportedError(
-                "Slurm may not requeue this job, and preemption would be its end",
+                "Slurm may not requeue this job, so preemption would end it",
                 hint="submit it with `--retry standard` or `-cfg requeue=yes`",
             )
         says = f"`scontrol requeue {job_id}`: Slurm ends the job and puts it back into its queue, as preemption does"
         return Simulation(says, partial(_do, run, ["scontrol", "requeue", job_id]))
     if fault == "timeout":
-        if _hears_of_it(files, shown.get("WorkDir", "")):
+        if _is_warned(files, shown.get("WorkDir", "")):
             argv = ["scancel", "--batch", "--signal=USR1", job_id]
-            says = f"`{' '.join(argv)}`: its script is told that its time limit is near, and ends this attempt"
+            says = f"`{' '.join(argv)}`: its script is warned of the time limit, and ends this attempt"
             return Simulation(says, partial(_do, run, argv))
         argv = ["scontrol", "update", f"JobId={job_id}", f"TimeLimit={_sooner(shown)}"]
-        return Simulation(f"`{' '.join(argv)}`: Slurm sees to it within a minute or two", partial(_do, run, argv))
+        return Simulation(f"`{' '.join(argv)}`: Slurm enforces it within a minute or two", partial(_do, run, argv))
     step, host = _step(run, job_id, list(replicas).index(replica))
     if fault == "node":
         return _node_fails(run, host)
@@ -68,53 +68,53 @@ def _do(run: _Run, argv: list[str]) -> None:
 
 
 def _shown(run: _Run, job_id: str) -> dict[str, str]:
-    """What ``scontrol show job`` says: field to value."""
+    """The fields of ``scontrol show job``."""
     said = run(["scontrol", "show", "job", "--oneliner", job_id]).check().stdout
     return dict(re.findall(r"(\w+)=(\S*)", said))
 
 
 def _sooner(shown: dict[str, str]) -> int:
-    """The limit in minutes that comes next.
+    """A time limit that ends the job soon, minutes.
 
     Raises:
-        BackendError: the job's own limit is as near.
+        BackendError: the job is about to reach its own limit.
     """
-    ran_s = seconds_of(shown.get("RunTime", ""))
+    ran_s = seconds(shown.get("RunTime", "")) or 0
     limit = max(1, ran_s // 60)
-    own_s = seconds_of(shown.get("TimeLimit", ""))
+    own_s = seconds(shown.get("TimeLimit", "")) or 0
     if own_s and limit * 60 >= own_s:
-        raise BackendError(f"its time limit comes by itself: it has run for {ran_s} s of {own_s} s")
+        raise BackendError(f"it is about to reach its time limit: it has run for {ran_s} s of {own_s} s")
     return limit
 
 
-def _hears_of_it(files: Files, folder: str) -> bool:
-    """Whether the job's script hears of the limit before it comes, and sees to it.
+def _is_warned(files: Files, folder: str) -> bool:
+    """Whether the job's script is warned before the limit and handles it.
 
-    A limit that was lowered would stay so for all attempts: only operators raise one.
+    Then the limit must not be lowered, because that would apply to all attempts: only operators can raise it again.
     """
     script = files.read(posixpath.join(folder, SCRIPT_FILE)) if folder else None
     return re.search(rb"^early=[1-9]", script or b"", re.MULTILINE) is not None
 
 
 def _step(run: _Run, job_id: str, index: int) -> tuple[str, str]:
-    """The step of a replica, which bears its number, and its host.
+    """The step of a replica, which is named after its number, and its host.
 
     Raises:
-        BackendError: it does not run.
+        BackendError: the replica does not run.
     """
     rows = run(["squeue", "--steps", f"--jobs={job_id}", "--noheader", "--format=%i|%N|%j"]).check().stdout
     for row in rows.splitlines():
         step, host, name = (*row.strip().split("|", 2), "", "")[:3]
         if name == f"replica.{index}":
             return step, host
-    raise BackendError("the replica does not run just now: Slurm has no step of it")
+    raise BackendError("the replica is not running: Slurm has no step for it")
 
 
 def _node_fails(run: _Run, host: str) -> Simulation:
-    """Slurm takes a node out of service, and takes it back.
+    """Takes a node down and resumes it.
 
     Raises:
-        NotSupportedError: others have jobs there.
+        NotSupportedError: other users have jobs there.
     """
     users = run(["squeue", "--noheader", f"--nodelist={host}", "--format=%u"]).check().stdout.split()
     me = run(["id", "-un"]).check().stdout.strip()
@@ -130,7 +130,7 @@ def _node_fails(run: _Run, host: str) -> Simulation:
             )
         back = run(["scontrol", "update", f"NodeName={host}", "State=RESUME"])
         state = run(["sinfo", "--noheader", f"--nodes={host}", "--format=%t"]).stdout
-        if back.returncode and state.startswith(("down", "drain")):  # else it has come back by itself
+        if back.returncode and state.startswith(("down", "drain")):  # otherwise it has recovered by itself
             back.check()
 
     says = f"`scontrol update NodeName={host} State=DOWN`, and RESUME: all jobs there lose their node; operators may"

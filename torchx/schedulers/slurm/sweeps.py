@@ -1,4 +1,4 @@
-"""Sweeps on Slurm: job arrays in chunks that the cluster takes, whose script and values lie in one folder."""
+"""Sweeps on Slurm: job arrays of a size that the cluster accepts, with their script and values in one folder."""
 
 from __future__ import annotations
 
@@ -19,11 +19,13 @@ from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, shell_words, values_line
 from torchx.schedulers.slurm.client import NO_SUCH_JOB
+from torchx.schedulers.slurm.events import SWEEP_PREFIX
 from torchx.schedulers.slurm.reasons import app_state
 from torchx.schedulers.slurm.request import (
     APP_ID,
     RDZV_ID,
     SAMPLER_FILE,
+    SCRIPT_FILE,
     SlurmBatchRequest,
     SlurmReplicaRequest,
     choice_of_folder,
@@ -42,11 +44,7 @@ if TYPE_CHECKING:
 
     Run = Callable[[list[str]], Completed]
 
-PREFIX = "sweep-"
-"""How the app id of a sweep begins; the id of its first array follows."""
-
-SCRIPT_FILE = "array.sh"
-JOB_SCRIPT = "job.sh"
+ARRAY_FILE = "array.sh"
 VALUES_FILE = "values"
 CHUNKS_FILE = "chunks"
 _CANCELLED, _SKIPPED, _ENDS = "cancelled", "skipped", "ends."
@@ -58,25 +56,25 @@ _WHOLE = [
 _NUMBER = "@TORCHX_TASK@"
 _WHICH = "\ue001task\ue001"
 _LATE = {APP_ID: "app_id", RDZV_ID: "SLURM_JOB_ID", _NUMBER: "k"}
-_USUAL_MOST = 1001  # tasks of an array, where the cluster does not say
+_DEFAULT_MOST = 1001  # Slurm's default for MaxArraySize
 _NO_ROOM = re.compile(r"job submit limit|SubmitJobsPer|MaxSubmitJob|GrpSubmit|job array specification", re.IGNORECASE)
 _ELEMENT = re.compile(r"(\d+)_(?:(\d+)|\[([^\]%]*)(?:%\d+)?\])$")
 
 
 @dataclass(kw_only=True)
 class Arrays:
-    """What is put into the job's folder beside its definition, and the first array.
+    """The job arrays of a sweep.
 
     Attributes:
         tasks: their values.
-        size: of an array at most.
+        size: maximum number of tasks in an array.
     """
 
     tasks: TaskList
     size: int
 
     def submission(self, made: Submission, request: SlurmBatchRequest) -> Submission:
-        """The first array, in place of the job that the request is otherwise."""
+        """The submission of the first array instead of the single job, with the files for all arrays."""
         replica = next(iter(request.replicas.values()))
         count = min(self.size, len(self.tasks.points))
         folder = made.folder
@@ -85,17 +83,17 @@ class Arrays:
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"--array=0-{count - 1}{width}"]
         files = {
             **{name: text for name, text in made.files.items() if name == SAMPLER_FILE},
-            SCRIPT_FILE: render(request, replica, self.tasks, self.size),
+            ARRAY_FILE: render(request, replica, self.tasks, self.size),
             VALUES_FILE: "".join(values_line(point) for point in self.tasks.points),
-            f"{folder_name(replica.role)}/.logs": "",  # the folder: Slurm itself makes none
+            f"{folder_name(replica.role)}/.logs": "",  # creates the folder, which Slurm does not
         }
         if is_whole(request):
-            files[JOB_SCRIPT] = render_whole(request, self.tasks)
-        return replace(made, argv=[*argv, f"{folder}/{SCRIPT_FILE}", "0"], files=files)
+            files[SCRIPT_FILE] = render_whole(request, self.tasks)
+        return replace(made, argv=[*argv, f"{folder}/{ARRAY_FILE}", "0"], files=files)
 
 
 def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
-    """Refuses a job that cannot be the task of an array.
+    """Rejects a job that cannot be the task of an array.
 
     Raises:
         NotSupportedError: says why.
@@ -104,24 +102,24 @@ def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
         raise NotSupportedError("the tasks of job arrays are not started again")
     replicas = request.replicas.values()
     if len({str(replica.sbatch_opts) for replica in replicas}) > 1:
-        raise NotSupportedError("the roles need different nodes, and those of a job array are all alike")
+        raise NotSupportedError("the roles need different nodes, but all tasks of a job array get the same kind")
     if hidden := [name for replica in replicas for name in split(replica.env)[1]]:
         raise NotSupportedError(f"job arrays on Slurm take no secrets: {', '.join(f'`{name}`' for name in hidden)}")
 
 
 def is_whole(request: SlurmBatchRequest) -> bool:
-    """Whether each task is what a job is otherwise, with steps and a folder of its own: replicas, or containers."""
+    """Whether each task is a complete job with steps and a folder of its own, because it has replicas or containers."""
     return len(request.replicas) > 1 or any(replica.container for replica in request.replicas.values())
 
 
 def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
-    """The script of a job, for a task whose values are in the variables ``v_0`` and so on."""
-    # Each stands within single quotes: no word with such a character is plain.
+    """The script of a job for a task, with its values in the variables ``v_0`` and so on."""
+    # `quote` puts words with this character in single quotes.
     marks = {name: f"\ue001{i}\ue001" for i, name in enumerate(tasks.names)}
     made = copy.deepcopy(request)
     for replica in made.replicas.values():
         fill_in(replica, marks)
-        if ENV_JOB_ID in replica.env:  # the job's own id is that of an element of an array, which nobody asks for
+        if ENV_JOB_ID in replica.env:  # use the id of the task, not of the array element
             replica.env[ENV_JOB_ID] = replica.env[ENV_JOB_ID].replace(APP_ID, _WHICH)
     script = made.materialize()
     for name, mark in ("task", _WHICH), *enumerate(marks.values()):
@@ -131,7 +129,7 @@ def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
 
 def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList, size: int) -> str:
     """The script of all arrays of a sweep."""
-    head, program = read_script(__file__, SCRIPT_FILE).split("# @JOB@\n")
+    head, program = read_script(__file__, ARRAY_FILE).split("# @JOB@\n")
     lines = [
         "#!/bin/bash",
         directive({"job-name": request.name, "open-mode": "append"}),
@@ -150,22 +148,22 @@ def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: Task
 
 
 def _program(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList) -> list[str]:
-    """What becomes of a task that is one process, which needs no step."""
+    """Shell lines that run a single-process task, which needs no step."""
     words, env = (replica.entrypoint, *replica.args), split(replica.env)[0]
     if ENV_JOB_ID in env:
         env = {**env, ENV_JOB_ID: f"{env[ENV_JOB_ID]}/{_NUMBER}"}
     assignments, words_of_task = shell_words(tasks.names, env, words, _LATE)
-    return [*assignments, *choice_of_folder(replica, request.cwd), f"set -- {' '.join(words_of_task)}", 'run "$@"']
+    return [*assignments, choice_of_folder(replica, request.cwd), f"set -- {' '.join(words_of_task)}", 'run "$@"']
 
 
 def most_tasks(run: Run) -> int:
-    """How many tasks an array may have on this cluster."""
+    """The maximum number of tasks in an array on this cluster."""
     found = re.search(r"MaxArraySize\s*=\s*(\d+)", run(["scontrol", "show", "config"]).stdout)
-    return max(int(found[1]), 1) if found else _USUAL_MOST
+    return max(int(found[1]), 1) if found else _DEFAULT_MOST
 
 
 def is_over_limit(error: CommandError) -> bool:
-    """Whether an array was refused because the user may not have so many jobs, or it may not have so many tasks."""
+    """Whether an array was rejected because of a limit on the user's jobs or on the array's size."""
     return bool(_NO_ROOM.search(str(error)))
 
 
@@ -173,14 +171,14 @@ def is_over_limit(error: CommandError) -> bool:
 
 
 class Sweep:
-    """One sweep, as its folder and Slurm say.
+    """One sweep, from its folder and Slurm.
 
     Args:
         app_id: ``sweep-`` and the id of its first array.
         run: runs a command of Slurm's.
 
     Attributes:
-        count: of its tasks; 0 when the folder is gone.
+        count: number of tasks; 0 if the folder is gone.
         chunks: first task, number of tasks and id of each array.
     """
 
@@ -188,26 +186,26 @@ class Sweep:
         self.app_id, self.folder = app_id, folder
         self._files: Files = folder.files
         self._run = run
-        found = re.search(r"^count=(\d+) size=(\d+) width=(\d*)$", self._read(SCRIPT_FILE), re.MULTILINE)
+        found = re.search(r"^count=(\d+) size=(\d+) width=(\d*)$", self._read(ARRAY_FILE), re.MULTILINE)
         self.count, self._size, self._width = (int(word or 0) for word in found.groups()) if found else (0, 0, 0)
         self.chunks = self._chunks()
 
     def look(self) -> TaskTable | None:
-        """What became of the tasks, by one question to Slurm, or none once all have noted their ends; None when the
-        folder is gone.
+        """The states of the tasks; None if the folder is gone.
 
-        Tasks that ended without a word, for they were killed, cost a second one.
+        It takes one query, or none after all tasks have recorded their ends. Tasks without such a record, because they
+        were killed, take further queries.
         """
         count = self.count
         if not count:
             return None
         ends, active = self._ends(), {}
         if len(ends) < count:
-            active, ends = self._active(), self._ends()  # in this order: what ends after the question is in the notes
+            active, ends = self._active(), self._ends()  # in this order: a task may end in between
         stopped = self._stopped()
         submitted = sum(n for _, n, _ in self.chunks)
         silent = not all(k in ends or k in active or k in stopped for k in range(submitted))
-        known = self._accounted() if silent else {}  # killed, or their notes are not visible here yet
+        known = self._accounted() if silent else {}  # killed, or their records are not visible here yet
         states = [AppState.PENDING] * count
         table = TaskTable(states=states, exit_codes=[None] * count, ended=[0.0] * count, max_parallel=self._width)
         for k in range(count):
@@ -227,43 +225,45 @@ class Sweep:
         return table
 
     def is_over(self) -> bool:
-        """Whether every task has noted its end."""
+        """Whether every task has recorded its end."""
         notes = [self._read(name) for name in self._files.names(self.folder.path) if name.startswith(_ENDS)]
-        # a task that was started again may have noted two
+        # count tasks, not lines: a restarted task may have recorded two ends
         return 0 < self.count <= sum(text.count("\n") for text in notes) and len(self._ends()) >= self.count
 
     def more(self, table: TaskTable) -> None:
-        """Has the arrays submitted that are still to come, where the last task of those before did not do so."""
+        """Submits the remaining arrays if the last task of the previous one did not do so."""
         submitted = sum(n for _, n, _ in self.chunks)
         is_due = submitted < len(table.states) and not self._is_cancelled()
         if is_due and (submitted == 0 or is_terminal(table.states[submitted - 1])):
             self.submit_more()
 
     def submit_more(self) -> None:
-        """Has as many arrays submitted as the cluster takes."""
-        self._run(["bash", posixpath.join(self.folder.path, SCRIPT_FILE), "more", self.app_id.removeprefix(PREFIX)])
+        """Submits as many arrays as the cluster accepts."""
+        self._run(
+            ["bash", posixpath.join(self.folder.path, ARRAY_FILE), "more", self.app_id.removeprefix(SWEEP_PREFIX)]
+        )
 
     def begin(self) -> None:
-        """Notes the first array down, and submits the others."""
+        """Records the first array, and submits the others."""
         ((first, count, job_id),) = self.chunks
         self._write(CHUNKS_FILE, b"%d %d %s\n" % (first, count, job_id.encode()))
         if count < self.count:
             self.submit_more()
 
     def cancel(self) -> None:
-        """No array is submitted any more, and those that are there are ended."""
+        """Cancels the submitted arrays, and stops the submission of others."""
         self._write(_CANCELLED, b"")
         self._run(["scancel", *(job_id for _, _, job_id in self._chunks())])
 
     def cancel_task(self, k: int) -> None:
-        """Ends one task, or has it not begin."""
+        """Cancels one task, or keeps it from starting."""
         self._write(_SKIPPED, self._read(_SKIPPED).encode() + b"%d\n" % k)
         self.chunks = self._chunks()
         if element := self.element(k):
             self._run(["scancel", element])
 
     def job_ids(self, app_id: str) -> list[str]:
-        """What Slurm calls the sweep, or one of its tasks, for a job that waits for it.
+        """Slurm's ids of the sweep, or of one of its tasks, for jobs that depend on it.
 
         Raises:
             NotSupportedError: some of it has not been submitted yet.
@@ -277,31 +277,31 @@ class Sweep:
             ids += [""] if sum(n for _, n, _ in self.chunks) < self.count else []
         if not all(ids):
             raise NotSupportedError(
-                f"tasks of `{app_id}` have not been submitted to Slurm yet, so that no job can wait for them",
+                f"tasks of `{app_id}` have not been submitted to Slurm yet, so no job can depend on them",
                 hint=f"wait here: `torchx wait {self.app_id} && torchx run ...`",
             )
         return ids
 
     def is_whole(self) -> bool:
-        """Whether each task is a whole job with a folder of its own, not one process."""
-        return None not in self._files.sizes([posixpath.join(self.folder.path, JOB_SCRIPT)]).values()
+        """Whether each task is a complete job with a folder of its own."""
+        return self._has(SCRIPT_FILE)
 
     def task_folder(self, k: int) -> JobFolder:
-        """The folder of a task that is a whole job."""
+        """The folder of a task that is a complete job."""
         return JobFolder(self._files, posixpath.join(self.folder.path, "tasks", str(k)))
 
     def element(self, k: int) -> str:
-        """What Slurm calls a task; empty where it has not been submitted."""
+        """Slurm's id of a task; empty if it has not been submitted."""
         first, job_id = self._array_of(k)
         return f"{job_id}_{k - first}" if job_id else ""
 
     def log_path(self, role: str, k: int) -> LogPaths:
-        """Where a task writes, both streams."""
+        """The file for both streams of a task."""
         first, _ = self._array_of(k)
         return LogPaths(posixpath.join(self.folder.path, folder_name(role), f"{first}+{k - first}.log"))
 
     def _array_of(self, k: int) -> tuple[int, str]:
-        """First task and id of the array that a task is in; no id where there is none yet."""
+        """First task and id of the array that contains a task; the id is empty if there is none yet."""
         return next(((first, job_id) for first, n, job_id in self.chunks if first <= k < first + n), (0, ""))
 
     def _read(self, name: str) -> str:
@@ -313,18 +313,21 @@ class Sweep:
     def _chunks(self) -> list[tuple[int, int, str]]:
         lines = [line.split() for line in self._read(CHUNKS_FILE).splitlines()]
         found = [(int(w[0]), int(w[1]), w[2]) for w in lines if len(w) == 3 and all(map(str.isdigit, w))]
-        return found or [(0, min(self.count, self._size), self.app_id.removeprefix(PREFIX))]
+        return found or [(0, min(self.count, self._size), self.app_id.removeprefix(SWEEP_PREFIX))]
 
     def _is_cancelled(self) -> bool:
-        return None not in self._files.sizes([posixpath.join(self.folder.path, _CANCELLED)]).values()
+        return self._has(_CANCELLED)
+
+    def _has(self, name: str) -> bool:
+        return None not in self._files.sizes([posixpath.join(self.folder.path, name)]).values()
 
     def _stopped(self) -> Container[int]:
-        """The tasks that somebody wants ended."""
+        """The tasks that were cancelled."""
         words = self._read(_SKIPPED).split()
         return range(self.count) if self._is_cancelled() else {int(word) for word in words if word.isdigit()}
 
     def _ends(self) -> dict[int, tuple[int, float]]:
-        """Exit code and time of each task that has noted its end."""
+        """Exit code and time of each task that has recorded its end."""
         found: dict[int, tuple[int, float]] = {}
         for name in self._files.names(self.folder.path):
             if name.startswith(_ENDS):
@@ -341,7 +344,7 @@ class Sweep:
         return self._by_number(done.check().stdout)
 
     def _by_number(self, text: str) -> dict[int, AppState]:
-        """The states of tasks, out of lines ``7_3|RUNNING`` and ``7_[4-9,12%2]|PENDING``."""
+        """The states of tasks, from lines ``7_3|RUNNING`` and ``7_[4-9,12%2]|PENDING``."""
         begins = {job_id: first for first, _, job_id in self.chunks}
         found: dict[int, AppState] = {}
         for line in text.splitlines():
@@ -365,7 +368,7 @@ class Sweep:
     # -- answers -----------------------------------------------------------------------------------------
 
     def describe(self) -> DescribeAppResponse | None:
-        """The answer for the sweep; arrays that are due are submitted on the way."""
+        """The answer for the sweep. Submits arrays that are due."""
         table = self.look()
         if table is None:
             return None
@@ -375,7 +378,7 @@ class Sweep:
         return answer
 
     def describe_some(self, table: TaskTable, numbers: Sequence[int]) -> list[DescribeAppResponse]:
-        """The answers for some tasks, each with its cause."""
+        """The answers for some tasks, with their causes."""
         from torchx.schedulers.kit.facts import ReplicaFacts
 
         check_numbers(self.app_id, numbers, len(table.states))
@@ -400,13 +403,13 @@ class Sweep:
         return ends_of(self._files, [self.log_path(r.role, r.replica).stdout for r in replicas])
 
     def open_log(self, role: str, k: int, query: LogQuery, is_over: Callable[[], bool]) -> BatchLog:
-        """The lines of one task that the query wants."""
+        """The lines of one task that a query selects."""
         check_query(query)
         return BatchLog(self._files, self.log_path(role, k), query, is_over)
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:
-    """The numbers in ``4-9,12``; steps, ``0-8:4``, are written out by Slurm as it goes on.
+    """The numbers in ``4-9,12``. Slurm lists the elements of stepped ranges such as ``0-8:4`` individually.
 
     >>> _ranges("4-9,12")
     [(4, 9), (12, 12)]
@@ -415,11 +418,11 @@ def _ranges(text: str) -> list[tuple[int, int]]:
 
 
 def id_of(job_id: str, folder: JobFolder, run: Run) -> str:
-    """The app id of a job whose submission nobody heard the answer of; of a sweep, the others are submitted now."""
+    """The app id of a job whose submission was not answered; for a sweep, submits the remaining arrays."""
     paths = [posixpath.join(folder.path, name) for name in (VALUES_FILE, CHUNKS_FILE)]
     values, chunks = folder.files.sizes(paths).values()
     if values is None:
         return job_id
     if chunks is None:
-        Sweep(f"{PREFIX}{job_id}", folder, run).begin()
-    return f"{PREFIX}{job_id}"
+        Sweep(f"{SWEEP_PREFIX}{job_id}", folder, run).begin()
+    return f"{SWEEP_PREFIX}{job_id}"
