@@ -1,7 +1,7 @@
-"""Code in an object store: a workspace as an archive in a bucket, which containers fetch before their programs start.
+"""Ships a workspace with an object store: as an archive in a bucket, which containers download before they start.
 
-An archive is named after the hash of its files, so that what has not changed is not sent again. Pods get no credentials
-but a signed address, in a Secret that goes with their job.
+An archive is named after the hash of its files, so that an unchanged workspace is not uploaded again. Pods get no
+credentials but a signed URL, in a Secret that is deleted with their job.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from torchx.workspace import content
 from torchx.workspace.images.progress import Display, megabytes
 
 SIGNED_S = 7 * 86400
-"""Seconds for which an address is good: the longest that S3 allows.
+"""Seconds for which a signed URL is valid: the maximum of S3.
 
 https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-presigned-url.html
 """
@@ -34,12 +34,12 @@ _TEMPORARY = re.compile(r"[?&]X-(Amz|Goog)-Security-Token=", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class BucketCode:
-    """A workspace, and where its archive belongs.
+    """A workspace, and the location of its archive.
 
     Attributes:
-        hash: of its content.
-        url: of the archive, such as ``s3://bucket/code/<hash>.tgz``.
-        quiet: show nothing of the upload.
+        hash: hash of the files.
+        url: URL of the archive, such as ``s3://bucket/code/<hash>.tgz``.
+        quiet: do not show the progress of the upload.
     """
 
     workspace: Workspace
@@ -49,7 +49,7 @@ class BucketCode:
 
     @property
     def command(self) -> list[str]:
-        """What a container runs, the words of its program after it."""
+        """The command of a container, without the words of its program."""
         return ["sh", f"{FOLDER}/{SCRIPT}"]
 
     @staticmethod
@@ -58,16 +58,16 @@ class BucketCode:
         return {"secret": {"secretName": name}}
 
     def as_object(self, metadata: Object) -> Object:
-        """What the volume is made of; the address is signed by :func:`signed`."""
+        """The Secret of the volume, whose URL :func:`signed` replaces by a signed one."""
         data = {URL: self.url, SCRIPT: read_script(__file__, SCRIPT)}
         return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}
 
 
 def check_bucket(bucket: str) -> None:
-    """Refuses what is not the address of a place in an object store.
+    """Check that a text is the URL of a location in an object store.
 
     Raises:
-        ConfigError: say, ``my-bucket``, or ``file:///tmp``.
+        ConfigError: it is not, such as ``my-bucket`` or ``file:///tmp``.
     """
     scheme, separator, rest = bucket.partition("://")
     if not separator or scheme in _NOT_BUCKETS or not rest.strip("/") or "@" in rest.partition("/")[0]:
@@ -76,24 +76,23 @@ def check_bucket(bucket: str) -> None:
 
 
 def plan(workspace: Workspace, bucket: str, *, quiet: bool = False) -> BucketCode:
-    """Where the archive of a workspace belongs. Nothing is sent.
+    """Determine the location of the archive of a workspace, without uploading it.
 
     Raises:
-        ConfigError: it has a ``Dockerfile.torchx``, which only an image can follow.
+        ConfigError: it has a ``Dockerfile.torchx``, which needs an image.
     """
     found = content.content_hash(entries_of(workspace))
     return BucketCode(workspace, found, f"{bucket.rstrip('/')}/{found.replace(':', '-')}.tgz", quiet)
 
 
 def signed(item: Object, codes: Mapping[str, BucketCode]) -> Object:
-    """An object as it is submitted: of a Secret that leads to an archive, this is uploaded and its address signed.
+    """An object as it is submitted: if it is the Secret of an archive, upload the archive and insert its signed URL.
 
     Args:
-        codes: URL of an archive -> what is in it.
+        codes: URL of an archive -> its content.
 
     Raises:
-        BackendError: the bucket refuses it, or does not answer.
-        MissingDependencyError: fsspec's part for this kind of object store is not installed.
+        BackendError, MissingDependencyError: see :func:`upload`.
     """
     data = item.get("stringData") or {}
     code = codes.get(data.get(URL, ""))
@@ -101,11 +100,11 @@ def signed(item: Object, codes: Mapping[str, BucketCode]) -> Object:
 
 
 def upload(code: BucketCode) -> str:
-    """Sends the archive unless the bucket has it. Returns a signed address, which is good for :data:`SIGNED_S` seconds.
+    """Upload the archive unless the bucket has it. Returns a signed URL, which is valid for :data:`SIGNED_S` seconds.
 
     Raises:
-        BackendError: the bucket refuses it, or does not answer; or the workspace has changed since it was planned.
-        MissingDependencyError: fsspec's part for this kind of object store is not installed.
+        BackendError: the bucket rejects it or does not respond, or the workspace has changed since :func:`plan`.
+        MissingDependencyError: the fsspec package for this kind of object store is not installed.
     """
     fs, path = _open(code.url)
     try:
@@ -117,7 +116,7 @@ def upload(code: BucketCode) -> str:
     except NotImplementedError:
         said = f"object stores of this kind sign no addresses: `{code.url}`"
         raise BackendError(said, hint="use `code=registry`, or a bucket of S3, GCS or Azure") from None
-    except Exception as e:  # file systems elsewhere raise what they like
+    except Exception as e:  # fsspec's file systems raise errors of many kinds
         reason = str(e) or type(e).__name__
         raise BackendError(f"the code cannot be put at `{code.url}`: {reason}", hint=_HINT) from e
     if _TEMPORARY.search(address):
@@ -147,13 +146,13 @@ def _open(url: str) -> tuple[Any, str]:
 
 
 def _is_there(fs: Any, path: str) -> bool:
-    """Whether the bucket has the archive, and will have it for longer than its address is good.
+    """Whether the bucket has the archive, and keeps it for longer than a signed URL is valid.
 
-    One that is older than that is sent again, for a rule of the bucket may be about to remove it.
+    An older archive is uploaded again, because a lifecycle rule of the bucket may be about to delete it.
     """
     try:
         changed = fs.modified(path)
-    except (FileNotFoundError, PermissionError):  # who may not list a bucket is refused what is not there
+    except (FileNotFoundError, PermissionError):  # without the right to list, a missing object is forbidden
         return False
     if changed.tzinfo is None:
         changed = changed.replace(tzinfo=datetime.timezone.utc)
@@ -162,7 +161,7 @@ def _is_there(fs: Any, path: str) -> bool:
 
 
 def _send(code: BucketCode, fs: Any, path: str) -> None:
-    """By a file of ours, so that the bucket gets all of it or nothing."""
+    """Pack the archive into a temporary file first, so that the bucket gets all of it or nothing."""
     import tempfile
 
     display = Display(sys.stderr, quiet=code.quiet)
@@ -187,7 +186,7 @@ def _progress(display: Any, name: str, size: int) -> Any:
     from fsspec.callbacks import Callback
 
     class Progress(Callback):  # type: ignore[misc]  # fsspec has no types
-        """Shows how much has been sent."""
+        """Shows how much has been uploaded."""
 
         def call(self, *_: object, **__: object) -> None:
             display.doing(f"Uploading the code to {name}: {megabytes(self.value)}/{megabytes(size)} MB")

@@ -1,4 +1,4 @@
-"""Which cluster, and who we are there: kubeconfig as kubectl reads it, or the service account of the pod we run in.
+"""Cluster and credentials from kubeconfig, like kubectl, or from the service account of this pod.
 
 https://kubernetes.io/docs/concepts/configuration/organize-cluster-access-kubeconfig/
 """
@@ -8,7 +8,9 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import socket
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import ModuleType
@@ -18,12 +20,12 @@ from torchx.errors import BackendError, MissingDependencyError, install_extra
 
 _POD_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _CONNECTIONS = 300
-"""More than the logs that are followed at a time: each holds a connection, and all are kept for the next call."""
+"""Maximum number of pooled connections: more than the number of logs followed at a time, each of which uses one."""
 _IN_POD = "KUBERNETES_SERVICE_HOST"
 
 
 class Cluster:
-    """What is used of a ``kubernetes.client.ApiClient``: how the cluster is reached, and the connections."""
+    """The part of ``kubernetes.client.ApiClient`` that is used here: configuration and connections."""
 
     def __init__(self, configuration: Any) -> None:
         import ssl
@@ -42,7 +44,7 @@ class Cluster:
             "socket_options": configuration.socket_options,
         }
         options = {name: value for name, value in given.items() if value is not None}
-        if not configuration.verify_ssl:  # urllib3's own would read all authorities of the machine, which takes 20 ms
+        if not configuration.verify_ssl:  # the default context loads all CAs of the machine, which takes 20 ms
             options["ssl_context"] = urllib3.util.create_urllib3_context(cert_reqs=ssl.CERT_NONE)
         self.pool_manager = urllib3.PoolManager(**options)
         if configuration.proxy:
@@ -53,7 +55,7 @@ class Cluster:
                 self.pool_manager = urllib3.ProxyManager(configuration.proxy, proxy_headers=headers, **options)
 
     def request(self, method: str, url: str) -> Any:
-        """The answer of a provider of identities, which is asked for a new token."""
+        """The response of an identity provider that is asked for a new token."""
         return self.pool_manager.request(method, url)
 
 
@@ -78,17 +80,15 @@ def _missing() -> MissingDependencyError:
 
 @functools.cache
 def _reader() -> tuple[Any, Any]:
-    """What a configuration is made of, and the module that reads kubeconfig, as the package ``kubernetes`` has them.
+    """The class ``Configuration`` and the module ``config`` of the package ``kubernetes``.
 
-    They are imported without its models and calls, which are not used here, and without OAuth, which is imported where
-    a token is renewed by it: 0.25 of 0.3 seconds. Whoever imports the package elsewhere gets all of it; a program that
-    has it already, or in which another thread might import it now, has the whole one.
+    They are imported without the package's models and calls, and OAuth is imported only when it renews a token. This
+    saves 0.25 of 0.3 seconds. Other imports of the package still load all of it. If it is imported already, or another
+    thread could be importing it, the whole package is used here, too.
 
     Raises:
-        MissingDependencyError: it is not installed.
+        MissingDependencyError: the package is not installed.
     """
-    import threading
-
     if "kubernetes" in sys.modules or threading.active_count() > 1:
         client = official()
         from kubernetes import config
@@ -121,25 +121,25 @@ def _reader() -> tuple[Any, Any]:
 
 
 def connect(context: str | None) -> tuple[Cluster, str]:
-    """The cluster, reached as kubectl would, and the namespace of the context; empty: it names none.
+    """The cluster of a context of kubeconfig (None: the current one), and the context's namespace, which may be empty.
 
     Raises:
         MissingDependencyError: the client is not installed.
-        BackendError: there is no cluster to talk to, or nobody to be there.
+        BackendError: no cluster is configured, or there are no credentials.
     """
     configuration = _reader()[0]()
     try:
         namespace = _kubeconfig(configuration, context)
     except BackendError:
         raise
-    except Exception as e:  # the client lets through whatever its parser of YAML, and the files, raise
+    except Exception as e:  # the client does not catch errors of YAML and files
         if context is not None or _IN_POD not in os.environ:
             raise _unconfigured(_first_line(e)) from None
         namespace = _service_account(configuration)
     if not configuration.verify_ssl:
         import urllib3
 
-        # As kubeconfig has it: not to be told at every call.
+        # kubeconfig asks for this; do not warn in every call.
         urllib3.disable_warnings(urllib3.exceptions.InsecureRequestWarning)
     configuration.connection_pool_maxsize = _CONNECTIONS
     configuration.socket_options = keep_alive()
@@ -147,23 +147,21 @@ def connect(context: str | None) -> tuple[Cluster, str]:
 
 
 def keep_alive() -> list[tuple[int, int, int]]:
-    """Options of a socket by which a peer that is gone without a word is noticed within 50 seconds of silence."""
-    import socket
-
-    wanted = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
-    tcp = [(socket.IPPROTO_TCP, getattr(socket, k), v) for k, v in wanted.items() if hasattr(socket, k)]  # not on all
+    """Socket options that detect a dead peer within 50 seconds."""
+    wanted = {"TCP_KEEPIDLE": 20, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}  # not on all systems
+    tcp = [(socket.IPPROTO_TCP, getattr(socket, k), v) for k, v in wanted.items() if hasattr(socket, k)]
     return [(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1), (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1), *tcp]
 
 
 def _kubeconfig(configuration: Any, context: str | None) -> str:
     _, config = _reader()
-    # The client looks at the variable once, when it is imported; kubectl, and we, each time.
+    # The official client reads the variable only once, when it is imported.
     files = os.environ.get("KUBECONFIG") or os.path.expanduser("~/.kube/config")
     if not any(os.path.exists(file) for file in files.split(os.pathsep)):
         raise config.ConfigException(f"there is no `{files}`")
     with _errors() as said:
         config.load_kube_config(config_file=files, context=context, client_configuration=configuration)
-    if said:  # a plugin that failed: the client goes on as nobody
+    if said:  # an exec plugin failed, after which the client continues without credentials
         raise BackendError(
             f"kubeconfig gives no credentials: {said[0]}",
             hint="run the command of its `exec` entry by hand; `kubectl config view --minify` shows it",
@@ -175,7 +173,7 @@ def _kubeconfig(configuration: Any, context: str | None) -> str:
 
 @contextmanager
 def _errors() -> Iterator[list[str]]:
-    """What is logged as an error meanwhile, which is how the client reports a plugin that failed."""
+    """Collect messages logged to the root logger, by which the client reports a failed exec plugin."""
     import logging
 
     said: list[str] = []
@@ -187,7 +185,7 @@ def _errors() -> Iterator[list[str]]:
 
     root, ear, silent = logging.getLogger(), Ear(), logging.NullHandler()
     root.addFilter(ear)
-    root.addHandler(silent)  # without any, logging would set itself up
+    root.addHandler(silent)  # without a handler, `logging` would configure itself
     try:
         yield said
     finally:
@@ -196,7 +194,7 @@ def _errors() -> Iterator[list[str]]:
 
 
 def _service_account(configuration: Any) -> str:
-    """Sets up the pod's service account. Returns the pod's namespace."""
+    """Use the service account of this pod. Returns the pod's namespace."""
     _, config = _reader()
     try:
         config.load_incluster_config(client_configuration=configuration)

@@ -1,4 +1,4 @@
-"""What keeps jobs from running on a cluster: who answers, what one may do there, what pods need, where they fit."""
+"""Checks of a cluster and of a job on it: connection, rights, the objects that pods refer to, quotas, nodes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from torchx.errors import BackendError, NotFoundError, ParseError
 from torchx.schedulers.findings import GOOD, Check, Finding, bad, doubt, once
 from torchx.schedulers.findings.images import image_checks
-from torchx.schedulers.kubernetes.client import PLURALS, KubeApi
-from torchx.schedulers.kubernetes.names import JOB, OWNERS, Object
+from torchx.schedulers.kubernetes.client import KubeApi, group_of
+from torchx.schedulers.kubernetes.names import JOB, OWNERS, Object, labels_of
 from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
 from torchx.specs.api import AppDryRunInfo, Role
 
 _UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
-_MOST_IMAGES = 50  # that a node lists, unless its kubelet is configured otherwise
-_PASSES = re.compile(
+_MOST_IMAGES = 50  # the default maximum in the status of a node
+_TRANSIENT = re.compile(
     r"exceeded quota|time(d )?out|connection refused|failed calling webhook|invalid JSON", re.IGNORECASE
 )
-_GROWS = {"karpenter.sh", "autoscaling.x-k8s.io", "cluster.x-k8s.io"}
-_UNSEEN = "may not be looked at"
-_GRANT = "to be granted by an administrator: `torchx runopts kubernetes --rbac`"
+_AUTOSCALERS = {"karpenter.sh", "autoscaling.x-k8s.io", "cluster.x-k8s.io"}
+_UNSEEN = "not checked: you may not read it"
+_GRANT = "an administrator can grant it: `torchx runopts kubernetes --rbac`"
 _SHOW_NODES = "`kubectl get nodes -o custom-columns=N:.metadata.name,A:.status.allocatable` shows what they have"
 
 _NAMED = {
@@ -35,11 +35,11 @@ _NAMED = {
     "persistentvolumeclaims": ("claim", "/api/v1/namespaces/{space}", ""),
     "secrets": ("secret", "/api/v1/namespaces/{space}", ""),
 }
-"""What jobs name, by its plural: what it is called, where it is, and how kubectl makes it if it can."""
+"""Kinds that jobs refer to, by their plural: the word for one, its path, and the kubectl command that creates one."""
 
 
 class HastyApi(KubeApi):
-    """One cluster, for checks: nothing is tried again, and an answer has to come at once."""
+    """A client for checks, with short timeouts and without retries."""
 
     _attempts = 1
     _most_s = 2.0
@@ -48,11 +48,11 @@ class HastyApi(KubeApi):
 def of_cluster(
     api: KubeApi, namespace: str, kind: str, needed: Callable[[], dict[str, str]], queues: Mapping[str, str]
 ) -> list[Check]:
-    """The questions about a cluster.
+    """The checks of a cluster.
 
     Args:
-        kind: of the jobs, a key of :data:`OWNERS`, or ``auto``.
-        needed: asks what jobs become there, and returns kinds of objects and the verbs on them.
+        kind: kind of the jobs, a key of :data:`OWNERS`, or ``auto``.
+        needed: returns the rights that jobs need on this cluster: kind -> verbs.
         queues: names of queues by their plural.
     """
     return [
@@ -65,10 +65,10 @@ def of_cluster(
 
 
 def of_job(api: KubeApi, namespace: str, job: AppDryRunInfo[Any], objects: Callable[[], list[Object]]) -> list[Check]:
-    """The questions about one job.
+    """The checks of one job.
 
     Args:
-        objects: asks the cluster what the job becomes there.
+        objects: returns the objects of the job on this cluster.
     """
     nodes = once(lambda: unless_forbidden(lambda: api.items("/api/v1/nodes"), []))
     specs, roles = [*_pod_specs(job.request.resource)], job._app.roles if job._app is not None else []
@@ -82,7 +82,7 @@ def of_job(api: KubeApi, namespace: str, job: AppDryRunInfo[Any], objects: Calla
 
 
 def amount(text: object) -> float:
-    """A quantity as the API writes it.
+    """Parse a quantity of the API.
 
     >>> amount("1500m"), amount("2Gi"), amount(3)
     (1.5, 2147483648.0, 3.0)
@@ -107,7 +107,7 @@ def _cluster(api: KubeApi) -> str | Finding:
 
 
 def _named(api: KubeApi, namespace: str, names: Iterable[tuple[str, str]]) -> Iterator[Check]:
-    """A question about each object that is named, by its plural and its name; none about one without a name."""
+    """A check for each pair of a plural and a name; pairs with an empty name are skipped."""
     for plural, name in dict.fromkeys(names):
         if name:
             word, base, make = (text.format(space=namespace, name=name) for text in _NAMED[plural])
@@ -116,40 +116,40 @@ def _named(api: KubeApi, namespace: str, names: Iterable[tuple[str, str]]) -> It
 
 
 def _there(api: KubeApi, path: str, fix: str) -> str | Finding:
-    """Whether there is an object, and it can be used."""
+    """Whether an object exists and can be used."""
     try:
         status = api.get(path).get("status") or {}
     except NotFoundError as e:
-        no_kind = "could not find the requested" in str(e)  # that version of it
+        no_kind = "could not find the requested" in str(e)  # the cluster lacks this API version
         return doubt(str(e), fix) if no_kind else bad("does not exist", fix)
     except ApiError as e:
         if e.status != FORBIDDEN:
             raise
-        return doubt(f"{_UNSEEN}, which jobs do not need")
+        return doubt(f"{_UNSEEN}, but jobs do not need this right")
     if status.get("phase") in ("Lost", "Terminating"):
         return bad(f"is {status['phase']}", fix)
     for condition in status.get("conditions") or ():
         if (condition.get("type"), condition.get("status")) == ("Active", "False"):
             return doubt(f"takes no jobs now: {condition.get('message')}", fix)
-    return "is there"
+    return "exists"
 
 
 def _kind(api: KubeApi, kind: str) -> str | Finding:
     groups = {group.partition("/")[0] for group in api.groups()}
     if kind in OWNERS and kind != JOB and groups:
-        group = PLURALS[OWNERS[kind]][0].split("/")[1]
+        group = group_of(OWNERS[kind])
         if group in groups:
             return f"`{kind}`: the cluster has `{group}`"
         return bad(f"`{kind}`: the cluster has no `{group}`", "`-cfg kind=job` needs no operator")
     known = {"JobSet": "jobset.x-k8s.io", "Volcano": "batch.volcano.sh", "Kueue": "kueue.x-k8s.io"}
     there = ", ".join(name for name, group in known.items() if group in groups)
-    said = f"`{kind}`; beside Jobs, the cluster has {there or 'none'}"
+    said = f"`{kind}`; besides Jobs, the cluster has {there or 'none'}"
     return said if groups else doubt(said)
 
 
 def _rights(api: KubeApi, namespace: str, needed: dict[str, str]) -> str | list[Finding]:
     """https://kubernetes.io/docs/reference/access-authn-authz/authorization/#checking-api-access"""
-    vital, found = (next(iter(needed)), "Service", "ConfigMap", "Pod"), []  # the first owns the job
+    vital, found = (next(iter(needed)), "Service", "ConfigMap", "Pod"), []  # the first one is the owner
     for kind, verbs in needed.items():
         missing = [verb for verb in verbs.split() if not api.may(verb, kind, namespace)]
         said = f"you may not {', '.join(missing)} {kind} in `{namespace}`"
@@ -162,7 +162,7 @@ def _rights(api: KubeApi, namespace: str, needed: dict[str, str]) -> str | list[
 
 
 def _pod_specs(item: Any) -> Iterator[Object]:
-    """The specs of pods within an object."""
+    """The pod specs within an object."""
     if isinstance(item, dict) and isinstance(item.get("containers"), list):
         yield item
     for value in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
@@ -171,18 +171,18 @@ def _pod_specs(item: Any) -> Iterator[Object]:
 
 def _admission(api: KubeApi, objects: Callable[[], list[Object]]) -> str | Finding:
     try:
-        made = [item for item in objects() if item["kind"] != "ConfigMap"]  # the code
+        made = [item for item in objects() if item["kind"] != "ConfigMap"]  # without the code
         for item in made:
             api.create(item, dry_run=True)
     except BackendError as e:
-        if isinstance(e, ParseError) or _PASSES.search(str(e)):
+        if isinstance(e, ParseError) or _TRANSIENT.search(str(e)):
             return doubt(str(e), e.hint)
         raise
-    return f"the API server would take its {len(made)} objects"
+    return f"the API server accepts its {len(made)} objects"
 
 
 def _references(spec: Object) -> Iterator[tuple[str, str]]:
-    """What a pod cannot start without: its plural, and its name."""
+    """The objects without which a pod cannot start: plural and name."""
     yield "serviceaccounts", spec.get("serviceAccountName") or ""
     yield "priorityclasses", spec.get("priorityClassName") or ""
     for volume in spec.get("volumes") or ():
@@ -192,7 +192,7 @@ def _references(spec: Object) -> Iterator[tuple[str, str]]:
 
 
 def _requests(spec: Object) -> dict[str, float]:
-    """What a pod asks for, all its containers together."""
+    """The resource requests of a pod, summed over its containers."""
     found: dict[str, float] = {}
     for container in spec["containers"]:
         for name, text in ((container.get("resources") or {}).get("requests") or {}).items():
@@ -201,7 +201,7 @@ def _requests(spec: Object) -> dict[str, float]:
 
 
 def _quotas(api: KubeApi, namespace: str, specs: list[Object], roles: list[Role]) -> str | Finding | list[Finding]:
-    """Against what the job needs at the least; a quota for some pods only is left to admission."""
+    """Compare quotas with the minimum that the job needs; the admission check covers quotas with scopes."""
     wanted: dict[str, float] = {}
     for spec, role in zip(specs, roles, strict=False):
         for name, each in {"pods": 1.0, **_requests(spec)}.items():
@@ -237,19 +237,22 @@ def _fits(api: KubeApi, nodes: list[Object], specs: list[Object]) -> Iterator[Fi
 def _has_room(node: Object, wanted: Mapping[str, float], labels: Mapping[str, str]) -> bool:
     room = (node.get("status") or {}).get("allocatable") or {}
     fits = all(amount(room.get(name, 0)) >= value for name, value in wanted.items())
-    return fits and labels.items() <= (node["metadata"].get("labels") or {}).items()
+    return fits and labels.items() <= labels_of(node).items()
 
 
 def _may_grow(api: KubeApi, nodes: list[Object]) -> bool:
-    """Whether somebody may add nodes: those of a cloud, or an autoscaler that is seen."""
+    """Whether nodes may be added: the cluster runs in a cloud, or has an autoscaler."""
     clouds = {str((node.get("spec") or {}).get("providerID") or "").partition("://")[0] for node in nodes}
     groups = {group.partition("/")[0] for group in api.groups()}
-    if clouds - {"", "kind", "k3s"} or not groups or _GROWS & groups:
+    if clouds - {"", "kind", "k3s"} or not groups or _AUTOSCALERS & groups:
         return True
     try:
-        return bool(api.get("/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status"))
-    except (NotFoundError, BackendError) as e:
-        return not isinstance(e, NotFoundError)
+        api.get("/api/v1/namespaces/kube-system/configmaps/cluster-autoscaler-status")
+    except NotFoundError:
+        return False
+    except BackendError:  # unknown
+        pass
+    return True
 
 
 def _architectures(nodes: list[Object]) -> set[str]:
@@ -258,7 +261,7 @@ def _architectures(nodes: list[Object]) -> set[str]:
 
 
 def _have(nodes: list[Object], image: str) -> bool | None:
-    """Whether one of them has an image; None where not all are seen, or they do not list all that they have."""
+    """Whether a node has an image; None if unknown, because nodes may list only some of their images."""
     there = [(node.get("status") or {}).get("images") or [] for node in nodes]
     short = image.removeprefix("docker.io/").removeprefix("library/")
     if any(str(name).endswith(short) for images in there for one in images for name in one.get("names") or ()):

@@ -1,4 +1,4 @@
-"""What is said of a job elsewhere: by its queue, by its pod group, by events of what should have made its pods."""
+"""Why a job waits or ended, from its queue, its pod group, and the events of its owners."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from torchx.specs.api import AppState
 
 
 def why_pods_are_missing(api: KubeApi, namespace: str, found: Found) -> str:
-    """Why a job lacks pods: what its queue says, or why they could not be made. Empty when nobody says."""
-    return unless_forbidden(lambda: next((said for said in _sayings(api, namespace, found) if said), ""), "")
+    """Why a job lacks pods, from its queue or from events; empty if unknown."""
+    return unless_forbidden(lambda: next(filter(None, _reasons(api, namespace, found)), ""), "")
 
 
 def why_it_does_not_start(api: KubeApi, namespace: str, pod: Object) -> str:
-    """Why a pod's containers are not made: a volume or a network that it cannot get. Empty when nobody says."""
+    """Why a pod's containers are not created, such as a missing volume; empty if unknown."""
     of = f"involvedObject.uid={pod['metadata'].get('uid')}"
     return unless_forbidden(lambda: _warning(api, namespace, of, NO_START), "")
 
 
 def how_it_ended(api: KubeApi, namespace: str, job: str) -> AppState | None:
-    """How a Job that is gone had ended, by the last event that says so; None when none does."""
+    """The final state of a deleted Job, from the last event with it; None if unknown."""
     found = None
     of = f"involvedObject.kind=Job,involvedObject.name={job}"
-    for event, _ in unless_forbidden(lambda: list(_events(api, namespace, of)), []):
+    for event, _ in unless_forbidden(lambda: _events(api, namespace, of), []):
         reason = event.get("reason")
         found = AppState.FAILED if reason in WHY_FAILED else AppState.SUCCEEDED if reason == "Completed" else found
     return found
 
 
-def _sayings(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
+def _reasons(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
     queued = next((item for item in found.owners if queue_of(item)), None)
     if queued is not None:
         yield _admission(api, namespace, queued)
@@ -43,7 +43,7 @@ def _sayings(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
         if found.kind == VOLCANO:
             yield _of_volcano(api, namespace, item)
         said = _warning(api, namespace, f"involvedObject.uid={metadata.get('uid')}", NO_PODS)
-        if not said and found.kind in (JOBSET, KUBEFLOW):  # the Jobs that it has made say why they make no pods
+        if not said and found.kind in (JOBSET, KUBEFLOW):  # the events of the Jobs that it has created
             of_jobs = f"involvedObject.kind=Job,involvedObject.namespace={namespace}"
             said = _warning(api, namespace, of_jobs, NO_PODS, prefix=f"{metadata['name']}-")
         yield f"its pods cannot be made: {said}" if said else ""
@@ -53,7 +53,7 @@ def _sayings(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
 
 
 def _taken_away(api: KubeApi, namespace: str, jobs: list[str], there: set[str]) -> str:
-    """What happened to pods that are gone, and are to be replaced."""
+    """Why pods were deleted that will be replaced."""
     for reason, said in TAKEN_AWAY.items():
         for _, name in _events(api, namespace, f"involvedObject.kind=Pod,reason={reason}"):
             if name not in there and name.startswith(tuple(f"{job}-" for job in jobs)):
@@ -62,11 +62,11 @@ def _taken_away(api: KubeApi, namespace: str, jobs: list[str], there: set[str]) 
 
 
 def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *, prefix: str = "") -> str:
-    """What the first event says that has one of these reasons.
+    """The message of the first event with one of these reasons; empty if there is none.
 
     Args:
-        of: a field selector for the objects.
-        prefix: of the names of the objects.
+        of: a field selector for events.
+        prefix: prefix of the names of the objects that they are about.
     """
     for event, name in _events(api, namespace, f"{of},type=Warning"):
         if event.get("reason") in reasons and name.startswith(prefix):
@@ -74,14 +74,14 @@ def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *,
     return ""
 
 
-def _events(api: KubeApi, namespace: str, of: str) -> Iterator[tuple[Object, str]]:
-    """Events that a field selector chooses, each with the name of the object that it is about."""
-    for event in api.items(path_of("Event", namespace), {"fieldSelector": of}):
-        yield event, str((event.get("involvedObject") or {}).get("name") or "")
+def _events(api: KubeApi, namespace: str, of: str) -> list[tuple[Object, str]]:
+    """The events that match a field selector, each with the name of the object that it is about."""
+    found = api.items(path_of("Event", namespace), {"fieldSelector": of})
+    return [(event, str((event.get("involvedObject") or {}).get("name") or "")) for event in found]
 
 
 def _of_volcano(api: KubeApi, namespace: str, item: Object) -> str:
-    """What Volcano says of a job whose pods wait: https://volcano.sh/en/docs/podgroup/"""
+    """Why a Volcano job waits: https://volcano.sh/en/docs/podgroup/"""
     metadata = item["metadata"]
     if ((item.get("status") or {}).get("state") or {}).get("phase") != "Pending":
         return ""
@@ -94,16 +94,16 @@ def _of_volcano(api: KubeApi, namespace: str, item: Object) -> str:
             return f"its pod group cannot be scheduled: {str(condition['message']).strip()}"
     queue = str((item.get("spec") or {}).get("queue") or "")
     try:
-        if queue:  # they belong to no namespace
+        if queue:  # queues are not namespaced
             unless_forbidden(lambda: api.get(path_of("Queue", None, queue)), {})
     except NotFoundError as e:
-        if f'"{queue}"' in str(e):  # else the cluster has no such kind of objects
+        if f'"{queue}"' in str(e):  # otherwise the kind does not exist
             return f"its queue `{queue}` does not exist"
     return ""
 
 
 def _admission(api: KubeApi, namespace: str, item: Object) -> str:
-    """What Kueue says of a job that waits."""
+    """Why a job waits for Kueue."""
     queue = queue_of(item)
     try:
         for workload in workloads(api, namespace, item):
@@ -116,18 +116,18 @@ def _admission(api: KubeApi, namespace: str, item: Object) -> str:
 
 
 def workloads(api: KubeApi, namespace: str, item: Object) -> list[Object]:
-    """Kueue's own object for a job: https://kueue.sigs.k8s.io/docs/concepts/workload/
+    """Kueue's objects for a job: https://kueue.sigs.k8s.io/docs/concepts/workload/
 
     Raises:
         NotFoundError: the cluster has no Kueue.
     """
     query = {"labelSelector": f"kueue.x-k8s.io/job-uid={item['metadata'].get('uid')}"}
     try:
-        return api.listed(path_of("Workload", namespace), query)[0]
+        return api.items(path_of("Workload", namespace), query)
     except NotFoundError:
-        return api.listed(path_of("WorkloadV1Beta2", namespace), query)[0]
+        return api.items(path_of("WorkloadV1Beta2", namespace), query)
 
 
 def queue_of(item: Object) -> str:
-    """The queue of Kueue that a job was given to; empty: none."""
+    """The Kueue queue of a job; empty if none."""
     return str(labels_of(item).get(LABEL_QUEUE) or "")

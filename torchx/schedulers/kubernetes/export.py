@@ -1,4 +1,4 @@
-"""A job on Kubernetes as manifests for ``kubectl``."""
+"""Exports a job as manifests for ``kubectl``."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
     """The objects of a job.
 
     Args:
-        bases: image to the one below its code, see :func:`torchx.schedulers.kit.export.bases_of`.
+        bases: image -> its base image, see :func:`torchx.schedulers.kit.export.bases_of`.
 
     Raises:
-        NotSupportedError: its code would be in a bucket: what fetches it is signed when a job is submitted.
+        NotSupportedError: its code is in a bucket, whose URL is signed when a job is submitted.
     """
     objects: list[dict[str, Any]] = job.resource["items"] if job.resource["kind"] == "List" else [job.resource]
     if any(SCRIPT in item.get("stringData", {}) for item in objects):
         raise NotSupportedError(
-            "code in a bucket is fetched by an address that is signed when a job is submitted, and good for a week",
+            "code in a bucket is downloaded from a URL that is signed when the job is submitted, and valid for a week",
             hint="export it with `-cfg code=inline`, or as an image: `-cfg code=registry,image_repo=<registry>/<name>`",
         )
     code = [item for item in objects if item["kind"] == "ConfigMap"]
@@ -67,7 +67,7 @@ def _documents(objects: list[dict[str, Any]]) -> str:
 
 
 def _secret(secret: Mapping[str, Any]) -> list[str]:
-    """Lines that make the Secret; its values are in no command line, which others could see."""
+    """Shell lines that create the Secret, without its values on a command line, which others could see."""
     head = to_yaml({k: v for k, v in secret.items() if k != "stringData"})
     lines = ["{", f"  printf '%s' {quote(head)}", "  echo data:"]
     for key in secret["stringData"]:

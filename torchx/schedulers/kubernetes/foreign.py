@@ -1,7 +1,7 @@
-"""Jobs of a cluster that torchx did not make: pods, and what owns them, in the terms in which ours are read.
+"""Jobs that torchx did not create. Their owners and pods are converted to the form of torchx's own jobs.
 
-An id is ``NAMESPACE:KIND:NAME``. The pods of a job are those whose owners lead up to it. They get the labels that pods
-of ours have, here and not in the cluster; after that they are read like those.
+An app id is ``NAMESPACE:KIND:NAME``. The pods of a job are those of which it is a direct or indirect owner. They get
+the labels of torchx's pods here, not in the cluster, and are then read like those.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ KINDS = {
     **{"pod": "Pod", "job": "Job", "jobset": "JobSet", "trainjob": "TrainJob"},
     **{"pytorchjob": "PyTorchJob", "rayjob": "RayJob", "raycluster": "RayCluster"},
 }
-"""As people write a kind -> key of :data:`torchx.schedulers.kubernetes.client.PLURALS`."""
+"""Kind as users write it -> key of :data:`torchx.schedulers.kubernetes.client.PLURALS`."""
 
 _READ_AS = {"JobSet": JOBSET, "TrainJob": KUBEFLOW, "PyTorchJob": PYTORCH}
 _BETWEEN = ("Job", "JobSet", "RayCluster")
-"""What may stand between a job and its pods."""
+"""Kinds that may own pods and be owned by a job."""
 
 _ROLES = (
     *("training.kubeflow.org/replica-type", "jobset.sigs.k8s.io/replicatedjob-name"),
@@ -51,7 +51,7 @@ _INDEXES = (
 
 
 class ForeignKubeJobs(ForeignJobs, _Base):
-    """What :class:`torchx.schedulers.kubernetes.base.KubeScheduler` answers of jobs of others."""
+    """A :class:`torchx.schedulers.kubernetes.base.KubeScheduler` for jobs that torchx did not create."""
 
     def find(self, reference: str) -> Named | None:
         *namespace, kind, name = ["", *reference.split("/")]
@@ -77,7 +77,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
         facts = {"name": name, "kind": kind, "namespace": namespace, "image": str(containers[0].get("image") or "")}
         return {**facts, "command": " ".join(words)}
 
-    # -- what became of it -----------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------
 
     def _describe(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         described: dict[str, DescribeAppResponse | None] = {}
@@ -89,7 +89,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
     def exists(self, app_id: str) -> bool:
         return self._look_up(app_id)[1] is not None
 
-    wait_for_end = Scheduler.wait_for_end  # a watch asks by labels of ours
+    wait_for_end = Scheduler.wait_for_end  # a watch selects by labels of torchx
 
     def log_replicas(self, app_id: str) -> list[tuple[str, int]] | None:
         api, found = self._look_up(app_id)
@@ -99,7 +99,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
     def _look_up(self, app_id: str) -> tuple[KubeApi, Found | None]:
-        """A job with its pods, labelled; None when there is none."""
+        """A job with its labelled pods; None if it does not exist."""
         api = self._api_of(app_id)
         namespace, kind, name = app_id.split(":", 2)
         item = _get(api, KINDS.get(kind, ""), namespace, name)
@@ -121,7 +121,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
     _look_at_pods = _look
 
     def _cancel_existing(self, app_id: str) -> None:
-        """Removes it: not all of these kinds can be stopped otherwise."""
+        """Delete the job, because not all of these kinds can be stopped otherwise."""
         namespace, kind, name = app_id.split(":", 2)
         self._api_of(app_id).delete(path_of(KINDS[kind], namespace, name))
 
@@ -129,10 +129,10 @@ class ForeignKubeJobs(ForeignJobs, _Base):
 
 
 def labelled(pods: Iterable[Object]) -> list[Object]:
-    """Pods with the labels of ours for role and replica.
+    """Pods with torchx's labels for role and replica.
 
-    Those of an index are one replica, the older ones its former attempts; so are those of a Job that has no indexes, as
-    far as they have failed and others came after them.
+    Pods with the same index are attempts of one replica. If the pods of a Job have no index, a failed pod that is not
+    the newest counts as an earlier attempt of the replica that follows it.
     """
     members: dict[str, list[Object]] = {}
     for pod in sorted(pods, key=by_age):
@@ -152,7 +152,7 @@ def labelled(pods: Iterable[Object]) -> list[Object]:
 
 
 def as_job(item: Object) -> Object:
-    """A RayJob or a RayCluster as a Job that has ended or not, for the same reasons."""
+    """A RayJob or a RayCluster as a Job with the same state and reason."""
     status = item.get("status") or {}
     kept = {"metadata": item["metadata"], "spec": {"suspend": (item.get("spec") or {}).get("suspend")}}
     name = {"SUCCEEDED": "Complete", "FAILED": "Failed", "STOPPED": "Failed"}.get(str(status.get("jobStatus")))
@@ -174,12 +174,12 @@ def _index_of(pod: Object) -> tuple[int, ...]:
 def _get(api: KubeApi, kind: str, namespace: str, name: str) -> Object | None:
     try:
         return api.get(path_of(kind, namespace, name)) if kind else None
-    except NotFoundError:  # or the cluster has no such kind
+    except NotFoundError:  # the object or the kind
         return None
 
 
 def _top(api: KubeApi, namespace: str, kind: str, item: Object) -> tuple[str, Object]:
-    """What owns an object in the end, of the kinds that are jobs."""
+    """The topmost owner of an object among the kinds of jobs."""
     references = item["metadata"].get("ownerReferences") or ()
     for owner in (ref for ref in references if ref.get("kind") in KINDS.values()):
         above = unless_forbidden(lambda o=owner: _get(api, o["kind"], namespace, o["name"]), None)  # type: ignore[misc]  # a default of the loop's own
@@ -189,7 +189,7 @@ def _top(api: KubeApi, namespace: str, kind: str, item: Object) -> tuple[str, Ob
 
 
 def _pods_below(api: KubeApi, namespace: str, uid: str) -> list[Object]:
-    """The pods whose owners lead up to an object."""
+    """The pods that an object owns directly or indirectly."""
     wanted = {uid}
     between = [item for kind in _BETWEEN for item in _all(api, kind, namespace)]
     while more := {str(i["metadata"].get("uid")) for i in between if _owners(i) & wanted} - wanted:

@@ -1,6 +1,6 @@
-"""Code without a registry: a workspace as a ConfigMap, which each container unpacks before its program starts.
+"""Ships a workspace without a registry: as a ConfigMap, which each container unpacks before its program starts.
 
-What is in the image's working directory stays, as with an image that is made of it: the workspace is laid over it.
+As in an image with the workspace, its files are laid over those in the working directory of the image.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 AUTO, BUCKET, INLINE, REGISTRY = "auto", "bucket", "inline", "registry"
 WAYS = (AUTO, BUCKET, INLINE, REGISTRY)
 MOST_BYTES = 1_000_000
-"""Compressed. A ConfigMap holds 1 MiB: https://kubernetes.io/docs/concepts/configuration/configmap/"""
+"""Limit after compression. A ConfigMap holds 1 MiB: https://kubernetes.io/docs/concepts/configuration/configmap/"""
 
 _MOST_UNPACKED = 100 << 20
 _TIME = 347155200  # 1981, as in images
 _FILE = "code.tgz"
 _VOLUME = "torchx-code"
 FOLDER = f"/{_VOLUME}"
-"""Where a container finds what leads to its code."""
+"""Mount point of the code's volume in a container."""
 URL, SCRIPT = "url", "start.sh"
-"""In that folder, where the code is in a bucket: its address, and what fetches it."""
+"""Files in that folder if the code is in a bucket: its URL, and the script that downloads it."""
 _PLACE = f"{FOLDER}/{_FILE}"
-# Python first: it needs no gzip, and leaves a link to a folder, as `/lib` is one, as it is.
+# Prefer Python: it needs no gzip, and does not replace symlinks to folders, such as `/lib`.
 _UNPACK = f"""\
 if command -v python3 >/dev/null 2>&1; then python3 -IS -m tarfile -e {_PLACE} .; else tar -xzomf {_PLACE}; fi || {{
   echo "torchx: the code cannot be unpacked into $PWD, the working directory of the image" >&2; exit 1; }}
@@ -47,11 +47,11 @@ exec "$@"
 
 @dataclass(frozen=True)
 class Code:
-    """A workspace.
+    """A packed workspace.
 
     Attributes:
-        data: a tar archive, compressed by gzip; the same files give the same bytes.
-        hash: of its content.
+        data: a reproducible ``.tgz`` archive.
+        hash: hash of the files.
     """
 
     data: bytes
@@ -59,7 +59,7 @@ class Code:
 
     @property
     def command(self) -> list[str]:
-        """What a container runs, the words of its program after it."""
+        """The command of a container, without the words of its program."""
         return ["sh", "-c", _UNPACK, "torchx"]
 
     @staticmethod
@@ -68,21 +68,21 @@ class Code:
         return {"configMap": {"name": name}}
 
     def as_object(self, metadata: Object) -> Object:
-        """What the volume is made of."""
+        """The ConfigMap of the volume."""
         data = {_FILE: base64.b64encode(self.data).decode()}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
 
 
 class TooLargeError(ConfigError):
-    """A workspace is too large to go along."""
+    """A workspace is too large for a ConfigMap."""
 
 
 def pack(workspace: Workspace) -> Code:
-    """The workspace, compressed.
+    """Pack a workspace.
 
     Raises:
         TooLargeError: it is too large for a ConfigMap.
-        ConfigError: it has a ``Dockerfile.torchx``, which only an image can follow.
+        ConfigError: it has a ``Dockerfile.torchx``, which needs an image.
     """
     entries = entries_of(workspace)
     data = bytearray()
@@ -101,10 +101,10 @@ def pack(workspace: Workspace) -> Code:
 
 
 def entries_of(workspace: Workspace) -> list[Entry]:
-    """The files of a workspace that is laid over an image.
+    """The files of a workspace that is shipped without an image.
 
     Raises:
-        ConfigError: it has a ``Dockerfile.torchx``, which only an image can follow.
+        ConfigError: it has a ``Dockerfile.torchx``, which needs an image.
     """
     entries = content.entries(workspace)
     if any(entry.path == TORCHX_DOCKERFILE for entry in entries):
@@ -114,33 +114,27 @@ def entries_of(workspace: Workspace) -> list[Entry]:
 
 
 def archive_of(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """A tar archive, compressed by gzip; the same files give the same bytes."""
+    """A reproducible ``.tgz`` archive of files."""
     packer = zlib.compressobj(6, wbits=31)
-    for block in _blocks(entries):
-        yield packer.compress(block)
-    yield packer.flush()
-
-
-def _blocks(entries: Iterable[Entry]) -> Iterator[bytes]:
     for entry in entries:
-        yield archive.header_of(entry, entry.path, _TIME)
+        yield packer.compress(archive.header_of(entry, entry.path, _TIME))
         if entry.kind == FILE:
-            yield from entry.chunks()
-            yield archive.padding(entry.size)
-    yield archive.END
+            yield from map(packer.compress, entry.chunks())
+            yield packer.compress(archive.padding(entry.size))
+    yield packer.compress(archive.END) + packer.flush()
 
 
 def names_of(app_id: str, codes: Mapping[int, Code | BucketCode]) -> dict[str, str]:
-    """Hash of a code to the name of the object that leads to it: one for each code, whatever roles it is of."""
+    """Hash of a code -> name of its ConfigMap or Secret, which roles with the same code share."""
     return {code: f"{app_id}-code-{i}" for i, code in enumerate(dict.fromkeys(c.hash for c in codes.values()))}
 
 
 def objects_of(codes: Mapping[int, Code | BucketCode], owner: Object) -> list[Object]:
-    """The ConfigMaps or Secrets that lead to the code of an app.
+    """The ConfigMaps or Secrets with the code of an app.
 
     Args:
         codes: index of a role -> its code.
-        owner: the metadata of the app's first object.
+        owner: metadata of the app's first object.
     """
     different = {code.hash: code for code in codes.values()}
     named = names_of(owner["name"], codes).items()
@@ -148,14 +142,14 @@ def objects_of(codes: Mapping[int, Code | BucketCode], owner: Object) -> list[Ob
 
 
 def metadata_of_part(name: str, owner: Object) -> Object:
-    """The metadata of what belongs to a job, from those of its first object."""
+    """The metadata of a dependent object of a job, from those of its first object."""
     labels = {key: value for key, value in owner["labels"].items() if key != LABEL_QUEUE}
     marks = {key: value for key, value in owner["annotations"].items() if key == ANNOTATION_SUBMISSION}
     return {"name": name, "namespace": owner["namespace"], "labels": labels, "annotations": marks}
 
 
 def mount(pod: Object, code: Code | BucketCode, name: str) -> None:
-    """Has a pod fetch its code by the object of that name before its program starts."""
+    """Mount the ConfigMap or Secret ``name`` into a pod, and make it unpack its code before its program starts."""
     main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
     main["command"] = [*code.command, *main["command"]]
     pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, **code.volume(name)}]
@@ -164,7 +158,7 @@ def mount(pod: Object, code: Code | BucketCode, name: str) -> None:
 
 
 def without_data(resource: Object) -> Object:
-    """A copy to be shown: of the code only how much there is, or where it will be fetched from."""
+    """A copy to print, with the size or the URL of the code instead of the code."""
     if resource["kind"] == "List":
         return {**resource, "items": [without_data(item) for item in resource["items"]]}
     data = {name: f"({len(text) * 3 // 4} bytes)" for name, text in resource.get("binaryData", {}).items()}

@@ -1,7 +1,7 @@
-"""What the pods of a job use now: the cluster's metrics API, else the summaries of the kubelets.
+"""Current resource usage of pods, from the cluster's metrics API, or else from the kubelets.
 
-https://kubernetes.io/docs/reference/external-api/metrics.v1beta1/, and ``/stats/summary`` of a kubelet, for which one
-needs the right to ``nodes/proxy``.
+https://kubernetes.io/docs/reference/external-api/metrics.v1beta1/, and ``/stats/summary`` of a kubelet, which requires
+the right to ``nodes/proxy``.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from torchx.schedulers.kubernetes.pod_answers import main_container, unix_time
 from torchx.schedulers.kubernetes.refusals import ApiError, BusyError
 from torchx.schedulers.metrics import ReplicaMetrics, Sample
 
-_CLOSED = (403, 404, 503)  # no right to it, or nobody there who answers it
+_UNAVAILABLE = (403, 404, 503)  # no right, or no server behind the API
 
 
 def read(
     api: KubeApi, namespace: str, newest: Mapping[tuple[str, int], Object], query: Mapping[str, object]
 ) -> list[ReplicaMetrics]:
-    """Of each replica what its pod uses.
+    """The usage of each replica.
 
     Args:
         newest: the newest pod of each replica.
-        query: what chooses the pods of the job.
+        query: selects the pods of the job.
 
     Raises:
-        NotSupportedError: the cluster has no metrics API, and its kubelets may not be asked.
+        NotSupportedError: the cluster has no metrics API, and we may not query its kubelets.
     """
     try:
         path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{quote(namespace, safe='')}/pods"
@@ -39,7 +39,7 @@ def read(
     except BusyError:
         raise
     except (NotFoundError, ApiError) as e:
-        if isinstance(e, ApiError) and e.status not in _CLOSED:
+        if isinstance(e, ApiError) and e.status not in _UNAVAILABLE:
             raise
         used = _of_kubelets(api, namespace, list(newest.values()))
     found = []
@@ -70,7 +70,7 @@ def _of_kubelets(api: KubeApi, namespace: str, pods: Sequence[Object]) -> dict[s
         except NotFoundError:  # the node is gone
             continue
         except ApiError as e:
-            if e.status not in _CLOSED:
+            if e.status not in _UNAVAILABLE:
                 raise
             raise NotSupportedError(
                 "the cluster has no metrics API, and its kubelets may not be asked",
@@ -88,7 +88,7 @@ def _of_kubelets(api: KubeApi, namespace: str, pods: Sequence[Object]) -> dict[s
 
 
 def _amount(text: object) -> float | None:
-    """A quantity; None where there is none, or it cannot be read."""
+    """A quantity; None if it is missing or invalid."""
     try:
         return None if text is None else amount(text)
     except (ValueError, ParseError):

@@ -1,4 +1,4 @@
-"""The secrets of an app as a Secret of Kubernetes, which the app's first object owns: removed with it.
+"""The secrets of an app as a Kubernetes Secret, which is owned by the app's first object and deleted with it.
 
 https://kubernetes.io/docs/concepts/configuration/secret/
 """
@@ -12,7 +12,7 @@ from torchx.specs.api import AppDef, Role, macros
 
 
 def secret_names(role: Role) -> list[str]:
-    """The variables that the Secret has: what is secret, has a value here, and is the same for all replicas."""
+    """Variables to put into the Secret: those that are secret, have a value, and are the same for all replicas."""
     return [
         name
         for name, value in split(role.env)[1].items()
@@ -21,18 +21,18 @@ def secret_names(role: Role) -> list[str]:
 
 
 def secret_variables(role: Role, role_index: str, app_id: str) -> dict[str, Object]:
-    """Where a pod of the role finds them, each a ``valueFrom``."""
+    """The secret variables of a role, each with its ``valueFrom``."""
     return {name: {"secretKeyRef": {"name": app_id, "key": f"{role_index}.{name}"}} for name in secret_names(role)}
 
 
 def render_secret(app: AppDef, metadata: Object) -> Object | None:
-    """The Secret of an app, with references where it has no values yet; None when it needs none.
+    """The Secret of an app, with references in place of values that are not looked up yet; None if it needs none.
 
     Args:
-        metadata: its own; its name is that of the app.
+        metadata: metadata of the Secret, whose name is the app id.
     """
     data = {}
-    for i, role in enumerate(app.roles):  # two roles may have other values of one name
+    for i, role in enumerate(app.roles):  # the same variable may have different values in two roles
         values = macros.Values(img_root="", app_id=metadata["name"], replica_id="", rank0_env=pods.ENV_RANK0_HOST)
         env = values.apply(role).env
         data.update({f"{i}.{name}": env[name] for name in secret_names(role)})
@@ -40,10 +40,10 @@ def render_secret(app: AppDef, metadata: Object) -> Object | None:
 
 
 def with_secret(objects: list[Object], secret: Object | None, known: dict[str, str]) -> list[Object]:
-    """The objects, and behind their owner the Secret with its values.
+    """Insert the Secret, with its values, after the first object.
 
     Args:
-        known: values that were looked up.
+        known: cache of values by reference.
     """
     if secret is None:
         return objects
@@ -51,7 +51,7 @@ def with_secret(objects: list[Object], secret: Object | None, known: dict[str, s
 
 
 def note(secret: Object | None) -> str:
-    """What a dry run says of the Secret, which it does not show; empty when there is none."""
+    """A comment that stands for the Secret in a dry run; empty if there is none."""
     if secret is None:
         return ""
     names = dict.fromkeys(key.partition(".")[2] for key in secret["stringData"])

@@ -1,7 +1,7 @@
-"""Faults of pods, by the Kubernetes API.
+"""Simulates faults of pods with the Kubernetes API.
 
-A container's first process cannot be stopped from within, and its node is not a user's: hangs, full memory and lost
-nodes are left out.
+Hangs, full memory and lost nodes are not supported: the main process of a container cannot be stopped from within, and
+users have no rights to nodes.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ _WHY_NOT = {
 def simulation(
     api: KubeApi, items: Sequence[Object], fault: str, replica: tuple[str, int], *, roles: Sequence[str], backend: str
 ) -> Simulation:
-    """What would be done; see :class:`torchx.schedulers.kit.abilities.Simulates`.
+    """The simulation of a fault; see :class:`torchx.schedulers.kit.abilities.Simulates`.
 
     Args:
         items: the pods of the job.
-        roles: their names, in order.
-        backend: the scheduler's name.
+        roles: names of the job's roles, in order.
     """
     if fault in _WHY_NOT:
         raise cannot(backend, fault, _WHY_NOT[fault], instead="preempt" if fault == "node" else "kill")
