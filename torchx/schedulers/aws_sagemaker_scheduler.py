@@ -12,27 +12,25 @@ Limits: one role, no mounts, no retries of a failed program; stdout and stderr a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.errors import TorchXError
 from torchx.schedulers.api import Capabilities
 from torchx.schedulers.aws.base import AwsScheduler
 from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.errors import LostAnswerError
+from torchx.schedulers.aws.logs import Streams
 from torchx.schedulers.aws.sagemaker import answers, logs, source
 from torchx.schedulers.aws.sagemaker import client as calls
 from torchx.schedulers.aws.sagemaker.options import AWSSageMakerOpts, retries
 from torchx.schedulers.aws.sagemaker.reasons import JOB_STATE
 from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, render_job
 from torchx.schedulers.ids import random_id
+from torchx.schedulers.kit.facts import JobFacts
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal, runopts
 from torchx.specs.timeouts import timeout_s
 from torchx.util.notices import logger
 from torchx.util.reexports import reexports
-
-if TYPE_CHECKING:
-    from torchx.schedulers.aws.logs import Streams
-    from torchx.schedulers.kit.facts import JobFacts
 
 reexports(__name__)
 

@@ -14,6 +14,7 @@ from typing import Any
 from torchx.errors import NotFoundError
 from torchx.schedulers.docker import container_names
 from torchx.schedulers.docker.container_names import Mark
+from torchx.schedulers.docker.plain_http import EngineHttp
 from torchx.schedulers.docker.reasons import container_state
 from torchx.specs.api import AppState, Role, is_terminal
 from torchx.util.records import dataclass, field
@@ -165,6 +166,12 @@ class Job:
             except (ValueError, KeyError, TypeError, RecursionError):
                 roles.append(Role(name, image="", num_replicas=count, min_replicas=least))
         return roles
+
+
+def list_jobs(engine: EngineHttp, label: str) -> dict[str, Job]:
+    """Lists the jobs with a label, by app id."""
+    filters = json.dumps({"label": [label]})
+    return jobs_of(engine.get("/containers/json", {"all": 1, "filters": filters}))
 
 
 def jobs_of(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Job]:

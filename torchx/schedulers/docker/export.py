@@ -20,7 +20,7 @@ def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
         bases: see :func:`torchx.schedulers.kit.export.bases_of`.
     """
     names = {image: f"{job.app_id}:{image.rpartition(':')[2][:12]}" for image in bases}
-    services = {_host(c): _service(c, names) for c in job.containers}
+    services = {str(c.kwargs["hostname"]): _service(c, names) for c in job.containers}
     volumes = {
         str(mount["Source"]): {"name": str(mount["Source"])}
         for c in job.containers
@@ -50,10 +50,6 @@ def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
         secrets=secrets,
         notes=notes,
     )
-
-
-def _host(container: DockerContainer) -> str:
-    return str(container.kwargs["hostname"])
 
 
 def _list(value: object) -> list[dict[str, Any]]:

@@ -106,19 +106,15 @@ def main() -> None:
 
 
 def _stacks(app_id: str) -> Stacks:
+    import docker
+
     from torchx.schedulers.docker.inside import ContainerProcess
     from torchx.schedulers.docker.jobs import EngineJobs
     from torchx.schedulers.inside.run import run
     from torchx.schedulers.stacks.look import look
 
     engine = EngineHttp(os.environ)
-
-    def client() -> object:
-        import docker
-
-        return docker.from_env()
-
-    job = EngineJobs(client, None).listed(f"{LABEL_APP_ID}={app_id}")[app_id]
+    job = EngineJobs(docker.from_env, None).listed(f"{LABEL_APP_ID}={app_id}")[app_id]
     running = {(c.role, c.k): c.id for c in job.containers if c.state is AppState.RUNNING}
 
     def inside(words: Sequence[str], role: str, k: int) -> Ran:

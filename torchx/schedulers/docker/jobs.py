@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 from torchx.schedulers.docker import client, gangs, watchers
-from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, jobs_of
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, jobs_of, list_jobs
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState
@@ -50,18 +49,17 @@ class EngineJobs:
 
     def listed(self, label: str = LABEL_APP_ID) -> dict[str, Job]:
         """The jobs with a label. Waits for an engine that is being restarted."""
-        filters = {"label": [label]}
         # Importing `docker` takes longer than the engine needs to answer.
         environ = None if "docker" in sys.modules else self.environment()
         if environ is not None:
             try:
-                return jobs_of(EngineHttp(environ).get("/containers/json", {"all": 1, "filters": json.dumps(filters)}))
+                return list_jobs(EngineHttp(environ), label)
             except TimeoutError:
                 raise
             except (OSError, RefusedError):
                 pass  # fall back to `docker`: with it we wait for a restarting engine, and report other errors
         api = self.engine().api
-        return jobs_of(client.patiently(lambda: api.containers(all=True, filters=filters)))
+        return jobs_of(client.patiently(lambda: api.containers(all=True, filters={"label": [label]})))
 
     def cancel(self, app_id: str) -> None:
         """Stops all running containers at once: SIGTERM, then SIGKILL after the grace period. Keeps their logs."""

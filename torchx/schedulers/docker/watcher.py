@@ -30,7 +30,6 @@ if __name__ == "__main__":
         _root = os.path.dirname(_root)
     sys.path.append(_root)
 
-import json
 import signal
 import time
 from collections.abc import Callable, Iterable
@@ -38,7 +37,7 @@ from contextlib import closing
 
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.container_names import Mark, join
-from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, jobs_of
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, list_jobs
 from torchx.schedulers.docker.plain_http import EngineHttp, Events, RefusedError, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.schedulers.docker.watchers import hold
@@ -100,7 +99,7 @@ class Watcher:
         self._sample_due = clock() + (sample_s if first_s is None else first_s) if sample_s else sys.maxsize
         self._sampler: ContainersSampler | None = None
         self._watchdog: ContainersWatchdog | None = None
-        self._labels = [f"{LABEL_APP_ID}={app_id}"]
+        self._label = f"{LABEL_APP_ID}={app_id}"
         self._ended: dict[str, float] = {}  # container id -> when an event reported its exit
         self._began: dict[int, float] = {}  # attempt with a time limit -> when it began, by our clock
         self._failed: dict[str, float] = {}  # container id -> when we saw that it failed
@@ -140,11 +139,10 @@ class Watcher:
     def _listen(self, job: Job) -> Events:
         # Since the job's creation: an engine answers some time before it begins to record events for the stream.
         since = min(c.created for c in job.containers)
-        return self.engine.events({"type": ["container"], "event": [*_ENDS, "start"], "label": self._labels}, since)
+        return self.engine.events({"type": ["container"], "event": [*_ENDS, "start"], "label": [self._label]}, since)
 
     def _job(self) -> Job | None:
-        filters = json.dumps({"label": self._labels})
-        return jobs_of(self.engine.get("/containers/json", {"all": 1, "filters": filters})).get(self.app_id)
+        return list_jobs(self.engine, self._label).get(self.app_id)
 
     def _watch(self, events: Events) -> None:
         before: object = None
