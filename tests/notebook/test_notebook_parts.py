@@ -199,12 +199,12 @@ def test_where_we_are_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".torchxconfig").write_text("[local_cwd]\n")
     workspacefile("a.py", "1")
-    with pytest.raises(KeyError), commands._being_in(workspace.folder()):
+    with pytest.raises(KeyError), commands._working_in(workspace.folder()):
         assert (os.getcwd(), Path(".torchxconfig").read_text()) == (workspace.folder(), "[local_cwd]\n")
         raise KeyError
     assert os.getcwd() == str(tmp_path)
     (tmp_path / ".torchxconfig").unlink()
-    with commands._being_in(workspace.folder()):
+    with commands._working_in(workspace.folder()):
         assert not Path(".torchxconfig").exists()
 
 

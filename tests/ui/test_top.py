@@ -303,7 +303,7 @@ def test_a_sweep(runner: Runner, width: int) -> None:
         await until(pilot, lambda: "Log of sh/3" in seen(app) and re.search(r"│ I am v3", seen(app)))
         assert f"{handle}/3" in seen(app)
         await pilot.press("r")
-        await until(pilot, lambda: any("launched again with its sweep" in note.message for note in app._notifications))
+        await until(pilot, lambda: any("retried with their sweep" in note.message for note in app._notifications))
         await pilot.press("escape", "j")
         Path("go").touch()
         await until(pilot, lambda: "6/6 done, 1 failed" in seen(app))

@@ -1,4 +1,4 @@
-"""torchx in a notebook: code written in cells, jobs launched from cells, and what became of them to look at.
+"""torchx in a notebook: write code in cells, launch jobs from cells, and display their status.
 
 ::
 
@@ -11,18 +11,18 @@
     job.wait()
 
 ===========================  ==========================================================================
-``%%workspacefile PATH``     keeps the cell as a file of the workspace in memory; ``-a`` appends to it
-``%workspace``               what is in there; ``%workspace clear`` removes it
-``%torchx VERB ...``         any command of torchx, in this process. ``run`` takes the workspace along when
-                             something is in it, and returns a :class:`Job`
-``%%torchx VERB ...``        the same, with further arguments in the lines of the cell
+``%%workspacefile PATH``     saves the cell as a file of the in-memory workspace; ``-a`` appends to it
+``%workspace``               lists the files of the workspace; ``%workspace clear`` removes them
+``%torchx VERB ...``         runs a command of torchx in this process. ``run`` sends the workspace if it has
+                             files, and returns a :class:`Job`
+``%%torchx VERB ...``        likewise, with further arguments in the lines of the cell
 ===========================  ==========================================================================
 
-A ``{name}`` in an argument is the variable of that name, ``{cfg.lr}`` and ``{lrs[0]}`` what is in it: always one
-argument, whatever the value looks like. ``$`` is left alone, for it belongs to shells and to torchx's macros.
+``{name}`` in an argument is replaced by the variable of that name, ``{cfg.lr}`` and ``{lrs[0]}`` by its attribute or
+item: always as one argument, whatever the value. ``$`` is not replaced, because shells and torchx's macros use it.
 
-Jobs, statuses and job definitions show themselves as pages when they are what a cell returns. Nothing here needs
-IPython before a shell of it is there: the module can be imported anywhere, at the cost of two files.
+Jobs, statuses and job definitions are displayed as HTML when a cell returns them. The module can be imported without
+IPython.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _HOME = {"Job": "job", "WORKSPACE": "workspace", "workspacefile": "workspace"}
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """What ``%load_ext torchx.notebook`` calls. Twice is as good as once."""
+    """Registers the magics; called by ``%load_ext torchx.notebook``. Idempotent."""
     from torchx.notebook import magics
 
     magics.register(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """What ``%unload_ext torchx.notebook`` calls."""
+    """Removes the magics; called by ``%unload_ext torchx.notebook``."""
     from torchx.notebook import magics
 
     magics.unregister(shell)
 
 
 def get_workspace() -> str:
-    """The address of the workspace that cells are written to, for ``workspace=`` of the Runner."""
+    """Returns the address of the workspace of ``%%workspacefile``, for ``workspace=`` of the Runner."""
     from torchx.notebook.workspace import WORKSPACE
 
     return WORKSPACE
@@ -70,8 +70,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
-def _register_where_there_is_a_shell() -> None:
-    if sys.modules.get("IPython") is not None:  # who has not imported it has no shell
+def _register_in_current_shell() -> None:
+    if sys.modules.get("IPython") is not None:  # without the import there is no shell
         from IPython import get_ipython
 
         shell = get_ipython()
@@ -79,4 +79,4 @@ def _register_where_there_is_a_shell() -> None:
             load_ipython_extension(shell)
 
 
-_register_where_there_is_a_shell()
+_register_in_current_shell()

@@ -1,4 +1,4 @@
-"""Commands of torchx, run in the process of the notebook as the command line would run them."""
+"""Runs commands of torchx in the process of the notebook."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 def run(words: list[str]) -> Job | None:
-    """Runs the command with these words after ``torchx``; the job when it has launched one.
+    """Runs ``torchx WORDS``, and returns the job if the command has launched one.
 
     Raises:
-        CommandError: its exit code is not 0.
+        CommandError: the exit code is not 0.
     """
     words, folder = with_cells(words)
-    with as_a_command_line(words) as out, _being_in(folder) if folder else nullcontext():
+    with as_a_command_line(words) as out, _working_in(folder) if folder else nullcontext():
         try:
             main(words)
             code = 0
@@ -43,10 +43,10 @@ def run(words: list[str]) -> Job | None:
 
 
 def with_cells(words: list[str]) -> tuple[list[str], str]:
-    """A ``run`` takes along what the cells wrote, unless it names a workspace itself.
+    """Makes ``run`` use the files of the cells, unless it names a workspace itself.
 
     Returns:
-        the words to run, and the folder to run them in; empty: where we are.
+        the words to run, and the folder to run them in; empty for the current one.
     """
     i = _run_at(words)
     args = None if i is None or not files() else _parsed(words[i + 1 :])
@@ -61,13 +61,13 @@ def with_cells(words: list[str]) -> tuple[list[str], str]:
 
 
 def _run_at(words: list[str]) -> int | None:
-    """Where the verb `run` stands; None when the verb is another."""
+    """Returns the index of the verb ``run``; None for other verbs."""
     at = verb_at(words)
     return at if words[at : at + 1] == ["run"] else None
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:
-    """The options of `run`; None when it only prints its help, or is going to say what is wrong with them."""
+    """Parses the options of ``run``; returns None if it will only print help or report a usage error."""
     if any(word in ("-h", "--help") for word in words):
         return None
     try:
@@ -77,7 +77,7 @@ def _parsed(words: list[str]) -> argparse.Namespace | None:
 
 
 def _takes_workspaces(args: argparse.Namespace) -> bool:
-    """Whether the scheduler of this `run` brings code to where the job runs."""
+    """Whether the scheduler of this ``run`` sends the workspace with the job."""
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     use_profile(getattr(args, "profile", None))
@@ -86,13 +86,13 @@ def _takes_workspaces(args: argparse.Namespace) -> bool:
         name = getattr(args, "scheduler", None) or default_scheduler()
         return isinstance(shared_runner()._scheduler(name), BuildsWorkspaces)
     except TorchXError:
-        return True  # the command itself will say what is wrong
+        return True  # the command itself reports the error
     finally:
         use_profile(None)
 
 
 def _found(component: str, folder: str) -> str:
-    """``file.py:function`` with the file's full path: in the current directory, or else among the cells' files."""
+    """Makes the path of ``file.py:function`` absolute: in the current directory, or else among the cells' files."""
     path, colon, function = component.rpartition(":")
     if not colon or not path.endswith(".py") or os.path.isabs(path):
         return component
@@ -103,14 +103,14 @@ def _found(component: str, folder: str) -> str:
 
 
 @contextmanager
-def _being_in(folder: str) -> Iterator[None]:
-    """While it is entered the folder is the current directory, with the config file of the one that was."""
+def _working_in(folder: str) -> Iterator[None]:
+    """Changes to the folder, with a link there to the config file of the current directory."""
     before = os.getcwd()
     link, config = f"{folder}/{CONFIG_FILE}", f"{before}/{CONFIG_FILE}"
     if os.path.islink(link):
         os.unlink(link)
     if os.path.isfile(config):
-        with suppress(FileExistsError):  # one of the cells has written its own
+        with suppress(FileExistsError):  # a cell has written its own config file
             os.symlink(config, link)
     os.chdir(folder)
     try:
@@ -120,10 +120,10 @@ def _being_in(folder: str) -> Iterator[None]:
 
 
 class CommandError(TorchXError):
-    """A command ended with an exit code other than 0; what it had to say is above.
+    """A command failed; it has already printed its messages.
 
     Args:
-        exit_code: of the command; ``torchx --help`` lists them.
+        exit_code: the exit code of the command; ``torchx --help`` lists them.
     """
 
     def __init__(self, command: str, exit_code: int) -> None:
@@ -131,5 +131,5 @@ class CommandError(TorchXError):
         self.exit_code = exit_code
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows: a user's mistake has no traceback."""
+        """Returns what IPython shows instead of a traceback."""
         return [str(self)]

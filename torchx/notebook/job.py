@@ -1,4 +1,4 @@
-"""A job as a value of a notebook."""
+"""The job as a notebook object."""
 
 from __future__ import annotations
 
@@ -12,12 +12,10 @@ from torchx.specs import html_pages as pages
 
 
 class Job:
-    """A job that was launched: ``job = %torchx run ...``.
-
-    As the last value of a cell it shows what has become of it until then.
+    """A launched job: ``job = %torchx run ...``. A notebook displays its current status.
 
     Args:
-        handle: of the job, or anything else that finds it: its app id, ``@last``.
+        handle: the handle, or another reference, such as the app id or ``@last``.
     """
 
     def __init__(self, handle: str) -> None:
@@ -25,36 +23,36 @@ class Job:
 
     @property
     def app_id(self) -> str:
-        """The job's name at its scheduler."""
+        """The id of the job on its scheduler."""
         return self.handle.rpartition("/")[2]
 
     def status(self) -> AppStatus | None:
-        """How it is; see :meth:`torchx.runner.Runner.status`."""
+        """Returns the status; see :meth:`torchx.runner.Runner.status`."""
         return shared_runner().status(self.handle)
 
     def wait(self, timeout: float | None = None) -> AppStatus | None:
-        """Waits for its end, ``timeout`` seconds at most; interrupting the cell ends the waiting, and not the job.
+        """Waits until the job has ended, for at most ``timeout`` seconds. Interrupting the cell does not end the job.
 
         Raises:
-            WaitTimeoutError: it has not ended in time; it is a ``TimeoutError``.
+            WaitTimeoutError: the job has not ended in time; a ``TimeoutError``.
         """
         return shared_runner().wait(self.handle, timeout=timeout)
 
     def log_lines(self, role: str = "", k: int = 0, *, follow: bool = False) -> Iterable[str]:
-        """What a replica wrote, line by line.
+        """Returns the log lines of a replica.
 
         Args:
-            role: of the replica; may be left out in a job with one role.
-            k: number of the replica.
-            follow: until the replica ends.
+            role: the role; optional if the job has only one.
+            k: the number of the replica.
+            follow: wait for further lines until the replica ends.
 
         Raises:
-            NotFoundError: there are several roles, or none, and none is named.
+            NotFoundError: no role is named, and the job has several or none.
         """
         return shared_runner().log_lines(self.handle, role or self._only_role(), k, should_tail=follow)
 
     def cancel(self) -> None:
-        """Ends it; its logs stay."""
+        """Cancels the job; its logs stay."""
         shared_runner().cancel(self.handle)
 
     def _only_role(self) -> str:
@@ -70,18 +68,18 @@ class Job:
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> dict[str, str]:  # noqa: ARG002  # IPython's
         try:
             status = self.status()
-        except TorchXError as e:  # the scheduler cannot be asked: no reason not to show whose status was asked for
-            said = f"its status is not known: {e}"
+        except TorchXError as e:  # the scheduler cannot be asked; still show the handle
+            problem = f"its status is not known: {e}"
         else:
             if status is not None:
                 text = f"{self.handle}\n{status.format()}"
                 return {"text/plain": text, "text/html": pages.status_html(status, self.handle)}
-            said = "its scheduler knows nothing of it"
-        return {"text/plain": f"{self.handle}\n{said}", "text/html": pages.card("UNKNOWN", self.handle, said)}
+            problem = "its scheduler does not know the job"
+        return {"text/plain": f"{self.handle}\n{problem}", "text/html": pages.card("UNKNOWN", self.handle, problem)}
 
 
 def shared_runner() -> Runner:
-    """The one of this notebook."""
+    """Returns the Runner of this notebook."""
     global _shared
     if _shared is None:
         _shared = get_runner()

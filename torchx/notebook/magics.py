@@ -24,19 +24,19 @@ _FIELD = re.compile(r"(?<!\$)\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[[^\][{}]+\])*)\}
 
 
 class MistakeError(TorchXError):
-    """A magic was called in a way that it cannot mean."""
+    """A magic was called with invalid arguments."""
 
     def _render_traceback_(self) -> list[str]:
         return [f"{self}\nhint: {self.hint}" if self.hint else str(self)]
 
 
 def register(shell: Any) -> None:
-    """Gives the shell the magics, and completion of ``%torchx`` lines."""
+    """Registers the magics and the completion of ``%torchx`` lines."""
     from IPython.core.magic import no_var_expand
 
-    unregister(shell)  # or there would be two completers after a second time
+    unregister(shell)  # a second registration would add a second completer
     magics = Magics(shell)
-    # It would be done before the line is taken apart, and a value with a blank in it would become two words.
+    # IPython would expand variables before the line is split, so that a value with blanks would become several words.
     for magic in (Magics.torchx, Magics.workspacefile):
         no_var_expand(magic)
     shell.register_magic_function(magics.torchx, "line_cell", "torchx")
@@ -46,7 +46,7 @@ def register(shell: Any) -> None:
 
 
 def unregister(shell: Any) -> None:
-    """Takes them away."""
+    """Removes the magics and the completion."""
     for kind, names in _NAMES.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
@@ -65,7 +65,7 @@ class Magics:
             job = %torchx run utils.python --script train.py -- --lr {lr}
             %torchx log -f @last
 
-        {lr} is the variable `lr`, as one argument whatever it holds. Returns the job that was launched.
+        {lr} is replaced by the variable `lr`, always as one argument. Returns the job that was launched.
         """
         return run(split("\n".join([line, *([cell] if cell is not None else [])]), self._shell.user_ns))
 
@@ -82,7 +82,7 @@ class Magics:
             _say("\n".join(f"{size:>8}  {name}" for name, size in found.items()) or f"nothing in {workspace.WORKSPACE}")
 
     def workspacefile(self, line: str, cell: str) -> None:
-        """Keeps the cell as a file of the workspace that `%torchx run` takes along; -a appends to the file.
+        """Saves the cell as a file of the workspace that `%torchx run` sends; -a appends to the file.
 
         %%workspacefile train.py
         print("hello from the job")
@@ -102,12 +102,12 @@ class Magics:
 
 
 def split(text: str, variables: Mapping[str, Any]) -> list[str]:
-    """The words of a command, as a shell would take them apart; then variables take the place of ``{name}``.
+    """Splits a command into words as a shell does, then replaces ``{name}`` by variables.
 
-    Names that are not variables stay as they are.
+    Names that are not variables are not replaced.
 
     Raises:
-        MistakeError: a quote is not closed, or what a variable holds has no such part.
+        MistakeError: a quote is not closed, or a variable lacks the attribute or item.
 
     >>> split("run utils.echo --msg {msg} '${app_id} {other}'", {"msg": "it's two words"})
     ['run', 'utils.echo', '--msg', "it's two words", '${app_id} {other}']
@@ -134,12 +134,12 @@ def _value(match: re.Match[str], variables: Mapping[str, Any]) -> str:
 
 
 def _complete(_: Any, event: Any) -> list[str]:
-    """Words that can stand where the cursor is; IPython keeps those that begin like ``event.symbol``."""
+    """Returns completions; IPython keeps those that begin with ``event.symbol``."""
     words = split_line(event.text_until_cursor)[1:] or [""]
     try:
         found = candidates(words)
-    except Exception:  # a key was pressed: whatever is wrong is said when the line is run
+    except Exception:  # the user only pressed Tab: errors are reported when the line is run
         return []
-    # IPython takes `:`, `=` and `@` for ends of words.
+    # IPython splits words at `:`, `=` and `@`.
     cut = len(words[-1]) - len(event.symbol)
     return [value[cut:] for value, _ in found]

@@ -1,4 +1,4 @@
-"""What a command writes, as a cell shows it; and the handle of a job on its last line, which a cell returns."""
+"""Output of a command in a cell. Holds back the handle on its last line, which the cell returns as a Job."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ _HANDLE = re.compile(r"[a-z]\w*://[^\s/]*/\S+")
 
 @contextmanager
 def as_a_command_line(words: list[str]) -> Iterator[Output]:
-    """While it is entered this process looks like the command: its arguments, its output, its log records."""
+    """Redirects ``sys.argv``, stdout, stderr and log handlers while a command runs in this process."""
     import logging
 
     root = logging.getLogger()
     handlers, level, argv = list(root.handlers), root.level, sys.argv
     shown = Output(sys.stdout)
-    # Messages for people, on the same page and in their order: what stderr gets a notebook shows in red.
-    with redirect_stdout(shown), redirect_stderr(Messages(shown)):
-        sys.argv = ["torchx", *words]  # what is on record of the run, and which secrets a message must not repeat
+    # Messages go to stdout too, to keep them in order: a notebook shows stderr apart, in red.
+    with redirect_stdout(shown), redirect_stderr(Messages(shown._out)):
+        sys.argv = ["torchx", *words]  # goes on record, and is searched for secrets that messages must not repeat
         try:
             yield shown
         finally:
@@ -32,7 +32,7 @@ def as_a_command_line(words: list[str]) -> Iterator[Output]:
 
 
 class Output:
-    """Standard output of a command: passed on line by line, but for a handle on the last one, which is held back."""
+    """Standard output of a command. Passes on lines, and holds back a handle on the last one."""
 
     encoding = "utf-8"
     errors = "replace"
@@ -52,18 +52,17 @@ class Output:
         return len(text)
 
     def flush(self) -> None:
-        """Shows what is not the beginning of a handle."""
+        """Passes on the unfinished line, unless it may become a handle."""
         if self._held and not _HANDLE.match(self._held):
             self._out.write(self._held)
             self._held = ""
         self._out.flush()
 
     def isatty(self) -> bool:
-        """A notebook is not a terminal."""
         return False
 
     def finish(self, *, keep_handle: bool) -> str:
-        """The handle on the last line, which is shown after all when it is not going to be returned."""
+        """Returns the handle on the last line; with ``keep_handle`` prints it instead and returns an empty string."""
         held, self._held = self._held, ""
         handle = held.strip() if _HANDLE.fullmatch(held.strip()) else ""
         if held and (keep_handle or not handle):
@@ -72,20 +71,8 @@ class Output:
         return "" if keep_handle else handle
 
 
-class Messages:
-    """Standard error of a command: beside its output, without a part in what its last line is."""
-
-    encoding = "utf-8"
-    errors = "replace"
-
-    def __init__(self, shown: Output) -> None:
-        self._shown = shown
+class Messages(Output):
+    """Standard error of a command: passes on everything at once."""
 
     def write(self, text: str) -> int:
-        return self._shown._out.write(text) or len(text)
-
-    def flush(self) -> None:
-        self._shown._out.flush()
-
-    def isatty(self) -> bool:
-        return False
+        return self._out.write(text) or len(text)

@@ -1,4 +1,4 @@
-"""The workspace that cells are written to: files in the memory of this process."""
+"""The in-memory workspace of ``%%workspacefile``."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from torchx.errors import SpecError
 from torchx.workspace.files import open_workspace
 
 WORKSPACE = "memory://torchx-workspace"
-"""Give it to :meth:`torchx.runner.Runner.run` and its like as ``workspace``; ``%torchx run`` does."""
+"""Address of the workspace, for ``workspace=`` of the Runner; ``%torchx run`` uses it."""
 
 
 def workspacefile(path: str, content: str, *, append: bool = False) -> int:
-    """Writes a file of the workspace; what ``%%workspacefile`` does.
+    """Writes a file of the workspace, as ``%%workspacefile`` does.
 
     Args:
-        path: below the workspace's root.
+        path: relative to the root of the workspace.
         content: text, written as UTF-8.
-        append: to what is there, instead of replacing it.
+        append: append to the file instead of replacing it.
 
     Returns:
-        its size in bytes.
+        the size of the file in bytes.
 
     Raises:
-        SpecError: the path leads out of the workspace.
+        SpecError: the path leads out of the workspace, or is a folder.
 
     >>> workspacefile("lib/greet.py", "greeting = 'hello'\\n")
     19
@@ -48,7 +48,7 @@ def workspacefile(path: str, content: str, *, append: bool = False) -> int:
 
 
 def files() -> dict[str, int]:
-    """The files that are there, by path below the root, and their sizes in bytes."""
+    """Returns the files, by path relative to the root, with their sizes in bytes."""
     fs, root = _opened()
     if not fs.isdir(root):
         return {}
@@ -57,7 +57,7 @@ def files() -> dict[str, int]:
 
 
 def clear() -> int:
-    """Removes them all; how many there were."""
+    """Removes all files, and returns their number."""
     fs, root = _opened()
     count = len(files())
     if fs.isdir(root):
@@ -66,10 +66,10 @@ def clear() -> int:
 
 
 def folder() -> str:
-    """A folder with these files, for schedulers that take no workspace along: the same for the life of this process.
+    """Writes the files to a temporary folder, for schedulers that send no workspace, and returns its path.
 
-    What jobs write there stays there. Nobody removes it, for a job may outlive the notebook: it is in the system's
-    folder for temporary files.
+    The folder is the same for the life of this process, and is not removed, because a job may outlive the notebook.
+    Files that jobs write there stay.
     """
     import tempfile
 

@@ -1,4 +1,4 @@
-"""The page in the browser, ``torchx ui``: reads the run registry, listens on loopback alone, ends with its shell."""
+"""The web page of ``torchx ui``: reads the run registry, listens only on loopback, ends with its shell."""
 
 ACTIONS = ("cancel", "rerun")
-"""What the page can be allowed to do beside reading."""
+"""Actions that ``torchx ui --allow`` can permit; without it the page only reads."""

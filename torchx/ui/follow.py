@@ -1,4 +1,4 @@
-"""A job's log as a page reads it: a ``torchx log`` of its own, which ends when the page no longer listens."""
+"""Follows a job's log through a ``torchx log`` process, which ends when the page stops reading."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import sys
 from collections.abc import AsyncGenerator
 from typing import Any
 
-_PAUSE_S = 0.1  # between two batches: a job that writes 10,000 lines a second is ten messages a second
+_PAUSE_S = 0.1  # between batches, so that a job that writes 10,000 lines a second causes 10 messages a second
 _CHUNK = 1 << 20
 _PATIENCE_S = 5.0
 
 
 async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """The last lines of each replica, and then what it writes until the job has ended, in batches.
+    """Yields the last lines of each replica, then new lines until the job has ended, in batches.
+
+    A batch is a list of ``{"role", "replica", "line"}``; the last one may be ``{"error": stderr of torchx log}``.
 
     Args:
-        target: a job or a part of it, as ``torchx log`` takes it.
-        last: so many lines of each replica to begin with.
-        stream: ``stdout``, ``stderr``, ``combined``; None: the backend's usual one.
-
-    A batch is a list of ``{"role", "replica", "line"}``; the last one may be ``{"error": what torchx log said}``.
+        target: a job or a part of it, as for ``torchx log``.
+        last: number of lines of each replica to begin with.
+        stream: ``stdout``, ``stderr`` or ``combined``; None: the backend's default.
     """
     argv = [sys.executable, "-m", "torchx", "log", "--json", "--follow", "--tail", str(last)]
     argv += ["--streams", stream] if stream else []
@@ -30,7 +30,7 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
         *argv, target, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     assert process.stdout is not None and process.stderr is not None
-    said = asyncio.create_task(process.stderr.read())
+    stderr = asyncio.create_task(process.stderr.read())
     try:
         rest = b""
         while chunk := await process.stdout.read(_CHUNK):
@@ -39,9 +39,9 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
                 yield [json.loads(line) for line in lines if line]
                 await asyncio.sleep(_PAUSE_S)
         if await process.wait():
-            yield [{"error": (await said).decode(errors="replace").strip()}]
+            yield [{"error": (await stderr).decode(errors="replace").strip()}]
     finally:
-        said.cancel()
+        stderr.cancel()
         try:
             if process.returncode is None:
                 process.terminate()
@@ -53,9 +53,11 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
 
 
 def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kills what is left. asyncio itself would do it a moment later, and hear of its end later still: its loop may be
-    closed by then, and a Popen that was told nothing complains."""
-    transport = process._transport  # type: ignore[attr-defined]  # there is no public name for it
+    """Kills the process and marks it as ended.
+
+    asyncio would do both later, when its loop may be closed; then Popen warns that the process is still running.
+    """
+    transport = process._transport  # type: ignore[attr-defined]  # no public name
     popen = transport.get_extra_info("subprocess")
     transport.close()
     if popen.returncode is None:

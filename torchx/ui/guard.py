@@ -1,4 +1,4 @@
-"""Who may ask: programs of this machine that know the token, and pages that this server has sent."""
+"""Access control of the page: requests need the token, and may not come from pages of other sites."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 API = "/api/"
 _NAMES = ("127.0.0.1", "localhost", "::1")
 _HEADERS = (
-    # Nothing but our own files, no inline script or style, no frame around it, nothing sent elsewhere.
+    # Only our own files, no inline scripts or styles, no frames, no requests to other hosts.
     (
         b"content-security-policy",
         b"default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -25,11 +25,11 @@ _HEADERS = (
 
 
 class Guard:
-    """Refuses what does not come from a page of this server, and says in each answer what the page may do.
+    """Rejects requests that do not come from a page of this server, and adds security headers to each response.
 
-    A name that somebody else's domain resolves to this machine (DNS rebinding) fails at the Host header, another site's
-    page at the Origin header, another user of this machine at the token: it travels in the fragment of the address,
-    which browsers send to nobody, and then in the Authorization header.
+    The Host header stops a foreign domain that resolves to this machine (DNS rebinding), the Origin header the pages
+    of other sites, and the token other users of this machine. The token is in the fragment of the address, which
+    browsers send to no server, and then in the Authorization header.
     """
 
     def __init__(self, app: ASGIApp, token: str) -> None:
@@ -37,7 +37,6 @@ class Guard:
         self._expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Passes the request on, or answers 403 or 401."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -59,10 +58,10 @@ class Guard:
     def _refused(self, headers: dict[bytes, bytes], path: str) -> tuple[int, str] | None:
         host = headers.get(b"host", b"").decode("latin-1")
         if _hostname(f"//{host}") not in _NAMES:
-            return 403, "this page is for this machine alone: use http://127.0.0.1"
+            return 403, "this page is only for this machine: use http://127.0.0.1"
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1") != f"http://{host}":
-            return 403, "asked by the page of another site"
+            return 403, "requested by a page of another site"
         if path.startswith(API) and not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
             return 401, "the token is wrong: open the address that `torchx ui` printed"
         return None

@@ -1,4 +1,4 @@
-"""What is new: one reader of the record for all pages that are open, and only while one is."""
+"""Changes of runs for all open pages, from one reader of the record, which runs only while a page is open."""
 
 from __future__ import annotations
 
@@ -11,18 +11,16 @@ from torchx.runner.changes import Watch
 
 Row = dict[str, Any]
 News = dict[str, Any]
-
-
-_QUIET_S = 5.0  # without a change, the record is read again: runs may have been deleted
-_SHARE = 10  # a look that takes a second is followed by ten without one
+_QUIET_S = 5.0  # interval at which to read the record without a change: runs may have been deleted
+_SHARE = 10  # after a read that took a second, wait ten seconds
 
 
 class Live:
     """Changes of runs, for any number of listeners.
 
     Args:
-        look: the rows of all runs on record, newest first.
-        watch: begins to watch them: from then on somebody asks their schedulers.
+        look: returns the rows of all runs on record, newest first.
+        watch: starts to watch them, so that their schedulers are polled.
     """
 
     def __init__(self, look: Callable[[], list[Row]], watch: Callable[[], Watch]) -> None:
@@ -34,9 +32,9 @@ class Live:
         self._task: asyncio.Task[None] | None = None
 
     async def news(self) -> AsyncGenerator[News, None]:
-        """First all rows, then those that are new, and of those that have changed ``handle`` and what has.
+        """Yields first all rows, then new rows, and ``handle`` and changed fields of the others.
 
-        A document has ``rows``, of which one with ``gone`` is on record no more, and ``problems``: why a scheduler
+        A document has ``rows``, where ``gone`` marks a deleted run, and ``problems``: the reason by scheduler why it
         could not be asked.
         """
         queue: asyncio.Queue[News] = asyncio.Queue()
@@ -69,13 +67,13 @@ class Live:
                     self._rows, self._problems, first = rows, problems, False
                     for queue in self._listeners:
                         queue.put_nowait({"rows": news, "problems": problems})
-                # On a machine that does much else a look takes long; pages are not to stand still for that.
+                # On a busy machine a read is slow; the limit keeps the pages current.
                 await asyncio.sleep(min(_SHARE * (time.monotonic() - began), _QUIET_S))
                 try:
                     await asyncio.wait_for(anext(watch), _QUIET_S)
                 except asyncio.TimeoutError:
                     continue
-                while watch.within(0) is not None:  # all that is there is in the next look
+                while watch.within(0) is not None:  # the next read covers all pending changes
                     pass
 
 

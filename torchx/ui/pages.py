@@ -1,4 +1,4 @@
-"""What the page asks for: its own files, the runs, one run, a log; and what it may be allowed to do."""
+"""HTTP routes of the page: its files, the runs, a run, metrics, logs, and actions."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ from torchx.version import __version__
 _STATIC = os.path.join(os.path.dirname(__file__), "static")
 _TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml"}
 _FIRST_LINES = 20_000
-_ALIVE_S = 15.0  # a line of nothing, so that a browser that has gone is noticed
+_ALIVE_S = 15.0  # interval of empty lines, by which a closed connection is noticed
 
 
 def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Guard:
-    """The ASGI application.
+    """Returns the ASGI application.
 
     Args:
-        runner: asks the schedulers.
-        token: whoever knows it may ask.
-        allowed: of :data:`torchx.ui.ACTIONS`.
+        token: the secret that requests must have.
+        allowed: the permitted ones of :data:`torchx.ui.ACTIONS`.
     """
     live = Live(lambda: [run_row(run) for run in runner.runs(refresh=False)], runner.watch)
 
@@ -61,7 +60,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
         handle = runner.resolve(request.query_params["handle"])
         try:
             found = await asyncio.to_thread(runner.metrics, handle)
-        except NotSupportedError:  # a sweep, say: nothing is drawn
+        except NotSupportedError:  # for example, of a sweep
             found = []
         return _json({**handle_fields(handle), "replicas": metrics_fields(found)})
 
@@ -81,7 +80,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
     async def act(request: Request) -> Response:
         action = request.path_params["action"]
         if action not in allowed:
-            raise HTTPException(403, f"this page may not {action}: `torchx ui --allow {action}` lets it")
+            raise HTTPException(403, f"this page may not {action}: `torchx ui --allow {action}` permits it")
         do: dict[str, Callable[[str], Any]] = {"cancel": runner.cancel, "rerun": runner.rerun}
         return _json({"handle": await asyncio.to_thread(do[action], request.query_params["handle"])})
 
@@ -102,7 +101,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
 
 
 def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
-    """What ``torchx status --json`` and ``torchx describe --json`` say of a run."""
+    """Returns status and definition of a run, as ``torchx status --json`` and ``torchx describe --json`` do."""
     handle = runner.resolve(handle)
     run = runner.recorded(handle)
     error = None
@@ -129,13 +128,13 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
 
 
 def _tasks(runner: Runner, handle: str, table: TaskTable) -> dict[str, Any]:
-    """The tasks of a sweep: the first letter of each one's state, and why some failed."""
+    """Returns the tasks of a sweep: the first letters of their states, and the causes of failures."""
     failures = failures_fields(runner.sweep_failures(handle, table))
     return {"states": "".join(state.name[0] for state in table.states), "failures": failures}
 
 
 def _results(handle: str) -> list[dict[str, Any]]:
-    """What the tasks of a sweep wrote to the first tracker; nothing where there is none, or the job is not a sweep."""
+    """Returns what the tasks of a sweep wrote to the first tracker; empty without a tracker, or for other jobs."""
     try:
         found = read_results(handle, choose_tracker()[1])
     except ConfigError:
@@ -155,11 +154,10 @@ def _json(data: Any, status: int = 200) -> Response:
 
 
 def _stream(documents: AsyncIterator[dict[str, Any]]) -> Response:
-    """One JSON document a line, as they come."""
+    """Streams documents as JSON lines."""
 
     async def lines() -> AsyncIterator[bytes]:
-        following = documents.__aiter__()
-        waiting = asyncio.ensure_future(following.__anext__())
+        waiting = asyncio.ensure_future(anext(documents))
         try:
             while True:
                 done, _ = await asyncio.wait([waiting], timeout=_ALIVE_S)
@@ -171,7 +169,7 @@ def _stream(documents: AsyncIterator[dict[str, Any]]) -> Response:
                 except StopAsyncIteration:
                     return
                 yield redact(json.dumps(document, default=str)).encode() + b"\n"
-                waiting = asyncio.ensure_future(following.__anext__())
+                waiting = asyncio.ensure_future(anext(documents))
         finally:
             waiting.cancel()
             await asyncio.wait([waiting])

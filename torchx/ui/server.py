@@ -1,4 +1,4 @@
-"""The server of ``torchx ui``: one port on this machine's loopback, until Ctrl-C."""
+"""The server of ``torchx ui``, on a loopback port, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[
     """Serves the page until SIGINT or SIGTERM.
 
     Args:
-        port: 0: one that is free.
-        allowed: what the page may do beside reading; of :data:`torchx.ui.ACTIONS`.
-        ready: called with the address, token included, once the port is open.
+        port: 0 for any free port.
+        allowed: the permitted ones of :data:`torchx.ui.ACTIONS`.
+        ready: called with the address, including the token, once the port is open.
 
     Raises:
-        ConfigError: the port cannot be had.
+        ConfigError: the port is not available.
         ImportError: an optional package is not installed.
     """
     import uvicorn
@@ -42,7 +42,7 @@ def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[
         lifespan="off",
         ws="none",
     )
-    # Raised again by uvicorn once it has closed the port: as an exception, so that what was started is ended, too.
+    # uvicorn raises the signal again after closing the port; SystemExit lets the callers clean up.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with listener:
         ready(f"http://{_HOST}:{listener.getsockname()[1]}/#token={token}")
@@ -58,6 +58,6 @@ def _listen(port: int) -> socket.socket:
     except OSError as e:
         listener.close()
         raise ConfigError(
-            f"port {port} of {_HOST} cannot be had: {e.strerror or e}", hint="choose another, or leave --port out"
+            f"port {port} of {_HOST} is not available: {e.strerror or e}", hint="choose another, or omit --port"
         ) from e
     return listener

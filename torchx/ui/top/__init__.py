@@ -1,1 +1,1 @@
-"""``torchx top``: the runs full screen in the terminal; reads what the pollers write down, as all who watch do."""
+"""``torchx top``: the full-screen view of runs; shows the states that the pollers record."""

@@ -1,4 +1,4 @@
-"""The program behind ``torchx top``: the list of runs, and what can be done with them."""
+"""The Textual application of ``torchx top``: the list of runs, and actions on them."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ _KEYS = """\
 [b]Runs[/b]
   /            search names, ids, schedulers, states, causes
   f F          next, previous group of states
-  Esc          all of them again
+  Esc          show all runs
 [b]A run[/b]
-  Enter        log of that replica alone; a: of all
+  Enter        log of this replica; a: of all replicas
   l            log full screen, and back
-  t            when what happened, and back
-  Tab          from the replicas to the log, and back
+  t            timeline, and back
+  Tab          switch between replicas and log
 [b]A sweep[/b]
-  Enter        open the task; those that failed are first
+  Enter        open the task; failed ones come first
 
-?  this help. torchx top reads: jobs go on when it ends."""
+?  this help. Jobs continue when torchx top ends."""
 
 
 class Ask(ModalScreen[bool]):
-    """A question that only `y` says yes to."""
+    """A yes/no question."""
 
     BINDINGS: ClassVar = [
         Binding("y", "answer(True)", "yes"),
@@ -57,23 +57,20 @@ class Ask(ModalScreen[bool]):
         self._question = question
 
     def compose(self) -> ComposeResult:
-        """What is on the screen."""
         with Vertical(id="box"):
             yield Static(Text(self._question), id="question")
             yield Static(Text.assemble(("y", KEY), (" yes    ", MUTED), ("n", KEY), (" no", MUTED)))
 
     def action_answer(self, answer: bool) -> None:
-        """Hands the answer to who asked."""
         self.dismiss(answer)
 
 
 class Help(ModalScreen[None]):
-    """The keys."""
+    """The help screen."""
 
     BINDINGS: ClassVar = [Binding("escape,q,question_mark,enter", "app.pop_screen", "back")]
 
     def compose(self) -> ComposeResult:
-        """What is on the screen."""
         yield Static(_KEYS, id="help")
 
 
@@ -81,7 +78,7 @@ class Top(App[None]):
     """The list of runs.
 
     Args:
-        runner: reads the record; asks the schedulers through the pollers, and that of the run that is open itself.
+        runner: reads the record, and asks the scheduler of the open run.
     """
 
     TITLE = "torchx top"
@@ -111,7 +108,6 @@ class Top(App[None]):
         self._counts, self._why = Static(id="sum"), Static(id="why")
 
     def compose(self) -> ComposeResult:
-        """What is on the screen."""
         yield self._counts
         yield self._words
         yield self._list
@@ -119,14 +115,13 @@ class Top(App[None]):
         yield Footer()
 
     def on_mount(self) -> None:
-        """Begins to read."""
         self.theme = "textual-dark"
         self._words.display = False
         self._list.focus()
         self.run_worker(self._read(), group="news")
         self.set_interval(1.0, self._tick)
 
-    # -- what is new -------------------------------------------------------------------------------
+    # -- updates -----------------------------------------------------------------------------------
 
     async def _read(self) -> None:
         async with contextlib.aclosing(self._live.news()) as documents:
@@ -139,12 +134,11 @@ class Top(App[None]):
                     page.changed()
 
     def _tick(self) -> None:
-        self._list.refresh()  # what is so long ago
+        self._list.refresh()  # updates the ages
 
     def _show(self) -> None:
-        """The list, with the same run chosen as before, wherever it is now."""
-        at = self.runs.position(self._chosen)
-        self._list.show(self.runs, at)
+        """Shows the list, and keeps the chosen run chosen."""
+        self._list.show(self.runs, self.runs.position(self._chosen))
         self._choose()
 
     def _choose(self) -> None:
@@ -158,7 +152,7 @@ class Top(App[None]):
         elif not self.runs.counts() or not any(self.runs.counts().values()):
             text.append("no runs on record: `torchx run` launches one", MUTED)
         else:
-            text.append("none of the runs is like this: Esc shows all", MUTED)
+            text.append("no run matches: Esc shows all", MUTED)
         self._why.update(text, layout=False)
 
     def _sum(self, problems: dict[str, str] | None = None) -> None:
@@ -180,27 +174,23 @@ class Top(App[None]):
         return self.runs.shown[i] if i < len(self.runs.shown) else None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  # Textual's
-        """Keys of the list mean nothing on the page of a run."""
+        """Disables the keys of the list on the page of a run."""
         return len(self.screen_stack) == 1 or action not in ("search", "group", "everything")
 
     # -- keys ----------------------------------------------------------------------------------------
 
     def on_rows_chosen(self) -> None:
-        """What is said below the list is of the chosen run."""
         self._choose()
 
     def on_rows_opened(self) -> None:
-        """The page of the chosen run."""
         if row := self._row():
             self.push_screen(Page(row["handle"], sweep=bool(row["tasks"])))
 
     def on_input_changed(self, event: Input.Changed) -> None:
-        """Searches while one types."""
         self.runs.words = event.value
         self._again()
 
     def on_input_submitted(self) -> None:
-        """Keeps the words, and goes back to the list."""
         self._words.display = bool(self.runs.words)
         self._list.focus()
 
@@ -210,46 +200,41 @@ class Top(App[None]):
         self._sum()
 
     def action_search(self) -> None:
-        """Asks for words."""
         self._words.display = True
         self._words.focus()
 
     def action_group(self, by: int) -> None:
-        """The next group of states; after the last one all."""
+        """Shows the next group of states; after the last group all runs."""
         names = ["", *GROUPS]
         self.runs.group = names[(names.index(self.runs.group) + by) % len(names)]
         self._again()
 
     def action_everything(self) -> None:
-        """All runs again."""
         self.runs.group = self._words.value = ""
         self._words.display = False
         self._list.focus()
         self._again()
 
     def action_help(self) -> None:
-        """Shows the keys."""
         self.push_screen(Help())
 
     def _job(self) -> Row | None:
         return self.screen.row() if isinstance(self.screen, Page) else self.runs.get(self._chosen)
 
     def action_cancel(self) -> None:
-        """Ends a job, after a question."""
         row = self._job()
         if row is None:
             return
         if row["ended"]:
-            self.notify(f"{row['app_id']} has ended already")
+            self.notify(f"{row['app_id']} has already ended")
             return
         self._ask(f"Cancel {row['app_id']}?", "cancel", row)
 
     def action_rerun(self) -> None:
-        """Launches a run again, after a question."""
         if (row := self._job()) is None:
             return
         if self.runs.get(row["handle"]) is None:
-            self.notify("a task is launched again with its sweep: `torchx sweep --retry-failed`", markup=False)
+            self.notify("tasks are retried with their sweep: `torchx sweep --retry-failed`", markup=False)
         else:
             self._ask(f"Launch {row['name']} again, as {row['app_id']} was?", "rerun", row)
 
@@ -266,15 +251,15 @@ class Top(App[None]):
         except TorchXError as e:
             self.notify(printable(f"{e}; {e.hint}" if e.hint else str(e)), severity="error", timeout=10, markup=False)
         else:
-            self.notify(f"launched {new}" if new else "it is being cancelled", markup=False)
+            self.notify(f"launched {new}" if new else "cancelling", markup=False)
 
     def action_shell(self) -> None:
-        """Leaves the screen to a shell inside the job, and comes back."""
+        """Suspends the screen for a shell inside the job."""
         row = self._job()
         if row is None:
             return
         if row["state"] != "RUNNING":
-            self.notify(f"{row['app_id']} does not run: there is nothing to open a shell in")
+            self.notify(f"{row['app_id']} is not running, so no shell can be opened")
             return
         target = self.screen.chosen() if isinstance(self.screen, Page) else row["handle"]
         with self.suspend():
@@ -283,13 +268,13 @@ class Top(App[None]):
 
 
 def _shell(target: str) -> None:
-    """Opens a shell on the bare terminal, whose Ctrl-C is for what runs there."""
-    before = signal.signal(signal.SIGINT, lambda *_: None)  # no SIG_IGN: a child would inherit that
+    """Opens a shell on the terminal; Ctrl-C goes to the shell only."""
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which a child would inherit
     try:
-        print(f"{target}: the end of this shell leads back to torchx top", flush=True)  # noqa: T201  # for a moment it is a terminal like any other
+        print(f"{target}: exit this shell to return to torchx top", flush=True)  # noqa: T201  # the screen is suspended
         if code := subprocess.call([sys.executable, "-m", "torchx", "shell", target]):
             signal.signal(signal.SIGINT, signal.default_int_handler)
             with contextlib.suppress(KeyboardInterrupt, EOFError):
-                input(f"torchx shell ended with exit code {code}; Enter leads back ")
+                input(f"torchx shell ended with exit code {code}; press Enter to return ")
     finally:
         signal.signal(signal.SIGINT, before)

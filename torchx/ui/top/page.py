@@ -1,4 +1,4 @@
-"""One job: what became of it and why; its replicas and its log, or of a sweep its tasks."""
+"""The page of a job: its state and cause, its replicas and log, or the tasks of a sweep."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from torchx.ui.top.app import Top
 
 _NEAR_S, _FAR_S = 2.0, 15.0
-_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")  # colours and the like
+_SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")  # escape sequences
 _LINES, _MOST_LINES = 2_000, 50_000
 _CAUSE_LINES, _GROUPS, _NUMBERS = 8, 4, 3
 
 
 class Lines(Log):
-    """The log. Textual measures new lines in a thread; where that outlives the page, the program ends."""
+    """The log. Measures new lines directly; Textual does so in a thread, which crashes when it outlives the page."""
 
     def _update_size(self, updates: int, lines: list[str]) -> None:
         if lines:
@@ -46,10 +46,10 @@ class Lines(Log):
 
 
 class Page(Screen[None]):
-    """The page of a run, of a task, or of a sweep, which looks again when there may be something new.
+    """The page of a run, a task, or a sweep.
 
     Args:
-        sweep: it is known to be one; else the first look says.
+        sweep: whether it is known to be a sweep; otherwise the first status shows.
     """
 
     BINDINGS: ClassVar = [
@@ -63,7 +63,7 @@ class Page(Screen[None]):
         Binding("t", "times", "times"),
         Binding("tab", "app.focus_next", "other pane", show=False),
     ]
-    app: Top  # it is shown by no other
+    app: Top
 
     def __init__(self, handle: str, *, sweep: bool = False) -> None:
         super().__init__()
@@ -77,15 +77,13 @@ class Page(Screen[None]):
         self._status: AppStatus | None = None
         self._used: dict[tuple[str, int], ReplicaMetrics] = {}
         self._news = asyncio.Event()
-        self._looked = asyncio.Event()  # once at least
-        self._near = False  # looking costs nothing worth mentioning
+        self._looked = asyncio.Event()  # set after the first look
+        self._near = False  # whether the scheduler can be asked often
 
     def compose(self) -> ComposeResult:
-        """What is on the screen."""
         yield from (self._head, self._said, self._rows, self._log, Footer())
 
     def on_mount(self) -> None:
-        """Begins to look, and to follow the log."""
         self._rows.focus()
         self._lay_out()
         self._title()
@@ -94,7 +92,7 @@ class Page(Screen[None]):
         self.set_interval(1.0, self._title)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  # Textual's
-        """A sweep has neither log nor replicas."""
+        """Disables keys that a sweep lacks: it has neither a log nor replicas."""
         return self.tasks is None or action not in ("log", "all", "times")
 
     def _lay_out(self) -> None:
@@ -102,15 +100,15 @@ class Page(Screen[None]):
         self._log.display = self.tasks is None
         self.refresh_bindings()
 
-    # -- what is known of it ---------------------------------------------------------------------
+    # -- status ----------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Something is new of this run on record."""
+        """Refreshes the page, because the record of the run has changed."""
         self._title()
         self._news.set()
 
     def row(self) -> Row | None:
-        """What is on record of it. A task has no record of its own: that of its sweep, and what its scheduler says."""
+        """Returns the row of the run. A task has none, so its row is made of that of its sweep and of its status."""
         if (row := self.app.runs.get(self.handle)) is not None:
             return row
         sweep, _, k = self.handle.rpartition("/")
@@ -132,7 +130,7 @@ class Page(Screen[None]):
                 await asyncio.wait_for(self._news.wait(), None if over else _NEAR_S if self._near else _FAR_S)
 
     async def _look(self) -> None:
-        """Asks the scheduler of this one job: replicas, tasks and what they use are on no record."""
+        """Asks the scheduler for replicas, tasks and metrics, which are not on record."""
         aio = self.app.runner.aio
         try:
             self._near = await aio.is_near(self.handle)
@@ -173,12 +171,12 @@ class Page(Screen[None]):
             await self._why(self.tasks)
 
     def show(self, tasks: Tasks, table: TaskTable) -> None:
-        """Puts the tasks in order, with the same one chosen as before; at the top one stays there."""
+        """Shows the tasks in order, and keeps the chosen task chosen unless it is the first line."""
         at = tasks.order[self._rows.cursor] if self._rows.cursor and tasks.order else None
         tasks.take(table)
         self._rows.show(tasks, None if at is None else tasks.order.index(at))
 
-    # -- why, and how far ------------------------------------------------------------------------
+    # -- cause and title -------------------------------------------------------------------------
 
     def _cause(self, status: AppStatus) -> None:
         said = "" if status.msg == "<NONE>" else printable(status.msg, lines=True)
@@ -225,14 +223,14 @@ class Page(Screen[None]):
     # -- replicas, tasks, and the log ------------------------------------------------------------
 
     def chosen(self) -> str:
-        """The handle of the part of the job that the cursor is on."""
+        """Returns the handle of the task or replica under the cursor."""
         cursor = self._rows.cursor
         if self.tasks is not None:
             return f"{self.handle}/{self.tasks.order[cursor]}" if cursor < len(self.tasks) else self.handle
         return self._target(self.replicas.found[cursor][0] if cursor < len(self.replicas) and not self._times else "")
 
     def _target(self, part: str) -> str:
-        """How commands call a replica; those of a task are counted through."""
+        """Returns the reference of a replica for commands. Replicas of a task are numbered across roles."""
         if not part:
             return self.handle
         if self.app.runs.get(self.handle) is not None:
@@ -241,7 +239,7 @@ class Page(Screen[None]):
         return f"{self.handle}/{names.index(part)}" if len(names) > 1 else self.handle
 
     def on_rows_opened(self, event: Rows.Opened) -> None:
-        """The page of the chosen task, or the log of the chosen replica alone."""
+        """Opens the chosen task, or shows only the log of the chosen replica."""
         event.stop()
         if self.tasks is not None:
             self.app.push_screen(Page(self.chosen()))
@@ -250,24 +248,22 @@ class Page(Screen[None]):
             self._follow()
 
     def action_all(self) -> None:
-        """The log of all replicas."""
         self.replicas.part = ""
         self._follow()
 
     def action_log(self) -> None:
-        """The log alone, or all panes."""
+        """Toggles between the log alone and all panes."""
         shown = self._rows.display
         self._rows.display = not shown
         self._said.display = not shown and bool(str(self._said.render()))
         (self._log if shown else self._rows).focus()
 
     def action_times(self) -> None:
-        """When what happened, or what is used."""
+        """Toggles between the timeline and the replicas."""
         self._times = not self._times
         self._show_replicas()
 
     def action_back(self) -> None:
-        """Leads back to where it was opened."""
         self.app.pop_screen()
 
     def _follow(self) -> None:
@@ -278,7 +274,7 @@ class Page(Screen[None]):
         self.run_worker(self._read_log(part), exclusive=True, group="log")
 
     async def _read_log(self, part: str) -> None:
-        await self._looked.wait()  # whether it is a sweep, and how many replicas there are
+        await self._looked.wait()  # to know whether it is a sweep, and the number of replicas
         if self.tasks is not None:
             return
         several = len(self.replicas) > 1 and not part

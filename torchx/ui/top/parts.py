@@ -1,4 +1,4 @@
-"""What a job consists of, as tables: its replicas with what they use, when what happened, the tasks of a sweep."""
+"""Tables of the page of a job: replicas and their metrics, the timeline, the tasks of a sweep."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Replicas(Table):
 
     def __init__(self) -> None:
         self.found: list[tuple[str, str, str]] = []
-        self.part = ""  # of which the log is; empty: of all
+        self.part = ""  # the replica whose log is shown; empty: all
         self._used: list[ReplicaMetrics] = []
         self._over = False
         self._drawn: tuple[int, list[list[str]]] = 0, []
 
     def take(self, status: AppStatus, used: Mapping[tuple[str, int], ReplicaMetrics]) -> None:
-        """What is said of them now."""
+        """Replaces states and metrics."""
         replicas = [replica for role in status.roles for replica in role.replicas]
         self.found = [(f"{r.role}/{r.id}", str(r.state), r.hostname or r.hostaddr or "") for r in replicas]
         self._used = [used.get((r.role, r.id)) or ReplicaMetrics(r.role, r.id) for r in replicas]
@@ -44,7 +44,6 @@ class Replicas(Table):
         return len(self.found)
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """What they use, with bars where there is room, and the host where there is some left."""
         if self._drawn[0] != width:
             self._drawn = width, usage_table(self._used, width - 1 - STATE - 2, over=self._over)
         drawn = self._drawn[1]
@@ -54,7 +53,6 @@ class Replicas(Table):
         return [name, ("  STATE", STATE), *others, ("HOST", min(host, _MOST_HOST) if host >= _HOST else 0)]
 
     def cells(self, i: int) -> Cells:
-        """A line; the replica whose log is shown is bold."""
         name, state, host = self.found[i]
         headings, cells = self._drawn[1][0], self._drawn[1][i + 1]
         more = [(text, _COLOURS.get(word, "")) for word, text in zip(headings[1:], cells[1:], strict=True)]
@@ -75,7 +73,6 @@ class Timeline(Table):
         return len(self._bars)
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """The bars get what the others leave."""
         name = min(max([len(bar["name"]) for bar in self._bars], default=0), _NAME)
         text = min(max([len(bar["text"]) for bar in self._bars], default=0), _TEXT, width // 3)
         self._room = max(width - name - text - _TOOK - 4 * 2, 10)
@@ -83,7 +80,6 @@ class Timeline(Table):
         return [("", name), (f"0 {end}", self._room), ("TOOK", _TOOK), ("", text)]
 
     def cells(self, i: int) -> Cells:
-        """A bar, as long as it took."""
         bar, now = self._bars[i], time.time()
         end = self._to or now
         to = bar["to"] or end
@@ -95,7 +91,7 @@ class Timeline(Table):
 
 
 class Tasks(Table):
-    """The tasks of a sweep, those that failed first, and the values that they differ in."""
+    """The tasks of a sweep with their values, failed ones first."""
 
     title = "Tasks"
 
@@ -104,23 +100,23 @@ class Tasks(Table):
         self.order: list[int] = []
         self.causes: dict[int, str] = {}
         self._values: TaskList | None = None
-        self._longest = 0  # columns of a task's values, about
+        self._longest = 0  # approximate width of a task's values
 
     def take(self, table: TaskTable) -> None:
-        """What became of them."""
+        """Replaces the states."""
         self.table = table
         rank = {name: i for i, name in enumerate(_FIRST)}
         ranks = [rank[state.name] for state in table.states]
         self.order = sorted(range(len(ranks)), key=ranks.__getitem__)
 
     def give(self, values: TaskList | None) -> None:
-        """The values."""
+        """Sets the values of the tasks."""
         self._values = values
         some = range(0, len(values.points) if values else 0, max(len(values.points) // 100, 1) if values else 1)
         self._longest = max((len(self._given(k)) for k in some), default=0)
 
     def about(self) -> str:
-        """How far the sweep is."""
+        """Returns the progress of the sweep."""
         running = sum(state.name == "RUNNING" for state in self.table.states)
         words = [progress(self.table.summary()) if self.order else "", f"{running:,} running" if running else ""]
         return "".join(f", {word}" for word in words if word)
@@ -129,7 +125,7 @@ class Tasks(Table):
         return len(self.order)
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Causes get what is left, values at most half of it."""
+        """Returns the columns. Values get at most half of the free room, causes the rest."""
         number = max(len(str(len(self.order))), 4)
         left = width - 1 - (number + STATE + _EXIT + _ENDED + 4 * 2)
         values = min(max(self._longest, 6), left // 2 - 2) if self._longest else 0
@@ -141,7 +137,6 @@ class Tasks(Table):
         ]
 
     def cells(self, i: int) -> Cells:
-        """A task."""
         k = self.order[i]
         code, ended = self.table.exit_codes[k], self.table.ended[k]
         return [

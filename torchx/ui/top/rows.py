@@ -1,4 +1,4 @@
-"""A table of any length on a terminal: only the lines that are seen are drawn."""
+"""A table widget that draws only its visible lines, so that it can have any length."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from textual.strip import Strip
 from torchx.util.term import fit, printable
 
 Cells = Sequence[tuple[str, str]]
-"""Of one line: text and colour (empty: that of the table)."""
-
-
+"""The cells of a line: text and colour (empty: that of the table)."""
 MUTED = "#a29e97"
 BAD = "#ff8d84"
 WARN = "#e5b454"
@@ -38,12 +36,12 @@ STATE = 11  # columns
 
 
 def marked(state: str) -> tuple[str, str]:
-    """The state with its sign, so that it can be told without colours, too; and its colour."""
+    """Returns the state with a sign, which distinguishes it without colours, and its colour."""
     return f"{MARKS.get(state, '○')} {state.lower()}", STYLES.get(state, "")
 
 
 class Table:
-    """What :class:`Rows` shows: so many lines, and what stands in them."""
+    """The content of :class:`Rows`."""
 
     title = ""
 
@@ -51,16 +49,16 @@ class Table:
         raise NotImplementedError
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """The heading and the room of each column; those without room are not shown, two columns part the others."""
+        """Returns heading and width of each column; hides columns of width 0. Two blanks separate the others."""
         raise NotImplementedError
 
     def cells(self, i: int) -> Cells:
-        """A line: a cell for each column."""
+        """Returns the cells of a line."""
         raise NotImplementedError
 
 
 class Rows(ScrollView):
-    """Lines, one of which is chosen."""
+    """A list of lines, one of which is chosen."""
 
     can_focus = True
     BINDINGS: ClassVar = [
@@ -74,10 +72,10 @@ class Rows(ScrollView):
     ]
 
     class Chosen(Message):
-        """Another line was chosen."""
+        """The user has chosen another line."""
 
     class Opened(Message):
-        """Enter, or a click on the line that was chosen."""
+        """The user has pressed Enter, or clicked the chosen line."""
 
     def __init__(self, table: Table, *, id: str) -> None:
         super().__init__(id=id)
@@ -85,7 +83,7 @@ class Rows(ScrollView):
         self.table = table
 
     def show(self, table: Table, cursor: int | None = None) -> None:
-        """Any line may be another one now."""
+        """Replaces the table; ``cursor`` is the line to choose, by default the same one."""
         self.table = table
         self.border_title = table.title
         self.virtual_size = Size(0, len(table) + 1)
@@ -93,7 +91,7 @@ class Rows(ScrollView):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """A line of the screen; the first one has the headings, and stays."""
+        """Renders a line of the screen. The first one holds the headings and does not scroll."""
         width, style = self.size.width, self.rich_style
         columns = self.table.columns(width)
         rooms = [room for _, room in columns]
@@ -107,24 +105,20 @@ class Rows(ScrollView):
         return _strip(self.table.cells(i), rooms, width, style)
 
     def action_move(self, by: int) -> None:
-        """Chooses the line that is ``by`` lines below."""
         self._move_to(self.cursor + by)
 
     def action_page(self, by: int) -> None:
-        """Chooses the line that is ``by`` screens below."""
         self._move_to(self.cursor + by * max(self.size.height - 2, 1))
 
     def action_choose(self, i: int) -> None:
-        """The first, or the last line."""
         self._move_to(i if i >= 0 else len(self.table) - 1)
 
     def action_open(self) -> None:
-        """What Enter does."""
         if len(self.table):
             self.post_message(self.Opened())
 
     def on_click(self, event: object) -> None:
-        """Chooses a line; the chosen one is opened."""
+        """Chooses a line, or opens it if it is already chosen."""
         i = self.scroll_offset.y + int(getattr(event, "y", 0)) - 1
         if i == self.cursor:
             self.action_open()

@@ -1,4 +1,4 @@
-"""The runs as the list shows them: in order, searched, counted."""
+"""The table of runs: order, search and counts."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _LEAST_CAUSE, _MOST_NAME = 24, 40
 
 
 class RunList(Table):
-    """All runs, newest first, and those that are wanted.
+    """All runs, and the selected ones, newest first.
 
     Attributes:
-        words: all of which are in name, id, scheduler, state or cause.
-        group: of :data:`GROUPS`; empty: any.
+        words: the search; each word must occur in name, id, scheduler, state or cause.
+        group: the selected one of :data:`GROUPS`; empty: all.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class RunList(Table):
         self._wide = True
 
     def update(self, rows: Iterable[Row]) -> None:
-        """What is new of runs; or they are ``gone``."""
+        """Adds, changes, or (with ``gone``) removes rows."""
         for row in rows:
             if row.get("gone"):
                 self._all.pop(row["handle"], None)
@@ -45,7 +45,7 @@ class RunList(Table):
         self.choose()
 
     def choose(self) -> None:
-        """Finds the wanted ones."""
+        """Selects the runs to show."""
         states = GROUPS.get(self.group)
         words = self.words.lower().split()
         found = [r for r in self._all.values() if states is None or r["state"] in states]
@@ -55,15 +55,14 @@ class RunList(Table):
         self._longest = max((len(row["name"]) for row in self.shown), default=0)
 
     def get(self, handle: str) -> Row | None:
-        """The row of a run."""
         return self._all.get(handle)
 
     def position(self, handle: str) -> int | None:
-        """Where a run is among those that are shown."""
+        """Returns the index of a run among the shown ones."""
         return next((i for i, row in enumerate(self.shown) if row["handle"] == handle), None)
 
     def counts(self) -> dict[str, int]:
-        """How many runs of each group there are."""
+        """Returns the number of runs in each group."""
         counted = dict.fromkeys(GROUPS, 0)
         groups = {state: group for group, states in GROUPS.items() for state in states}
         for row in self._all.values():
@@ -74,7 +73,7 @@ class RunList(Table):
         return len(self.shown)
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Causes have a column where there is room for one; without it how far a sweep is stands with the times."""
+        """Returns the columns. Without room for causes, the progress of a sweep replaces its times."""
         left = width - STATE - _WHERE - _TIMES - 4 * 2
         name = min(max(self._longest, 12), _MOST_NAME, left // 2)
         self._wide = left - name - 2 >= _LEAST_CAUSE
@@ -83,7 +82,6 @@ class RunList(Table):
         return list(zip(words, (STATE, name, _WHERE, times, cause), strict=True))
 
     def cells(self, i: int) -> Cells:
-        """A line; of a sweep, how far it is says more than when it began."""
         row = self.shown[i]
         took = duration((row["ended"] or time.time()) - row["created"]) if row["state"] != "UNSUBMITTED" else ""
         times = (f"{ago(row['created']):<12}{took}", MUTED)
