@@ -1,7 +1,7 @@
-"""An app as an AppWrapper of MCAD (CodeFlare): one object that holds a Service and a pod for each replica.
+"""Renders an app as an AppWrapper of MCAD (CodeFlare): one object that contains a Service and a pod for each replica.
 
-Both forms are known: ``workload.codeflare.dev/v1beta2`` (https://project-codeflare.github.io/appwrapper/) and the older
-``mcad.ibm.com/v1beta1``, whose parts are called generic items.
+Two versions are supported: ``workload.codeflare.dev/v1beta2`` (https://project-codeflare.github.io/appwrapper/) and the
+older ``mcad.ibm.com/v1beta1``, whose parts are called generic items.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from torchx.specs.api import AppDef, RetryPolicy, Role
 from torchx.util.records import dataclass, field
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
-"""Of Multus: which networks a pod is attached to besides the cluster's own."""
+"""Annotation of Multus: additional networks of a pod."""
 POD_GROUP_LABEL = "pod-group.scheduling.sigs.k8s.io"
-"""Of the coscheduling plugin."""
+"""Label of the coscheduling plugin."""
 
 
 @dataclass
 class KubernetesMCADJob:
-    """What is submitted: an AppWrapper, and the images that it needs pushed."""
+    """The request: an AppWrapper, and the images to push before."""
 
     images_to_push: dict[str, tuple[str, str]]
     resource: dict[str, object]
@@ -32,7 +32,7 @@ class KubernetesMCADJob:
     secret: Object | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
-        """YAML that ``kubectl apply`` takes, secrets masked."""
+        """YAML for ``kubectl apply``, with secrets masked."""
         return secret_note(self.secret) + shown_yaml(self.resource)
 
 
@@ -49,11 +49,11 @@ def render(
 
     Args:
         form: :data:`V1BETA2` or :data:`V1BETA1`.
-        priority: of v1beta1; higher ones are dispatched first.
-        network: attached to every pod, by Multus.
+        priority: priority of a v1beta1 AppWrapper; the highest is dispatched first.
+        network: additional network of every pod (Multus).
     """
     service = request.headless_service(app, app_id, rules)
-    service["metadata"].pop("annotations")  # what lies in a wrapper is the wrapper's to mark
+    service["metadata"].pop("annotations")  # the AppWrapper has them
     parts = [service]
     for i, (role, name, labels) in enumerate(request.each_role(app, app_id, rules)):
         if rules.scheduler_name:
@@ -80,12 +80,12 @@ def render(
 
 
 def scheduling_spec(retries: int, pods_needed: int) -> Object:
-    """How often MCAD queues a v1beta1 job again when pods of it are lost."""
+    """The retries of a v1beta1 AppWrapper, which MCAD queues again if pods are lost."""
     return {"minAvailable": pods_needed, "requeuing": {"maxNumRequeuings": retries}}
 
 
 def pod_group(role: Role, name: str, namespace: str, labels: dict[str, str]) -> Object:
-    """What the coscheduling plugin starts together: the pods of one role.
+    """The PodGroup of one role, whose pods the coscheduling plugin starts together.
 
     https://github.com/kubernetes-sigs/scheduler-plugins/tree/master/pkg/coscheduling
     """
@@ -112,7 +112,7 @@ def _pods(role: Role, name: str, app_id: str, rules: JobRules, labels: dict[str,
 
 
 def _component(part: Object) -> Object:
-    # Pods must be found in what may be anything: the path says where their template is.
+    # A component can be of any kind, so that MCAD needs the path of the pod template.
     if part["kind"] == "Pod":
         return {"podSets": [{"replicas": 1, "path": "template"}], "template": part}
     return {"template": part}

@@ -1,15 +1,16 @@
-"""An app as objects of the Kubernetes API, of the kind that was chosen.
+"""Renders an app as objects of the Kubernetes API.
 
 ==============  ===========================================================================================
-``job``         ``batch/v1`` Jobs, one per role, whose pods are numbered (Indexed), and a headless Service that gives
-                every pod a name; the Service owns the Jobs
+``job``         ``batch/v1`` Jobs, one per role, whose pods have indexes, and a headless Service that gives every pod a
+                name and owns the Jobs
 ``jobset``      one ``jobset.x-k8s.io/v1alpha2`` JobSet with a replicated Job per role
 ``volcano``     one ``batch.volcano.sh/v1alpha1`` Job with a task per replica
 ``kubeflow``    one ``trainer.kubeflow.org/v1alpha1`` TrainJob, of one role
 ``pytorchjob``  one ``kubeflow.org/v1`` PyTorchJob, of one role
 ==============  ===========================================================================================
 
-All but those of Volcano have one template for all replicas of a role, so that the request does not grow with them.
+All kinds except Volcano have one pod template per role, so that the size of the request does not depend on the number
+of replicas.
 """
 
 from __future__ import annotations
@@ -19,23 +20,24 @@ from collections.abc import Mapping
 from torchx.errors import SpecError
 from torchx.schedulers.kubernetes import attempts, names, request, trainjob
 from torchx.schedulers.kubernetes.inline_code import objects_of
-from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, MAIN_CONTAINER, PYTORCH, VOLCANO, Object
+from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object
+from torchx.schedulers.kubernetes.pod_answers import main_container
 from torchx.schedulers.kubernetes.pods import JobRules
 from torchx.specs.api import AppDef, RetryPolicy, Role
 from torchx.util.records import replace
 
 INDEXED_SINCE = (1, 22)
-"""Since then a Job numbers its pods; before, each replica is a Job of its own."""
+"""Since this version a Job has indexed pods; before, each replica is a separate Job."""
 
 
 def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """The objects of an app, the one that owns the others first.
+    """The objects of an app. The first one owns the others.
 
     Args:
         app_id: name of the owner; at most :data:`~torchx.schedulers.kubernetes.request.MAX_APP_ID` characters.
 
     Raises:
-        SpecError: the kind cannot be what a role asks for.
+        SpecError: the kind does not support something that a role needs.
     """
     owner, *others = _RENDERERS[kind](app, app_id, rules)
     return [owner, *objects_of(rules.codes, owner["metadata"]), *others]
@@ -57,7 +59,7 @@ def _jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
             objects.append(_job(job_name, role, rules, labels, template))
         else:
             objects += _separate_jobs(role, rules, app_id, job_name, labels)
-    # A TTL takes each Job by itself: those of the other roles know all of the app.
+    # A TTL deletes each Job separately, so that each role needs the definition of the app.
     firsts = {item["metadata"]["labels"][names.LABEL_ROLE_INDEX]: item for item in reversed(objects[1:])}
     for item in firsts.values() if rules.opts.ttl_s is not None else objects[1:2]:
         item["metadata"]["annotations"].update(rules.metadata)
@@ -86,30 +88,30 @@ def _job_spec(role: Role, rules: JobRules, template: Object) -> Object:
 
 
 def _limits(role: Role, rules: JobRules, template: Object) -> Object:
-    """How often failed pods are replaced, and which do not count.
+    """The limits of a Job for failed pods.
 
-    A Job replaces single pods: a policy for the whole role or app comes to the same for torchelastic, whose other
-    agents restart their workers when a new member joins.
+    A Job replaces single pods. For torchelastic this is equivalent to restarting the whole role or app, because the
+    other agents restart their workers when a new member joins.
     """
     if rules.retries is not None:
         return attempts.render(role, rules.retries, template)
-    # A policy on failed pods, and limits for each index, are refused for pods whose containers are started again.
+    # Pod failure policies and limits per index require this restart policy.
     never = template["spec"].get("restartPolicy") == "Never"
     found: Object = {}
     if never and rules.version >= names.FAILURE_POLICY_SINCE:
-        # A pod that the cluster took away is replaced, and is no failure of the job's.
+        # A pod that the cluster disrupted is replaced and does not count as failed.
         found["podFailurePolicy"] = {"rules": [{"action": "Ignore", "onPodConditions": attempts.DISRUPTED}]}
     spare = attempts.spare_of(role)
     if not spare and (role.retry_policy is not RetryPolicy.REPLICA or not role.max_retries):
         return {**found, "backoffLimit": role.max_retries}
     if not never or rules.version < names.PER_INDEX_SINCE:
         return {**found, "backoffLimit": role.max_retries * role.num_replicas + spare}
-    # without `maxFailedIndexes`, the others would run to their ends after one has used up its retries
+    # without `maxFailedIndexes`, the other replicas would run on after one has used up its retries
     return {**found, "backoffLimitPerIndex": role.max_retries, "maxFailedIndexes": spare}
 
 
 def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labels: Mapping[str, str]) -> list[Object]:
-    """A Job for each replica, for clusters older than 1.22, which do not number the pods of a Job."""
+    """A Job for each replica, for clusters older than 1.22, which have no Indexed Jobs."""
     jobs = []
     for k in range(role.num_replicas):
         own = {**labels, names.LABEL_REPLICA_ID: str(k)}
@@ -140,7 +142,7 @@ def _jobset(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
         "failurePolicy": {"maxRestarts": max((r.max_retries for r in app.roles if _whole_app(r)), default=0)},
         "replicatedJobs": replicated,
     }
-    if rules.opts.deadline_s is not None:  # the only rule: what ends by it ran too long, and is not started again
+    if rules.opts.deadline_s is not None:  # do not restart the JobSet after its deadline
         rule = {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
         spec["failurePolicy"]["rules"] = [rule]
     metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)
@@ -160,24 +162,23 @@ RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
     RetryPolicy.ROLE: _RESTART,
     RetryPolicy.APPLICATION: _RESTART,
 }
-"""What Volcano does when a pod fails; without policy it replaces the pod: https://volcano.sh/en/docs/vcjob/#policies"""
+"""Volcano's policies for failed pods; the default replaces the pod: https://volcano.sh/en/docs/vcjob/#policies"""
 
 
 def volcano_job(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """One job of Volcano with a task for each replica, started as a gang. See https://volcano.sh/en/docs/vcjob/"""
+    """A Volcano job with a task for each replica, started as a gang. See https://volcano.sh/en/docs/vcjob/"""
     opts, tasks = rules.opts, []
-    rules = replace(rules, opts=replace(opts, priority_class=None))  # that is the job's own
+    rules = replace(rules, opts=replace(opts, priority_class=None))  # the job has it, not its pods
     for role, name, labels in request.each_role(app, app_id, rules):
         for k in range(role.num_replicas):
             own = {**labels, names.LABEL_REPLICA_ID: str(k)}
             rank0 = f"{app_id}-{name}-0-0.{app_id}"  # <job>-<task>-<index in the task>.<job>, by the plugin `svc`
             template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=rank0)
-            if opts.deadline_s is not None:
-                template["spec"]["activeDeadlineSeconds"] = min(opts.deadline_s, rules.timeout_s or opts.deadline_s)
+            _limit(template["spec"], opts.deadline_s)
             task = {"name": f"{name}-{k}", "replicas": 1, "template": template}
             if role.max_retries:
                 task.update(maxRetry=role.max_retries, policies=RETRY_POLICIES[role.retry_policy])
-            # An elastic role starts, and goes on, with fewer.
+            # An elastic role can run without these.
             if role.min_replicas is not None and k >= role.min_replicas:
                 task["minAvailable"] = 0
             tasks.append(task)
@@ -201,21 +202,27 @@ def volcano_job(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     return [{"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "metadata": metadata, "spec": spec}]
 
 
+def _limit(pod: Object, deadline_s: int | None) -> None:
+    """Apply the deadline of a job to each pod, for kinds without a deadline of their own."""
+    if deadline_s is not None:
+        pod["activeDeadlineSeconds"] = min(deadline_s, pod.get("activeDeadlineSeconds", deadline_s))
+
+
 _PYTORCH_CONTAINER = "pytorch"
-"""What Training Operator calls the container that trains; it refuses pods without."""
+"""Name of the container that trains, which Training Operator requires."""
 _PYTORCH_HINT = "`-cfg kind=job` and `kind=jobset` can have it"
 
 
 def _pytorchjob(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     """A PyTorchJob of Kubeflow's Training Operator 1: one role, whose replicas are the job's workers.
 
-    Workers alone, and no master: the operator numbers the pods of each of the two apart, and a template that all
-    replicas share knows its number only where they are of one kind. A job of workers is elastic to the operator, which
-    gives the first of them a name (``<job>-worker-0``), and says that the job has succeeded as soon as one of them has.
+    There is no master, because the operator numbers masters and workers separately, and all replicas share a template.
+    The operator treats a job without master as elastic: the first worker has a DNS name (``<job>-worker-0``), and the
+    job has succeeded as soon as one worker has.
     https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
 
     Raises:
-        SpecError: a PyTorchJob cannot be what the app asks for.
+        SpecError: a PyTorchJob does not support something that the app needs.
     """
     if len(app.roles) != 1:
         raise SpecError(f"a PyTorchJob has one role, and `{app.name}` has {len(app.roles)}", hint=_PYTORCH_HINT)
@@ -228,12 +235,8 @@ def _pytorchjob(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-worker-0", number=number)
     pod = template["spec"]
     pod.pop("restartPolicy", None)
-    main = next(container for container in pod["containers"] if container["name"] == MAIN_CONTAINER)
-    main["name"] = _PYTORCH_CONTAINER
-    if rules.opts.deadline_s is not None:  # the operator's own holds for pods alone that are started again
-        pod["activeDeadlineSeconds"] = min(
-            rules.opts.deadline_s, pod.get("activeDeadlineSeconds", rules.opts.deadline_s)
-        )
+    main_container(pod["containers"])["name"] = _PYTORCH_CONTAINER
+    _limit(pod, rules.opts.deadline_s)  # the operator applies its own deadline only to restarted pods
     policy: Object = {"cleanPodPolicy": "None"}
     if rules.opts.ttl_s is not None:
         policy["ttlSecondsAfterFinished"] = rules.opts.ttl_s

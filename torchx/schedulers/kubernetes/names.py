@@ -1,4 +1,4 @@
-"""Names by which jobs and what belongs to them are known in a cluster: kinds, labels, annotations."""
+"""Names of kinds, labels and annotations."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Any
 
 Object = dict[str, Any]
-"""What the API takes and answers: an object, or a part of one."""
+"""An object of the API, or a part of one."""
 
 JOB = "job"
 JOBSET = "jobset"
@@ -25,7 +25,7 @@ OWNERS = {
     APPWRAPPER: "AppWrapper",
     OLD_APPWRAPPER: "AppWrapperV1Beta1",
 }
-"""What owns the pods, of each kind of job: a key of :data:`torchx.schedulers.kubernetes.client.PLURALS`."""
+"""Kind of a job -> kind of the owner of its pods, a key of :data:`torchx.schedulers.kubernetes.client.PLURALS`."""
 
 FAILURE_POLICY_SINCE = (1, 26)
 PER_INDEX_SINCE = (1, 29)
@@ -38,10 +38,10 @@ LABEL_APP_NAME = "torchx.pytorch.org/app-name"
 LABEL_ROLE_INDEX = "torchx.pytorch.org/role-index"
 LABEL_ROLE_NAME = "torchx.pytorch.org/role-name"
 LABEL_FOREIGN_ROLE = "torchx.pytorch.org/foreign-role"
-"""Of a pod that torchx did not make, which gets labels here and not in the cluster: see :mod:`.foreign`."""
+"""Set on pods that torchx did not create, here and not in the cluster: see :mod:`.foreign`."""
 LABEL_REPLICA_ID = "torchx.pytorch.org/replica-id"
 LABEL_ATTEMPT = "torchx.pytorch.org/attempt"
-"""Of a job whose attempts are made by whoever looks at it: which one it is, from 1. See :mod:`.next_attempts`."""
+"""On a Job whose retries torchx creates: the number of the attempt, from 1. See :mod:`.next_attempts`."""
 LABEL_SESSION = "torchx.pytorch.org/session"
 LABEL_KUBE_APP_NAME = "app.kubernetes.io/name"
 LABEL_ORGANIZATION = "app.kubernetes.io/managed-by"
@@ -52,31 +52,31 @@ ORGANIZATION = "torchx.pytorch.org"
 
 ANNOTATION_ISTIO_SIDECAR = "sidecar.istio.io/inject"
 ANNOTATION_APP = "torchx.pytorch.org/appdef"
-"""On the first object that owns pods: the app's definition as JSON, secrets masked."""
+"""On the first object that owns pods: the app's definition as JSON, with secrets masked."""
 ANNOTATION_SUBMISSION = "torchx.pytorch.org/submission"
-"""On everything: which submission made it. A lost answer is told from a name that somebody else took by it."""
+"""On all objects: the id of the submission, by which a retry after a lost response recognizes its own objects."""
 ANNOTATION_CANCELLED = "torchx.pytorch.org/cancelled"
-"""Set when a person cancelled the job: a suspended Job may also be one that waits in a queue."""
+"""When a user cancelled the job. It distinguishes a cancelled Job from one that is suspended in a queue."""
 ANNOTATION_ATTEMPTS = "torchx.pytorch.org/attempts"
-"""On the first Job of a later attempt: those before it, a line each."""
+"""On the first Job of a later attempt: the previous attempts, a line each."""
 ANNOTATION_STOPPED = "torchx.pytorch.org/stopped"
-"""On a Job that was suspended because that of another role had failed: when."""
+"""When a Job was suspended because the Job of another role had failed."""
 INDEX_ANNOTATION = "batch.kubernetes.io/job-completion-index"
 """Set by the Job controller on pods of an Indexed Job, since 1.21."""
 INDEX_LABEL = "training.kubeflow.org/replica-index"
 """Set by Training Operator on pods of a PyTorchJob."""
 ANNOTATION_SWEEP = "torchx.pytorch.org/sweep"
-"""On the Job of a sweep: how many tasks run at a time."""
+"""On the Job of a sweep: the maximum number of tasks that run at a time."""
 ANNOTATION_SKIPPED = "torchx.pytorch.org/skipped"
-"""On that Job: the tasks that were cancelled one by one."""
+"""On the Job of a sweep: the numbers of the tasks that were cancelled separately."""
 RETRY_LIMIT = "workload.codeflare.dev.appwrapper/retryLimit"
 
 MAIN_CONTAINER = "main"
-"""Name of the container that runs the role: what an overlay calls it."""
+"""Name of the container that runs the role."""
 
 
 def label_value(text: str) -> str:
-    """``text`` as the value of a label: at most 63 characters, with letters and digits at both ends.
+    """Convert ``text`` to a valid label value: at most 63 characters, with letters or digits at both ends.
 
     https://kubernetes.io/docs/concepts/overview/working-with-objects/labels/#syntax-and-character-set
 

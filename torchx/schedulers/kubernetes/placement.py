@@ -1,4 +1,4 @@
-"""Where pods may run, and near what: the run options of placement, checked, as an overlay of a pod's template."""
+"""The run options for the placement of pods: their validation, and their rendering as an overlay of a pod."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z
 
 
 def check(opts: KubernetesOpts) -> None:
-    """Refuses what no API server takes.
+    """Reject options that no API server accepts.
 
     Raises:
-        ConfigError: which option, and what it should look like.
+        ConfigError: names the option, and its format.
     """
     selector = opts.node_selector or {}
     for option, keys in (
@@ -46,10 +46,10 @@ def check(opts: KubernetesOpts) -> None:
 
 
 def overlay(opts: KubernetesOpts, labels: Mapping[str, str]) -> Object:
-    """What the options add to a pod. What must be, and is not only preferred, ends with ``!``.
+    """The overlay for the options. A key that ends with ``!`` is a requirement, others are preferences.
 
     Args:
-        labels: of the pods of the role.
+        labels: labels of the pods of the role.
     """
     mine = {key: labels[key] for key in (LABEL_UNIQUE_NAME, LABEL_ROLE_INDEX) if key in labels}
     spec: Object = {}
@@ -74,7 +74,7 @@ def overlay(opts: KubernetesOpts, labels: Mapping[str, str]) -> Object:
 
 
 def _toleration(text: str) -> Object:
-    """A toleration, written as ``kubectl taint`` writes taints: ``KEY[=VALUE][:EFFECT]``; ``*`` tolerates all of them.
+    """Parse a toleration in the format of ``kubectl taint``, ``KEY[=VALUE][:EFFECT]``; ``*`` tolerates all taints.
 
     >>> _toleration("nvidia.com/gpu:NoSchedule")
     {'key': 'nvidia.com/gpu', 'operator': 'Exists', 'effect': 'NoSchedule'}

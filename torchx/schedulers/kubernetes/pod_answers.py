@@ -1,4 +1,4 @@
-"""Pods as the API answers them (plain dicts, of any version of Kubernetes), read as facts of replicas.
+"""Converts pods of the API, of any version of Kubernetes, to facts of replicas.
 
 https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 """
@@ -18,25 +18,24 @@ from torchx.specs.api import AppState
 from torchx.util.records import dataclass, replace
 
 _CUT = 2000
-"""A message that is nearly as long as the 2 KiB of a log that Kubernetes keeps may lack its beginning."""
+"""Kubernetes keeps 2 KiB of a log in a pod's status. A longer message may lack its beginning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pod:
-    """One pod, read.
+    """A parsed pod.
 
     Attributes:
-        facts: of its replica; the role's name in it is for the caller to give.
-        name: of the pod.
-        role_index: which role it belongs to.
-        role: what that is called, of a pod that torchx did not make.
-        container: which of its containers says how it ended.
-        left: what the program left in the pod's status: torchelastic's error file, or the end of its log.
-        starting: its containers are being made; should that take long, events say why.
-        failures: how often its replica has failed: a pod that the cluster took away is replaced, and does not count.
-        restarts: of its containers; of :func:`read_pods`, those of the pods before it and these pods, too.
-        image: digest of the image that the node really used; empty when not known.
-        age: for sorting the pods of one replica; see :func:`by_age`.
+        facts: facts of its replica; the caller sets the name of the role.
+        role_index: index of its role.
+        role: name of the role, if torchx did not create the pod.
+        container: the container whose end is the pod's end.
+        left: termination message: torchelastic's error file, or the end of the log.
+        starting: its containers are being created; if this takes long, events have the reason.
+        failures: failures of the replica; disruptions by the cluster do not count.
+        restarts: restarts of its containers; in the result of :func:`read_pods`, also those of replaced pods.
+        image: digest of the image that the node used; empty if unknown.
+        age: sort key for the pods of one replica; see :func:`by_age`.
     """
 
     facts: ReplicaFacts
@@ -52,16 +51,16 @@ class Pod:
     age: tuple[str, bool, float, str] = ("", False, 0, "")
 
     def evidence(self, log: str = "") -> Evidence:
-        """What its program left behind.
+        """The error file and the last lines of its program.
 
         Args:
-            log: the end of the container's log, where it was asked for.
+            log: end of the container's log, if it was read.
         """
         file = _error_file(self.left)
         return Evidence(error_file=file, stderr=log or ("" if file else self.left))
 
     def says_enough(self) -> bool:
-        """Whether its status alone says why it failed, so that nobody has to fetch its log."""
+        """Whether its status is sufficient to explain the failure, so that its log need not be read."""
         if self.facts.reason or _error_file(self.left):
             return True
         read = read_failure(self.evidence(), exit_code=self.facts.exit_code, signal=self.facts.signal)
@@ -69,16 +68,16 @@ class Pod:
         return bool(read.message) and whole
 
     def why(self) -> str:
-        """Why it failed, without who it was."""
+        """Why it failed, without the name of the replica."""
         facts = self.facts
         read = read_failure(self.evidence(), exit_code=facts.exit_code, signal=facts.signal)
         return (replace(read, message=facts.reason) if facts.reason else read).summary()
 
 
 def read_pods(items: Iterable[Object]) -> list[Pod]:
-    """The pods that count: of each replica the newest, in the order of roles and replicas.
+    """The newest pod of each replica, in the order of roles and replicas.
 
-    Its restarts are those of its containers, and the pods that it replaced.
+    Its restarts include the pods that it replaced.
     """
     found = []
     for pods in by_replica(items):
@@ -99,7 +98,7 @@ def by_replica(items: Iterable[Object]) -> list[list[Pod]]:
 
 
 def read_pod(item: Object) -> Pod:
-    """One pod. Total: whatever is missing in the answer is left open."""
+    """Parse a pod. Tolerates missing and malformed fields."""
     metadata, status = _dict(item, "metadata"), _dict(item, "status")
     containers = _list(status, "containerStatuses")
     main = main_container(containers)
@@ -132,11 +131,11 @@ def read_pod(item: Object) -> Pod:
     if state is AppState.UNKNOWN:
         why = status.get("message") or status.get("reason") or f"its phase is `{status.get('phase')}`"
         return replace(pod, facts=replace(facts, reason=str(why)))
-    return _going(pod, item)
+    return _active(pod, item)
 
 
-def _going(pod: Pod, item: Object) -> Pod:
-    """One that waits or runs."""
+def _active(pod: Pod, item: Object) -> Pod:
+    """Complete the facts of a pod that waits or runs."""
     status = _dict(item, "status")
     why, stuck = _waits(status)
     if pod.facts.state is AppState.RUNNING:
@@ -147,7 +146,7 @@ def _going(pod: Pod, item: Object) -> Pod:
         return pod
     before = ""
     last = _dict(_dict(main_container(_list(status, "containerStatuses")), "lastState"), "terminated")
-    if stuck and last:  # its container is started again and again
+    if stuck and last:  # its container is restarted repeatedly
         before = _ended_by(pod, status, last).why()
     return replace(
         pod,
@@ -157,7 +156,7 @@ def _going(pod: Pod, item: Object) -> Pod:
 
 
 def _failed(pod: Pod, item: Object) -> Pod:
-    """One that failed: by its own container, or by an init container before it."""
+    """Complete the facts of a pod that failed because of its main container or an init container."""
     metadata, status = _dict(item, "metadata"), _dict(item, "status")
     container = main_container(_list(status, "containerStatuses"))
     if not _terminated(container).get("exitCode"):
@@ -167,13 +166,13 @@ def _failed(pod: Pod, item: Object) -> Pod:
     pod = _ended_by(pod, status, last)
     pod = replace(pod, container=str(container.get("name") or pod.container))
     asked = unix_time(metadata.get("deletionTimestamp")) - _number(metadata.get("deletionGracePeriodSeconds"))
-    told = bool(metadata.get("deletionTimestamp")) and not pod.facts.kind
-    stopped = told and (pod.facts.ended > asked or (bool(pod.facts.signal) and pod.facts.ended >= asked))
+    deleted = bool(metadata.get("deletionTimestamp")) and not pod.facts.kind
+    stopped = deleted and (pod.facts.ended > asked or (bool(pod.facts.signal) and pod.facts.ended >= asked))
     return replace(pod, facts=replace(pod.facts, stopped=stopped))
 
 
 def _ended_by(pod: Pod, status: Object, last: Object) -> Pod:
-    """With how its container ended: the program's own doing, or the cluster's."""
+    """Add how its container ended: exit code or signal, and the reason if the cluster ended it."""
     code = last.get("exitCode")
     code = code if type(code) is int else None
     signal = signal_name(_number(last.get("signal"))) if last.get("signal") else ""
@@ -197,34 +196,31 @@ _SHELL = 128
 
 
 def by_age(pod: Object) -> tuple[str, bool, float, str]:
-    """For sorting the pods of one replica, oldest first. The API's times are in whole seconds: of two that were made in
-    the same one, the one that has ended is the one that was replaced."""
+    """Sort key for the pods of one replica, oldest first.
+
+    Times of the API are in whole seconds. Of two pods created in the same second, the one that has ended is older.
+    """
     metadata, status = _dict(pod, "metadata"), _dict(pod, "status")
-    goes_on = reasons.POD_PHASES.get(str(status.get("phase"))) not in (AppState.SUCCEEDED, AppState.FAILED)
+    active = reasons.POD_PHASES.get(str(status.get("phase"))) not in (AppState.SUCCEEDED, AppState.FAILED)
     ended = unix_time(_terminated(main_container(_list(status, "containerStatuses"))).get("finishedAt"))
-    return str(metadata.get("creationTimestamp") or ""), goes_on, ended, str(metadata.get("name") or "")
+    return str(metadata.get("creationTimestamp") or ""), active, ended, str(metadata.get("name") or "")
 
 
 def replica_of(metadata: Object) -> int:
-    """Which replica a pod is: by our label, or by the number that its Job gave it."""
+    """The replica of a pod, from torchx's label, or from the index that its Job gave it."""
     labels, annotations = _dict(metadata, "labels"), _dict(metadata, "annotations")
     by_controller = annotations.get(names.INDEX_ANNOTATION, labels.get(names.INDEX_LABEL))
     return _number(labels.get(names.LABEL_REPLICA_ID, by_controller))
 
 
 def main_container(containers: Sequence[Object]) -> Object:
-    """The container of the role: by its name, else the first, for pods of other makers."""
+    """The container of the role, by its name; the first one in pods that torchx did not create."""
     named = [c for c in containers if c.get("name") == names.MAIN_CONTAINER]
     return (named or [*containers] or [{}])[0]
 
 
 def shorten(message: str) -> str:
-    """The scheduler's own words on a pod that fits nowhere, less what it tried in vain.
-
-    >>> shorten("0/3 nodes are available: 3 Insufficient cpu. preemption: 0/3 nodes are available: 3 No preemption.")
-    '0/3 nodes are available: 3 Insufficient cpu'
-
-    Since 1.34 other plugins say before it what they tried:
+    """The scheduler's message on a pod that fits no node, without its attempts of preemption and, since 1.34, others.
 
     >>> shorten("0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: none.")
     '0/1 nodes are available: 1 Insufficient cpu'
@@ -233,7 +229,7 @@ def shorten(message: str) -> str:
 
 
 def unix_time(text: object) -> float:
-    """A time of the API as Unix time; 0 when it is none.
+    """A time of the API as Unix time; 0 if missing or invalid.
 
     >>> unix_time("1970-01-01T00:01:00Z"), unix_time(None)
     (60.0, 0.0)
@@ -245,7 +241,7 @@ def unix_time(text: object) -> float:
 
 
 def _waits(status: Object) -> tuple[str, bool]:
-    """What it waits for, and whether that does not pass by itself."""
+    """Why a pod waits, and whether this requires an action of the user."""
     for condition in _list(status, "conditions"):
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             message = shorten(str(condition.get("message") or "it waits for a node"))
@@ -260,10 +256,10 @@ def _waits(status: Object) -> tuple[str, bool]:
 
 
 def _taken_away(pod: Object) -> str:
-    """What happens to a pod that runs as far as anybody knows; empty: nothing.
+    """Why a pod with the phase ``Running`` may not be running; empty if it is.
 
-    The node controller of a node that has fallen silent writes that its pods are not ready, and nothing of their
-    containers; later the pods are to go, and stay until the node answers or is removed.
+    If a node does not respond, the node controller sets its pods to not ready, without changing their containers. It
+    later deletes the pods, which remain until the node responds or is removed.
     https://kubernetes.io/docs/concepts/architecture/nodes/#node-status
     """
     status = _dict(pod, "status")
@@ -280,7 +276,7 @@ def _taken_away(pod: Object) -> str:
 
 
 def _disrupted(status: Object) -> str:
-    """Who took the pod away, by the condition that says so since 1.26; empty: nobody."""
+    """The reason for which the cluster disrupted a pod, from its condition (since 1.26); empty if it did not."""
     for condition in _list(status, "conditions"):
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             return str(condition.get("reason") or "")
@@ -288,9 +284,9 @@ def _disrupted(status: Object) -> str:
 
 
 def _reason(status: Object, terminated: Object) -> str:
-    """The cluster's word for the end, when it was not the program's own doing."""
+    """The cluster's reason for the end of a pod; empty if the program ended by itself."""
     disrupted, reason = _disrupted(status), status.get("reason")
-    # The kubelet's own word says more than that it was the kubelet.
+    # The kubelet's reason is more specific than `TerminationByKubelet`.
     first = (reason, disrupted) if disrupted == "TerminationByKubelet" else (disrupted, reason)
     for reason in (*first, terminated.get("reason")):
         if reason and reason not in ("Error", "Completed"):
@@ -299,7 +295,7 @@ def _reason(status: Object, terminated: Object) -> str:
 
 
 def _error_file(left: str) -> str | None:
-    """Torchelastic's error file, of which Kubernetes keeps 4 KiB: one that was cut still says what happened."""
+    """Torchelastic's error file. Kubernetes truncates it to 4 KiB, which still contain the message."""
     if not left.startswith("{"):
         return None
     try:

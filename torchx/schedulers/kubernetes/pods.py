@@ -1,7 +1,7 @@
-"""One replica as a Kubernetes pod, for every backend that runs pods.
+"""Renders a replica as a Kubernetes pod.
 
-Everything here is a plain dict in the shape of the API (https://kubernetes.io/docs/reference/kubernetes-api/), so that
-a dry run needs neither a cluster nor a client. Values of a role's environment may point at what the cluster knows:
+Pods are plain dicts in the format of the API (https://kubernetes.io/docs/reference/kubernetes-api/), so that a dry run
+needs neither a cluster nor a client. Values of a role's environment may refer to the cluster:
 
 ==============================  ====================================================================
 ``[FIELD_PATH]status.podIP``    a field of the pod (the downward API)
@@ -31,20 +31,20 @@ from torchx.util.records import dataclass, field
 from torchx.version import __version__
 
 NEWEST = (1, 37)
-"""The newest version of Kubernetes that this is made for."""
+"""The newest supported version of Kubernetes."""
 GPU_RESOURCE = "nvidia.com/gpu"
 ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 REPLICA = "\ue000"
-"""Stands for the replica's number in a template that all replicas of a role share; no user's text has it."""
+"""Stands for the replica's number in a template that all replicas of a role share; a private-use character."""
 
 PLACEHOLDER_FIELD_PATH = "[FIELD_PATH]"
 PLACEHOLDER_SECRET = "[SECRET]"  # noqa: S105  # a marker, and no secret
 PLACEHOLDER_CONFIG_MAP = "[CONFIG_MAP]"
 PLACEHOLDERS = (PLACEHOLDER_FIELD_PATH, PLACEHOLDER_SECRET, PLACEHOLDER_CONFIG_MAP)
 
-# By which field items of a list are the same, in a strategic merge:
+# The fields that identify items of lists in a strategic merge:
 # https://kubernetes.io/docs/tasks/manage-kubernetes-objects/update-api-object-kubectl-patch/ (patchMergeKey)
 MERGE_KEYS = {
     "containers": "name",
@@ -61,23 +61,22 @@ MERGE_KEYS = {
     "resourceClaims": "name",
     "schedulingGates": "name",
 }
-# What ties a pod to its job: changed, the job would be lost from sight.
+# An overlay must not change these, because they connect a pod to its job.
 _FIXED_FIELDS = ["apiVersion", "kind", "metadata.name", "metadata.namespace", "metadata.generateName", "status"]
 
 
 @dataclass(frozen=True)
 class JobRules:
-    """What all that is made of an app has in common.
+    """What all objects of an app have in common.
 
     Attributes:
-        opts: the run options.
-        overlay: laid over every pod, above the placement, and below the overlay of its role.
-        scheduler_name: of what places the pods; None: the cluster's own.
-        timeout_s: seconds after its start on a node at which a pod is ended; 0: never.
+        overlay: overlay of every pod; applied after the placement and before the overlay of the role.
+        scheduler_name: scheduler of the pods; None for the cluster's default.
+        timeout_s: seconds after its start on a node at which a pod is ended; 0 for never.
         metadata: annotations of the first object that owns pods.
-        version: of the cluster, major and minor; an older one has fewer fields.
-        retries: what a policy by cause asks for; None: there is none.
-        codes: index of a role -> its code, where that is not in the image.
+        version: major and minor version of the cluster.
+        retries: retries under a policy by cause; None if there is no policy.
+        codes: index of a role -> its code, if it is not in the image.
     """
 
     opts: KubernetesOpts = field(default_factory=KubernetesOpts)
@@ -93,7 +92,7 @@ class JobRules:
 
 
 def object_labels(app: AppDef, app_id: str, *, session: str = "") -> dict[str, str]:
-    """Labels of everything that belongs to an app. ``LABEL_UNIQUE_NAME`` is the app id: it selects the app."""
+    """Labels of all objects of an app. ``LABEL_UNIQUE_NAME`` is the app id, which selects them."""
     labels = {
         names.LABEL_VERSION: label_value(__version__),
         names.LABEL_APP_NAME: label_value(app.name),
@@ -104,7 +103,7 @@ def object_labels(app: AppDef, app_id: str, *, session: str = "") -> dict[str, s
 
 
 def role_labels(app: AppDef, role_index: int, app_id: str, *, session: str = "") -> dict[str, str]:
-    """Labels of the pods of one role, less the replica's number."""
+    """Labels of the pods of one role, without the replica's number."""
     role = app.roles[role_index]
     return {
         **object_labels(app, app_id, session=session),
@@ -125,13 +124,12 @@ def render_pod(
     """The template of a replica's pod: its ``metadata`` and ``spec``.
 
     Args:
-        role: its macros are replaced already.
-        env: variables of the launcher, each a value or a ``valueFrom``; they come first, so that the role's own may
-            refer to them.
-        secret: where the values of secret variables of the role are, each a ``valueFrom``.
+        role: the role, with its macros replaced.
+        env: variables set by torchx, each a value or a ``valueFrom``; the variables of the role may refer to them.
+        secret: secret variables of the role, each with its ``valueFrom``.
 
     Raises:
-        SpecError: a mount, an environment variable or an overlay cannot be had in a pod.
+        SpecError: a pod does not support a mount, an environment variable or an overlay of the role.
     """
     opts = rules.opts
     volumes, mounts = _volumes(role, opts.secret_files or {})
@@ -142,7 +140,7 @@ def render_pod(
         "env": _environment(env, role, secret or {}),
         "resources": render_resources(role.resource, opts),
         "volumeMounts": mounts,
-        # The end of a failed container's log then stands in the pod's status, where nobody has to fetch it.
+        # puts the end of a failed container's log into the pod's status
         "terminationMessagePolicy": "FallbackToLogsOnError",
     }
     if role.port_map:
@@ -167,7 +165,7 @@ def render_pod(
 
 
 def literal(text: str) -> str:
-    """``text`` as a word of a container's command, in which Kubernetes would replace ``$(NAME)`` and ``$$``.
+    """Escape ``text`` as a word of a container's command, in which Kubernetes replaces ``$(NAME)`` and ``$$``.
 
     https://kubernetes.io/docs/tasks/inject-data-application/define-command-argument-container/
 
@@ -181,7 +179,7 @@ def literal(text: str) -> str:
 
 
 def port_name(name: str) -> str:
-    """A port's name as Kubernetes has it: at most 15 characters, lower case, no two dashes in a row.
+    """A valid name of a port: at most 15 characters, lower case, no two dashes in a row.
 
     >>> port_name("Tensorboard_HTTP_main"), port_name("a--b")
     ('tensorboard-htt', 'a-b')
@@ -190,7 +188,7 @@ def port_name(name: str) -> str:
 
 
 def _ports(port_map: Mapping[str, int]) -> list[Object]:
-    """Ports of a container, whose names must differ however much of them is cut off."""
+    """Ports of a container, with unique names."""
     ports: dict[str, int] = {}
     for wanted, port in sorted(port_map.items()):
         name = port_name(wanted)
@@ -201,7 +199,7 @@ def _ports(port_map: Mapping[str, int]) -> list[Object]:
 
 
 def render_resources(resource: Resource, opts: KubernetesOpts) -> Object:
-    """Limits and requests. What is reserved for the node itself is taken off the requests alone.
+    """Limits and requests. The CPU and memory reserved for system pods is subtracted from the requests only.
 
     >>> from torchx.specs.api import Resource
     >>> render_resources(Resource(cpu=2, gpu=1, memMB=4096), KubernetesOpts())["requests"]
@@ -216,21 +214,21 @@ def render_resources(resource: Resource, opts: KubernetesOpts) -> Object:
     if resource.memMB > 0:
         limits["memory"] = f"{int(resource.memMB)}M"
         requests["memory"] = f"{max(int(resource.memMB) - opts.reserved_memmb, 0)}M"
-    # These are given to one container whole: request and limit are the same.
+    # Devices are not shared: request and limit must be equal.
     devices = {GPU_RESOURCE: resource.gpu, **resource.devices}
     if opts.efa_device_count is not None:
         devices[EFA_DEVICE] = opts.efa_device_count
     for name, count in devices.items():
         if count > 0:
             limits[name] = requests[name] = str(count)
-    if resource.is_unset and resource.memMB > 0:  # a guess: the scheduler reckons with it, and nothing is killed for it
+    if resource.is_unset and resource.memMB > 0:  # a default: request it for scheduling, but do not enforce it
         limits = {name: count for name, count in limits.items() if name in devices}
         requests["memory"] = f"{int(resource.memMB)}M"
     return {"limits": limits, "requests": requests}
 
 
 def node_selector(resource: Resource) -> dict[str, str]:
-    """The labels that a node must have, out of those capabilities that are names of labels.
+    """The labels that a node must have: the capabilities whose names are label keys.
 
     >>> from torchx.specs.api import Resource
     >>> node_selector(Resource(1, 0, 1, capabilities={"node.kubernetes.io/instance-type": "p4d.24xlarge", "tier": 1}))
@@ -240,10 +238,10 @@ def node_selector(resource: Resource) -> dict[str, str]:
 
 
 def lay_over(pod: Object, overlay: Object, *, name: str) -> None:
-    """Lays an overlay over a pod, by the rules of a strategic merge: items of a list with the same name are merged.
+    """Apply an overlay to a pod as a strategic merge patch, which merges items of lists that have the same name.
 
     Raises:
-        SpecError: the overlay is malformed, or touches what ties the pod to its job.
+        SpecError: the overlay is malformed, or changes a field that connects the pod to its job.
 
     >>> pod = {"spec": {"containers": [{"name": "main", "image": "a"}]}}
     >>> lay_over(pod, {"spec": {"containers": [{"name": "main", "tty": True}], "hostIPC": True}}, name="overlay")
@@ -299,7 +297,7 @@ def _variable(name: str, value: str, role_name: str) -> Object:
 
 
 def _volumes(role: Role, secret_files: Mapping[str, str]) -> tuple[list[Object], list[Object]]:
-    """Volumes of the pod, and where the container finds them; shared memory as large as the role's memory allows."""
+    """Volumes of the pod, and their mounts in the container; ``/dev/shm`` is as large as the role's memory."""
     shared_memory: Object = {"medium": "Memory"}
     if role.resource.memMB > 0 and not role.resource.is_unset:
         shared_memory["sizeLimit"] = f"{int(role.resource.memMB)}M"
@@ -315,7 +313,7 @@ def _volumes(role: Role, secret_files: Mapping[str, str]) -> tuple[list[Object],
             source = {"persistentVolumeClaim": {"claimName": mount.src}}
             read_only = mount.read_only
         elif isinstance(mount, DeviceMount):
-            # The file alone: a container that may open every device of its node is for an overlay to ask for.
+            # The file alone does not give access to the device; a device plugin or an overlay does.
             source = {"hostPath": {"path": mount.src_path, "type": "CharDevice"}}
             read_only = "w" not in mount.permissions
         else:

@@ -1,4 +1,4 @@
-"""The words of Kubernetes and its operators for states and reasons: our state, the class of the cause, a sentence."""
+"""States and reasons of Kubernetes and its operators -> torchx's states, classes of causes, and sentences."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CONDITIONS = {
     "Succeeded": AppState.SUCCEEDED,  # a PyTorchJob
 }
 FAILURE_TARGET = "FailureTarget"
-"""Condition of a Job, since 1.31 before ``Failed``, which it has when its last pod has ended."""
+"""Condition of a Job that will have the condition ``Failed`` after its last pod has ended; since 1.31."""
 # https://volcano.sh/en/docs/vcjob/#status
 VOLCANO_PHASES = {
     "Pending": AppState.PENDING,
@@ -56,7 +56,7 @@ APPWRAPPER_STATES = {
     "Failed": AppState.FAILED,
     "Deleted": AppState.CANCELLED,
 }
-"""States of the older form, v1beta1."""
+"""States of v1beta1 AppWrappers."""
 
 # -- why something waits ------------------------------------------------------------------------------------
 
@@ -76,15 +76,15 @@ WAITING = {
     "RunContainerError": "its container cannot be started",
     "PostStartHookError": "its postStart hook failed",
 }
-"""Reason of a waiting container -> what is the matter."""
+"""Reason of a waiting container -> sentence."""
 
 STUCK = frozenset(WAITING) - {CREATING, "PodInitializing"}
-"""These do not pass by themselves: somebody has to act."""
+"""Reasons that require an action of the user."""
 
 NO_PODS = ("FailedCreate", "FailedCreatePod", "JobCreationFailed", "FailedJobCreation", "PodGroupError")
-"""Reasons of events that say why pods are not made."""
+"""Reasons of events whose message explains why pods are not created."""
 NO_START = ("FailedMount", "FailedAttachVolume", "FailedCreatePodSandBox", "FailedMapVolume", "FailedPostStartHook")
-"""Reasons of events that say why the containers of a pod are not made."""
+"""Reasons of events whose message explains why the containers of a pod are not created."""
 
 # -- why something ended ------------------------------------------------------------------------------------
 
@@ -113,17 +113,17 @@ ENDED = {
     "DeletionByPodGC": ("node", "its node no longer exists"),
     "TerminationByKubelet": ("node", "was ended by its node: shut down, or short of something"),
 }
-"""Reason of a failed pod or of a terminated container -> class of the cause, and what happened."""
+"""Reason of a failed pod or of a terminated container -> class of the cause, and sentence."""
 
 TAKEN_AWAY = {
     "Preempted": "its pod gave way to a pod of higher priority, and another one is made",
     "TaintManagerEviction": "its pod was taken off its node, which became unfit, and another one is made",
     "Killing": "its pod was taken away, and another one is made",
 }
-"""Reason of an event of a pod that is gone -> what happened; the first of these says most."""
+"""Reason of an event of a deleted pod -> sentence; the most specific reason comes first."""
 
 NOT_STARTED = ("ContainerCannotRun", "StartError")
-"""Where these are the reason, the runtime says more in the place of the program's last words."""
+"""With these reasons, the termination message is from the container runtime instead of the program."""
 
 WHY_FAILED = {
     "BackoffLimitExceeded": ("", "more pods failed than may be retried"),
@@ -136,12 +136,12 @@ WHY_FAILED = {
     "FailJobSetFailurePolicyAction": ("timeout", "it ran longer than its deadline"),
     "ReachedMaxRestarts": ("", "it was restarted as often as it may be"),
 }
-"""Reason of the condition ``Failed`` of a Job or a JobSet -> class of the cause, and a sentence."""
+"""Reason of the condition ``Failed`` of a Job or a JobSet -> class of the cause, and sentence."""
 
 ONLY_PODS_FAILED = frozenset(
     ("BackoffLimitExceeded", "FailedIndexes", "FailedJobs", "MaxFailedIndexesExceeded", "PodFailed", "PyTorchJobFailed")
 )
-"""These say no more than that pods failed, which a failed pod says better."""
+"""Reasons that are omitted if a failed pod has its own."""
 
 
 def waiting(reason: str, message: str) -> str:

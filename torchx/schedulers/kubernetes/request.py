@@ -1,4 +1,4 @@
-"""What the objects of an app have in common, whatever their kind: a name, metadata, templates of pods."""
+"""Parts of the request that do not depend on the kind of the job: names, metadata, pod templates."""
 
 from __future__ import annotations
 
@@ -23,26 +23,26 @@ from torchx.specs.timeouts import timeout_s
 from torchx.util.records import dataclass, field
 
 BY_JOB = f"metadata.annotations['{names.INDEX_ANNOTATION}']"
-"""Where a pod of an Indexed Job, and of what is made of them, has its number."""
+"""Field with the index of a pod of an Indexed Job."""
 SUSPEND_SINCE = (1, 22)
 CLAIMS_SINCE = (1, 34)
-_MAX_ANNOTATION = 200_000  # those of one object have 256 KiB together
+_MAX_ANNOTATION = 200_000  # the limit is 256 KiB for all annotations of an object
 _MAX_ROLE = 16
 _RANDOM = 10
 _MAX_INDEX = 5
 MAX_APP_ID = 63 - len("-") - _MAX_ROLE - len("-0-") - _MAX_INDEX - len("-abcde")
-"""A pod's name has 63 characters, by JobSet's rule its random end included: ``<app id>-<role>-0-<index>-abcde``."""
+"""JobSet limits a pod's name to 63 characters, including its random suffix: ``<app id>-<role>-0-<index>-abcde``."""
 
 
 @dataclass
 class KubernetesJob:
-    """What is submitted.
+    """The request.
 
     Attributes:
         images_to_push: image id -> repository and tag.
-        resource: one object, or a ``List`` of them, the one that owns the others first.
-        secret: the Secret that is made with them, its values not looked up yet.
-        by_cause: it has a policy on retries, and stays of its kind.
+        resource: one object, or a ``List`` of them that starts with the owner of the others.
+        secret: the Secret to create with them, with references in place of values.
+        by_cause: it has a retry policy by cause, so that ``kind=auto`` always selects Jobs.
     """
 
     images_to_push: dict[str, tuple[str, str]]
@@ -54,18 +54,15 @@ class KubernetesJob:
     by_cause: bool = False
 
     def __str__(self) -> str:
-        """YAML that ``kubectl apply`` takes, secrets masked, and without the code itself."""
-        note = "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
-        note = note if self.kind == JOB and self.opts.kind == inline_code.AUTO and not self.by_cause else ""
+        """YAML for ``kubectl apply``, with secrets masked, and without the code."""
+        note = ""
+        if self.kind == JOB and self.opts.kind == inline_code.AUTO and not self.by_cause:
+            note = "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
         return note + secret_note(self.secret) + shown_yaml(inline_code.without_data(self.resource))
 
 
 def rules_of(app: AppDef, app_id: str, opts: KubernetesOpts, **more: Any) -> JobRules:
-    """What all objects of an app have in common.
-
-    Args:
-        more: other fields of the rules.
-    """
+    """The rules for the objects of an app; ``more`` are further fields."""
     overlay = read_overlay(opts.pod_overlay) if opts.pod_overlay else {}
     metadata = definition_of(app)
     return JobRules(opts, overlay, submission=app_id, timeout_s=timeout_s(app), metadata=metadata, **more)
@@ -79,18 +76,18 @@ def as_resource(objects: list[Object]) -> Object:
 
 
 def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> Object | None:
-    """The Secret of an app; None when it needs none."""
+    """The Secret of an app; None if it needs none."""
     rules = JobRules(KubernetesOpts(namespace=namespace), session=session, submission=app_id)
     return render_secret(app, metadata_of_app(app, app_id, rules))
 
 
 def unique_id(app: AppDef) -> str:
-    """A name for an app that nobody else has, and that leaves room for those of its pods."""
+    """A unique name for an app, short enough for the names of its pods."""
     return make_unique(DNS_LABEL.make(app.name, room=63 - MAX_APP_ID + 1 + _RANDOM), _RANDOM)
 
 
 def role_names(app: AppDef) -> list[str]:
-    """A name for each role that may be part of the name of an object; no two are the same.
+    """A unique name for each role that is valid in names of objects.
 
     >>> from torchx.specs.api import AppDef, Role
     >>> role_names(AppDef("a", [Role("Trainer/1", "i"), Role("trainer_1", "i")]))
@@ -104,7 +101,7 @@ def role_names(app: AppDef) -> list[str]:
 
 
 def each_role(app: AppDef, app_id: str, rules: JobRules) -> Iterator[tuple[Role, str, dict[str, str]]]:
-    """Each role, its name in those of objects, and the labels of its pods, less the replica's number."""
+    """Each role, its name for use in names of objects, and the labels of its pods without the replica's number."""
     for i, (role, name) in enumerate(zip(app.roles, role_names(app), strict=True)):
         yield role, name, pods.role_labels(app, i, app_id, session=rules.session)
 
@@ -113,11 +110,11 @@ def each_role(app: AppDef, app_id: str, rules: JobRules) -> Iterator[tuple[Role,
 
 
 def headless_service(app: AppDef, app_id: str, rules: JobRules) -> Object:
-    """What gives every pod of an app a name: ``<its host name>.<app id>``."""
+    """The Service that gives every pod a DNS name: ``<host name>.<app id>``."""
     ports = sorted({port for role in app.roles for port in role.port_map.values()})
     spec: Object = {
         "clusterIP": "None",
-        "publishNotReadyAddresses": True,  # rank 0 must have a name before it is ready: the others wait for it
+        "publishNotReadyAddresses": True,  # the other ranks resolve the name of rank 0 before it is ready
         "selector": {names.LABEL_UNIQUE_NAME: app_id},
     }
     if ports:
@@ -126,10 +123,10 @@ def headless_service(app: AppDef, app_id: str, rules: JobRules) -> Object:
 
 
 def definition_of(app: AppDef) -> dict[str, str]:
-    """The app's definition as an annotation, secrets masked; none when it is too large for one."""
+    """The app's definition as an annotation, with secrets masked; empty if it is too large."""
     shown = serialize.masked(app)
     for role, own in zip(shown.roles, app.roles):  # noqa: B905  # a copy has as many
-        # Where a secret is kept is none.
+        # The name of a Kubernetes Secret is not secret.
         role.env.update({name: value for name, value in own.env.items() if value.startswith(pods.PLACEHOLDER_SECRET)})
     text = json.dumps(serialize.appdef_to_dict(shown, fallback=repr))
     return {names.ANNOTATION_APP: text} if len(text) < _MAX_ANNOTATION else {}
@@ -138,7 +135,7 @@ def definition_of(app: AppDef) -> dict[str, str]:
 def metadata_of(
     name: str, rules: JobRules, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
 ) -> Object:
-    """The metadata of an object that we make."""
+    """The metadata of an object."""
     marks = {names.ANNOTATION_SUBMISSION: rules.submission} if rules.submission else {}
     return {
         "name": name,
@@ -149,12 +146,12 @@ def metadata_of(
 
 
 def metadata_of_app(app: AppDef, app_id: str, rules: JobRules, annotations: Mapping[str, str] | None = None) -> Object:
-    """The metadata of an object that belongs to all of an app, and has its name."""
+    """The metadata of an object that has the app's name."""
     return metadata_of(app_id, rules, pods.object_labels(app, app_id, session=rules.session), annotations)
 
 
 def hold(metadata: Object, spec: Object, rules: JobRules) -> None:
-    """Leaves the start of a job to its queue of Kueue, if it has one."""
+    """Suspend a job that has a Kueue queue, so that Kueue starts it."""
     if rules.opts.local_queue:
         metadata["labels"][names.LABEL_QUEUE] = rules.opts.local_queue
         spec["suspend"] = True
@@ -170,17 +167,17 @@ def template_of(
     rank0: str,
     number: str = BY_JOB,
 ) -> Object:
-    """The pod of one replica, or with :data:`pods.REPLICA` as its number, of all.
+    """The pod template of one replica, or of all replicas if ``replica_id`` is :data:`pods.REPLICA`.
 
     Args:
-        labels: of the pod.
-        rank0: name of the host of replica 0.
-        number: field of the pod that has the number, where all share it.
+        labels: labels of the pod.
+        rank0: host name of replica 0.
+        number: field of the pod with the replica's number, for a template of all replicas.
     """
     values = macros.Values(img_root="", app_id=app_id, replica_id=replica_id, rank0_env=pods.ENV_RANK0_HOST)
     env: dict[str, Any] = {
         pods.ENV_RANK0_HOST: rank0,
-        pods.ENV_ERROR_FILE: "/dev/termination-log",  # what a pod's status shows of its end
+        pods.ENV_ERROR_FILE: "/dev/termination-log",  # Kubernetes copies it into the pod's status
         pods.ENV_REPLICA_ID: replica_id,
     }
     if replica_id == pods.REPLICA:
@@ -188,7 +185,7 @@ def template_of(
     secret = secret_variables(role, labels[LABEL_ROLE_INDEX], app_id)
     role = values.apply(role)
     job = role.env.get(ENV_JOB_ID, "")
-    if job.endswith(f"/{app_id}"):  # as its handle has it
+    if job.endswith(f"/{app_id}"):  # the handle includes the namespace
         role.env[ENV_JOB_ID] = f"{job.removesuffix(app_id)}{rules.opts.namespace}:{app_id}"
     template = render_pod(role, rules, labels=labels, env=env, secret=secret)
     if rules.timeout_s:
@@ -208,7 +205,7 @@ def shared_template(
     rank0: str,
     number: str = BY_JOB,
 ) -> Object:
-    """The template of all replicas of a role, which find their number in their environment."""
+    """The pod template of all replicas of a role, which read their number from their environment."""
     template = template_of(role, rules, app_id, labels, replica_id=pods.REPLICA, rank0=rank0, number=number)
     if pods.REPLICA in json.dumps(template, ensure_ascii=False):
         raise SpecError(
