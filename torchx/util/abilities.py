@@ -1,4 +1,4 @@
-"""Optional abilities as named protocols: a class has one when it has its methods, whatever it inherits from."""
+"""Optional abilities as protocols: any class with the methods of an ability implements it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from abc import ABC
 
 
 class Ability(ABC):
-    """Base of the protocols; ``isinstance`` asks for one, as it does for those of ``collections.abc``.
+    """Base class of the protocols; ``isinstance`` tests for their methods, as for those of ``collections.abc``.
 
     >>> from abc import abstractmethod
     >>> class Swims(Ability):

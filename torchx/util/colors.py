@@ -1,4 +1,4 @@
-"""Escape codes for a coloured standard output; empty strings when it is not a terminal or nobody wants colour."""
+"""Escape codes for coloured standard output; empty strings if :func:`~torchx.util.term.has_color` is false."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this machine has NVIDIA GPUs."""
+"""Detection of NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import os
 
 
 def has_cuda_devices() -> bool:
-    """True if the NVIDIA driver has given this machine at least one device node.
+    """Whether the NVIDIA driver has created at least one device node.
 
-    Reads ``/dev`` only: it starts no program and needs no CUDA library.
+    It reads ``/dev`` only, without starting a program or loading a CUDA library.
 
     >>> has_cuda_devices() in (True, False)
     True

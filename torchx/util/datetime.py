@@ -1,4 +1,4 @@
-"""Points and lengths of time, as schedulers count them and as people read them."""
+"""Times and durations, for schedulers and for people."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 
 
 def get_past_epoch_time(days_past: int) -> int:
-    """The time ``days_past`` days ago, in milliseconds since the epoch.
+    """Return the time ``days_past`` days ago, in milliseconds since the epoch.
 
     >>> get_past_epoch_time(1) < get_past_epoch_time(0)
     True
@@ -15,12 +15,12 @@ def get_past_epoch_time(days_past: int) -> int:
 
 
 def local_time(seconds: float) -> str:
-    """Date and time of day where the reader is."""
+    """Format a Unix time as local date and time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def ago(seconds: float, *, now: float | None = None) -> str:
-    """How long ago a moment was, in the largest unit of which there are two.
+    """Format how long ago a Unix time was, in the largest unit that gives at least 2.
 
     >>> ago(0, now=30), ago(0, now=5400), ago(0, now=3 * 3600 + 5), ago(0, now=86400 * 3)
     ('30 s ago', '90 min ago', '3 h ago', '3 d ago')
@@ -33,7 +33,7 @@ def ago(seconds: float, *, now: float | None = None) -> str:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in its two largest units.
+    """Format a duration in its two largest units.
 
     >>> duration(0.31), duration(42), duration(187), duration(7500), duration(200_000)
     ('0.3 s', '42 s', '3 min 7 s', '2 h 5 min', '2 d 7 h')

@@ -1,4 +1,4 @@
-"""The string literals below the fields of a class, read from its source."""
+"""String literals below the fields of a class, read from its source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchx.util.records import own_annotations
 
 
 def field_docs(cls: type, stop: type) -> dict[str, str]:
-    """Field name to literal, of the class and its bases up to ``stop``; what cannot be read is left out."""
+    """Return the literals by field name, of a class and its bases below ``stop``; unreadable sources are skipped."""
     docs: dict[str, str] = {}
     for base in reversed(cls.__mro__):
         if issubclass(base, stop) and base is not stop:
@@ -35,7 +35,7 @@ def _own_docs(cls: type) -> dict[str, str]:
 def _source_of(module_name: str) -> str:
     module = sys.modules.get(module_name)
     path = getattr(module, "__file__", None)
-    # linecache also knows sources that are not files, such as those in a zip archive.
+    # linecache also reads sources in zip archives.
     return "".join(linecache.getlines(path, vars(module))) if path else ""
 
 
@@ -47,11 +47,10 @@ def _find_class(source: str, cls: type) -> ast.ClassDef | None:
     path = [part for part in cls.__qualname__.split(".") if part != "<locals>"]
     fields = set(own_annotations(cls))
     found = [node for node in _at(tree, path) if isinstance(node, ast.ClassDef)]
-    # Of several definitions under one name, the one with these fields, else the last.
+    # Of several definitions of the same name, the last one with these fields, or else the last one.
     for node in reversed(found):
-        if {
-            n.target.id for n in node.body if isinstance(n, ast.AnnAssign) and isinstance(n.target, ast.Name)
-        } == fields:
+        annotated = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
+        if {target.id for target in annotated if isinstance(target, ast.Name)} == fields:
             return node
     return found[-1] if found else None
 

@@ -1,4 +1,4 @@
-"""Sleeps until something is written in a folder: the kernel says so, and nobody has to look again and again."""
+"""Sleeps until a file in a folder changes, with inotify instead of polling."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import time
 
 _CLOEXEC, _NONBLOCK = os.O_CLOEXEC, os.O_NONBLOCK
 _WRITTEN = 0x2 | 0x80 | 0x100 | 0x200  # IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE of <sys/inotify.h>
+_MAX_SLEEP_S = 2.0  # inotify does not report changes that another machine makes in a shared folder
 
 
 class FolderWatch:
-    """Hears of files that are written in one folder, on this machine; see ``inotify(7)``.
+    """Watches a folder for changes by this machine; see ``inotify(7)``.
 
     Args:
         path: the folder.
-        tick_s: how long a sleep takes where the kernel has no such service, seconds.
-        most_s: how long a sleep takes when nothing is heard: another machine may have written into a shared folder.
+        tick_s: poll interval in seconds where inotify is not available.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
@@ -27,28 +27,27 @@ class FolderWatch:
     >>> watch.close()
     """
 
-    _fd = -1  # Ctrl-C may come before there is one
+    _fd = -1  # for `__del__`, if Ctrl-C interrupts `__init__`
 
-    def __init__(self, path: str, *, tick_s: float = 0.2, most_s: float = 2.0) -> None:
+    def __init__(self, path: str, *, tick_s: float = 0.2) -> None:
         self._tick_s = tick_s
-        self._most_s = most_s
         self._fd = _open(path)
 
-    def wait(self, most_s: float) -> None:
-        """Sleeps until something was written since the last call, or for so many seconds; it may be less."""
+    def wait(self, timeout_s: float) -> None:
+        """Sleep until a file changes or has changed since the last call, at most ``timeout_s``; may return early."""
         if self._fd < 0:
-            time.sleep(min(most_s, self._tick_s))
+            time.sleep(min(timeout_s, self._tick_s))
             return
         import select
 
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
-        if poll.poll(min(most_s, self._most_s) * 1000):
-            with contextlib.suppress(BlockingIOError):  # another thread has read it
+        if poll.poll(min(timeout_s, _MAX_SLEEP_S) * 1000):
+            with contextlib.suppress(BlockingIOError):  # another thread was faster
                 os.read(self._fd, 1 << 16)
 
     def close(self) -> None:
-        """Hears no more; waits become short sleeps."""
+        """Stop watching; later waits become short sleeps."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
@@ -57,7 +56,7 @@ class FolderWatch:
 
 
 def _open(path: str) -> int:
-    """A file descriptor that becomes readable; -1 where there is none to be had."""
+    """Return a file descriptor that becomes readable on changes; -1 if inotify is not available."""
     if sys.platform != "linux":
         return -1
     import ctypes

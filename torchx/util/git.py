@@ -1,4 +1,4 @@
-"""Which commit of which repository a directory holds, and whether its files differ from it."""
+"""The git commit of a directory, and its uncommitted changes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from torchx.util.records import dataclass
 _cache: dict[tuple[int, str], Probe] = {}
 
 PATCH_LIMIT = 8 << 20
-"""Bytes of a patch. Of a larger difference nothing is kept but that it was too large."""
+"""Maximum size of a patch in bytes."""
 TOO_LARGE = "too large"
-"""What the file holds then."""
+"""Content of a patch file if the patch exceeds :data:`PATCH_LIMIT`."""
 TOO_LATE = "too late"
-"""What it holds where files were written to before they had been looked at."""
+"""Content of a patch file if files changed while the patch was made."""
 KEPT_DAYS = 90
-"""Patches that are older are removed."""
-_FRESH_S = 3.0  # a program may launch many jobs, and a person edits files between two cells of a notebook
+"""Older patches are removed."""
+_FRESH_S = 3.0  # short enough for edits between two cells of a notebook; serves programs that launch many jobs
 _STATUS = """git --no-optional-locks -C "$1" status --porcelain=v2 --branch -uno"""
-# Goes on when its parent has ended. New files are in the patch, too: to a copy of the index they are to be added.
+# It outlives its parent. It marks new files as to be added in a copy of the index, so that the patch contains them.
 _PATCH = f"""
 (
   trap '' INT HUP
@@ -47,8 +47,8 @@ class GitState:
 
     Args:
         commit: 40 hex digits (64 with SHA-256); empty outside of a repository and before the first commit.
-        dirty: whether tracked files differ from it; None when that could not be found out in time.
-        patch: name of the file that holds how the files differ; there is none if they do not.
+        dirty: whether tracked files differ from the commit; None if ``git status`` timed out.
+        patch: name of the file for the uncommitted changes, which exists only if there are any.
     """
 
     commit: str = ""
@@ -57,10 +57,10 @@ class GitState:
 
 
 def probe(cwd: str | None = None, *, patches: str = "") -> Probe:
-    """Starts to look at a directory; within some seconds the same probe for the same process and directory.
+    """Start to probe a directory; calls within a few seconds return the same probe.
 
     Args:
-        patches: folder to leave the difference in; empty: none is made.
+        patches: folder for patches of uncommitted changes; empty for no patch.
 
     >>> probe("/").result()
     GitState(commit='', dirty=None, patch='')
@@ -74,7 +74,7 @@ def probe(cwd: str | None = None, *, patches: str = "") -> Probe:
 
 
 class Probe:
-    """A look at a directory that goes on beside the caller; :meth:`result` waits for it, but not for the patch."""
+    """A probe of a directory in the background; :meth:`result` waits for it, but not for the patch."""
 
     def __init__(self, directory: str, patches: str = "") -> None:
         self.began = time.monotonic()
@@ -83,21 +83,21 @@ class Probe:
         if patch and not _mark(f"{patches}/{patch}.start"):
             patch = ""
         self._state = GitState(read_commit(git_dir), patch=patch) if git_dir else GitState()
-        # `git status` of a large repository takes seconds, and its answer is not needed at once.
+        # In the background, because `git status` takes seconds in a large repository.
         self._child = _start(directory, f"{patches}/{patch}" if patch else "") if git_dir else None
 
     @property
     def done(self) -> bool:
-        """Whether :meth:`result` has its answer already."""
+        """Whether :meth:`result` returns immediately."""
         return self._child is None
 
     @property
     def known(self) -> GitState:
-        """What is known by now."""
+        """The state as far as it is known now."""
         return self._state
 
     def result(self, timeout_s: float = 0.3) -> GitState:
-        """What was found. When git takes longer it is ended, and ``dirty`` is None for good."""
+        """Wait for the state. After the timeout git is killed, and ``dirty`` stays None."""
         if self._child is not None:
             output = _finish(*self._child, timeout_s)
             self._child = None
@@ -107,7 +107,7 @@ class Probe:
 
 
 def find_git_dir(directory: str) -> str:
-    """The ``.git`` directory of the repository around ``directory``; empty when there is none."""
+    """Return the ``.git`` directory of the repository that contains ``directory``; empty if there is none."""
     here = os.path.abspath(directory)
     while True:
         candidate = os.path.join(here, ".git")
@@ -123,7 +123,7 @@ def find_git_dir(directory: str) -> str:
 
 
 def read_commit(git_dir: str) -> str:
-    """The commit that ``HEAD`` means, from the files alone; empty when they do not tell."""
+    """Resolve ``HEAD`` without running git; empty if that is not possible."""
     head = _read(os.path.join(git_dir, "HEAD"))
     if not head.startswith("ref:"):
         return head if _is_commit(head) else ""
@@ -141,7 +141,7 @@ def read_commit(git_dir: str) -> str:
 
 
 def _mark(path: str) -> bool:
-    """Makes a file that says when the look at a directory began; False where none can be made."""
+    """Create the file whose mtime marks the start of the probe; False if that fails."""
     try:
         make_private(os.path.dirname(path))
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
@@ -151,7 +151,7 @@ def _mark(path: str) -> bool:
 
 
 def _start(directory: str, patch: str) -> tuple[int, int] | None:
-    """Starts ``git status``; its pid and the end of the pipe that its output comes out of."""
+    """Start ``git status``; return its pid and the read end of its output pipe."""
     script = f"{_PATCH if patch else ''}exec {_STATUS}"
     argv = ["sh", "-c", script, "sh", directory, patch, str(PATCH_LIMIT)]
     reader, writer = os.pipe()
@@ -163,7 +163,7 @@ def _start(directory: str, patch: str) -> tuple[int, int] | None:
     ]
     try:
         pid = os.posix_spawn("/bin/sh", argv, {**os.environ, "LC_ALL": "C"}, file_actions=actions)
-    except OSError:  # as many processes as there may be
+    except OSError:  # process limit reached
         os.close(reader)
         return None
     finally:
@@ -172,7 +172,7 @@ def _start(directory: str, patch: str) -> tuple[int, int] | None:
 
 
 def _finish(pid: int, reader: int, timeout_s: float) -> str | None:
-    """The output of the child; None when it failed or was too slow."""
+    """Return the output of the child; None if it failed or timed out."""
     import select
 
     deadline = time.monotonic() + timeout_s
@@ -188,7 +188,7 @@ def _finish(pid: int, reader: int, timeout_s: float) -> str | None:
         _kill(pid)
     try:
         _, status = os.waitpid(pid, 0)
-    except ChildProcessError:  # the program reaps all children itself
+    except ChildProcessError:  # the program has reaped it
         return None
     return b"".join(chunks).decode(errors="replace") if ended and status == 0 else None
 

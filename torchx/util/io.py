@@ -6,7 +6,7 @@ import os
 
 
 def get_abspath(relpath: str) -> str:
-    """Absolute path of a file below the installed ``torchx`` package; absolute paths stay as they are.
+    """Return the absolute path of a file in the ``torchx`` package; absolute paths are returned unchanged.
 
     >>> get_abspath("py.typed").endswith("torchx/py.typed")
     True
@@ -16,10 +16,10 @@ def get_abspath(relpath: str) -> str:
 
 
 def read_conf_file(conf_file: str) -> str:
-    """The text of a file below the installed package, or of one with an absolute path.
+    """Return the text of a file in the ``torchx`` package, or of one with an absolute path.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     with open(get_abspath(conf_file), encoding="utf-8") as f:
         return f.read()

@@ -1,9 +1,8 @@
-"""Lines of many replicas, copied to one file: each line whole, under the name of its replica.
+"""Copies log lines of many replicas to one file; each line is complete and prefixed with its replica.
 
-A source of lines is any iterable of strings that end with a line feed. One that :class:`ComesInChunks` is copied block
-by block, several times faster; one that :class:`CanBePolled` needs no thread; one that :class:`FindsLastLines` need not
-be read through for them. A block that is a :class:`Part` is a piece of a line too long to be held; the next block of
-its source goes on with it.
+A source is any iterable of strings that end with a line feed. Optional abilities make it faster: :class:`ComesInChunks`
+is copied block by block, :class:`CanBePolled` needs no thread, :class:`FindsLastLines` seeks to its last lines. A block
+that is a :class:`Part` is a piece of a line too long for memory; the next block of its source continues the line.
 """
 
 from __future__ import annotations
@@ -26,50 +25,50 @@ if TYPE_CHECKING:
 
     Source = tuple["LineFormat", Callable[[], Iterable[str]]]
 
-# Blocks that wait to be written. When the reader of our output is slow, followers wait too: nothing is held in memory.
-_MOST_PENDING = 256
+_MAX_PENDING = 256  # blocks in the queue; if the reader of our output is slow, the threads wait
 _BATCH = 4096
 MOST_THREADS = 256
-"""The most sources that cannot be polled and are followed at the same time; another begins when one of them ends."""
+"""Maximum number of sources that are followed in threads at the same time."""
 
 _DRAWN_OVER = rb"[^\n]*\r(?=[^\r\n])"
 _ERASE = b"\x1b[K"  # to the end of the line
-_NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"  # one that has become two could not be drawn over
+_NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"  # a wrapped line cannot be drawn over
 
-_SOONEST_S = 0.005  # between two looks at those that can be polled
-_LATEST_S = 0.1
-_LATEST_EACH_S = 0.0004  # so that thousands of quiet ones cost no more than some hundred
+# Poll interval of a source
+_MIN_POLL_S = 0.005
+_MAX_POLL_S = 0.1
+_MAX_POLL_PER_SOURCE_S = 0.0004  # limits the cost of thousands of quiet sources
 
 
 class ComesInChunks(Ability):
-    """Lines that can be had in blocks."""
+    """A source that can be read in blocks."""
 
     @abstractmethod
     def chunks(self) -> Iterator[bytes]:
-        """Blocks of whole lines."""
+        """Yield blocks of complete lines."""
 
 
 class CanBePolled(Ability):
-    """Lines that go on, and can be asked for without waiting."""
+    """A source that can be read without blocking."""
 
     @abstractmethod
     def poll(self) -> bytes | None:
-        """The next block of whole lines, an empty one when there is nothing new; None at the end."""
+        """Return the next block of complete lines, an empty block if there is nothing new, or None at the end."""
 
 
 class FindsLastLines(Ability):
-    """Lines that find their own end."""
+    """A source that can seek to its last lines."""
 
     @abstractmethod
     def last(self, count: int) -> Iterable[str]:
-        """The last lines that there are now, and all that come after them."""
+        """Yield the last ``count`` lines, and all that follow."""
 
 
 class LineFormat:
-    """How lines are shown: after a prefix.
+    """Formats lines with a prefix.
 
     Args:
-        prefix: what goes before each line; empty shows the lines as they are.
+        prefix: prefix of each line; may be empty.
 
     >>> LineFormat("trainer/0 ").chunk(b"a\\nb")
     b'trainer/0 a\\ntrainer/0 b\\n'
@@ -80,31 +79,31 @@ class LineFormat:
         self._bytes = prefix.encode("utf-8", "surrogateescape")
 
     def chunk(self, data: bytes, *, begun: bool = False) -> bytes:
-        """A block of whole lines, shown; only the last line of all may lack its line feed.
+        """Format a block of complete lines; only the very last line of a source may lack its line feed.
 
         Args:
             data: the block.
-            begun: its first line goes on with one that was shown before, as :class:`Part` of the same source.
+            begun: whether its first line continues the preceding :class:`Part` of the same source.
         """
         prefix = self._bytes
         if not prefix:
             return data
-        if b"\r" in data:  # a progress bar goes back to the start of its line
+        if b"\r" in data:  # a progress bar returns to the start of its line
             data = type(data)(data.replace(b"\r\n", b"\n").replace(b"\r", b"\r" + prefix))
         head = b"" if begun else prefix
         text = data.replace(b"\n", b"\n" + prefix)
         if data.endswith(b"\n"):
-            return b"".join((head, memoryview(text)[: -len(prefix)]))  # each copy of the block counts
+            return b"".join((head, memoryview(text)[: -len(prefix)]))  # avoids a copy
         return b"".join((head, text, b"" if isinstance(data, Part) else b"\n"))
 
 
 class JsonFormat(LineFormat):
-    """Each line as one JSON object: ``{"role": ..., "replica": ..., "line": ...}``, the line without its line feed.
+    """Formats each line as a JSON object: ``{"role": ..., "replica": ..., "line": ...}``, without the line feed.
 
-    A piece of a long line is an object that has ``"partial": true``, too: the replica's next one goes on with the line.
+    A piece of a long line also has ``"partial": true``; the next object of the replica continues the line.
 
     Args:
-        timed: lines begin with their times, or ``-``; these become ``"time"``, which is null where there is none.
+        timed: whether lines begin with a time or ``-``, which becomes ``"time"`` (null for ``-``).
 
     >>> JsonFormat("trainer", 0).chunk(b"a\\n")
     b'{"role": "trainer", "replica": 0, "line": "a"}\\n'
@@ -138,15 +137,14 @@ class JsonFormat(LineFormat):
 
 
 class Sink:
-    """A text file that is written in blocks, past its encoder where it has a binary file behind it.
+    """Writes blocks to a text file, or directly to its binary buffer if it has one.
+
+    It writes only the last state of a progress bar: to a pipe or file once its line ends; a terminal also shows the
+    current state, and draws the next one over it. Bytes that are not UTF-8 reach a binary buffer unchanged. If a source
+    has left its line open, a line feed precedes the output of another source.
 
     Args:
-        raw: let all that a job wrote reach a terminal, too.
-
-    Of a progress bar the last state is shown, in a pipe or a file once its line has ended. On a terminal one whose line
-    is still open, a :class:`Part`, is drawn over what it was before. Bytes that are not UTF-8 reach a binary file as
-    they are. No line is shared: where a source has left one open,
-    a line feed comes before what another one writes.
+        raw: whether to write all escape sequences of a job to a terminal.
     """
 
     def __init__(self, file: TextIO, *, raw: bool = False) -> None:
@@ -154,58 +152,58 @@ class Sink:
         self._file = file
         self._for_people = is_tty(file) and not raw
         self._raw = raw
-        self._held: dict[LineFormat, bytes] = {}  # states of progress bars, until it is known which is the last
+        self._held: dict[LineFormat, bytes] = {}  # progress bars whose last state is not known yet
         self._binary = getattr(file, "buffer", None)
-        self._open: LineFormat | None = None  # whose line has no end yet
-        self._bar: LineFormat | None = None  # whose that is, if it is a progress bar
-        self._state = b""  # what is there of it
+        self._open: LineFormat | None = None  # format of the source whose line has no end yet
+        self._bar: LineFormat | None = None  # the same, if that line is a progress bar
+        self._state = b""  # its visible state
         self._redactors: dict[LineFormat, Redactor] = {}
 
-    def block(self, show: LineFormat, data: bytes) -> None:
-        """Writes a block of a source, shown."""
-        begun = self._open is show
+    def block(self, line_format: LineFormat, data: bytes) -> None:
+        """Format and write a block of a source."""
+        begun = self._open is line_format
         if knows_any():
-            data = self._masked(show, data)
-        bars = show.prefix and not self._raw and (b"\r" in data or show in self._held)
+            data = self._masked(line_format, data)
+        bars = line_format.prefix and not self._raw and (b"\r" in data or line_format in self._held)
         if bars:
-            data = self._last_states(show, data)
+            data = self._last_states(line_format, data)
             if not data:
                 return
         if self._open is not None and not begun:
             self.data(b"\n")
-        shown = show.chunk(data, begun=begun)
-        if self._for_people and (bars or self._bar is show):
-            self._draw(show, only_colors(shown))
+        text = line_format.chunk(data, begun=begun)
+        if self._for_people and (bars or self._bar is line_format):
+            self._draw(line_format, only_colors(text))
         else:
-            self.data(shown)
-        self._open = None if shown.endswith(b"\n") else show
+            self.data(text)
+        self._open = None if text.endswith(b"\n") else line_format
 
-    def _last_states(self, show: LineFormat, data: bytes) -> bytes:
-        """Each line without what has been drawn over; in a pipe, the last state of an open one waits for its end."""
-        lines = re.sub(rb"\r+\n", b"\n", self._held.pop(show, b"") + data)
+    def _last_states(self, line_format: LineFormat, data: bytes) -> bytes:
+        """Remove what has been drawn over; in a pipe, the last state of an open line is held back until its end."""
+        lines = re.sub(rb"\r+\n", b"\n", self._held.pop(line_format, b"") + data)
         if self._for_people:
             return type(data)(re.sub(_DRAWN_OVER, b"\r", lines))
         if isinstance(data, Part):
-            self._held[show] = lines[lines.rfind(b"\r") :]
+            self._held[line_format] = lines[lines.rfind(b"\r") :]
             return b""
         return re.sub(_DRAWN_OVER, b"", lines).replace(b"\r", b"")
 
-    def _draw(self, show: LineFormat, shown: bytes) -> None:
-        """Writes lines over an open progress bar, or one over itself: what it was before may have been longer."""
-        if self._bar is show and not shown.startswith(b"\r"):  # it goes on: an open one was not shown beyond the edge
-            shown = self._state + shown
-        self._bar = None if shown.endswith(b"\n") else show
-        self._state = shown[max(shown.rfind(b"\r"), 0) :]
-        lines = shown.replace(b"\n", _ERASE + b"\n")
+    def _draw(self, line_format: LineFormat, text: bytes) -> None:
+        """Write lines over an open progress bar, and erase the rest of its previous state."""
+        if self._bar is line_format and not text.startswith(b"\r"):  # redraw, because the terminal cut an open line
+            text = self._state + text
+        self._bar = None if text.endswith(b"\n") else line_format
+        self._state = text[max(text.rfind(b"\r"), 0) :]
+        lines = text.replace(b"\n", _ERASE + b"\n")
         self._write(lines if self._bar is None else b"".join((_NO_WRAP, lines, _ERASE, _WRAP)))
 
-    def _masked(self, show: LineFormat, data: bytes) -> bytes:
+    def _masked(self, line_format: LineFormat, data: bytes) -> bytes:
         more = isinstance(data, Part)
-        masked = self._redactors.setdefault(show, Redactor()).block(data, more=more)
+        masked = self._redactors.setdefault(line_format, Redactor()).block(data, more=more)
         return Part(masked) if more else masked
 
     def data(self, data: bytes) -> None:
-        """Writes bytes; to a terminal, those of a job's sequences that colour text and no others."""
+        """Write bytes; to a terminal, without escape sequences other than colours."""
         if self._for_people:
             data = only_colors(data)
         self._write(data)
@@ -217,15 +215,15 @@ class Sink:
             self._file.write(data.decode("utf-8", "replace"))
 
     def flush(self) -> None:
-        """Shows what was written."""
+        """Flush the file."""
         self._file.flush() if self._binary is None else self._binary.flush()
 
     def finish(self) -> None:
-        """Ends the last line, where it stands after a name: a long one without an end."""
+        """Write all that was held back, end an open line with a prefix, and flush."""
         for redactor in self._redactors.values():
             self.data(redactor.block(b"", more=False))
-        for show in [*self._held]:
-            self.block(show, b"\n")
+        for line_format in [*self._held]:
+            self.block(line_format, b"\n")
         if self._open is not None and self._open.prefix:
             self.data(b"\n")
             self._open = None
@@ -233,17 +231,17 @@ class Sink:
 
 
 def copy_in_turn(sources: Iterable[Source], sink: Sink, *, some: bool = False) -> None:
-    """Copies sources that come to an end by themselves, one after the other.
+    """Copy finite sources one after the other.
 
     Args:
-        some: leave out those that are not found, unless that is all of them.
+        some: skip sources that are not found, unless none is found.
     """
     missing: NotFoundError | None = None
     found = False
-    for show, open_lines in sources:
+    for line_format, open_lines in sources:
         try:
             for data in _chunks(open_lines(), _BATCH):
-                sink.block(show, data)
+                sink.block(line_format, data)
             found = True
         except NotFoundError as e:
             if not some:
@@ -256,26 +254,27 @@ def copy_in_turn(sources: Iterable[Source], sink: Sink, *, some: bool = False) -
 
 
 def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] | None = None) -> None:
-    """Copies sources of one kind as they grow, until all have ended.
+    """Copy sources of one kind while they grow, until all have ended.
 
-    Those that cannot be polled get a thread each, but no more than :data:`MOST_THREADS` at the same time.
+    Sources that cannot be polled get a thread each, at most :data:`MOST_THREADS` at the same time.
 
     Args:
-        say: told in a sentence when some have to wait for that reason.
+        say: called with a sentence if some sources have to wait for a thread.
 
     Raises:
-        Exception: whatever the first source to fail raised, after the others have ended.
+        Exception: the first exception of a source, after all others have ended.
     """
-    (show, open_first), *others = sources
+    (first_format, open_first), *others = sources
     first = _opened(open_first)
     if isinstance(first, CanBePolled):
-        _copy_polled([(show, first), *((show, _opened(open_lines)) for show, open_lines in others)], sink)
+        rest = [(line_format, _opened(open_lines)) for line_format, open_lines in others]
+        _copy_polled([(first_format, first), *rest], sink)
         return
     if say is not None and len(sources) > MOST_THREADS:
         say(f"{MOST_THREADS} of {len(sources)} replicas are followed at a time; each that ends makes room for another")
-    funnel = _Funnel([(show, lambda: _unless_failed(first)), *others])
-    for show, data in funnel:
-        sink.block(show, data)
+    funnel = _Funnel([(first_format, lambda: _unless_failed(first)), *others])
+    for line_format, data in funnel:
+        sink.block(line_format, data)
         sink.flush()
     sink.finish()
     if funnel.errors:
@@ -283,18 +282,18 @@ def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] 
 
 
 def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
-    """Each is asked the less often the longer it has had no news."""
+    """Poll sources with a backoff for quiet ones."""
     from heapq import heappop, heappush
 
     errors = []
-    latest_s = max(_LATEST_S, _LATEST_EACH_S * len(sources))
-    turns = [(0.0, number, _SOONEST_S) for number in range(len(sources))]  # when, whose, and how long until the next
+    max_pause = max(_MAX_POLL_S, _MAX_POLL_PER_SOURCE_S * len(sources))
+    turns = [(0.0, number, _MIN_POLL_S) for number in range(len(sources))]  # time of the next poll, source, pause
     while turns:
         due, number, pause = heappop(turns)
         if (early := due - time.monotonic()) > 0:
             sink.flush()
-            time.sleep(max(early, _SOONEST_S))
-        show, lines = sources[number]
+            time.sleep(max(early, _MIN_POLL_S))
+        line_format, lines = sources[number]
         try:
             data = _unless_failed(lines).poll()
         except Exception as e:
@@ -304,17 +303,17 @@ def _copy_polled(sources: list[tuple[LineFormat, Any]], sink: Sink) -> None:
             continue
         now = time.monotonic()
         if data:
-            sink.block(show, data)
-            heappush(turns, (now, number, _SOONEST_S))
+            sink.block(line_format, data)
+            heappush(turns, (now, number, _MIN_POLL_S))
         else:
-            heappush(turns, (now + pause, number, min(pause * 1.5, latest_s)))
+            heappush(turns, (now + pause, number, min(pause * 1.5, max_pause)))
     sink.finish()
     if errors:
         raise errors[0]
 
 
 def _opened(open_lines: Callable[[], Iterable[str]]) -> Any:
-    """The lines, or why there are none: told when it is their turn."""
+    """Open a source; return the exception if that fails, for :func:`_unless_failed` to raise later."""
     try:
         return open_lines()
     except Exception as e:
@@ -328,19 +327,19 @@ def _unless_failed(lines: Any) -> Any:
 
 
 class _Funnel:
-    """Joins sources: iterating yields what has come in since the last look, as blocks after their formats."""
+    """Reads sources in threads; iterating yields their blocks with their formats."""
 
     def __init__(self, sources: list[Source]) -> None:
         import threading
         from queue import Queue
 
         self.errors: list[BaseException] = []
-        self._pending: Queue[tuple[LineFormat, bytes] | None] = Queue(_MOST_PENDING)
+        self._pending: Queue[tuple[LineFormat, bytes] | None] = Queue(_MAX_PENDING)
         self._waiting = deque(sources)
         self._open = min(len(sources), MOST_THREADS)
         previous = threading.stack_size(256 * 1024)
         try:
-            # Daemons: when the writer gives up (a broken pipe, Ctrl-C), readers that wait for news must not keep us.
+            # Daemons: after a broken pipe or Ctrl-C, blocked threads must not keep the process alive.
             for _ in range(self._open):
                 threading.Thread(target=self._read, daemon=True, name="torchx-log").start()
         finally:
@@ -349,22 +348,23 @@ class _Funnel:
     def __iter__(self) -> Iterator[tuple[LineFormat, bytes]]:
         while self._open:
             taken = [self._pending.get(), *(self._pending.get() for _ in range(self._pending.qsize()))]
-            for show, run in groupby(filter(None, taken), key=lambda item: item[0]):
+            for line_format, run in groupby(filter(None, taken), key=lambda item: item[0]):
                 blocks = [data for _, data in run]
-                whole = all(data.endswith(b"\n") for data in blocks)
-                yield from [(show, b"".join(blocks))] if whole else [(show, data) for data in blocks]
+                if all(data.endswith(b"\n") for data in blocks):
+                    blocks = [b"".join(blocks)]
+                yield from ((line_format, data) for data in blocks)
             self._open -= taken.count(None)
 
     def _read(self) -> None:
         try:
             while self._waiting:
                 try:
-                    show, open_lines = self._waiting.popleft()
-                except IndexError:  # another one was faster
+                    line_format, open_lines = self._waiting.popleft()
+                except IndexError:  # another thread was faster
                     break
                 try:
                     for data in _chunks(open_lines(), 1):
-                        self._pending.put((show, data))
+                        self._pending.put((line_format, data))
                 except Exception as e:
                     self.errors.append(e)
         finally:
@@ -372,7 +372,7 @@ class _Funnel:
 
 
 def _chunks(lines: Any, batch: int) -> Iterator[bytes]:
-    """The lines in blocks, those of a source that has none in blocks of so many lines."""
+    """Return the blocks of a source; if it has only lines, blocks of ``batch`` lines."""
     if isinstance(lines, ComesInChunks):
         return lines.chunks()
     some = iter(lines)

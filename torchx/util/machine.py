@@ -1,4 +1,4 @@
-"""What this machine has: processors, memory, GPUs."""
+"""CPUs, memory and GPUs of this machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchx.util.procs import find_program
 
 
 def cpu_count() -> int:
-    """Logical processors that this process may use."""
+    """Return the number of logical CPUs that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -16,7 +16,7 @@ def cpu_count() -> int:
 
 
 def memory_mb() -> int:
-    """Main memory in MiB; 0 when the system does not tell."""
+    """Return the main memory in MiB; 0 if unknown."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // (1 << 20)
     except (ValueError, OSError):
@@ -24,10 +24,9 @@ def memory_mb() -> int:
 
 
 def gpu_ids() -> list[str]:
-    """The GPUs that this process may use, as ``CUDA_VISIBLE_DEVICES`` names them. Never fails.
+    """Return the GPUs that this process may use, in the form of ``CUDA_VISIBLE_DEVICES``. Never raises.
 
-    ``CUDA_VISIBLE_DEVICES`` of this process decides if it is set; else what ``nvidia-smi`` lists, else what the
-    driver shows in ``/proc``.
+    The sources are ``CUDA_VISIBLE_DEVICES`` if set, then ``nvidia-smi``, then the driver's files in ``/proc``.
     """
     given = os.environ.get("CUDA_VISIBLE_DEVICES")
     if given is not None:
@@ -45,7 +44,7 @@ def _smi_count() -> int:
         answer = subprocess.run([program, "-L"], capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return 0
-    # Slices of a GPU are listed below it, indented.
+    # MIG slices are listed below their GPU, indented.
     return sum(line.startswith("GPU ") for line in answer.stdout.splitlines()) if answer.returncode == 0 else 0
 
 

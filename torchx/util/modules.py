@@ -1,4 +1,4 @@
-"""Objects by their dotted names, where a missing one is not an error."""
+"""Imports of optional modules and attributes by name."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ T = TypeVar("T")
 
 
 def load_module(path: str) -> ModuleType | Callable[..., object] | None:
-    """The module ``a.b``, or the attribute ``f`` of it for ``a.b:f``; None when there is none.
+    """Import ``a.b``, or attribute ``f`` of it for ``a.b:f``; return None if it does not exist.
 
     Raises:
-        Exception: whatever the module raises while it is imported.
+        Exception: an exception of the module during its import.
 
     >>> load_module("os.path:join")("a", "b")
     'a/b'
@@ -25,7 +25,7 @@ def load_module(path: str) -> ModuleType | Callable[..., object] | None:
     try:
         module = import_module(name)
     except ModuleNotFoundError as e:
-        # Only when it is the module itself that is missing, not one that it imports.
+        # Only if the module itself is missing, not one that it imports.
         if e.name is not None and (name == e.name or name.startswith(f"{e.name}.")):
             return None
         raise
@@ -33,10 +33,10 @@ def load_module(path: str) -> ModuleType | Callable[..., object] | None:
 
 
 def import_attr(name: str, attr: str, default: T) -> T:
-    """The attribute of a module, or the default when there is no such module.
+    """Return an attribute of a module, or the default if the module does not exist.
 
     Raises:
-        AttributeError: the module exists and has no such attribute.
+        AttributeError: the module exists but has no such attribute.
 
     >>> import_attr("no_such_module", "x", default=1)
     1
@@ -44,4 +44,4 @@ def import_attr(name: str, attr: str, default: T) -> T:
     module = load_module(name)
     if module is None:
         return default
-    return getattr(module, attr)  # type: ignore[no-any-return]  # the default's type is the caller's word for it
+    return getattr(module, attr)  # type: ignore[no-any-return]  # the caller vouches for the type of the default

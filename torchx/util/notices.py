@@ -1,4 +1,4 @@
-"""Loggers of the standard ``logging``, which is imported when there is something to say: it costs 5 ms."""
+"""Loggers that import ``logging`` on first use, because its import takes 5 ms."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _before_first: list[Callable[[], None]] = []
 
 
 def before_first(set_up: Callable[[], None]) -> None:
-    """Calls ``set_up`` before the first logger is used: how a program says where records go."""
+    """Call ``set_up`` before the first logger is used, for a program to configure logging."""
     _before_first[:] = [set_up]
 
 
 def logger(name: str) -> logging.Logger:
-    """The logger of that name.
+    """Return the logger of that name.
 
     >>> logger("torchx").name
     'torchx'
@@ -28,6 +28,6 @@ def logger(name: str) -> logging.Logger:
 
 
 def ready() -> None:
-    """Does what :func:`before_first` was given: for code of others, which may use ``logging`` by itself."""
+    """Call the function given to :func:`before_first`, before code of others that may use ``logging`` directly."""
     while _before_first:
         _before_first.pop()()

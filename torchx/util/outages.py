@@ -1,4 +1,4 @@
-"""How an outage of what is asked again and again is borne: said once, with pauses that grow, for ten minutes."""
+"""Retries of polls during an outage: with one warning, exponential backoff, and a limit of ten minutes."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from collections.abc import Callable
 from torchx.errors import TorchXError, TransientError
 
 OUTAGE_S = 600.0
-"""What cannot be reached, for a reason that may pass, is asked again for so long by those who wait."""
+"""How long transient errors are retried, in seconds."""
 
-_FIRST_PAUSE_S = 1.0
-_MOST_PAUSE_S = 15.0
+_MIN_PAUSE_S = 1.0
+_MAX_PAUSE_S = 15.0
 
 
 class Outage:
-    """The outages of one thing, one after the other.
+    """Backoff for the outages of a polled resource.
 
     Args:
-        what: that goes on meanwhile, as the warning names it.
-        warn: called with the warning, once in each outage.
-        now: the time, in seconds.
+        what: the thing that continues during an outage, for the warning.
+        warn: called with the warning, once per outage.
+        now: returns the time in seconds; by default ``time.monotonic``.
 
     >>> said, clock = [], [0.0]
     >>> outage = Outage("the job", said.append, now=lambda: clock[0])
@@ -38,21 +38,21 @@ class Outage:
         self._pause = 0.0
 
     def bear(self, error: TorchXError) -> float:
-        """Seconds to sleep before the next question.
+        """Return how many seconds to sleep before the next poll.
 
         Raises:
-            TorchXError: ``error``, which does not pass, or has not for :data:`OUTAGE_S`.
+            TorchXError: ``error``, if it is not transient or the outage is longer than :data:`OUTAGE_S`.
         """
         if not self._pause:
             self._since = self._now()
         if not isinstance(error, TransientError) or self._now() - self._since > OUTAGE_S:
-            self.over()  # who waits once more is patient once more
+            self.over()  # a caller that polls again gets the full time
             raise error
         if not self._pause:
             self._warn(f"{error}; {self._what} goes on; torchx keeps asking for {OUTAGE_S / 60:.0f} minutes")
-        self._pause = min(2 * self._pause or _FIRST_PAUSE_S, _MOST_PAUSE_S)
+        self._pause = min(2 * self._pause or _MIN_PAUSE_S, _MAX_PAUSE_S)
         return self._pause
 
     def over(self) -> None:
-        """There was an answer."""
+        """End the outage after a successful poll."""
         self._pause = 0.0

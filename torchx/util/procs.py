@@ -1,4 +1,4 @@
-"""Programs: how a shell would find one."""
+"""Lookup of programs on ``PATH``."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import os
 
 
 def find_program(name: str, path: str, cwd: str) -> str | None:
-    """Absolute path of the program that ``name`` starts; None when there is none.
+    """Return the absolute path of a program; None if there is none.
 
     Args:
         name: a path, or a name to look up.
         path: value of ``PATH``.
-        cwd: where relative paths start.
+        cwd: base of relative paths.
 
     >>> find_program("sh", "/nowhere:/bin", "/")
     '/bin/sh'

@@ -1,15 +1,12 @@
-"""``dataclass`` and ``field`` that cost nothing to import.
+"""``dataclass`` and ``field`` without the import cost of :mod:`dataclasses`.
 
-The standard library's ``dataclasses`` doubles the start-up time of Python, because it
-imports ``inspect``. These two build the same classes from the annotations alone, and
-compute what ``dataclasses`` itself needs (``fields``, ``replace``, ``asdict``,
-``is_dataclass``, a real dataclass as subclass) when it is first asked for; ``__init__``, too,
-is compiled at the first instance.
+The standard library's ``dataclasses`` doubles the start-up time of Python, because it imports ``inspect``. This module
+builds the same classes from their annotations. It compiles ``__init__`` for the first instance, and computes on first
+access what ``dataclasses`` needs for ``fields``, ``replace``, ``asdict``, ``is_dataclass`` and subclasses.
 
-Supported: ``frozen``, ``kw_only``, ``default``, ``default_factory``, ``repr=False``,
-``compare=False``, ``__post_init__``, inheritance from records and from real dataclasses; of ours is
-``_brief_repr = True``: a ``__repr__`` without what is at its default. Type checkers see those of the
-standard library under these names.
+Supported: ``frozen``, ``kw_only``, ``default``, ``default_factory``, ``repr=False``, ``compare=False``,
+``__post_init__``, inheritance from records and from real dataclasses. In addition, ``_brief_repr = True`` omits fields
+with their default value from ``__repr__``. Type checkers see the functions of the standard library.
 
 >>> @dataclass
 ... class Point:
@@ -39,14 +36,14 @@ _FROZEN = "__torchx_frozen__"
 
 class _Missing:
     def __repr__(self) -> str:
-        return "<factory>"  # where it is seen: as the default of an argument in help()
+        return "<factory>"  # help() shows it as the default of an argument
 
 
 _MISSING = _Missing()
 
 
 class _Field:
-    """How one attribute is filled, shown and compared."""
+    """The options of a field."""
 
     __slots__ = ("compare", "default", "factory", "kw_only", "metadata", "name", "repr", "type")
 
@@ -69,14 +66,14 @@ def _field(
     compare: bool = True,
     metadata: Any = None,
 ) -> Any:
-    """A field with a factory or with options, as :func:`dataclasses.field`."""
+    """Declare a field with options, like :func:`dataclasses.field`."""
     if default is not _MISSING and default_factory is not _MISSING:
         raise ValueError("cannot specify both default and default_factory")
     return _Field(default, default_factory, repr, compare, metadata)
 
 
 def _dataclass(cls: Any = None, *, frozen: bool = False, kw_only: bool = False) -> Any:
-    """Class decorator: ``__init__``, ``__repr__``, ``__eq__`` from the annotations."""
+    """Class decorator that adds ``__init__``, ``__repr__`` and ``__eq__``, like :func:`dataclasses.dataclass`."""
 
     def wrap(c: Any) -> Any:
         return _process(c, frozen, kw_only)
@@ -85,7 +82,7 @@ def _dataclass(cls: Any = None, *, frozen: bool = False, kw_only: bool = False) 
 
 
 def _replaced(record: Any, /, **changes: Any) -> Any:
-    """A copy of a record with other values in some fields, as ``dataclasses.replace`` makes it.
+    """Return a copy of a record with some fields changed, like :func:`dataclasses.replace`.
 
     >>> @dataclass
     ... class Point:
@@ -97,15 +94,12 @@ def _replaced(record: Any, /, **changes: Any) -> Any:
 
 
 def is_record(cls: Any) -> bool:
-    """Whether the class itself, not only a base of it, was made by :func:`dataclass`."""
+    """Whether the class itself, not only a base class, is decorated with :func:`dataclass`."""
     return _FIELDS in cls.__dict__
 
 
 def record_fields(cls: Any) -> list[tuple[str, Any, Any, bool]]:
-    """Name, annotation, default (from the factory, if it has one), and whether there is a default, of each field.
-
-    What ``dataclasses.fields`` tells, without its import.
-    """
+    """Return name, annotation, default (made by the factory if it has one) and whether it has one, of each field."""
     fields: dict[str, _Field] = getattr(cls, _FIELDS)
     return [
         (f.name, f.type, f.factory(), True)
@@ -133,7 +127,7 @@ def _process(cls: Any, frozen: bool, kw_only: bool) -> Any:
         cls.__setattr__ = _refuse_setattr
         cls.__delattr__ = _refuse_delattr
     if "__match_args__" not in own:
-        match_args = "__match_args__"  # type checkers do not let it be assigned by name
+        match_args = "__match_args__"  # type checkers reject a plain assignment
         setattr(cls, match_args, tuple([f.name for f in fields.values() if not f.kw_only]))
     cls.__replace__ = _replace
     cls.__dataclass_fields__ = _LazyDataclass("__dataclass_fields__", cls)
@@ -142,7 +136,7 @@ def _process(cls: Any, frozen: bool, kw_only: bool) -> Any:
 
 
 def _collect(cls: Any, frozen: bool, kw_only: bool) -> dict[str, _Field]:
-    """The fields, inherited ones first; defaults stay class attributes."""
+    """Return the fields, inherited ones first; defaults remain class attributes."""
     fields: dict[str, _Field] = {}
     for base in cls.__mro__[-1:0:-1]:
         inherited = _fields_of(base)
@@ -166,7 +160,7 @@ def _collect(cls: Any, frozen: bool, kw_only: bool) -> dict[str, _Field]:
 
 
 def own_annotations(cls: Any) -> dict[str, Any]:
-    """The annotations of the class body, without those of its bases."""
+    """Return the annotations of the class body, without those of its base classes."""
     if sys.version_info >= (3, 14):
         return dict(cls.__annotations__)
     return dict(cls.__dict__.get("__annotations__", {}))  # noqa: RUF063 - `inspect` is what this module avoids
@@ -195,7 +189,7 @@ def _is_frozen(base: Any) -> bool:
 
 
 class _LazyInit:
-    """Stands for ``__init__`` until it is first looked up: compiling one costs as much as importing a small module."""
+    """Placeholder that compiles ``__init__`` on first access, because that takes as long as a small import."""
 
     def __init__(self, cls: Any, frozen: bool) -> None:
         self.cls = cls
@@ -238,8 +232,8 @@ def _make_init(cls: Any, fields: dict[str, _Field], frozen: bool) -> Callable[..
     if hasattr(cls, "__post_init__"):
         body.append("  self.__post_init__()")
     args = ", ".join(["self", *params, *(["*", *keywords] if keywords else [])])
-    # As in the standard library: the source is made of identifiers of the class body only.
-    # Compiled first: a Ctrl-C in the exec of a text would end `python -m torchx` by SIGINT, whoever has handled it.
+    # As in the standard library, the source consists of identifiers of the class body only.
+    # Compiled first: Ctrl-C during exec() of a text would kill `python -m torchx` by SIGINT, despite its handler.
     code = compile(f"def __init__({args}):\n" + ("\n".join(body) or "  pass"), "<record>", "exec")
     exec(code, scope)  # noqa: S102
     init: Any = scope["__init__"]
@@ -250,26 +244,21 @@ def _make_init(cls: Any, fields: dict[str, _Field], frozen: bool) -> Callable[..
     return made
 
 
-_BEING_SHOWN: set[int] = set()
+_IN_REPR: set[int] = set()
 
 
 def _repr(self: Any) -> str:
-    if id(self) in _BEING_SHOWN:
-        return "..."  # it contains itself
-    _BEING_SHOWN.add(id(self))
+    if id(self) in _IN_REPR:
+        return "..."  # a record that contains itself
+    _IN_REPR.add(id(self))
     try:
         fields: dict[str, _Field] = getattr(type(self), _FIELDS)
         brief = getattr(type(self), "_brief_repr", False)
-        shown = ", ".join(
-            [
-                f"{n}={getattr(self, n)!r}"
-                for n, f in fields.items()
-                if f.repr and not (brief and _is_default(f, getattr(self, n)))
-            ]
-        )
+        values = [(name, getattr(self, name), f) for name, f in fields.items() if f.repr]
+        text = ", ".join(f"{name}={value!r}" for name, value, f in values if not (brief and _is_default(f, value)))
     finally:
-        _BEING_SHOWN.discard(id(self))
-    return f"{type(self).__qualname__}({shown})"
+        _IN_REPR.discard(id(self))
+    return f"{type(self).__qualname__}({text})"
 
 
 def _is_default(f: _Field, value: Any) -> bool:
@@ -300,28 +289,25 @@ def _replace(self: Any, /, **changes: Any) -> Any:
 
 
 def _refuse_setattr(self: Any, name: str, value: object) -> None:
-    if _is_field(self, name):
-        from dataclasses import FrozenInstanceError
-
-        raise FrozenInstanceError(f"cannot assign to field {name!r}")
+    _refuse(self, name, "assign to")
     object.__setattr__(self, name, value)
 
 
 def _refuse_delattr(self: Any, name: str) -> None:
-    if _is_field(self, name):
-        from dataclasses import FrozenInstanceError
-
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
+    _refuse(self, name, "delete")
     object.__delattr__(self, name)
 
 
-def _is_field(self: Any, name: str) -> bool:
-    # A plain subclass of a frozen class may have attributes of its own.
-    return _FIELDS in type(self).__dict__ or name in getattr(type(self), _FIELDS)
+def _refuse(self: Any, name: str, action: str) -> None:
+    # A plain subclass of a frozen class may have additional, mutable attributes.
+    if is_record(type(self)) or name in getattr(type(self), _FIELDS):
+        from dataclasses import FrozenInstanceError
+
+        raise FrozenInstanceError(f"cannot {action} field {name!r}")
 
 
 class _LazyDataclass:
-    """The two attributes by which ``dataclasses`` knows its own, made on first sight."""
+    """Computes the two attributes that ``dataclasses`` uses on first access."""
 
     def __init__(self, name: str, cls: Any) -> None:
         self.name = name
@@ -330,8 +316,7 @@ class _LazyDataclass:
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         import dataclasses
 
-        # A plain class with the same annotations, through the real decorator: its
-        # fields and parameters are what dataclasses itself would have made of ours.
+        # A real dataclass with the same fields has the attributes that ours needs.
         specs = []
         for f in getattr(self.cls, _FIELDS).values():
             options: dict[str, Any] = {"repr": f.repr, "compare": f.compare, "kw_only": f.kw_only}

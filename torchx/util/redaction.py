@@ -1,14 +1,14 @@
-"""Values that must not be shown, as this process has learned them: they are masked in all that it prints."""
+"""Secret values that this process knows, and their masking in its output."""
 
 from __future__ import annotations
 
 MASK = "********"
-_LEAST = 6
-_known: dict[str, bytes] = {}  # the longest first
+_MIN_CHARS = 6
+_known: dict[str, bytes] = {}  # longest first
 
 
 def learn(value: str) -> None:
-    """Has a value masked from now on, line by line. Lines of less than six characters are too common to be.
+    """Mask a value from now on, line by line, except for lines of less than six characters, which are too common.
 
     >>> learn("sesame open")
     >>> redact('say "sesame open"')
@@ -17,7 +17,7 @@ def learn(value: str) -> None:
     """
     new = dict(_known)
     for line in value.splitlines():
-        if len(line) >= _LEAST:
+        if len(line) >= _MIN_CHARS:
             forms = {line, *(_as_json(line) if not line.isalnum() else ())}
             new.update((form, form.encode("utf-8", "surrogateescape")) for form in forms)
     if len(new) > len(_known):
@@ -27,24 +27,24 @@ def learn(value: str) -> None:
 
 
 def forget() -> None:
-    """Forgets all values."""
+    """Forget all values."""
     _known.clear()
 
 
 def knows_any() -> bool:
-    """Whether there is anything to mask."""
+    """Whether there are values to mask."""
     return bool(_known)
 
 
 def redact(text: str) -> str:
-    """``text`` with the values masked."""
+    """Return ``text`` with all known values masked."""
     for value in _known:
         text = text.replace(value, MASK)
     return text
 
 
 class Redactor:
-    """Masks values in the blocks of one stream, those too that a border between two blocks divides.
+    """Masks values in the blocks of a stream, even values that span two blocks.
 
     >>> learn("sesame open")
     >>> stream = Redactor()
@@ -57,22 +57,22 @@ class Redactor:
         self._held = b""
 
     def block(self, data: bytes, *, more: bool) -> bytes:
-        """The next block, masked.
+        """Mask the next block.
 
         Args:
-            more: its last line goes on in the next block. What may be the beginning of a value is held back then.
+            more: whether the next block continues its last line; then a possible start of a value is held back.
         """
         if self._held:
             data, self._held = self._held + data, b""
         for value in _known.values():
             data = data.replace(value, MASK.encode())
-        if more and (length := max((_begun(data, value) for value in _known.values()), default=0)):
+        if more and (length := max((_overlap(data, value) for value in _known.values()), default=0)):
             data, self._held = data[:-length], data[-length:]
         return data
 
 
-def _begun(data: bytes, value: bytes) -> int:
-    """How many bytes at the end of ``data`` are the beginning of ``value``."""
+def _overlap(data: bytes, value: bytes) -> int:
+    """Return how many bytes at the end of ``data`` are the start of ``value``."""
     return next((n for n in range(min(len(data), len(value) - 1), 0, -1) if data.endswith(value[:n])), 0)
 
 

@@ -1,6 +1,6 @@
-"""Names that programs import from a module that does not define them: re-exports, found when they are first asked for.
+"""Lazy re-exports of names that programs import from modules that do not define them.
 
-Earlier versions of torchx had them there, by their own imports. A module with such names calls, in its head::
+These modules of earlier versions of torchx had the names through their own imports. Such a module calls::
 
     reexports(__name__)
 """
@@ -56,7 +56,7 @@ _HOMES = {
     "torchx.workspace.docker_workspace": "DockerWorkspaceMixin",
     "torchx.workspace.files": "walk_workspace",
 }
-"""Module to the names that it defines."""
+"""Names by defining module."""
 
 _BACKEND = """
     AppDef AppDryRunInfo AppState BindMount CfgVal DescribeAppResponse DeviceMount DirWorkspaceMixin
@@ -108,20 +108,20 @@ _REEXPORTS = {
     "torchx.workspace.dir_workspace": _WORKSPACE,
     "torchx.workspace.docker_workspace": _WORKSPACE,
 }
-"""Module to the names that can be imported from it, and that it does not define."""
+"""Names by re-exporting module."""
 
 
 def reexports(module: str, own: Mapping[str, str] | None = None) -> None:
-    """Gives a module the names of others that it has had, imported when they are first used.
+    """Add re-exports to a module, each imported on first use.
 
-    A type checker does not see them, and so still finds misspelled names.
+    Type checkers do not see them, and so still report misspelled names.
 
     Args:
-        own: further ones, that no other module re-exports: module to the names that it defines.
+        own: additional names that only this module re-exports, by defining module.
     """
 
     def getattr_(name: str) -> Any:
-        if name == "__path__":  # what each `from module import name` looks for first
+        if name == "__path__":  # `from module import name` looks it up first
             raise AttributeError(name)
         homes = own or {}
         if name in _REEXPORTS.get(module, "").split():

@@ -1,4 +1,4 @@
-"""Which values must never be shown, and how they are masked."""
+"""Detection and masking of secrets in names, texts, environments and arguments."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words by which names of environment variables and options say that the value is a credential. Sets of words and
-# not one expression: compiling it would take every `torchx run` 4 ms.
+# Words in names of environment variables and options whose value is a credential. Sets of words instead of a regular
+# expression, which would take every `torchx run` 4 ms to compile.
 _WORDS = _words("pass pwd pw pat jwt sas passphrase credential credentials auth authorization bearer cookie signature")
 # These also end longer words: `PGPASSWORD`, `MYSECRET`, `apitoken`.
 _ENDINGS = ("password", "passwd", "secret", "token", "apikey", "accesskey", "secretkey", "privatekey", "authkey")
@@ -32,7 +32,7 @@ _WORDS_BEFORE_KEY = _words(
     subscription together wandb webhook
     """
 )
-# What comes last in a name that speaks about a credential and is none: `--token-length 512`, `SECRET_NAME`.
+# Last words of names that concern a credential but do not hold one: `--token-length 512`, `SECRET_NAME`.
 _ABOUT = _words(
     """
     budget count dim dims dir embedding embeddings enabled endpoint expiry file folder ids len length level
@@ -41,7 +41,7 @@ _ABOUT = _words(
     """
 )
 
-# Forms of tokens that are known by their shape alone, whatever name they stand under. Group 1 stays readable.
+# Tokens that are recognizable by their form alone, whatever their name. Group 1 is not masked.
 _SHAPES = (
     r"\b(hf_|gh[pousr]_|github_pat_|glpat-|npm_|dckr_pat_|pypi-AgE|[rs]k_live_|sk-|xox[abprs]-)[\w-]{16,}",
     r"\b(AKIA|ASIA)[0-9A-Z]{16}\b",
@@ -52,7 +52,7 @@ _SHAPES = (
     r"(discord(?:app)?\.com/api/webhooks/\d+/)[\w-]+",
     r"([?&](?:sig|X-Amz-Signature|X-Goog-Signature)=)[^\s&'\"]+",
     r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)",
-    # of programs that take a password without a name: `curl -u me:pw`, `mysql -ppw`, `sshpass -p pw`
+    # passwords without a name: `curl -u me:pw`, `mysql -ppw`, `sshpass -p pw`
     r"((?:^|\s)(?:-u|--user)[ =]'?\"?(?!\d+:\d+\b)[^\s:'\"=]+:)[^\s'\"]+",
     r"(\b(?:mysql\w*|mariadb[\w-]*)\s(?:[^|;&\n]{0,200}?\s)?-p)[^\s'\"]+",
     r"(\bsshpass\s+-p\s*)[^\s'\"]+",
@@ -62,9 +62,9 @@ _MARKS = (
     *("AKIA", "ASIA", "AIza", "SG.", "eyJ", "hooks.slack", "webhooks/", "sig=", "ignature=", "PRIVATE KEY"),
     *("-u ", "--user", "mysql", "mariadb", "sshpass"),
 )
-"""One of these is in every text that one of the shapes is in: most texts cost no regular expression."""
+"""Every text that matches a shape contains one of these, so most texts need no regular expression."""
 
-# One of these is in every name that is_secret_name knows.
+# Every name for which is_secret_name() is true contains one of these.
 _STEMS = ("token", "secret", "pass", "pw", "jwt", "credential", "auth", "bearer", "cookie", "signature", "key")
 _JOINED = ("_pat", "pat=", "-pat", "_sas", "sas=", "-sas")
 _ANY_STEM = "|".join(stem.strip("=") for stem in (*_STEMS, *_JOINED))
@@ -72,18 +72,18 @@ _NAME = rf"[\w.-]{{0,80}}(?:{_ANY_STEM})[\w.-]{{0,80}}"  # bounded: linear in th
 _QUOTED = r"""'[^'\n]*'|"[^"\n]*\""""
 _BARE = r"""[^\s'",;&)}\]]"""
 _ASSIGNED = (
-    # `--token x` of a shell line, `TOKEN=x` of it or of a list, `"token": "x"` of JSON, `X-Api-Token: x` of HTTP
+    # `--token x` and `TOKEN=x` on a command line, `"token": "x"` in JSON, `X-Api-Token: x` in HTTP
     rf"""(?<![\w.-])(?:(?P<name1>--?{_NAME})\s+(?P<value1>{_QUOTED}|[^\s'"-][^\s'"]*)"""
     rf"""|(?P<name2>{_NAME})=(?P<value2>{_QUOTED}|[^\s'"]*?(?=[,;&][\w.-]+=|[\s'"]|$))"""
     rf"""|["'](?P<name3>{_NAME})["']\s*:\s*(?P<value3>{_QUOTED}|{_BARE}+)"""
     rf"""|(?P<name4>authorization|cookie|\w{{1,80}}-{_NAME}):\s*(?P<value4>(?:(?:bearer|basic|token)\s+)?[^\s'"]+))"""
 )
 _REFERENCES = ("env:", "cmd:", "file:", "k8s:", "aws-sm:")  # kinds of torchx.specs.Secret
-_LEAST_SECRET = 4
+_MIN_SECRET_CHARS = 4
 
 
 def is_secret_name(name: str) -> bool:
-    """True for names such as ``WANDB_API_KEY``, ``HF_TOKEN``, ``db-password``, ``clientSecret``.
+    """Whether a name denotes a secret, such as ``WANDB_API_KEY``, ``HF_TOKEN``, ``db-password``, ``clientSecret``.
 
     >>> is_secret_name("HF_TOKEN"), is_secret_name("AWS_SECRET_ACCESS_KEY"), is_secret_name("clientSecret")
     (True, True, True)
@@ -105,7 +105,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """``text`` with the passwords of URLs masked, what it gives to a secret name, and values that are known.
+    """Mask passwords in URLs, values of secret names, tokens of known forms, and known secret values.
 
     >>> mask_text("postgres://me:pw@host/db")
     'postgres://me:********@host/db'
@@ -134,21 +134,21 @@ def mask_text(text: str) -> str:
 
 
 def mask_told(text: str, args: list[str]) -> str:
-    """``text`` with the secrets masked that stand in ``args``, under whatever name it gives them.
+    """Mask in ``text`` all secrets that occur in ``args``, in addition to :func:`mask_text`.
 
     >>> mask_told("ValueError: abcd is not a token", ["--token", "abcd"])
     'ValueError: ******** is not a token'
     """
     text = mask_text(text)
-    for arg, shown in zip(args, mask_args(args)):  # noqa: B905  # of the same length
-        value = arg if shown == MASK else arg.partition("=")[2] if shown.endswith(f"={MASK}") else ""
-        if len(value) >= _LEAST_SECRET:
+    for arg, masked in zip(args, mask_args(args), strict=True):
+        value = arg if masked == MASK else arg.partition("=")[2] if masked.endswith(f"={MASK}") else ""
+        if len(value) >= _MIN_SECRET_CHARS:
             text = text.replace(value, MASK)
     return text
 
 
 def mask_env(env: Mapping[str, str]) -> dict[str, str]:
-    """A copy of ``env`` fit to be shown: values under secret names, and passwords in URLs, are masked.
+    """Return a copy of ``env`` for display, with secrets masked.
 
     >>> mask_env({"HF_TOKEN": "abc", "EPOCHS": "3"})
     {'HF_TOKEN': '********', 'EPOCHS': '3'}
@@ -160,7 +160,7 @@ def mask_env(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def mask_value(key: str, value: Any) -> Any:
-    """A value of a run option, of lists and dictionaries too, fit to be shown.
+    """Return the value of a run option for display, with secrets masked, also in lists and dicts.
 
     >>> mask_value("api_key", "abc"), mask_value("cfg", {"password": "x", "n": 1})
     ('********', {'password': '********', 'n': 1})
@@ -175,7 +175,7 @@ def mask_value(key: str, value: Any) -> Any:
 
 
 def mask_args(args: list[str]) -> list[str]:
-    """A copy of command-line arguments fit to be shown: ``--token X``, ``--token=X``, ``TOKEN=X``, URL passwords.
+    """Return a copy of arguments for display, with secrets masked: ``--token X``, ``--token=X``, ``TOKEN=X``, ...
 
     >>> mask_args(["--api-key", "abc", "--hf_token=abc", "x=1"])
     ['--api-key', '********', '--hf_token=********', 'x=1']
@@ -184,7 +184,7 @@ def mask_args(args: list[str]) -> list[str]:
     before, hide_next, short_p = "", False, False
     for arg in args:
         if hide_next and not arg.startswith("-"):
-            shown.append(arg if before == "--secret" and _is_asked_for(arg) else MASK)
+            shown.append(arg if before == "--secret" and _is_reference(arg) else MASK)
             before, hide_next = arg, False
             continue
         name, eq, _ = arg.partition("=")
@@ -202,10 +202,10 @@ def mask_args(args: list[str]) -> list[str]:
     return shown
 
 
-def _is_asked_for(word: str) -> bool:
-    """Whether it is what ``torchx run --secret`` takes: a name, or ``NAME=KIND:...``.
+def _is_reference(word: str) -> bool:
+    """Whether a word is a valid value of ``torchx run --secret``: a name, or ``NAME=KIND:...``.
 
-    >>> _is_asked_for("HF_TOKEN"), _is_asked_for("KEY=file:~/key"), _is_asked_for("hunter2")
+    >>> _is_reference("HF_TOKEN"), _is_reference("KEY=file:~/key"), _is_reference("hunter2")
     (True, True, False)
     """
     name, _, reference = word.partition("=")
@@ -219,7 +219,7 @@ def _mask_assigned(found: Match[str]) -> str:
     name, value = found[f"name{kind[-1]}"], found[kind]
     if not value or not is_secret_name(name.lstrip("-")) or value.startswith(_REFERENCES):
         return found[0]
-    if name == "--secret" and _is_asked_for(value):
+    if name == "--secret" and _is_reference(value):
         return found[0]
     quote = value[0] if value[0] in "'\"" else ""
     return f"{found[0][: -len(value)]}{quote}{MASK}{quote}"

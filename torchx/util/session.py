@@ -1,4 +1,4 @@
-"""The id that ties together what one program run of a user does."""
+"""The session id, which correlates the events of a program run and its child processes."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ TORCHX_INTERNAL_SESSION_ID = ENV_SESSION_ID
 
 
 def get_torchx_session_id() -> str | None:
-    """The session id of this process and its parents; None when there is none yet."""
+    """Return the session id of this process, which may be inherited; None if there is none yet."""
     return os.environ.get(TORCHX_INTERNAL_SESSION_ID) or None
 
 
 def get_session_id_or_create_new() -> str:
-    """The session id; made, and left to processes started from here, when there is none yet."""
+    """Return the session id; if there is none, create one that child processes inherit."""
     found = get_torchx_session_id()
     if found is None:
-        # a random UUID (version 4) without the cost of importing `uuid`
+        # a random UUID (version 4), without importing `uuid`
         h = bytearray(os.urandom(16))
         h[6] = h[6] & 0x0F | 0x40
         h[8] = h[8] & 0x3F | 0x80

@@ -1,4 +1,4 @@
-"""Quoting of argument lists for a POSIX shell, under the name that programs import."""
+"""Quoting of argument lists for a POSIX shell; programs import it under this name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 
 def join(args: Iterable[str]) -> str:
-    """One shell command line that a shell splits back into ``args``.
+    """Join ``args`` into a command line that a shell splits back into ``args``.
 
     >>> join(["echo", "a b", "$HOME"])
     "echo 'a b' '$HOME'"

@@ -1,4 +1,4 @@
-"""Lengths of time as people write them: ``90s``, ``10m``, ``1h30m``."""
+"""Parser for durations such as ``90s``, ``10m`` and ``1h30m``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PART = re.compile(rf"(\d+(?:\.\d+)?)\s*({_UNIT_NAMES})", re.IGNORECASE)
 
 
 def parse_span(text: str) -> float | None:
-    """Seconds of a length of time; None when the text is none.
+    """Parse a duration; returns seconds, or None if the text is not a duration.
 
     >>> parse_span("1h30m"), parse_span("90s"), parse_span("2 days"), parse_span("soon")
     (5400.0, 90.0, 172800.0, None)

@@ -1,4 +1,4 @@
-"""Text: suggestions for typos, names made safe."""
+"""Suggestions for typos, safe names, and formatting of sizes and charts."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """The choice that ``word`` was probably meant to be, or None.
+    """Return the choice that is most similar to ``word``, or None.
 
     Args:
-        cutoff: how alike they must be, from 0 to 1.
+        cutoff: minimum similarity, from 0 to 1.
 
     >>> nearest("dist.dpp", ["dist.ddp", "utils.echo"])
     'dist.ddp'
@@ -23,19 +23,19 @@ def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
     close = difflib.get_close_matches(word.lower().replace("-", "_"), folded, n=1, cutoff=cutoff)
     if close:
         return folded[close[0]]
-    # `echo` for `utils.echo`: right at the end, but not the whole name
+    # `echo` for `utils.echo`
     tails = [c for c in pool if c.rpartition(".")[2] == word]
     return tails[0] if len(tails) == 1 else None
 
 
 def did_you_mean(word: str, choices: Iterable[str]) -> str:
-    """The hint for a typo, or an empty string."""
+    """Return the hint for a typo, or an empty string."""
     found = nearest(word, choices)
     return f"did you mean `{found}`?" if found else ""
 
 
 def normalize_str(data: str) -> str:
-    """``data`` as a name of lower-case letters, digits and inner dashes or dots, starting with a letter.
+    """Convert ``data`` to a name of lower-case letters, digits and inner dashes or dots that starts with a letter.
 
     >>> normalize_str("My_Job 7/é")
     'my-job-7'
@@ -47,12 +47,12 @@ def normalize_str(data: str) -> str:
 
 
 def size_text(count: float) -> str:
-    """Bytes as people write them.
+    """Format a number of bytes.
 
     >>> size_text(512), size_text(3_435_973_837), size_text(80 * 2**30)
     ('512 B', '3.2 GiB', '80 GiB')
     """
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):  # the last one is used
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB", "PiB"):
         if count < 1000 or unit == "PiB":
             break
         count /= 1024
@@ -63,10 +63,11 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: list[float], room: int, most: float = 0.0) -> str:
-    """The values as a line of bars, of several the highest where there are more than characters.
+    """Draw the values as a line of bars; if there are more values than characters, each bar shows a maximum.
 
     Args:
-        most: what a full bar stands for; 0: the highest value.
+        room: number of characters.
+        most: value of a full bar; 0 for the maximum of the values.
 
     >>> sparkline([0, 1, 2, 4, 8], 8), sparkline([1, 9, 1, 1], 2), sparkline([50], 4, most=100)
     ('▁▁▂▄█', '█▁', '▄')

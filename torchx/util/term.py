@@ -1,4 +1,4 @@
-"""What a terminal can show: colours, and how much text."""
+"""Terminals: colours, width, and safe output."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ DEFAULT_WIDTH = 80
 
 
 def is_tty(stream: TextIO) -> bool:
-    """Whether a person may be looking at the stream."""
+    """Whether the stream is a terminal."""
     try:
         return stream.isatty()
-    except (AttributeError, ValueError):  # replaced by a program, or closed
+    except (AttributeError, ValueError):  # an object without isatty(), or a closed stream
         return False
 
 
 def has_color(stream: TextIO) -> bool:
-    """Whether to colour what is written to the stream: a terminal, and nobody said no.
+    """Whether to write colours to the stream: by default, if it is a terminal.
 
-    ``NO_COLOR`` and ``TERM=dumb`` say no, ``FORCE_COLOR`` says yes to what is not a terminal.
+    ``NO_COLOR`` and ``TERM=dumb`` disable colours; ``FORCE_COLOR`` enables them for other streams.
     """
     if os.environ.get("NO_COLOR"):
         return False
@@ -35,12 +35,10 @@ def has_color(stream: TextIO) -> bool:
 
 
 def printable(text: str, *, lines: bool = False) -> str:
-    r"""Text without control characters: what a user or a job names, writes or says must not steer the terminal.
-
-    Nor with a secret that this process knows.
+    r"""Replace control characters, so that text of users and jobs cannot control the terminal; mask known secrets.
 
     Args:
-        lines: keep line feeds and tabs; else the text becomes one line.
+        lines: keep line feeds and tabs; otherwise the text becomes one line.
 
     >>> printable("a\x1b[31mb\nc"), printable("a\x1b]52;c;eA==\x07\n\tb", lines=True)
     ('a?[31mb c', 'a?]52;c;eA==?\n\tb')
@@ -53,10 +51,9 @@ def printable(text: str, *, lines: bool = False) -> str:
 
 
 def only_colors(data: bytes) -> bytes:
-    r"""Output of a job as a terminal may be given it: with its colours, and without what else steers a terminal.
+    r"""Remove escape sequences other than colours (SGR) from the output of a job, also incomplete ones.
 
-    Sequences other than SGR go: OSC 52, for example, writes the clipboard. So does what is left of one that is cut off.
-    https://invisible-island.net/xterm/ctlseqs/ctlseqs.html
+    Others are unsafe: OSC 52, for example, writes the clipboard. https://invisible-island.net/xterm/ctlseqs/ctlseqs.html
 
     >>> only_colors(b"\x1b[31mred\x1b[0m \x1b]52;c;eA==\x07\x1b[2Jtext\r\n")
     b'\x1b[31mred\x1b[0m text\r\n'
@@ -83,7 +80,7 @@ _SEQUENCE = (
 
 
 def width(stream: TextIO) -> int:
-    """Columns of the terminal behind the stream; ``COLUMNS``, or 80, when there is none."""
+    """Return the number of columns: ``COLUMNS``, or the width of the terminal, or 80."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdigit() and int(columns) > 0:
         return int(columns)
@@ -94,7 +91,7 @@ def width(stream: TextIO) -> int:
 
 
 def text_width(text: str) -> int:
-    """Columns that a text takes on a terminal: Chinese and the like take two, combining accents none.
+    """Return the columns of a text on a terminal: East Asian wide characters take two, combining ones none.
 
     >>> text_width("echo"), text_width("\u65e5\u672c"), text_width("e\u0301")
     (4, 4, 1)
@@ -107,7 +104,7 @@ def text_width(text: str) -> int:
 
 
 def fit(text: str, room: int, *, pad: bool = True) -> str:
-    """The text in so many columns: cut with ``\u2026`` when it is longer, filled with blanks when it is shorter.
+    """Fit a text to ``room`` columns: truncated with ``\u2026``, or padded with blanks.
 
     >>> fit("echo", 6), fit("trainer", 5), fit("echo", 6, pad=False)
     ('echo  ', 'trai\u2026', 'echo')
@@ -122,7 +119,7 @@ def fit(text: str, room: int, *, pad: bool = True) -> str:
 
 
 def iso(seconds: float | None) -> str | None:
-    """ISO-8601 in UTC, to the millisecond; None stays None.
+    """Format a Unix time as ISO 8601 in UTC, with milliseconds; None stays None.
 
     >>> iso(1.5)
     '1970-01-01T00:00:01.500Z'
