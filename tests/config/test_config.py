@@ -121,7 +121,9 @@ def test_interpolation() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words"), [("a = %(b)s", "is not a key"), ("a = %(b)s\nb = %(a)s", "holds itself")], ids=["no key", "loop"]
+    ("text", "words"),
+    [("a = %(b)s", "is not a key"), ("a = %(b)s\nb = %(a)s", "refers to itself")],
+    ids=["no key", "loop"],
 )
 def test_interpolation_that_leads_nowhere(text: str, words: str) -> None:
     """The error names the file, the line, and what is missing."""
@@ -511,7 +513,8 @@ def test_reading_no_config_imports_no_parser(monkeypatch):
 def test_files_are_cached_by_what_they_are(opts):
     """Resolving again looks at the files, and does not parse them again."""
     project("[sched]\nqueue = gpu\n")
-    assert config_files.load_files() is config_files.load_files()
+    first, again = (config_files.load_files().section("sched")["queue"] for _ in range(2))
+    assert first is again
 
 
 @pytest.mark.parametrize("kind", ["fifo", "zero", "large"])

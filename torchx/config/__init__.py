@@ -1,8 +1,8 @@
-"""``.torchxconfig`` and all other places that a run option comes from.
+"""Resolves run options from ``.torchxconfig`` files, the environment, the command line and code.
 
-Precedence, lowest first: the option's default, the home directory's file, the current directory's file, the environment
-(``TORCHX_<SCHEDULER>_<OPTION>``), the command line, code. ``$TORCHXCONFIG`` names one file to read instead of the two.
-A profile (``--profile NAME``, ``$TORCHX_PROFILE``) lays ``[section@NAME]`` over ``[section]``.
+Precedence, lowest first: the option's default, the file in the home directory, the file in the current directory, the
+environment (``TORCHX_<SCHEDULER>_<OPTION>``), the command line, code. ``$TORCHXCONFIG`` names one file to read instead
+of both. With a profile (``--profile NAME``, ``$TORCHX_PROFILE``), ``[section@NAME]`` overrides ``[section]``.
 
 .. code-block:: ini
 
@@ -28,7 +28,6 @@ A profile (``--profile NAME``, ``$TORCHX_PROFILE``) lays ``[section@NAME]`` over
 
 from __future__ import annotations
 
-import functools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
@@ -73,7 +72,7 @@ __all__ = [
 CONFIG_PREFIX_DELIM = ":"
 ENV_TORCHXCONFIG = ENV_CONFIG
 FIXME = "#FIXME"
-"""What :func:`dump` writes where a value is needed; it counts as no value."""
+"""Placeholder that :func:`dump` writes for required values; it is ignored when a file is read."""
 
 DEFAULT = "default"
 CODE = "code"
@@ -83,7 +82,7 @@ _warned: set[str] = set()
 
 
 class _DefaultDirs(Sequence[str]):
-    """The current directory and the home directory, as they are when somebody looks: both may change."""
+    """The current directory and the home directory, evaluated on each access because both may change."""
 
     def __getitem__(self, index: Any) -> Any:
         return default_dirs()[index]
@@ -99,12 +98,12 @@ class _DefaultDirs(Sequence[str]):
 
 
 DEFAULT_CONFIG_DIRS: Sequence[str] = _DefaultDirs()
-"""Where config files are looked for, in order of precedence, the highest first."""
+"""The folders to search for config files, highest precedence first."""
 
 
 @dataclass
 class Setting:
-    """The value of a run option, and where it comes from.
+    """The value of a run option and its source.
 
     ``source`` is ``default``, ``file:line``, the name of an environment variable, ``-cfg``, or ``code``.
     """
@@ -114,7 +113,7 @@ class Setting:
 
 
 class SourcedCfg(dict):  # type: ignore[type-arg]  # `dict[str, CfgVal]` as a base would import typing's machinery
-    """A cfg that knows where it comes from; whatever is given without is from code.
+    """A cfg with its source; any other mapping has the source ``code``.
 
     Unknown keys in it are errors.
 
@@ -134,18 +133,20 @@ def resolve(
     *,
     files: ConfigFiles | None = None,
 ) -> dict[str, Setting]:
-    """Every run option's value and where it comes from, by the precedence above.
+    """Resolves the value and the source of each run option, by the precedence above.
+
+    Unknown keys in files are ignored with a warning. Unknown keys that code gives to the scheduler of a plugin are
+    passed on with a warning, unless they are similar to the name of an option.
 
     Args:
-        scheduler: name of the scheduler, which is the name of its section.
-        opts: the options that it takes.
-        cfg: what the caller gives; a :class:`SourcedCfg` when it is not code that gives it.
-        files: what :func:`load_files` has just returned, for callers that ask it for more; None: those in force.
+        scheduler: name of the scheduler and of its section.
+        opts: the run options of the scheduler.
+        cfg: the caller's values; a :class:`SourcedCfg` if they are not from code.
+        files: the result of :func:`load_files`, if the caller has it.
 
     Raises:
-        ConfigError: a value is not of its option's type, a required one is missing, a key is unknown, or a config file
-            is malformed. An unknown key in a file is warned about; so is one that code gives to the scheduler of a
-            plugin, unless it is near the name of an option: it is passed on.
+        ConfigError: a value has the wrong type, a required value is missing, a key is unknown, or a config file is
+            malformed.
 
     >>> from torchx.specs import runopts
     >>> opts = runopts()
@@ -163,23 +164,23 @@ def resolve(
 
 
 def apply(scheduler: str, cfg: dict[str, CfgVal], dirs: list[str] | None = None) -> None:
-    """Adds to ``cfg`` the values of the scheduler's section that it does not have yet.
+    """Adds the values of the scheduler's section to ``cfg``; keys that ``cfg`` already has are kept.
 
     Args:
-        dirs: directories to look for config files in, in order of precedence, the highest first.
+        dirs: folders to search for config files, highest precedence first.
 
     Raises:
-        ConfigError: a value is not of its option's type, or a config file is malformed.
+        ConfigError: a value has the wrong type, or a config file is malformed.
     """
     for key, setting in _from_files(scheduler, _run_opts(scheduler), load_files(dirs)).items():
         cfg.setdefault(key, setting.value)
 
 
 def load(scheduler: str, f: TextIO, cfg: dict[str, CfgVal]) -> None:
-    """Adds to ``cfg`` the values of the scheduler's section in an open file that it does not have yet.
+    """Adds the values of the scheduler's section of an open file to ``cfg``; keys that ``cfg`` already has are kept.
 
     Raises:
-        ConfigError: a value is not of its option's type, or the text is malformed.
+        ConfigError: a value has the wrong type, or the text is malformed.
     """
     from torchx.config.ini import parse
 
@@ -189,11 +190,11 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, CfgVal]) -> None:
 
 
 def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = False) -> None:
-    """Writes a template of a config file: a section for each scheduler with its options, their defaults and their help.
+    """Writes a template config file: a section for each scheduler, with its options, their defaults and help texts.
 
     Args:
-        schedulers: names; all when None, less those that cannot be loaded, with a warning.
-        required_only: leave out the options that have a default.
+        schedulers: names of schedulers; None: all, but those that cannot be loaded are skipped with a warning.
+        required_only: omit the options that have a default.
 
     Raises:
         UnknownSchedulerException: there is no scheduler of that name.
@@ -220,22 +221,22 @@ def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = F
 
 
 def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
-    """What the config files in force say; see :func:`torchx.config.files.load_files`."""
+    """Loads the active config files; see :func:`torchx.config.files.load_files`."""
     return config_files.load_files(_dirs(dirs))
 
 
 def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
-    """Paths of the config files in force; see :func:`torchx.config.files.find`."""
+    """Paths of the active config files; see :func:`torchx.config.files.find`."""
     return config_files.find(_dirs(dirs))
 
 
 def get_configs(prefix: str, name: str, dirs: list[str] | None = None) -> dict[str, str]:
-    """The values of section ``[prefix:name]``; none when there is no such section."""
+    """The values of section ``[prefix:name]``; empty if there is no such section."""
     return get_section(f"{prefix}{CONFIG_PREFIX_DELIM}{name}", dirs)
 
 
 def get_config(prefix: str, name: str, key: str, dirs: list[str] | None = None) -> str | None:
-    """The value of one key of section ``[prefix:name]``; None when it is not there."""
+    """The value of one key of section ``[prefix:name]``; None if it is missing."""
     return get_configs(prefix, name, dirs).get(key)
 
 
@@ -247,12 +248,12 @@ def load_sections(prefix: str, dirs: list[str] | None = None) -> dict[str, dict[
 
 
 def get_section(name: str, dirs: list[str] | None = None) -> dict[str, str]:
-    """The values of section ``[name]``; none when there is no such section."""
+    """The values of section ``[name]``; empty if there is no such section."""
     return {key: entry.text for key, entry in load_files(dirs).section(name, active_profile()).items()}
 
 
 def warn_of_unknown(section: str, key: str, problem: str, known: Iterable[str]) -> None:
-    """Warns, once, about an unknown key of a section: where it is, and which known key is similar."""
+    """Warns once about an unknown key of a section, with its file and line and a similar known key."""
     entry = load_files().section(section, active_profile()).get(key)
     where = CONFIG_FILE if entry is None else entry.where()
     close = did_you_mean(key, known)
@@ -260,10 +261,10 @@ def warn_of_unknown(section: str, key: str, problem: str, known: Iterable[str]) 
 
 
 def check_sections(schedulers: Iterable[str], files: ConfigFiles | None = None) -> None:
-    """Warns about sections whose names look like typos; raises an error for a profile without a section.
+    """Warns about sections whose names look like typos.
 
     Raises:
-        ConfigError: the active profile is in no file.
+        ConfigError: no file has a section for the active profile.
     """
     files = load_files() if files is None else files
     files.check_profile(active_profile())
@@ -276,7 +277,7 @@ def check_sections(schedulers: Iterable[str], files: ConfigFiles | None = None) 
                 _warn_once(f"{files.where(name)}: section `[{name}]` means nothing, did you mean `[{close}]`?")
 
 
-# -- where values come from ------------------------------------------------------------------------
+# -- sources of values -----------------------------------------------------------------------------
 
 
 def _from_files(scheduler: str, opts: runopts, files: ConfigFiles) -> dict[str, Setting]:
@@ -294,15 +295,10 @@ def _cast_section(scheduler: str, opts: runopts, section: Mapping[str, Entry]) -
     return settings
 
 
-@functools.lru_cache(maxsize=1024)
-def _variable_name(scheduler: str, key: str) -> str:
-    return f"TORCHX_{scheduler}_{key}".upper().replace("-", "_")
-
-
 def _from_environment(scheduler: str, opts: runopts) -> dict[str, Setting]:
     settings = {}
     for key in opts.names():
-        name = _variable_name(scheduler, key)
+        name = f"TORCHX_{scheduler}_{key}".upper().replace("-", "_")
         text = os.environ.get(name)
         if text is not None:
             settings[key] = Setting(_cast(opts, key, text, f"${name}"), f"${name}")
@@ -313,9 +309,9 @@ def _from_caller(opts: runopts, cfg: Mapping[str, CfgVal]) -> dict[str, Setting]
     from torchx.specs.structured_opts import StructuredOpts
 
     source = _source_of(cfg)
-    if isinstance(cfg, StructuredOpts):  # it has all options: those that differ from the defaults were meant
+    if isinstance(cfg, StructuredOpts):  # it has all options: only those that differ from their defaults were given
         cfg = {key: value for key, value in cfg.items() if (opt := opts.get(key)) is None or value != opt.default}
-    # None says nothing about an option, but must reach a scheduler that does not declare its options.
+    # None does not set an option, but must reach a scheduler that does not declare its options.
     given = {opts.name_of(key): (key, value) for key, value in cfg.items()}
     return {name: Setting(v, source) for name, (key, v) in given.items() if v is not None or key not in opts}
 
@@ -336,7 +332,7 @@ def _cast(opts: runopts, key: str, text: str, where: str) -> CfgVal:
         raise ConfigError(f"{where}: `{key}`: {e}", hint=e.hint) from None
 
 
-# -- keys that no option has -----------------------------------------------------------------------
+# -- unknown keys ----------------------------------------------------------------------------------
 
 
 def _check_known(scheduler: str, opts: runopts, cfg: Mapping[str, CfgVal]) -> None:
@@ -347,20 +343,16 @@ def _check_known(scheduler: str, opts: runopts, cfg: Mapping[str, CfgVal]) -> No
         if source != CODE:
             raise unknown_option(scheduler, opts, key, source)
         if not len(opts):
-            continue  # a scheduler that declares no options takes any
+            continue  # a scheduler that declares no options accepts any key
         text = _unknown(scheduler, opts, key)
-        # Ours read no option but those that they declare; a plugin's may.
+        # The scheduler of a plugin may read options that it does not declare; built-in schedulers do not.
         if scheduler in DEFAULT_SCHEDULER_MODULES or "did you mean" in text:
             raise unknown_option(scheduler, opts, key, "`cfg`")
         _warn_once(f"{text} (passed on as it is)")
 
 
 def unknown_option(scheduler: str, opts: runopts, key: str, source: str = COMMAND_LINE) -> ConfigError:
-    """The error for a run option that the scheduler does not have.
-
-    Args:
-        source: who gave it.
-    """
+    """The error for a run option that the scheduler does not have; ``source`` is where it was given."""
     close = did_you_mean(key, [name for name, _ in opts])
     show = f"`torchx runopts {scheduler}` shows them all"
     return ConfigError(
@@ -379,7 +371,7 @@ def _warn_once(text: str) -> None:
         logger("torchx.config").warning(text)
 
 
-# -- small things ----------------------------------------------------------------------------------
+# -- helpers ---------------------------------------------------------------------------------------
 
 
 def _dirs(dirs: Iterable[str] | None) -> Iterable[str] | None:

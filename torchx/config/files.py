@@ -1,4 +1,4 @@
-"""Which config files are in force, in which order, and what their sections say together."""
+"""Finds and reads the active config files, and merges their sections in order of precedence."""
 
 from __future__ import annotations
 
@@ -17,53 +17,46 @@ _Signature = tuple[str, int, int, int]
 
 _profile: str | None = None
 _parsed: dict[str, tuple[_Signature, Sections]] = {}
-_last: tuple[tuple[_Signature, ...], ConfigFiles] | None = None
 
 
 def use_profile(name: str | None) -> None:
-    """Chooses the profile for this process; None: what ``$TORCHX_PROFILE`` says."""
+    """Selects the profile for this process; None: that of ``$TORCHX_PROFILE``."""
     global _profile
     _profile = name
 
 
 def active_profile() -> str | None:
-    """The profile in force."""
+    """The name of the active profile; None if there is none."""
     return _profile or os.environ.get(ENV_PROFILE) or None
 
 
 def default_dirs() -> list[str]:
-    """Where config files are looked for, in order of precedence, the highest first: here, and the home directory."""
+    """The folders to search for config files, highest precedence first: the current and the home directory."""
     return [os.getcwd(), os.environ.get("HOME") or os.path.expanduser("~")]
 
 
 def find(dirs: Iterable[str] | None = None) -> list[str]:
-    """Paths of the config files in force, in order of precedence, the highest first.
+    """Paths of the active config files, highest precedence first.
 
-    ``$TORCHXCONFIG``, when set, names the only one; ``/dev/null`` switches config files off.
+    If ``$TORCHXCONFIG`` is set, it names the only one; ``/dev/null`` disables config files.
 
     Raises:
-        ConfigError: ``$TORCHXCONFIG`` names no file.
+        ConfigError: ``$TORCHXCONFIG`` does not name a file.
     """
     return [signature[0] for signature in _signatures(dirs)]
 
 
 def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
-    """What the config files in force say. A file is read again only when it has changed.
+    """Loads the active config files. A file is read again only if it has changed.
 
     Raises:
         ConfigError: a file cannot be read, or is malformed.
     """
-    global _last
-    signatures = tuple(_signatures(dirs))
-    if _last is not None and _last[0] == signatures:
-        return _last[1]
-    files = ConfigFiles([_sections(signature) for signature in signatures])
-    _last = (signatures, files)
-    return files
+    return ConfigFiles([_sections(signature) for signature in _signatures(dirs)])
 
 
 class ConfigFiles:
-    """The sections of several files, in order of precedence, the highest first."""
+    """The sections of several config files, highest precedence first."""
 
     def __init__(self, files: Sequence[Sections]) -> None:
         self._files = files
@@ -72,7 +65,7 @@ class ConfigFiles:
         return any(self._files)
 
     def section(self, name: str, profile: str | None = None) -> dict[str, Entry]:
-        """The values of ``[name]``, overlaid with those of ``[name@profile]``."""
+        """The values of ``[name]``, overridden by those of ``[name@profile]``."""
         found: dict[str, Entry] = {}
         for wanted in (name, f"{name}@{profile}") if profile else (name,):
             for sections in reversed(self._files):
@@ -95,11 +88,7 @@ class ConfigFiles:
         return CONFIG_FILE if head is None else head.where()
 
     def check_profile(self, profile: str | None) -> None:
-        """Raises an error for a profile that has no section.
-
-        Raises:
-            ConfigError: there is none.
-        """
+        """Raises ConfigError if no file has a section for the profile."""
         if profile is None or profile in (known := self.profiles()):
             return
         hint = did_you_mean(profile, known) or (
@@ -120,7 +109,7 @@ def _signatures(dirs: Iterable[str] | None) -> list[_Signature]:
     found: list[_Signature] = []
     for folder in default_dirs() if dirs is None else dirs:
         path = f"{folder}/{CONFIG_FILE}"
-        # Usually there is none, and to be told so costs a third of an error.
+        # Usually there is no file, and `access` is cheaper than an exception from `stat`.
         signature = _signature(path) if os.access(path, os.F_OK) else None
         if signature is not None and signature not in found:
             found.append(signature)
@@ -135,7 +124,7 @@ def _signature(path: str) -> _Signature | None:
     if stat.S_ISDIR(status.st_mode):
         return None
     regular = stat.S_ISREG(status.st_mode) or os.path.realpath(path) == os.devnull
-    if not regular or status.st_size > _MOST_BYTES:  # a FIFO would be waited for, a device has no end
+    if not regular or status.st_size > _MOST_BYTES:  # reading a FIFO blocks, and a device may have no end
         what = f"larger than {_MOST_BYTES >> 20} MiB" if regular else "not a regular file"
         raise ConfigError(f"the config file `{path}` is {what}", hint="remove it, or name another in $TORCHXCONFIG")
     return os.path.abspath(path), status.st_mtime_ns, status.st_size, status.st_ino

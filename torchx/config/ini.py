@@ -1,9 +1,9 @@
-"""Reads INI files, the dialect of ``configparser``, and remembers where each value stands.
+"""Parses INI files in the dialect of ``configparser``, and records the file and line of each value.
 
-Sections ``[name]``; ``key = value`` or ``key: value``, keys in the case they are written in; lines that begin with
-``#`` or ``;`` are comments; a value goes on in the lines that are indented deeper than its key; values of
-``[DEFAULT]`` hold in every section. In a value ``%(key)s`` is the value of that key, and ``%%`` is a percent sign; one
-by itself may stay as it is.
+A file has sections ``[name]`` with lines ``key = value`` or ``key: value``. Keys are case-sensitive. Lines that begin
+with ``#`` or ``;`` are comments. A value continues on lines that are indented deeper than its key. Values of
+``[DEFAULT]`` apply to all sections. In a value, ``%(key)s`` is replaced by the value of that key, and ``%%`` by a
+percent sign; a single percent sign is kept.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from torchx.errors import ConfigError
 from torchx.util.records import dataclass, replace
 
 DEFAULT_SECTION = "DEFAULT"
-_DEEPEST = 10  # as of configparser
+_DEEPEST = 10  # as in configparser
 
 
 @dataclass
 class Entry:
-    """One value and where it stands."""
+    """One value, and its file and line."""
 
     text: str
     path: str
     line: int
 
     def where(self) -> str:
-        """File and line, the file as short as it can be said: ``~/.torchxconfig:12``."""
+        """File and line, with a short path: ``~/.torchxconfig:12``."""
         return f"{short_path(self.path)}:{self.line}"
 
 
 class Section(dict[str, Entry]):
-    """The values of a section by key, and where the section begins."""
+    """The values of a section by key, and the file and line of its head."""
 
     def __init__(self, path: str, line: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class Section(dict[str, Entry]):
         self.line = line
 
     def where(self) -> str:
-        """File and line of its head."""
+        """File and line of the section's head."""
         return f"{short_path(self.path)}:{self.line}"
 
 
@@ -49,10 +49,10 @@ Sections = dict[str, Section]
 
 
 def read(path: str) -> Sections:
-    """The sections of a file.
+    """Reads the sections of a file.
 
     Raises:
-        ConfigError: it cannot be read, is not valid UTF-8, or a line is malformed.
+        ConfigError: the file cannot be read, is not valid UTF-8, or has a malformed line.
     """
     try:
         with open(path, encoding="utf-8-sig") as file:
@@ -75,7 +75,7 @@ def _interpolated(entry: Entry, section: Section, depth: int = 0) -> str:
         if found[1] is None:
             return "%"
         if found[1] not in section or depth > _DEEPEST:
-            what = "holds itself" if found[1] in section else "is not a key of its section"
+            what = "refers to itself" if found[1] in section else "is not a key of its section"
             raise ConfigError(
                 f"{entry.where()}: `{found[0]}` {what}",
                 hint=f"give `{found[1]}` a value here or in `[DEFAULT]`, or write `%{found[0]}` to mean the text",
@@ -86,7 +86,7 @@ def _interpolated(entry: Entry, section: Section, depth: int = 0) -> str:
 
 
 def parse(lines: Iterable[str], path: str) -> Sections:
-    """The sections of a text; ``path`` appears in error messages only.
+    """Parses the sections of a text; ``path`` is used only in error messages.
 
     Raises:
         ConfigError: a line is malformed; the message begins with ``path:line``.
@@ -96,7 +96,7 @@ def parse(lines: Iterable[str], path: str) -> Sections:
     """
     sections: Sections = {}
     section: Section | None = None
-    value: list[str] | None = None  # lines of the value that may go on
+    value: list[str] | None = None  # lines of the value that may continue
     values: list[tuple[Entry, list[str]]] = []
     key_indent = sys.maxsize
     for number, line in enumerate(lines, start=1):
@@ -135,7 +135,7 @@ def parse(lines: Iterable[str], path: str) -> Sections:
 
 
 def short_path(path: str) -> str:
-    """``path`` as people would write it here: relative to the current directory, or with ``~``."""
+    """Shortens an absolute path: relative to the current directory, or with ``~``."""
     absolute = os.path.abspath(path)
     for root, prefix in ((os.getcwd(), ""), (os.path.expanduser("~"), "~/")):
         if absolute.startswith(root.rstrip("/") + "/"):

@@ -1,4 +1,4 @@
-"""Names of the sections of a config file, and which one a name was meant to be."""
+"""Finds typos in the names of config file sections."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _WHOLE = ("named_resources", "cli:run", "torchx:tracker", "secrets", "notify", "
 
 
 def meant(section: str, schedulers: Iterable[str]) -> str | None:
-    """The name that a section was probably meant to have; None for one that means something, or is somebody else's.
+    """The probable intended name of a section; None if the name is valid, or belongs to another tool.
 
     Args:
-        section: its name, without a profile.
-        schedulers: names of those that are installed.
+        section: the name of the section, without a profile.
+        schedulers: names of the installed schedulers.
 
     >>> meant("local_cdw", ["local_cwd"]), meant("componnt:utils.echo", []), meant("my_tool", ["slurm"])
     ('local_cwd', 'component:utils.echo', None)
@@ -31,14 +31,14 @@ def meant(section: str, schedulers: Iterable[str]) -> str | None:
     if choices is None:
         near = nearest(prefix, _CHOICES)
         return near and f"{near}:{rest}"
-    # One file serves environments with other plugins: of what may be a component there, only a likely typo is said.
+    # Other environments with the same file may have further components: report only very similar names.
     cutoff = 0.8 if prefix == "component" else 0.6
     near = None if rest in (names := choices(rest)) else nearest(rest, names, cutoff)
     return near and f"{prefix}:{near}"
 
 
 def _components(name: str) -> Iterable[str]:
-    """Names near to that of a component; none when it can be one that only an import would show."""
+    """The names of all components; empty if only an import could show whether ``name`` exists."""
     from torchx.component_reader.finder import component_names
     from torchx.plugins import COMPONENTS, names
 
@@ -54,13 +54,9 @@ def _commands(name: str) -> Iterable[str]:
     return ["run", *names(COMMANDS)] if name != "run" else ()
 
 
-def _trackers(_: str) -> Iterable[str]:
-    return ()  # any: the module that makes one may be installed in the job's image only
-
-
 _CHOICES: dict[str, Callable[[str], Iterable[str]]] = {
     "component": _components,
     "cli": _commands,
     "torchx": lambda _: ["tracker"],
-    "tracker": _trackers,
+    "tracker": lambda _: (),  # any name: the tracker may be installed only in the job's image
 }

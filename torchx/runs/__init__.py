@@ -1,4 +1,4 @@
-"""The run registry: what ran, when, from which code, and what was last seen of it."""
+"""The run registry: which jobs were submitted, when, from which code, and their last known states."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _default = RunRegistry()
 
 
 def default_registry() -> RunRegistry:
-    """The registry of the torchx home directory: one for the process, so that its file is opened once."""
+    """The registry in the torchx home directory; the process has one, so that its file is opened only once."""
     return _default

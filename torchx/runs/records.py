@@ -1,4 +1,4 @@
-"""One run as it is written down, read back, and asked for."""
+"""The records of the run registry: runs, changes of runs, and queries for runs."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ if TYPE_CHECKING:
 
 @dataclass(kw_only=True)
 class NewRun:
-    """What is known of a run before it is submitted. Secrets must be masked by the caller.
+    """A run before it is submitted. The caller must mask secrets.
 
     Attributes:
         scheduler: name of the scheduler.
-        session: name of the Runner's session.
-        name: the AppDef's name.
-        handle: the app handle, when it is known before the submission; else empty.
+        session: session name of the Runner.
+        name: name of the AppDef.
+        handle: the app handle, if it is known before the submission; else empty.
         app: the AppDef as JSON types, see :func:`torchx.specs.serialize.appdef_to_dict`.
-        argv, cwd: the command line that submits it, and where.
-        cfg: run option to ``{"value": ..., "source": ...}``.
+        argv, cwd: the command line that submits the run, and its working directory.
+        cfg: run options by name, each as ``{"value": ..., "source": ...}``.
         image: image of the first role after its workspace was built in.
-        workspace: what was built in, as text.
-        git_commit: 40 hex digits; empty outside of a git repository.
-        git_dirty: whether tracked files differed from that commit; None when not known.
-        tags: ``patch``: file in ``$TORCHX_HOME/patches`` with what differed from the commit, if anything did;
-            ``image.ROLE``: image of a role before its workspace was built in; ``rerun_of``: handle of another run;
-            ``workspace.ROLE``: the workspace that is in that one's image; ``checkout``, ``worktree``: a folder with its
-            code, and where that was; ``metrics``: what replicas used, in short, see :mod:`torchx.runner.metrics`.
-        image_digests: role name to the digest of its image, where it is known before the submission.
-        workspace_hashes: role name to the hash of the code that was built in.
-        submission: by what the scheduler finds the job when the answer is lost; see
+        workspace: the workspaces that were built in, as text.
+        git_commit: 40 hex digits; empty outside a git repository.
+        git_dirty: whether tracked files differed from that commit; None if not known.
+        tags: ``patch``: file in ``$TORCHX_HOME/patches`` with the uncommitted changes, if any; ``image.ROLE``: image of
+            a role before its workspace was built in. Of a rerun: ``rerun_of``: handle of the original run;
+            ``workspace.ROLE``: the workspace in the original run's image; ``checkout``, ``worktree``: the folder with
+            its code, and the original folder. ``metrics``: usage of replicas, see :mod:`torchx.runner.metrics`.
+        image_digests: digest of the image of each role, by role, if it is known before the submission.
+        workspace_hashes: hash of the code that was built in for each role, by role.
+        submission: token by which the scheduler finds the job if the answer is lost; see
             :meth:`torchx.schedulers.api.Scheduler.submission_token`.
-        tasks: of a sweep; they are on record with it, in one transaction.
+        tasks: the tasks, if the run is a sweep; they are recorded in the same transaction.
     """
 
     scheduler: str
@@ -62,23 +62,23 @@ class NewRun:
 
 @dataclass(kw_only=True)
 class Run(NewRun):
-    """One run on record: what was known before, and what became of it. Times are seconds since the epoch.
+    """A run on record. Times are seconds since the epoch.
 
-    ``app`` is empty in the answers of ``list``, as are ``argv``, ``cfg``, ``tags``, ``image_digests``,
-    ``workspace_hashes`` and ``submission``; ``tasks`` are asked for by :meth:`RunRegistry.tasks`.
+    :meth:`RunRegistry.list` leaves ``app``, ``argv``, ``cfg``, ``tags``, ``image_digests``, ``workspace_hashes`` and
+    ``submission`` empty. :meth:`RunRegistry.tasks` returns the ``tasks``.
 
     Attributes:
-        id: row number, growing.
-        handle: app handle; empty while the submission has not been answered and the handle is not known before.
-        state: the last state seen.
-        msg: what the scheduler said of it.
+        id: row number, ascending.
+        handle: app handle; empty until the submission is answered, unless the handle is known before.
+        state: the last observed state.
+        msg: the scheduler's message about the state.
         created_at: when the submission began.
-        updated_at: when the state was last seen to change.
-        ended_at: when the run was first seen to have ended; None before.
-        user, host: who submitted it, from where.
-        image_digests: role name to the digest of the image that it really ran, where that is known; see
+        updated_at: when the state last changed.
+        ended_at: when the run ended; None if it has not ended.
+        user, host: the user and the host that submitted it.
+        image_digests: digest of the image that each role really ran, by role, if known; see
             :mod:`torchx.specs.images`.
-        note: what could not be found out when the state was refreshed.
+        note: why the state could not be refreshed.
     """
 
     id: int
@@ -93,11 +93,11 @@ class Run(NewRun):
     note: str = ""
 
     def is_terminal(self) -> bool:
-        """Whether the run was seen to have ended."""
+        """Whether the run has ended."""
         return is_terminal(self.state)
 
     def appdef(self) -> AppDef | None:
-        """The AppDef that was submitted, secrets masked; None when it is not on record."""
+        """The AppDef that was submitted, with secrets masked; None if it is not on record."""
         if not self.app:
             return None
         from torchx.specs.serialize import appdef_from_dict
@@ -105,7 +105,7 @@ class Run(NewRun):
         return appdef_from_dict(self.app)
 
     def to_json(self) -> dict[str, Any]:
-        """JSON types: one key for each attribute, the state by name.
+        """The run as JSON types, with one key per attribute and the state by name.
 
         >>> Run(id=1, handle="x://s/a", scheduler="x", session="s", app_id="a", name="a",
         ...     state=AppState.RUNNING).to_json()["state"]
@@ -118,15 +118,15 @@ class Run(NewRun):
 
 @dataclass(kw_only=True)
 class RunQuery:
-    """Which runs to list; what is None does not matter.
+    """A filter for runs; None matches any value.
 
     Attributes:
-        states: any of these.
+        states: runs in one of these states.
         scheduler: name of the scheduler.
-        name: the AppDef's name; ``*``, ``?`` and ``[...]`` as in file names.
+        name: name of the AppDef; may contain the wildcards ``*``, ``?`` and ``[...]``.
         since: created at or after this time, in seconds since the epoch.
-        mine: only runs of the current user, who may share the home directory with others.
-        limit: at most so many, the newest.
+        mine: only runs of the current user; several users may share a home directory.
+        limit: maximum number of runs; the newest are returned.
     """
 
     states: Iterable[AppState] | None = None
@@ -139,16 +139,16 @@ class RunQuery:
 
 @dataclass(frozen=True)
 class Change:
-    """One change of a run, as it was seen.
+    """One observed change of a run.
 
     Attributes:
-        seq: number of the change, growing; 0 of a run that was found as it is when the watch began.
+        seq: number of the change, ascending; 0 for the state of a run at the start of a watch.
         handle: app handle.
-        name: the AppDef's name.
-        was: the state before; None of a run that is seen for the first time.
-        state: the state now.
-        msg: what the scheduler says of it.
-        at: when it was seen, in seconds since the epoch.
+        name: name of the AppDef.
+        was: the previous state; None if the run is new.
+        state: the new state.
+        msg: the scheduler's message about the state.
+        at: when the change was observed, in seconds since the epoch.
     """
 
     seq: int
@@ -160,5 +160,5 @@ class Change:
     at: float
 
     def is_terminal(self) -> bool:
-        """Whether the run has ended with it."""
+        """Whether the run has ended with this change."""
         return is_terminal(self.state)

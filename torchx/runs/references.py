@@ -1,4 +1,4 @@
-"""What to say when a short reference to a run means nothing, or several things."""
+"""Parses short references to runs, and makes the errors for unknown and ambiguous ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchx.util.strings import did_you_mean
 
 
 def place(reference: str) -> tuple[str | None, int] | None:
-    """What ``@last``, ``@last~1`` and ``@train~2`` say: the name of the run, any for None, and how many are newer.
+    """Parses ``@last``, ``@last~1`` and ``@train~2``: the name of the run (None: any), and how many newer ones to skip.
 
     >>> place("@last~1"), place("@train"), place("@last~x")
     ((None, 1), ('train', 0), None)
@@ -21,7 +21,7 @@ def place(reference: str) -> tuple[str | None, int] | None:
 
 
 def no_such_run(reference: str, known: Sequence[str]) -> NotFoundError:
-    """The error for a reference that no run on record answers to.
+    """The error for a reference that no run on record matches.
 
     >>> no_such_run("ecko-x1", ["echo-x1"]).hint
     'did you mean `echo-x1`?'
@@ -39,7 +39,7 @@ def no_such_run(reference: str, known: Sequence[str]) -> NotFoundError:
 
 
 def ambiguous(reference: str, handles: Sequence[str]) -> HandleError:
-    """The error for a reference that several runs answer to.
+    """The error for a reference that several runs match.
 
     >>> ambiguous("e", ["x://s/echo-1", "x://s/echo-2"]).message
     '`e` could be any of: x://s/echo-1, x://s/echo-2'

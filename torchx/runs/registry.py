@@ -1,4 +1,4 @@
-"""The run registry: every run that was submitted, in one file under the torchx home directory."""
+"""The run registry: all submitted runs, in an SQLite file in the torchx home directory."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAST = "@last"
 """The reference to the newest run."""
 
 SWEEP = "sweep"
-"""The tag of a sweep: the names of its values, and how many tasks run at the same time, as JSON."""
+"""The tag of a sweep: the names of its values, and how many tasks may run at the same time, as JSON."""
 
 _COLUMNS = (
     "id, handle, scheduler, session, app_id, name, state, msg, created_at, updated_at, ended_at,"
@@ -38,17 +38,17 @@ _COLUMNS = (
 _NAMES = _COLUMNS.replace(",", " ").split()
 _STATES = dict(AppState.__members__)
 _KEEP_STATUS = "REPLACE INTO statuses SELECT max(id), ?1 FROM runs WHERE handle = ?2 HAVING max(id) IS NOT NULL"
-_STATUSES = 20_000  # of so many of the newest runs
+_STATUSES = 20_000  # whole statuses are kept for this many of the newest runs
 _SPECS = "argv, app, cfg, tags, image_digests, workspace_hashes, submission"
 
 
 class RunRegistry:
-    """Runs on record, newest first.
+    """Records runs and their states.
 
-    A registry that cannot be written never stops a job: there is one warning, and nothing is remembered.
+    If the file cannot be written, jobs run nevertheless: there is one warning, and nothing is recorded.
 
     Args:
-        path: the file; ``runs.db`` in the torchx home directory when None. It is made when the first run begins.
+        path: the file; None: ``runs.db`` in the torchx home directory. It is created when the first run begins.
 
     >>> import tempfile
     >>> registry = RunRegistry(tempfile.mkdtemp() + "/runs.db")
@@ -66,16 +66,16 @@ class RunRegistry:
 
     @property
     def path(self) -> str:
-        """Where the file is."""
+        """The path of the file."""
         return self._path or torchx_home("runs.db")
 
     # -- a submission ----------------------------------------------------------------------------
 
     def begin(self, run: NewRun) -> int:
-        """Writes the intent, before anything is submitted.
+        """Records the intent, before anything is submitted.
 
         Returns:
-            The row number; 0 when it could not be written.
+            The row number; 0 if it could not be written.
         """
         specs = _specs_of(run)
         run_id = self._store().write(lambda db: _insert(db, run, specs), 0)
@@ -91,11 +91,11 @@ class RunRegistry:
         image_digests: Mapping[str, str] | None = None,
         workspace_hashes: Mapping[str, str] | None = None,
     ) -> None:
-        """Writes that the scheduler has taken the run, under this handle.
+        """Records that the scheduler has accepted the run, and its handle.
 
         Args:
-            image_digests: what it said that roles run, see :attr:`Run.image_digests`; goes before what was known.
-            workspace_hashes: the same of the code.
+            image_digests: image digests from the scheduler, see :attr:`Run.image_digests`; they override earlier ones.
+            workspace_hashes: hashes of the code from the scheduler; they override earlier ones.
         """
         run = self._begun.pop(run_id, None)
         if not run_id:
@@ -104,7 +104,7 @@ class RunRegistry:
         def work(db: sqlite3.Connection) -> None:
             row = run_id
             if not _mark_submitted(db, row, handle) and run is not None:
-                # The file was replaced in between: write the row once more.
+                # The file was replaced meanwhile: write the row again.
                 row = _insert(db, run, _specs_of(run))
                 _mark_submitted(db, row, handle)
             for column, more in (("image_digests", image_digests), ("workspace_hashes", workspace_hashes)):
@@ -114,7 +114,7 @@ class RunRegistry:
         self._store().write(work, None)
 
     def abandoned(self, run_id: int, reason: str) -> None:
-        """Writes that the submission failed: there is no job."""
+        """Records that the submission failed: there is no job."""
         self._begun.pop(run_id, None)
         if run_id:
             now = time.time()
@@ -122,7 +122,7 @@ class RunRegistry:
             self._store().execute(sql, (reason, now, now, run_id))
 
     def unanswered(self, run_id: int) -> None:
-        """Writes that nobody waits for the answer any more, and that there may be a job."""
+        """Records that the answer to the submission was lost: there may be a job."""
         self._begun.pop(run_id, None)
         if run_id:
             from torchx.runs import submitter
@@ -130,44 +130,47 @@ class RunRegistry:
             self._store().execute("UPDATE runs SET submitter = ? WHERE id = ?", (submitter.nobody(), run_id))
 
     def amend(self, run_id: int, *, git_commit: str, git_dirty: bool | None) -> None:
-        """Adds what became known only after the submission: the state of the source code."""
+        """Adds the state of the source code, which becomes known only after the submission."""
         if run_id:
             sql = "UPDATE runs SET git_commit = ?, git_dirty = ? WHERE id = ?"
             self._store().execute(sql, (git_commit, git_dirty, run_id))
 
     def tag(self, handle: str, tags: Mapping[str, str]) -> None:
-        """Adds to what is on record of a run; see :attr:`Run.tags`."""
+        """Adds tags to a run; see :attr:`Run.tags`."""
         run = self.get(handle)
         if run is not None:
             self._store().write(lambda db: _add(db, run.id, "tags", tags), None)
 
     def intents(self) -> list[tuple[Run, str]]:
-        """Submissions that nobody has reported on yet, whole, each with the identity of the submitting process."""
+        """Submissions without a recorded answer, each with the identity of the submitting process."""
         sql = (
             f"SELECT submitter, {_COLUMNS}, {_SPECS} FROM runs LEFT JOIN specs ON specs.run_id = runs.id"  # noqa: S608
             " WHERE phase = 0 ORDER BY id"
         )
         return [(_run(row[1:]), row[0]) for row in self._store().rows(sql)]
 
-    # -- looking up ------------------------------------------------------------------------------
+    # -- lookup ----------------------------------------------------------------------------------
 
     def get(self, handle: str) -> Run | None:
-        """The run of that handle, whole; the newest, if a backend gave the handle twice."""
+        """The run with this handle, with all attributes; the newest one, if a backend used the handle twice."""
         return self._one("runs.handle = ? AND phase < 2", (handle,))
 
     def find(self, reference: str) -> Run:
-        """The run that ``reference`` means: a handle, an app id, an unambiguous beginning of one,
-        or ``@last``, ``@last~1`` (the one before), ``@NAME`` (the newest of that name), ``@NAME~1``.
+        """Resolves a reference to a run.
+
+        Args:
+            reference: a handle, an app id, an unambiguous prefix of an app id, ``@last``, ``@last~1`` (the one before),
+                ``@NAME`` (the newest run of that name), or ``@NAME~1``.
 
         Raises:
-            NotFoundError: there is none.
-            HandleError: it could be any of several.
+            NotFoundError: no run matches.
+            HandleError: several runs match.
         """
         from torchx.runs.references import ambiguous, no_such_run, place
 
         if reference.startswith("@"):
             name, newer = place(reference) or ("", 0)
-            launched, named = ("session <> ?", FOREIGN), ("name = ?", name)  # `@last` never means one that was adopted
+            launched, named = ("session <> ?", FOREIGN), ("name = ?", name)  # `@last` never means an adopted run
             condition, value = launched if name is None else named
             run = self._one(f"phase = 1 AND {condition}", (value,), newer)
             if run is None:
@@ -188,10 +191,10 @@ class RunRegistry:
         return found
 
     def list(self, query: RunQuery | None = None, *, unfinished: bool = False) -> list[Run]:
-        """The runs that match, newest first, without what is bulky: ``app``, ``cfg``, ``argv`` and what comes after.
+        """Returns the matching runs, newest first, without large attributes; see :class:`Run`.
 
         Args:
-            unfinished: only those that were not seen to end.
+            unfinished: only runs that have not ended.
         """
         where, values = _conditions(query or RunQuery())
         if unfinished:
@@ -201,7 +204,7 @@ class RunRegistry:
         return [_run(row) for row in self._store().rows(sql, (*values, limit))]
 
     def tasks(self, run: Run | None) -> TaskList | None:
-        """The tasks of a sweep; None of a run that is none, or not on record."""
+        """The tasks of a sweep; None if the run is not a sweep, or not on record."""
         if run is None or SWEEP not in run.tags:
             return None
         import json
@@ -213,25 +216,26 @@ class RunRegistry:
         names, max_parallel = json.loads(run.tags[SWEEP])
         return TaskList(names=names, points=points, max_parallel=max_parallel)
 
-    # -- what became of it -----------------------------------------------------------------------
+    # -- states ----------------------------------------------------------------------------------
 
     def saw(self, handle: str, state: AppState, *, msg: str = "", ended_at: float | None = None) -> None:
-        """Writes the state that a run was seen in. Nothing is written if that state is on record already."""
+        """Records an observed state of a run, if it differs from the recorded one."""
         self.saw_many([(handle, state, msg, ended_at)])
 
     def saw_many(
         self, seen: Iterable[tuple[str, AppState, str, float | None]], statuses: Mapping[str, str] | None = None
     ) -> None:
-        """:meth:`saw` for several runs in one transaction: handle, state, message, end in seconds since the epoch.
+        """Records observed states of several runs in one transaction.
 
         Args:
-            statuses: of runs by handle, whole, as :func:`torchx.runs.statuses.to_text` writes them.
+            seen: handle, state, message, and end time in seconds since the epoch of each run.
+            statuses: whole statuses by handle, as :func:`torchx.runs.statuses.to_text` writes them.
         """
         now = time.time()
         rows = []
         for handle, state, msg, ended in seen:
             over = is_terminal(state)
-            rows.append((state.name, _masked(msg), not over, now, (ended or now) if over else None, handle))
+            rows.append((state.name, mask_text(msg), not over, now, (ended or now) if over else None, handle))
 
         def work(db: sqlite3.Connection) -> None:
             for row in rows:
@@ -244,7 +248,7 @@ class RunRegistry:
             self._store().write(work, None)
 
     def status(self, handle: str) -> AppStatus | None:
-        """The whole status of a run as whoever polls has seen it last; None where nobody has, or it is not kept."""
+        """The whole status of a run that a poller recorded last; None if there is none."""
         sql = "SELECT status FROM statuses WHERE run_id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2)"
         if not (rows := self._store().rows(sql, (handle,))):
             return None
@@ -253,7 +257,7 @@ class RunRegistry:
         return from_text(rows[0][0])
 
     def lost(self, handles: Iterable[str]) -> None:
-        """Writes that the schedulers no longer know these runs: nobody will be asked about them again."""
+        """Records that the schedulers no longer know these runs, so that they are not queried again."""
         now = time.time()
         rows = [(now, handle) for handle in handles]
         sql = "UPDATE runs SET state = 'UNKNOWN', unfinished = 0, updated_at = ? WHERE handle = ? AND unfinished = 1"
@@ -263,15 +267,15 @@ class RunRegistry:
     # -- changes ---------------------------------------------------------------------------------
 
     def last_change(self) -> int:
-        """The number of the last change of any run; 0 when there was none. It costs some ten microseconds."""
+        """The number of the last change of any run; 0 if there was none. This takes about ten microseconds."""
         rows = self._store().rows("SELECT max(seq) FROM changes")
         return int(rows[0][0] or 0) if rows else 0
 
     def changes(self, after: int, *, until: int, mine: bool = False) -> _Changes:
-        """The changes after one and up to another, oldest first, without those of runs that were forgotten.
+        """The changes with numbers from ``after + 1`` to ``until``, oldest first, without those of forgotten runs.
 
         Args:
-            mine: only those of the current user's runs.
+            mine: only changes of the current user's runs.
         """
         sql = (
             "SELECT seq, handle, name, was, changes.state, changes.msg, at FROM changes JOIN runs ON runs.id = run_id"
@@ -285,12 +289,12 @@ class RunRegistry:
         ]
 
     def unfinished(self) -> dict[str, int]:
-        """How many runs of each scheduler were not seen to end."""
+        """The number of unfinished runs of each scheduler."""
         sql = "SELECT scheduler, count(*) FROM runs WHERE unfinished = 1 AND phase = 1 GROUP BY scheduler"
         return dict(self._store().rows(sql))
 
     def forget(self, handle: str) -> None:
-        """Removes the runs of that handle."""
+        """Removes the runs with this handle."""
 
         def work(db: sqlite3.Connection) -> None:
             for table in ("specs", "changes", "tasks", "statuses"):
@@ -303,17 +307,16 @@ class RunRegistry:
             store.write(work, None)
 
     def close(self) -> None:
-        """Closes the file; the registry may still be used."""
+        """Closes the file; it is opened again on next use."""
         for store in self._stores.values():
             store.close()
 
     def _store(self) -> Store:
         # By path, because a program may change TORCHX_HOME while it runs.
         path = self.path
-        store = self._stores.get(path)
-        if store is None:
-            store = self._stores[path] = Store(path)
-        return store
+        if path not in self._stores:
+            self._stores[path] = Store(path)
+        return self._stores[path]
 
     def _one(self, condition: str, values: tuple[object, ...], newer: int = 0) -> Run | None:
         sql = (
@@ -324,7 +327,7 @@ class RunRegistry:
         return _run(rows[0]) if rows else None
 
     def _matches(self, column: str, beginning: str) -> _Strings:
-        """Handles of the runs whose column is ``beginning``, else of those where it starts so; newest first."""
+        """Handles of the runs whose column equals ``beginning``, or else starts with it; newest first."""
         exact = f"SELECT DISTINCT handle FROM runs WHERE {column} = ? AND phase < 2 AND handle <> '' ORDER BY id DESC"  # noqa: S608
         first = (
             f"SELECT DISTINCT handle FROM runs WHERE {column} >= ? AND {column} < ? AND phase < 2 AND handle <> ''"  # noqa: S608
@@ -339,17 +342,10 @@ class RunRegistry:
         return [row[0] for row in self._store().rows(sql)]
 
 
-def _masked(msg: str) -> str:
-    if not msg:
-        return msg
-
-    return mask_text(msg)
-
-
 def _specs_of(run: NewRun) -> tuple[str, ...]:
     import json
 
-    # What a plugin put into its options may be of any type; a string of it is better than no record.
+    # Options of plugins may have values of any type: what JSON cannot express is recorded as text.
     tags = run.tags
     if run.tasks is not None:
         tags = {**tags, SWEEP: json.dumps([list(run.tasks.names), run.tasks.max_parallel])}
@@ -430,8 +426,8 @@ def _conditions(query: RunQuery) -> tuple[str, list[object]]:
 
 
 def _run(row: tuple[Any, ...]) -> Run:
-    run = Run(**dict(zip(_NAMES, row)))  # noqa: B905  # a whole row has more columns
-    # A name in the file; of a newer torchx, or of a file with a flipped bit, it may be any.
+    run = Run(**dict(zip(_NAMES, row)))  # noqa: B905  # a row of a whole run has more columns
+    # A file of a newer torchx, or a damaged one, may contain any name of a state.
     run.state = _STATES.get(str(run.state), AppState.UNKNOWN)
     run.git_dirty = None if run.git_dirty is None else bool(run.git_dirty)
     extra = row[len(_NAMES) :]
@@ -446,10 +442,10 @@ def _run(row: tuple[Any, ...]) -> Run:
 
 @functools.cache
 def user_name() -> str:
-    """The current user, as runs have it."""
+    """The name of the current user, as recorded in runs."""
     import pwd
 
     try:
         return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container that runs as some uid
+    except KeyError:  # a container that runs with an arbitrary uid
         return os.environ.get("USER") or str(os.getuid())

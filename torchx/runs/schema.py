@@ -1,4 +1,4 @@
-"""The registry's tables: how a new file is made, how an older one is brought up to date."""
+"""The tables of the registry: creates new files, upgrades older ones, and sets unusable ones aside."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ if TYPE_CHECKING:
     import sqlite3
     from collections.abc import Iterator
 
-# What has happened to a row, apart from the state of the job.
+# The phase of a row, independent of the state of the job.
 INTENT = 0
-"""Written before the submission; nobody has said yet how that went."""
+"""Written before the submission; its answer is not recorded yet."""
 SUBMITTED = 1
 ABANDONED = 2
 """The submission failed: there is no job."""
 
-# One entry per schema version: the statements that lead to it from the one before. Entries are never
-# changed once released; a change of the schema is a new entry. `specs` holds what is bulky and seldom
-# read, so that a list of runs reads few pages.
+# One entry per schema version: the statements that upgrade from the previous version. Released entries are never
+# changed; a change of the schema is a new entry. `specs` holds large columns that are rarely read, so that a list of
+# runs reads few pages.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """
@@ -58,14 +58,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         "CREATE INDEX runs_unfinished ON runs (id) WHERE unfinished = 1",
         "CREATE INDEX runs_intents ON runs (id) WHERE phase = 0",
     ),
-    # Which image and which code each role really ran: role name to digest, and to content hash.
+    # The image and the code that each role really ran: digests and content hashes by role.
     (
         "ALTER TABLE specs ADD COLUMN image_digests TEXT NOT NULL DEFAULT '{}'",
         "ALTER TABLE specs ADD COLUMN workspace_hashes TEXT NOT NULL DEFAULT '{}'",
     ),
-    # By what a scheduler finds the job of a submission whose answer nobody heard; a JSON string, as all of `specs`.
+    # The token by which a scheduler finds the job if the answer to its submission was lost; JSON, like all of `specs`.
     ("ALTER TABLE specs ADD COLUMN submission TEXT NOT NULL DEFAULT '\"\"'",),
-    # What was seen of runs, one row for each change, for those who watch: whoever writes, and in whichever transaction.
+    # Changes of runs, one row each, for watchers; a trigger inserts them, whichever process writes.
     (
         """
         CREATE TABLE changes (
@@ -87,17 +87,17 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
         END
         """,
     ),
-    # The tasks of a sweep, which is one row of `runs`: for each the values that it was given, as a JSON list.
+    # The tasks of a sweep, which is one row of `runs`: the values of each task, as a JSON list.
     (
         "CREATE TABLE tasks (run_id INTEGER NOT NULL, k INTEGER NOT NULL, point TEXT NOT NULL,"
         " PRIMARY KEY (run_id, k)) WITHOUT ROWID",
     ),
-    # Of jobs on clusters the whole status, as whoever polls has seen it last; see torchx.runs.statuses.
+    # The whole statuses of jobs on clusters, as recorded by pollers; see torchx.runs.statuses.
     ("CREATE TABLE statuses (run_id INTEGER PRIMARY KEY, status TEXT NOT NULL)",),
 )
 VERSION = len(MIGRATIONS)
 
-_COMPANIONS = ("-wal", "-shm", "-journal")  # what SQLite puts beside a file
+_COMPANIONS = ("-wal", "-shm", "-journal")  # files that SQLite creates next to a database
 
 # File systems that cannot share the memory map that WAL needs between hosts (https://sqlite.org/wal.html).
 _SHARED_FILE_SYSTEMS = frozenset(
@@ -106,12 +106,12 @@ _SHARED_FILE_SYSTEMS = frozenset(
 
 
 def create(path: str) -> None:
-    """Makes a new, empty registry file with mode 0600; quiet when another process was quicker.
+    """Creates a new, empty registry file with mode 0600, unless another process was faster.
 
-    The file is made under another name and appears whole, so nobody ever sees half a schema.
+    The file is created under another name and renamed, so that no process sees an incomplete schema.
 
     Raises:
-        OSError, sqlite3.Error: it cannot be made here.
+        OSError, sqlite3.Error: it cannot be created.
     """
     import sqlite3
 
@@ -122,7 +122,7 @@ def create(path: str) -> None:
     try:
         db = sqlite3.connect(draft, isolation_level=None)
         try:
-            # No need to wait for the disk: nothing is in it yet, and a torn file is set aside.
+            # No need to sync: the file has no data yet, and an incomplete one would be set aside.
             db.execute("PRAGMA synchronous = OFF")
             if not _is_shared(directory):
                 db.execute("PRAGMA journal_mode = WAL")
@@ -137,12 +137,12 @@ def create(path: str) -> None:
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """The schema version that the file says it has; 0 for an empty one."""
+    """The schema version of the file; 0 for an empty file."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
 def upgrade(db: sqlite3.Connection) -> None:
-    """Brings an older file to :data:`VERSION`, in one transaction; quiet when it is there already."""
+    """Upgrades an older file to :data:`VERSION`, in one transaction; does nothing if it has that version."""
     db.execute("BEGIN IMMEDIATE")
     try:
         for statements in MIGRATIONS[version_of(db) :]:
@@ -156,14 +156,14 @@ def upgrade(db: sqlite3.Connection) -> None:
 
 
 def set_aside(path: str, inode: int, why: str) -> str:
-    """Renames the file, which is kept for whoever wants to look at it.
+    """Renames an unusable file, which is kept for inspection.
 
     Args:
-        inode: of the file that was found wanting; another one in its place is left alone.
+        inode: inode of the unusable file; if another file has taken its place, nothing happens.
         why: a word for the new name.
 
     Returns:
-        The new path; empty when another process has already done it.
+        The new path; empty if another process has renamed the file before.
     """
     with _names(path):
         try:
@@ -183,7 +183,7 @@ def _publish(draft: str, path: str) -> None:
     with _names(path):
         if os.path.exists(path):
             return
-        for suffix in _COMPANIONS:  # of a file that was removed without them: SQLite would take them for this one's
+        for suffix in _COMPANIONS:  # left over from a file that was removed: SQLite would use them for the new one
             if os.path.lexists(path + suffix):
                 os.unlink(path + suffix)
         try:
@@ -196,9 +196,9 @@ def _publish(draft: str, path: str) -> None:
 
 @contextmanager
 def _names(path: str) -> Iterator[None]:
-    """Held while a registry file gets its name, or it and its companions lose theirs.
+    """Locks the names of a registry file and its companions, while a file is published or set aside.
 
-    A file that appeared while its predecessor is set aside would lose its log to it, and with that what was written.
+    Otherwise the log of a new file could be renamed with its predecessor, and its data would be lost.
     """
     import fcntl
 
@@ -211,7 +211,7 @@ def _names(path: str) -> Iterator[None]:
 
 
 def _is_shared(directory: str) -> bool:
-    """Whether other hosts may have the same directory mounted; False where that cannot be told."""
+    """Whether other hosts may have mounted the same directory; False if that is not known."""
     real = os.path.realpath(directory)
     best, kind = "", ""
     try:

@@ -1,4 +1,4 @@
-"""The whole status of a job as text, secrets masked, as whoever polls writes it down for all who watch."""
+"""Serializes whole statuses, with secrets masked: pollers record them for all watchers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from torchx.util.records import replace
 from torchx.util.secrets import mask_text
 
 MOST_REPLICAS = 2000
-"""A status of more replicas is not kept: each change of one would write all of them."""
+"""A status with more replicas is not recorded: each change of one replica would write all of them."""
 
 _PLAIN = ("num_restarts", "msg", "structured_error_msg", "ui_url", "started_at", "ended_at", "created_at")
 _REPLICA = ("id", "hostname", "structured_error_msg", "hostaddr", "started_at", "ended_at")
 
 
 def to_text(status: AppStatus) -> str | None:
-    """The status as a line of JSON; None of one that is not kept: of a sweep, and of very many replicas.
+    """The status as a line of JSON; None if it is not recorded: that of a sweep, or with too many replicas.
 
     >>> from_text(to_text(AppStatus(AppState.RUNNING, msg="x")))
     AppStatus(state=RUNNING (3), msg='x')
@@ -33,7 +33,7 @@ def to_text(status: AppStatus) -> str | None:
 
 
 def from_text(text: str) -> AppStatus | None:
-    """What :func:`to_text` wrote; None when it is something else.
+    """Parses the output of :func:`to_text`; None if the text is anything else.
 
     >>> from_text("{}") is None
     True
@@ -49,7 +49,7 @@ def from_text(text: str) -> AppStatus | None:
 
 
 def _masked(text: str) -> str:
-    """Why something failed, a JSON document, each string in it masked for itself; text of another kind as a whole."""
+    """Masks secrets in an error message: in each string of a JSON document, or in the whole of any other text."""
 
     def masked(value: Any) -> Any:
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""One SQLite file, opened on first use, that may fail without anybody else failing."""
+"""An SQLite file, opened on first use, whose failures do not raise errors."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ if TYPE_CHECKING:
     T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 10.0
-"""How long SQLite waits for the transactions of other processes. Ours take well under a millisecond, where they are let
-run; on a busy machine they may wait for the processor, and there is no queue: whoever comes next may be first. So this
-is done several times, and a Ctrl-C is heard in between."""
+"""How long SQLite waits for transactions of other processes, per try. A transaction takes less than a millisecond, but
+may have to wait for a busy processor, and SQLite's locks are not fair. Several tries allow Ctrl-C in between."""
 
 _TRIES = 6
 
@@ -32,8 +31,8 @@ _inherited: list[object] = []
 class Store:
     """The file at ``path``; safe to use from several threads, and after a fork.
 
-    Nothing here raises for a file that cannot be read or written: there is one warning, and the
-    caller's default is returned. A file that is damaged, or of a newer torchx, is set aside.
+    If the file cannot be read or written, there is one warning, and the caller's default is returned. A file that is
+    damaged, or of a newer torchx, is set aside.
     """
 
     def __init__(self, path: str) -> None:
@@ -42,28 +41,28 @@ class Store:
         self._lock = allocate_lock()
         self._db: sqlite3.Connection | None = None
         self._inode = -1
-        self._immutable = False  # it was opened to read, where nothing could be written
+        self._immutable = False  # opened read-only, because the file system cannot be written
         atexit.register(self.close)
 
     def write(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """The answer of ``work`` in a write transaction; ``default`` when that fails."""
+        """The result of ``work`` in a write transaction; ``default`` if that fails."""
         return self._guarded(lambda db: _in_transaction(db, work), default, create=True)
 
     def read(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """The answer of ``work``; ``default`` when there is no file, or it cannot be read."""
+        """The result of ``work``; ``default`` if there is no file, or it cannot be read."""
         return self._guarded(work, default, create=False)
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """What a query answers; nothing when it cannot be asked."""
+        """The rows of a query; empty if the file cannot be read."""
         nothing: list[tuple[Any, ...]] = []
         return self.read(lambda db: db.execute(sql, values).fetchall(), nothing)
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> None:
-        """One statement in a transaction of its own."""
+        """Executes one statement in a transaction."""
         self.write(lambda db: db.execute(sql, values).rowcount, 0)
 
     def close(self) -> None:
-        """Close the file. It is opened again when it is needed."""
+        """Closes the file; it is opened again on next use."""
         if self._pid == os.getpid() and self._db is not None:
             with self._lock:
                 if self._db is not None:
@@ -72,13 +71,13 @@ class Store:
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T], default: T, *, create: bool) -> T:
         if self._pid != os.getpid():
-            # A connection must not be used, nor closed, on the other side of a fork.
+            # After a fork, a connection must neither be used nor closed.
             _inherited.append(self._db)
             self._pid, self._lock, self._db = os.getpid(), allocate_lock(), None
         import sqlite3
 
         with self._lock:
-            for tries_left in reversed(range(_TRIES)):  # others may be setting the file aside, too
+            for tries_left in reversed(range(_TRIES)):  # other processes may set the file aside at the same time
                 try:
                     db = self._connected(create=create)
                     return default if db is None else work(db)
@@ -123,7 +122,7 @@ class Store:
             db.close()
             if writable or "locked" in str(e):
                 raise
-            # A read-only or full file system: WAL's companion files cannot be made, the main file can be read.
+            # A read-only or full file system: the companion files of WAL cannot be created, but the file can be read.
             self._immutable = True
             return _connect(self.path, immutable=True)
         except BaseException:
@@ -132,14 +131,14 @@ class Store:
         return db
 
     def _recover(self, error: Exception) -> bool:
-        """Whether it is worth trying again: others held the file, or it was damaged or newer and is out of the way."""
+        """Whether to retry: the file was locked, or was unusable and has been set aside."""
         import sqlite3
 
         if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
             return True
         if isinstance(error, sqlite3.OperationalError) and not os.path.exists(self.path):
             self._drop()
-            return True  # somebody else has set it aside since we looked
+            return True  # another process has set it aside meanwhile
         missing = isinstance(error, sqlite3.OperationalError) and str(error).startswith("no such ")
         if isinstance(error, _NewerSchemaError):
             why, text = "newer", f"was written by a newer torchx (schema {error.version}, here {schema.VERSION})"
@@ -184,15 +183,15 @@ def _connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
     url = "file:" + os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
     if immutable:
         return sqlite3.connect(f"{url}?immutable=1", uri=True, isolation_level=None)
-    # Never made here: an empty file would take the place of one that is being made.
-    # One connection for all threads: `Store` holds its lock around every use.
+    # mode=rw never creates the file: an empty one would take the place of one that another process is creating.
+    # One connection for all threads: `Store` holds its lock during each use.
     return sqlite3.connect(
         f"{url}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
 
 
 def _is_cut_off(db: sqlite3.Connection, path: str) -> bool:
-    """Whether the file ends within a page. SQLite itself takes what is missing there for zeros."""
+    """Whether the file ends within a page; SQLite itself would read the missing part as zeros."""
     size = os.stat(path).st_size
     return size % _USUAL_PAGE != 0 and size % int(db.execute("PRAGMA page_size").fetchone()[0]) != 0
 

@@ -1,23 +1,23 @@
-"""Which process is submitting a run, in a form that a reused pid cannot pass for."""
+"""Identifies the process that submits a run, so that another process with a reused pid is not mistaken for it."""
 
 from __future__ import annotations
 
-import functools
 import os
 
 
 def identity() -> str:
-    """This process: ``host|boot|pid|start``."""
-    return _identity(os.getpid())
+    """The identity of this process: ``host|boot|pid|start``."""
+    pid = os.getpid()
+    return f"{os.uname().nodename}|{_boot_id()}|{pid}|{_start_of(str(pid))}"
 
 
 def nobody() -> str:
-    """A process of this host that is gone."""
+    """The identity of a process of this host that does not exist."""
     return f"{os.uname().nodename}|gone|0|"
 
 
 def is_elsewhere(submitter: str) -> bool:
-    """Whether it was a process of another host: whether it lives cannot be seen from here.
+    """Whether the process is of another host, so that it is not known whether it is alive.
 
     >>> is_elsewhere(identity()), is_elsewhere("other|boot|1|1")
     (False, True)
@@ -27,7 +27,7 @@ def is_elsewhere(submitter: str) -> bool:
 
 
 def may_be_alive(submitter: str) -> bool:
-    """False when the process is known to be gone; True when it lives, or is on a host that we cannot see.
+    """Whether the process may be alive; False only if it is known to be gone.
 
     >>> may_be_alive(identity())
     True
@@ -42,7 +42,7 @@ def may_be_alive(submitter: str) -> bool:
     _, boot, pid, start = parts
     if boot != _boot_id():
         return False
-    if not start:  # no /proc there: the pid must do
+    if not start:  # there is no /proc: check only the pid
         try:
             os.kill(int(pid), 0)
         except ProcessLookupError:
@@ -53,12 +53,6 @@ def may_be_alive(submitter: str) -> bool:
     return _start_of(pid) == start
 
 
-@functools.lru_cache(maxsize=1)
-def _identity(pid: int) -> str:
-    return f"{os.uname().nodename}|{_boot_id()}|{pid}|{_start_of(str(pid))}"
-
-
-@functools.lru_cache(maxsize=1)
 def _boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -70,7 +64,7 @@ def _boot_id() -> str:
 def _start_of(pid: str) -> str:
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name, in parentheses, may contain anything; field 22 is the 20th after it.
+            # The name in parentheses may contain any character; field 22 is the 20th after it.
             return file.read().rpartition(b")")[2].split()[19].decode()
     except (OSError, IndexError):
         return ""
