@@ -160,9 +160,9 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         from torchx.schedulers.lsf.attempts import OPTIONS_FILE
 
         for condition, handle in earlier_jobs(app):
-            site = self._site_of(cfg)
-            folder = self.folders(site).of(parse_app_handle(handle).app_id) if condition != "any" else None
-            if folder is not None and site.files.read(posixpath.join(folder.path, OPTIONS_FILE), 0, 1):
+            folders = self.folders(self._site_of(cfg))
+            folder = folders.of(parse_app_handle(handle).app_id) if condition != "any" else None
+            if folder is not None and folder.text(OPTIONS_FILE):
                 raise NotSupportedError(
                     f"`{handle}` has a retry policy: LSF does not know how its last attempt ended",
                     hint=f"`--after any:{handle}`, or omit `--retry` there",
@@ -209,7 +209,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
         app_id, _, task = app_id.partition("/")
         k = int(task) if task else k
-        ((site, _),) = self._by_site([app_id])
+        site = self._site(app_id)
         folder, known = self._log_folder(site, app_id), self._known(app_id)
         if folder is None or known is None:
             raise self._not_running(app_id, role, k)
@@ -250,10 +250,10 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         return None
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:
-        script = site.files.read(posixpath.join(folder.path, SUBMIT_FILE)) or b""
-        if age_s <= self.submission_s + script.count(_BSUB.encode()) * _BSUB_S:  # its script may still be running
+        script_s = folder.text(SUBMIT_FILE).count(_BSUB) * _BSUB_S
+        if age_s <= self.submission_s + script_s:  # its script may still be running
             return token if was_released(self._bjobs(site, [token])) else None
-        started = posixpath.join(folder.path, STARTED_FILE)  # if LSF has forgotten it
+        started = folder.file(STARTED_FILE)  # if LSF has forgotten it
         return self._find_submitted(site, token) or (token if site.files.sizes([started])[started] else "")
 
     def _bjobs(self, site: Site, app_ids: list[str]) -> list[Row]:
@@ -288,12 +288,11 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         return sweeps.describe_some(known.facts, numbers, functools.partial(self._look, known.folder))
 
     def _known(self, app_id: str) -> Known | None:
-        ((site, _),) = self._by_site([app_id])
-        folder = self.folders(site).of(app_id)
-        return self._facts(site, [app_id], {app_id: folder} if folder is not None else {}).get(app_id)
+        folder = self._folder(app_id)
+        return self._facts(self._site(app_id), [app_id], {app_id: folder} if folder else {}).get(app_id)
 
     def cancel_task(self, app_id: str, number: int) -> None:
-        ((site, _),) = self._by_site([app_id])
+        site = self._site(app_id)
         if row := next((row for row in self._bjobs(site, [app_id]) if row.k == number), None):
             self._accept_cancel(self.run_command(site, ["bkill", row.jobid]))
             self._queries.forget(app_id)
@@ -307,10 +306,9 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _cancel_existing(self, app_id: str) -> None:
         from torchx.schedulers.lsf.attempts import CANCELLED_FILE, OPTIONS_FILE
 
-        ((site, _),) = self._by_site([app_id])
-        folder = self.folders(site).of(app_id)
-        if folder is not None and site.files.read(posixpath.join(folder.path, OPTIONS_FILE), 0, 1):
-            site.files.write(posixpath.join(folder.path, CANCELLED_FILE), b"")  # it may be about to be retried
+        folder = self._folder(app_id)
+        if folder is not None and folder.text(OPTIONS_FILE):
+            folder.files.write(folder.file(CANCELLED_FILE), b"")  # it may be about to be retried
         super()._cancel_existing(app_id)
 
     def _cancel_argv(self, app_id: str) -> list[str]:
@@ -321,7 +319,6 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
             done.check()
 
     def _delete_existing(self, app_id: str) -> None:
-        ((site, _),) = self._by_site([app_id])
         self._cancel_existing(app_id)
         for _ in range(_END_S):  # ending replicas still write to the folder
             self._queries.forget(app_id)
@@ -329,7 +326,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
                 break
             self._sleep(1)
         super()._delete_existing(app_id)
-        self.run_command(site, ["bgdel", group_of(app_id)])  # deleted once LSF forgets its jobs
+        self.run_command(self._site(app_id), ["bgdel", group_of(app_id)])  # deleted once LSF forgets its jobs
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> LsfScheduler:  # noqa: ARG001  # the contract's signature

@@ -310,7 +310,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
         from torchx.schedulers.slurm.simulate import simulation
 
-        ((site, _),) = self._by_site([app_id])
+        site = self._site(app_id)
         run = functools.partial(self.run_command, site)
         replicas = self.log_replicas(app_id) or [replica]
         self._queries.forget(app_id)
@@ -320,7 +320,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         from torchx.schedulers.batch.inside import sign_of
         from torchx.schedulers.slurm import inside
 
-        ((site, _),) = self._by_site([app_id])
+        site = self._site(app_id)
         run = functools.partial(self.run_command, site)
         job_id, component = app_id, None
         whole, _, task = app_id.partition("/")
@@ -387,7 +387,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         answers = sweep.describe_some(found.tasks, numbers)
         wholes = {k: sweep.element(k) for k in numbers} if sweep.is_whole() else {}
         if wholes:
-            ((site, _),) = self._by_site([app_id])
+            site = self._site(app_id)
             jobs = super()._query(site, [*wholes.values()], {job: sweep.task_folder(k) for k, job in wholes.items()})
             for i, k in enumerate(numbers):
                 job = jobs.get(wholes[k])
@@ -426,8 +426,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
         if (sweep := self._sweep(app_id)) is None:
-            ((site, _),) = self._by_site([app_id])
-            folder = self.folders(site).of(app_id)
+            folder = self._folder(app_id)
             if folder is not None and is_script(folder.roles()):
                 return self.foreign().log_replicas(app_id)
             return super().log_replicas(app_id)

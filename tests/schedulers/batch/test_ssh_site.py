@@ -158,7 +158,7 @@ def test_what_was_only_dried_is_forgotten(fake: FakeSsh, project: Path) -> None:
     site = OnASite()
     info = site.dry(roles(project))
     site.discard_workspaces(info._app.roles)
-    assert site._named_folders() == {}
+    assert site._named_folders == {}
     assert site.bring(info) == []
 
 

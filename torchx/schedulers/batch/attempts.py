@@ -88,8 +88,8 @@ def attempts_in(folder: str) -> list[Attempt]:
 
 def ends_of(folder: JobFolder, paths: list[str]) -> dict[str, int]:
     """The current sizes of files in the job's folder, for :data:`torchx.schedulers.kit.attempts.BEGINS`."""
-    sizes = folder.files.sizes([os.path.join(folder.path, path) for path in paths])
-    return {path: sizes[os.path.join(folder.path, path)] or 0 for path in paths}
+    sizes = folder.files.sizes([folder.file(path) for path in paths])
+    return {path: sizes[folder.file(path)] or 0 for path in paths}
 
 
 def output_lines(*argv: str) -> list[str]:

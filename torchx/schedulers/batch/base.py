@@ -195,6 +195,10 @@ class BatchScheduler(SiteScheduler):
         """The folder with the logs of a job; None if there is no such job."""
         return self.folders(site).of(app_id)
 
+    def _folder(self, app_id: str) -> JobFolder | None:
+        """The recorded folder of a job; None if it is not on record."""
+        return self.folders(self._site(app_id)).of(app_id)
+
     # -- submission ------------------------------------------------------------------------------
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
@@ -341,7 +345,7 @@ class BatchScheduler(SiteScheduler):
     def _by_site(self, app_ids: list[str]) -> list[tuple[Site, list[str]]]:
         groups: dict[int, tuple[Site, list[str]]] = {}
         for app_id in app_ids:
-            site = self._sites.get(f"job {app_id}") or self._site(app_id)
+            site = self._site(app_id)
             groups.setdefault(id(site), (site, []))[1].append(app_id)
         return list(groups.values())
 
@@ -362,13 +366,12 @@ class BatchScheduler(SiteScheduler):
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
         """The replicas on record in the job's folder; without such a record, those that the scheduler reports."""
-        ((site, _),) = self._by_site([app_id])
-        folder = self.folders(site).of(app_id)
+        folder = self._folder(app_id)
         roles = folder.roles() if folder is not None else []
         return [(role.name, k) for role in roles for k in range(role.num_replicas)] or super().log_replicas(app_id)
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        ((site, _),) = self._by_site([app_id])
+        site = self._site(app_id)
         folder = self._log_folder(site, app_id)
         if folder is None:
             raise NotFoundError(
@@ -394,19 +397,17 @@ class BatchScheduler(SiteScheduler):
     # -- the end ---------------------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
-        ((site, _),) = self._by_site([app_id])
         found = self.describe(app_id)
         if found is None or is_terminal(found.state):
             return
-        self._accept_cancel(self.run_command(site, self._cancel_argv(app_id)))
+        self._accept_cancel(self.run_command(self._site(app_id), self._cancel_argv(app_id)))
         self._queries.forget(app_id)
-        folder = self.folders(site).of(app_id)
-        if folder is not None:
-            site.files.remove(posixpath.join(folder.path, SECRETS_FILE))
+        if folder := self._folder(app_id):
+            folder.files.remove(folder.file(SECRETS_FILE))
 
     def _delete_existing(self, app_id: str) -> None:
         """Cancels the job if it runs, removes its folder, and hides it from now on."""
-        ((site, _),) = self._by_site([app_id])
+        site = self._site(app_id)
         self._cancel_existing(app_id)
         folder = self._log_folder(site, app_id)
         self.folders(site).delete(app_id, folder.path if folder is not None and folder.is_ours() else "")

@@ -115,18 +115,26 @@ class JobFolder:
             record["app"] = appdef_to_dict(masked(app), fallback=repr)
         self.files.make_folder(self.path)
         for name, text in {JOB_FILE: json.dumps(record), **files}.items():
-            path = posixpath.join(self.path, name)
+            path = self.file(name)
             if "/" in name:
                 self.files.make_folder(posixpath.dirname(path))
             self.files.write(path, text.encode("utf-8", "surrogateescape"))
 
+    def file(self, name: str) -> str:
+        """Path of a file in the folder."""
+        return posixpath.join(self.path, name)
+
+    def text(self, name: str) -> str:
+        """The content of a file in the folder; empty if there is none."""
+        return (self.files.read(self.file(name)) or b"").decode("utf-8", "replace")
+
     def is_ours(self) -> bool:
         """Whether torchx created this folder: it removes no others."""
-        return bool(self.files.read(posixpath.join(self.path, JOB_FILE), 0, 1))
+        return bool(self.files.read(self.file(JOB_FILE), 0, 1))
 
     def roles(self) -> list[Role]:
         """The submitted roles, secrets masked; empty if they are not on record."""
-        return roles_of(self.files.read(posixpath.join(self.path, JOB_FILE)))
+        return roles_of(self.files.read(self.file(JOB_FILE)))
 
     def replica(self, role: str, k: int) -> str:
         """Path of the folder of one replica."""
@@ -145,7 +153,7 @@ class JobFolder:
             replicas: names of roles, and numbers.
             said: see :func:`left_by`.
         """
-        begins = {posixpath.join(self.path, path): at for path, at in self.begins.items()}
+        begins = {self.file(path): at for path, at in self.begins.items()}
         return left_by(self.files, [self.replica(role, k) for role, k in replicas], said=said, begins=begins)
 
 

@@ -82,8 +82,8 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         self._defaults = defaults
 
     def _site(self, app_id: str) -> Site:
-        """The site of a job, from the record of runs or else from the configuration."""
-        return self._site_of(self._recorded_cfg(app_id))
+        """The site of a job: where this process submitted it, else from the record of runs or the configuration."""
+        return self._sites.get(f"job {app_id}") or self._site_of(self._recorded_cfg(app_id))
 
     @functools.cache  # noqa: B019  # a scheduler lives as long as its program
     def _recorded_cfg(self, app_id: str) -> Mapping[str, CfgVal]:

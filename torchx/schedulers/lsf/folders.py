@@ -44,9 +44,9 @@ def jobs_of(
         folders: the known ones, by app id.
         now: Unix time.
     """
-    texts = read_whole(files, [posixpath.join(f.path, name) for f in folders.values() for name in _SMALL])
-    roles = {app_id: roles_of(texts.get(posixpath.join(f.path, JOB_FILE))) for app_id, f in folders.items()}
-    sweeps = {i: size_of(texts.get(posixpath.join(f.path, SWEEP_FILE), b"").decode()) for i, f in folders.items()}
+    texts = read_whole(files, [f.file(name) for f in folders.values() for name in _SMALL])
+    roles = {app_id: roles_of(texts.get(f.file(JOB_FILE))) for app_id, f in folders.items()}
+    sweeps = {i: size_of(texts.get(f.file(SWEEP_FILE), b"").decode()) for i, f in folders.items()}
     exits, reports = _ends(files, found, folders, roles, {app_id: size for app_id, (_, size) in sweeps.items()})
     jobs = {}
     for app_id, members in found.items():
@@ -57,7 +57,7 @@ def jobs_of(
             continue
 
         def text(name: str, folder: JobFolder = folder) -> str:
-            return texts.get(posixpath.join(folder.path, name), b"").decode("utf-8", "replace")
+            return texts.get(folder.file(name), b"").decode("utf-8", "replace")
 
         young = now - _number(text(SUBMITTED_FILE)) < _KNOWN_AFTER_S
         rest = [

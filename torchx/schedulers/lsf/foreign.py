@@ -128,12 +128,11 @@ class ForeignLsfJobs(ForeignAtSites):
         }
 
     def _outputs(self, app_id: str) -> Outputs:
-        ((site, _),) = self._by_site([app_id])
-        return ReportedOutputs(site.files, app_id, self._asked(app_id))
+        return ReportedOutputs(self._site(app_id).files, app_id, self._asked(app_id))
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         """Reads the files. For a running job without any, a query that does not follow gets the output of ``bpeek``."""
-        ((site, _),) = self._by_site([app_id])
+        site = self._site(app_id)
         plain = query == LogQuery(regex=query.regex, last=query.last)
         jobs = {(job.role, job.row.k): job for job in self._asked(app_id)} if plain else {}
         files = {r: job.path("output_file") for r, job in jobs.items() if app_state(job.row.stat) is AppState.RUNNING}
@@ -148,8 +147,7 @@ class ForeignLsfJobs(ForeignAtSites):
         return [*query.matching(lines)]
 
     def _asked(self, app_id: str) -> list[Job]:
-        ((site, _),) = self._by_site([app_id])
-        return self._jobs(site, [app_id]).get(app_id, [])
+        return self._jobs(self._site(app_id), [app_id]).get(app_id, [])
 
     def _jobs(self, site: Site, app_ids: list[str]) -> dict[str, list[Job]]:
         """Jobs and elements of arrays, by one query; unknown ones are left out."""

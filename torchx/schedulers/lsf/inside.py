@@ -5,7 +5,6 @@ LSF itself cannot do this: ``battach`` works for interactive jobs only.
 
 from __future__ import annotations
 
-import posixpath
 import signal
 from collections.abc import Callable, Sequence
 
@@ -22,7 +21,7 @@ from torchx.specs.api import AppState
 
 _SSH = ["ssh", "-o", "BatchMode=yes", "-o", "LogLevel=ERROR", "-e", "none"]
 _SSH_FAILED = 255
-_IN_CONTAINER = b"\ntorchx_container "
+_IN_CONTAINER = "\ntorchx_container "
 
 
 def host_of(folder: JobFolder, replicas: Sequence[ReplicaFacts], app_id: str, role: str, k: int) -> str:
@@ -41,7 +40,7 @@ def host_of(folder: JobFolder, replicas: Sequence[ReplicaFacts], app_id: str, ro
 
 def refuse_container(folder: JobFolder, app_id: str, role: str, k: int, host: str) -> None:
     """Raises :class:`NotSupportedError` if the job's replicas run in containers."""
-    if _IN_CONTAINER in (folder.files.read(posixpath.join(folder.path, REPLICAS_FILE)) or b""):
+    if _IN_CONTAINER in folder.text(REPLICAS_FILE):
         raise NotSupportedError(
             f"replica {role}/{k} of `{app_id}` runs in a container, which torchx cannot enter on LSF",
             hint=f"`docker ps` and `docker exec` on host `{host}` can",

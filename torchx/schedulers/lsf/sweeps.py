@@ -150,7 +150,7 @@ def report_name(k: int, size: int) -> str:
 
 def ends_of(folder: JobFolder) -> dict[tuple[int, int], Exit]:
     """How tasks ended that recorded it, by the numbers of role and task."""
-    paths = [posixpath.join(folder.path, n) for n in folder.files.names(folder.path) if n.startswith(_ENDS)]
+    paths = [folder.file(n) for n in folder.files.names(folder.path) if n.startswith(_ENDS)]
     found = {}
     for data in read_whole(folder.files, paths).values():
         for line in data.decode("utf-8", "replace").splitlines():

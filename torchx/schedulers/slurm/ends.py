@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-import posixpath
 import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -95,13 +94,12 @@ class EndsOfJobs(BatchScheduler):
         from torchx.schedulers.slurm.sweeps import Sweep
 
         app_id = app_id.partition("/")[0]
-        ((site, _),) = self._by_site([app_id])
-        folder = self.folders(site).of(app_id)
-        return None if folder is None else Sweep(app_id, folder, functools.partial(self.run_command, site))
+        folder, run = self._folder(app_id), functools.partial(self.run_command, self._site(app_id))
+        return None if folder is None else Sweep(app_id, folder, run)
 
     def _succeeded(self, site: Site, folders: Mapping[str, JobFolder]) -> dict[str, list[JobRecord]]:
         """Records of jobs that succeeded according to their own files, so that Slurm need not be queried."""
-        paths = {posixpath.join(f.path, EVENTS_FILE): (i, f) for i, f in folders.items() if i in self._ended}
+        paths = {f.file(EVENTS_FILE): (i, f) for i, f in folders.items() if i in self._ended}
         found = {}
         for path, text in read_whole(site.files, paths).items():
             app_id, folder = paths[path]
@@ -131,8 +129,7 @@ class EndsOfJobs(BatchScheduler):
         """See :class:`torchx.schedulers.kit.abilities.SendsNotices`."""
         from torchx.schedulers.slurm.notices import taken
 
-        ((site, _),) = self._by_site([app_id])
-        folder = self.folders(site).of(app_id)
+        folder = self._folder(app_id)
         return {} if folder is None else taken(folder)
 
     def _sampler(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
@@ -147,17 +144,17 @@ class EndsOfJobs(BatchScheduler):
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
         from torchx.schedulers.metrics import read_kept
 
-        ((site, _),) = self._by_site([app_id])
-        folder, sweep, task = self.folders(site).of(app_id), self._sweep(app_id), app_id.partition("/")[2]
+        files = self._site(app_id).files
+        folder, sweep, task = self._folder(app_id), self._sweep(app_id), app_id.partition("/")[2]
         if sweep is not None:
             if not task:  # too many files to read
                 return []
             if not sweep.is_whole():
                 role = next(role.name for role in sweep.folder.roles())
                 path = sweep.log_path(role, int(task)).stdout.removesuffix(".log")
-                return read_kept(site.files, {(role, int(task)): f"{path}.jsonl"})
+                return read_kept(files, {(role, int(task)): f"{path}.jsonl"})
             folder = sweep.task_folder(int(task))
         if folder is None:
             return None
         replicas = [(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
-        return read_kept(site.files, {(r, k): f"{folder.replica(r, k)}/{METRICS_FILE}" for r, k in replicas})
+        return read_kept(files, {(r, k): f"{folder.replica(r, k)}/{METRICS_FILE}" for r, k in replicas})

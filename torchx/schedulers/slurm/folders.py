@@ -91,10 +91,7 @@ def _seen(records: Sequence[JobRecord], folder: JobFolder | None) -> object:
 
 def _read_more(files: Files, jobs: Iterable[Job]) -> None:
     wanted = {
-        posixpath.join(job.folder.path, name): (job, name)
-        for job in jobs
-        if job.folder is not None
-        for name in telling_files(job)
+        job.folder.file(name): (job, name) for job in jobs if job.folder is not None for name in telling_files(job)
     }
     if not wanted:
         return
@@ -105,13 +102,12 @@ def _read_more(files: Files, jobs: Iterable[Job]) -> None:
 
 def job_id_in(folder: JobFolder) -> str:
     """The id that the script of the job in this folder has recorded; empty if it has not started."""
-    return parse_events((folder.files.read(posixpath.join(folder.path, EVENTS_FILE)) or b"").decode()).job_id
+    return parse_events(folder.text(EVENTS_FILE)).job_id
 
 
 def choose_previous(folder: JobFolder, paths: Sequence[LogPaths]) -> None:
     """Limits the logs of replicas to the attempt before their last restart."""
-    path = posixpath.join(folder.path, EVENTS_FILE)
-    starts = starts_of((folder.files.read(path) or b"").decode("utf-8", "replace"))
+    starts = starts_of(folder.text(EVENTS_FILE))
     for where in paths:
         replica = posixpath.relpath(posixpath.dirname(where.stdout), folder.path)
         began = starts.get(replica, [])

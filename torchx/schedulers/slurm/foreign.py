@@ -76,7 +76,7 @@ class ForeignSlurmJobs(ForeignAtSites):
         return [explained(found, signal=r.signal) for found, r in zip(said, replicas, strict=True)]
 
     def _outputs(self, app_id: str) -> SlurmOutputs:
-        ((site, _),) = self._by_site([app_id])
+        site = self._site(app_id)
         return SlurmOutputs(site.files, app_id, functools.partial(self.run_command, site))
 
 

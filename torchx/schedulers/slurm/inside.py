@@ -5,7 +5,6 @@ https://slurm.schedmd.com/srun.html#OPT_overlap, of Slurm 20.11 and later.
 
 from __future__ import annotations
 
-import posixpath
 import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 
 def host_of(folder: JobFolder, role: str, k: int) -> str:
     """The node on which a replica runs, from the job's events; empty if it does not run."""
-    text = folder.files.read(posixpath.join(folder.path, EVENTS_FILE)) or b""
-    events = parse_events(text.decode("utf-8", "replace"))
+    events = parse_events(folder.text(EVENTS_FILE))
     found = events.replicas.get(f"{folder_name(role)}/{k}")
     over = found is None or found.exit_code is not None or events.exit_code is not None
     return "" if found is None or over else found.host

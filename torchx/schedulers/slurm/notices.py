@@ -10,7 +10,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import posixpath
 import re
 import signal
 import sys
@@ -58,17 +57,16 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
     Returns:
         Error by way (``EVENT/WAY`` for alarms), empty for success. None: the script may still be sending.
     """
-    paths = [posixpath.join(folder.path, name) for name in (NOTICES_FILE, SENT_FILE, EVENTS_FILE)]
-    addresses, noted, events = (folder.files.read(path) for path in paths)
+    addresses, noted, events = map(folder.text, (NOTICES_FILE, SENT_FILE, EVENTS_FILE))
     sent: dict[str, str] = {}
-    for line in (noted or b"").decode("utf-8", "replace").split("\n")[:-1]:
+    for line in noted.split("\n")[:-1]:
         way, _, why = line.partition(" ")
         sent[way] = why
-    ended = parse_events((events or b"").decode("utf-8", "replace")).ended
+    ended = parse_events(events).ended
     if addresses and _DONE not in sent and ended and abs(time.time() - ended) < _PATIENCE_S:  # by the node's clock
         return None
     if addresses:
-        folder.files.remove(paths[0])
+        folder.files.remove(folder.file(NOTICES_FILE))
     sent.pop(_DONE, None)
     return sent
 

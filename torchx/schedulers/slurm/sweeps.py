@@ -186,7 +186,7 @@ class Sweep:
         self.app_id, self.folder = app_id, folder
         self._files: Files = folder.files
         self._run = run
-        found = re.search(r"^count=(\d+) size=(\d+) width=(\d*)$", self._read(ARRAY_FILE), re.MULTILINE)
+        found = re.search(r"^count=(\d+) size=(\d+) width=(\d*)$", self.folder.text(ARRAY_FILE), re.MULTILINE)
         self.count, self._size, self._width = (int(word or 0) for word in found.groups()) if found else (0, 0, 0)
         self.chunks = self._chunks()
 
@@ -226,7 +226,7 @@ class Sweep:
 
     def is_over(self) -> bool:
         """Whether every task has recorded its end."""
-        notes = [self._read(name) for name in self._files.names(self.folder.path) if name.startswith(_ENDS)]
+        notes = [self.folder.text(name) for name in self._files.names(self.folder.path) if name.startswith(_ENDS)]
         # count tasks, not lines: a restarted task may have recorded two ends
         return 0 < self.count <= sum(text.count("\n") for text in notes) and len(self._ends()) >= self.count
 
@@ -239,9 +239,7 @@ class Sweep:
 
     def submit_more(self) -> None:
         """Submits as many arrays as the cluster accepts."""
-        self._run(
-            ["bash", posixpath.join(self.folder.path, ARRAY_FILE), "more", self.app_id.removeprefix(SWEEP_PREFIX)]
-        )
+        self._run(["bash", self.folder.file(ARRAY_FILE), "more", self.app_id.removeprefix(SWEEP_PREFIX)])
 
     def begin(self) -> None:
         """Records the first array, and submits the others."""
@@ -257,7 +255,7 @@ class Sweep:
 
     def cancel_task(self, k: int) -> None:
         """Cancels one task, or keeps it from starting."""
-        self._write(_SKIPPED, self._read(_SKIPPED).encode() + b"%d\n" % k)
+        self._write(_SKIPPED, self.folder.text(_SKIPPED).encode() + b"%d\n" % k)
         self.chunks = self._chunks()
         if element := self.element(k):
             self._run(["scancel", element])
@@ -304,14 +302,11 @@ class Sweep:
         """First task and id of the array that contains a task; the id is empty if there is none yet."""
         return next(((first, job_id) for first, n, job_id in self.chunks if first <= k < first + n), (0, ""))
 
-    def _read(self, name: str) -> str:
-        return (self._files.read(posixpath.join(self.folder.path, name)) or b"").decode("utf-8", "replace")
-
     def _write(self, name: str, data: bytes) -> None:
-        self._files.write(posixpath.join(self.folder.path, name), data)
+        self._files.write(self.folder.file(name), data)
 
     def _chunks(self) -> list[tuple[int, int, str]]:
-        lines = [line.split() for line in self._read(CHUNKS_FILE).splitlines()]
+        lines = [line.split() for line in self.folder.text(CHUNKS_FILE).splitlines()]
         found = [(int(w[0]), int(w[1]), w[2]) for w in lines if len(w) == 3 and all(map(str.isdigit, w))]
         return found or [(0, min(self.count, self._size), self.app_id.removeprefix(SWEEP_PREFIX))]
 
@@ -319,11 +314,11 @@ class Sweep:
         return self._has(_CANCELLED)
 
     def _has(self, name: str) -> bool:
-        return None not in self._files.sizes([posixpath.join(self.folder.path, name)]).values()
+        return None not in self._files.sizes([self.folder.file(name)]).values()
 
     def _stopped(self) -> Container[int]:
         """The tasks that were cancelled."""
-        words = self._read(_SKIPPED).split()
+        words = self.folder.text(_SKIPPED).split()
         return range(self.count) if self._is_cancelled() else {int(word) for word in words if word.isdigit()}
 
     def _ends(self) -> dict[int, tuple[int, float]]:
@@ -331,7 +326,7 @@ class Sweep:
         found: dict[int, tuple[int, float]] = {}
         for name in self._files.names(self.folder.path):
             if name.startswith(_ENDS):
-                for words in map(str.split, self._read(name).splitlines()):
+                for words in map(str.split, self.folder.text(name).splitlines()):
                     if len(words) == 3 and all(map(str.isdigit, words)):
                         found[int(words[0])] = (int(words[1]), float(words[2]))
         return found
@@ -419,7 +414,7 @@ def _ranges(text: str) -> list[tuple[int, int]]:
 
 def id_of(job_id: str, folder: JobFolder, run: Run) -> str:
     """The app id of a job whose submission was not answered; for a sweep, submits the remaining arrays."""
-    paths = [posixpath.join(folder.path, name) for name in (VALUES_FILE, CHUNKS_FILE)]
+    paths = [folder.file(name) for name in (VALUES_FILE, CHUNKS_FILE)]
     values, chunks = folder.files.sizes(paths).values()
     if values is None:
         return job_id

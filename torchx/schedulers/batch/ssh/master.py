@@ -15,6 +15,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Mapping
+from typing import IO
 
 from torchx.errors import CommandError, ConfigError, TransientError
 from torchx.schedulers.batch.ssh.errors import LoginError, login_error
@@ -131,27 +132,14 @@ class Master:
 
         # In a dialogue ssh shows its prompts only; torchx reports errors.
         mode = ["-o", "BatchMode=yes"] if batch else ["-o", "BatchMode=no", "-o", "LogLevel=QUIET"]
-        argv = ["ssh", *mode, *self._start_options(), "-N", "-f", self.target]
+        args = [*mode, *self._start_options(), "-N", "-f", self.target]
         # A file, not a pipe: the master process may keep it open.
         with tempfile.TemporaryFile() if batch else open(_TERMINAL, "wb") as said:
-            try:
-                code = subprocess.run(
-                    argv,
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=said,
-                    timeout=LOGIN_S if batch else DIALOGUE_S,
-                    check=False,
-                    env=c_locale(),
-                ).returncode
-            except FileNotFoundError as e:
-                raise _no_ssh() from e
-            except subprocess.TimeoutExpired:
-                return 255, "timed out"
+            code, _, error = _ssh(args, LOGIN_S if batch else DIALOGUE_S, stderr=said)
             if not batch:
-                return code, "" if code == 0 else "Permission denied"
+                return code, error or ("Permission denied" if code else "")
             said.seek(0)
-            return code, said.read().decode("utf-8", "replace")
+            return code, error or said.read().decode("utf-8", "replace")
 
     def _start_options(self) -> list[str]:
         config = self._read_config()
@@ -273,12 +261,14 @@ def c_locale() -> dict[str, str]:
     return {**os.environ, "LC_ALL": "C"}
 
 
-def _ssh(args: list[str], timeout_s: float) -> tuple[int, str, str]:
+def _ssh(args: list[str], timeout_s: float, *, stderr: IO[bytes] | None = None) -> tuple[int, str, str]:
+    """Runs ssh; returns exit code, stdout and stderr. With a file for ``stderr`` it returns neither output."""
     try:
         done = subprocess.run(
             ["ssh", *args],
             stdin=subprocess.DEVNULL,
-            capture_output=True,
+            stdout=subprocess.DEVNULL if stderr else subprocess.PIPE,
+            stderr=stderr or subprocess.PIPE,
             text=True,
             errors="replace",
             timeout=timeout_s,
@@ -289,7 +279,7 @@ def _ssh(args: list[str], timeout_s: float) -> tuple[int, str, str]:
         raise _no_ssh() from e
     except subprocess.TimeoutExpired:
         return 255, "", "timed out"
-    return done.returncode, done.stdout, done.stderr
+    return done.returncode, done.stdout or "", done.stderr or ""
 
 
 def _no_ssh() -> CommandError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import time
 from collections.abc import Iterable, Mapping
@@ -26,8 +27,6 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
     workspace; nothing is sent before submission.
     """
 
-    _named: dict[str, tuple[Workspace, str]] | None = None
-
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
@@ -40,14 +39,14 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             if key not in build_cache:
                 folder = self._name_folder(role, cfg, build_cache)
                 build_cache[key] = folder
-                self._named_folders()[folder] = (role.workspace, workspace_hash(role.workspace))
+                self._named_folders[folder] = (role.workspace, workspace_hash(role.workspace))
             role.image = str(build_cache[key])
-            set_workspace_hash(role, self._named_folders()[role.image][1])
+            set_workspace_hash(role, self._named_folders[role.image][1])
 
     def discard_workspaces(self, roles: list[Role]) -> None:
         """Like :class:`DirWorkspaceMixin`; folders that are only named need no removal."""
         for role in roles:
-            self._named_folders().pop(role.image, None)
+            self._named_folders.pop(role.image, None)
         super().discard_workspaces(roles)
 
     def _upload(self, info: AppDryRunInfo[Any], site: Site, created: list[str]) -> None:
@@ -56,8 +55,8 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
         from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
         roles = info._app.roles if info._app is not None else []
-        for folder in dict.fromkeys(role.image for role in roles if role.image in self._named_folders()):
-            workspace, promised = self._named_folders()[folder]
+        for folder in dict.fromkeys(role.image for role in roles if role.image in self._named_folders):
+            workspace, promised = self._named_folders[folder]
             if not isinstance(site.commands, SSHCommandRunner):
                 raise NotSupportedError(f"a workspace can be sent to `{site.name}` by SSH only")
             placed = place_workspace(site.commands, workspace, folder)
@@ -65,7 +64,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             if placed.hash != promised:
                 self._correct(info, {role.name for role in roles if role.image == folder}, placed.hash)
         for folder in created:
-            del self._named_folders()[folder]
+            del self._named_folders[folder]
 
     def _correct(self, info: AppDryRunInfo[Any], names: set[str], content: str) -> None:
         for name, env in self._environments(info):
@@ -92,17 +91,15 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             if own.startswith("/"):  # no need to connect
                 job_dir = os.path.join(own, "code", unique)
             else:
-                find_site = (
-                    self._site_of if isinstance(self, SiteScheduler) else site_of
-                )  # a scheduler reuses its connections
+                # a scheduler reuses its connections
+                find_site = self._site_of if isinstance(self, SiteScheduler) else site_of
                 job_dir = find_site(cfg).files.torchx_home("code", unique)
         if build_cache.setdefault(_TAKEN, False):
             job_dir = f"{job_dir}.{role.name}"
         build_cache[_TAKEN] = True
         return job_dir
 
+    @functools.cached_property
     def _named_folders(self) -> dict[str, tuple[Workspace, str]]:
         """Folders for workspaces that are not sent yet: the workspace, and its hash at the dry run."""
-        if self._named is None:
-            self._named = {}
-        return self._named
+        return {}
