@@ -45,7 +45,7 @@ class _Built:
     workspace_hash: str
 
 
-class DockerWorkspaceMixin(WorkspaceMixin["dict[str, tuple[str, str]]"]):
+class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     """Builds an image from the workspace, by its ``Dockerfile.torchx`` or by copying it onto the role's image.
 
     ``Dockerfile.torchx`` is given the build arguments ``IMAGE`` (the role's image) and ``WORKSPACE``. Without one the
