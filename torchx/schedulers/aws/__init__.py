@@ -1,1 +1,1 @@
-"""What the backends on AWS share; each has a folder of its own below."""
+"""Code that the AWS backends share; each has a folder of its own below."""

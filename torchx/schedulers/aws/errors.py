@@ -112,38 +112,38 @@ def _is_of_parser(error: BaseException) -> bool:
 
 def _refused(error: Any, doing: str) -> TorchXError:
     answer = error.response.get("Error") or {}
-    code, said = str(answer.get("Code") or ""), " ".join(str(answer.get("Message") or "").split())
-    if said.startswith("<"):
-        said = ""  # an HTML page of a proxy
+    code, message = str(answer.get("Code") or ""), " ".join(str(answer.get("Message") or "").split())
+    if message.startswith("<"):
+        message = ""  # an HTML page of a proxy
     status = int((error.response.get("ResponseMetadata") or {}).get("HTTPStatusCode") or 0)
     if _THROTTLED.fullmatch(code):
         return ThrottledError(f"{doing}: AWS is receiving too many requests ({code})", hint="try again in a minute")
     expired, bad_keys = _EXPIRED.fullmatch(code), _BAD_KEYS.fullmatch(code)
     if code in DENIED or (status == 403 and not expired and not bad_keys):
-        return _denied(error, code, said, doing)
+        return _denied(error, code, message, doing)
     if expired:
         return AwsError(f"{doing}: the AWS credentials have expired", code=code, hint=_LOG_IN)
     if bad_keys:
         return AwsError(f"{doing}: AWS does not accept the credentials ({code})", code=code, hint=_LOG_IN)
     if _QUOTA.fullmatch(code):
         return AwsError(
-            f"{doing}: a quota of the AWS account is used up: {said}",
+            f"{doing}: a quota of the AWS account is used up: {message}",
             code=code,
             hint="wait until jobs have ended, or request more in the Service Quotas console",
         )
     if status >= 500 or code in ("ServerException", "InternalFailure", "ServiceUnavailable", "InternalServerError"):
         return LostAnswerError(
-            f"{doing}: AWS failed ({code}){f': {said}' if said else ''}", hint="try again; health.aws.amazon.com"
+            f"{doing}: AWS failed ({code}){f': {message}' if message else ''}", hint="try again; health.aws.amazon.com"
         )
-    return AwsError(f"{doing}: {said or code}", code=code)
+    return AwsError(f"{doing}: {message or code}", code=code)
 
 
-def _denied(error: Any, code: str, said: str, doing: str) -> AwsError:
+def _denied(error: Any, code: str, message: str, doing: str) -> AwsError:
     """Reports the user and the denied action, which may differ from the called one: ``iam:PassRole``, for example."""
-    action = re.search(r"not authorized to perform: ([\w-]+:\w+)", said)
-    who = re.search(r"User: (\S+)", said)
+    action = re.search(r"not authorized to perform: ([\w-]+:\w+)", message)
+    user = re.search(r"User: (\S+)", message)
     named = action[1] if action else str(getattr(error, "operation_name", ""))
-    whom = f" to `{who[1]}`" if who else ""
+    whom = f" to `{user[1]}`" if user else ""
     return AwsError(f"{doing}: AWS denies `{named}`{whom}", code=code, hint=f"your IAM policy has to allow `{named}`")
 
 

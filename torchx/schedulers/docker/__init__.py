@@ -1,1 +1,1 @@
-"""What `local_docker` is made of: containers, the engine's calls, causes, logs."""
+"""The parts of ``local_docker``: containers, calls of the engine, causes, logs."""

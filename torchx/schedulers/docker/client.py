@@ -63,10 +63,10 @@ def pull(client: Any, image: str) -> str:
         client.images.pull(image)
         return _digest(client.api.inspect_image(image))
     except docker.errors.APIError as e:
-        said = explanation(e)
-        meaning, hint = meaning_of(said)
+        message = explanation(e)
+        meaning, hint = meaning_of(message)
         raise BackendError(
-            f"image `{image}` is not on the engine's machine and cannot be pulled: {said}",
+            f"image `{image}` is not on the engine's machine and cannot be pulled: {message}",
             hint=hint if meaning else "`docker images` lists the local images",
         ) from e
 
@@ -156,11 +156,11 @@ def remove(client: Any, container_id: str) -> None:
             client.api.remove_container(container_id, force=True, v=True)
             return
         except docker.errors.APIError as e:
-            said = explanation(e)
-            if is_missing(e) or "already in progress" in said:
+            message = explanation(e)
+            if is_missing(e) or "already in progress" in message:
                 return
             # The removal raced with another operation of the engine, such as a stop by the watcher: retry.
-            if attempt == _REMOVALS - 1 or "unable to remove" not in said:
+            if attempt == _REMOVALS - 1 or "unable to remove" not in message:
                 raise
         pause(attempt)
 
@@ -210,13 +210,13 @@ def stream(client: Any, path: str, params: dict[str, object], *, read_s: float |
     response = api.get(url, params=params, stream=True, timeout=(_CONNECT_S, read_s))
     if response.status_code < 400:
         return response.raw
-    said = _message(response)
+    message = _message(response)
     response.close()
-    if "does not support reading" in said:
+    if "does not support reading" in message:
         raise NotSupportedError(
-            f"logs cannot be read: {said}", hint="use the engine's logging driver `json-file` or `local`"
+            f"logs cannot be read: {message}", hint="use the engine's logging driver `json-file` or `local`"
         )
-    raise (NotFoundError if response.status_code == 404 else BackendError)(f"the engine refused: {said}")
+    raise (NotFoundError if response.status_code == 404 else BackendError)(f"the engine refused: {message}")
 
 
 def events(

@@ -172,10 +172,10 @@ class Look:
         if container is None or container.raw == "created":
             return Evidence()
         details = self._past.details[container.id]
-        if said := " ".join(str(_state(details).get("Error") or "").split()):
-            meaning, _ = meaning_of(said)
-            reason = f"cannot start: {meaning}: {said}" if meaning else f"cannot start: {said}"
-            return Evidence(said=said, reason=reason, kind="image" if meaning == NO_PROGRAM else "")
+        if error := " ".join(str(_state(details).get("Error") or "").split()):
+            meaning, _ = meaning_of(error)
+            reason = f"cannot start: {meaning}: {error}" if meaning else f"cannot start: {error}"
+            return Evidence(said=error, reason=reason, kind="image" if meaning == NO_PROGRAM else "")
         reason = ""
         if container.id in self._past.out_of_memory or _state(details).get("OOMKilled"):
             limit = (details.get("HostConfig") or {}).get("Memory") or 0

@@ -31,8 +31,8 @@ _MOST_HEAD = 1 << 16
 class RefusedError(Exception):
     """The engine answered with an HTTP error ``status``."""
 
-    def __init__(self, status: int, said: str) -> None:
-        super().__init__(f"HTTP {status}: {said}")
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"HTTP {status}: {message}")
         self.status = status
 
 

@@ -35,7 +35,7 @@ class Starting:
         Args:
             at_end: the program to run when the job has ended, as :func:`torchx.supervisor.at_end.parts` parses it.
         """
-        # This process has forked the watcher, and ends at once.
+        # This process forks the watcher and ends at once.
         self._process.communicate(b"go" + at_end)
 
     def drop(self) -> None:

@@ -1,1 +1,1 @@
-"""What ``aws_batch`` is made of: options, requests, calls, answers as facts, reasons in sentences, logs."""
+"""The parts of ``aws_batch``: options, requests, calls, facts, reasons, logs."""

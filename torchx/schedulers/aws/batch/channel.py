@@ -71,7 +71,7 @@ class DataChannel:
 
     Attributes:
         ended: whether the agent has closed the session.
-        said: the agent's closing message, mostly empty.
+        closing_message: the agent's closing message, mostly empty.
     """
 
     def __init__(self, session: Mapping[str, str], by_hand: str) -> None:
@@ -86,7 +86,7 @@ class DataChannel:
         self._problem: TorchXError | None = None
         self._patience_s: float | None = None
         self.ended = self._over = False
-        self.said = ""
+        self.closing_message = ""
         try:
             self._socket: Any = websocket.create_connection(session["streamUrl"], timeout=_START_S)
             opening = {
@@ -190,7 +190,7 @@ class DataChannel:
                 self._unacknowledged.pop(int(json.loads(payload)["AcknowledgedMessageSequenceNumber"]), None)
                 self._changed.notify_all()
         elif kind == CLOSED:
-            self.ended, self.said = True, str(json.loads(payload).get("Output") or "")
+            self.ended, self.closing_message = True, str(json.loads(payload).get("Output") or "")
             self._end()
         elif kind == OUTPUT:
             content = {

@@ -91,7 +91,7 @@ class TaskProcess(MarkedProcess):
         self._clients, (self._cluster, self._task) = clients, task
         self._rest = b""
         self._decoded: list[tuple[int, bytes]] = []
-        self._said = b""
+        self._startup_output = b""
         words = self._mark.words(argv) if self._tty else self._mark.words(argv, _FRAMES)
         first = " ".join(map(quote, [self._mark.text, "yes" if tty else "no", *words[4:]]))
         start = f"torchx_start() {{\n{words[2]}\n}}"
@@ -141,9 +141,9 @@ class TaskProcess(MarkedProcess):
 
     def _failed(self) -> BackendError:
         """The error for a script that did not start."""
-        said = (self._said + self._rest).decode("utf-8", "replace").strip() or self._link.said
+        output = (self._startup_output + self._rest).decode("utf-8", "replace").strip() or self._link.closing_message
         return BackendError(
-            f"the command could not be started in task `{self._task}`{f': {said}' if said else ''}",
+            f"the command could not be started in task `{self._task}`{f': {output}' if output else ''}",
             hint="the image needs sh, stty, dd, base64, sed and tr",
         )
 
@@ -177,7 +177,7 @@ class TaskProcess(MarkedProcess):
             if line.startswith(self._mark.text.encode()):
                 self._decoded.append((STDERR, line + b"\n"))
             elif line[:1] not in (b"1", b"2"):
-                self._said += line + b"\n"
+                self._startup_output += line + b"\n"
             elif self._decoded and self._decoded[-1][0] == stream:
                 self._decoded[-1] = (stream, self._decoded[-1][1] + binascii.a2b_base64(text))
             else:

@@ -107,11 +107,11 @@ def why_stuck(queue: Queue, vcpus: int, instance_types: list[str]) -> str:
 
 def _why_not_here(environment: _Object, vcpus: int, wanted: list[str]) -> str:
     name, status = environment.get("computeEnvironmentName"), str(environment.get("status") or "")
-    said = str(environment.get("statusReason") or "")
+    reason = str(environment.get("statusReason") or "")
     if environment.get("state") == "DISABLED":
         return f"compute environment `{name}` is disabled"
     if status in ("INVALID", "DELETING", "DELETED"):
-        return f"compute environment `{name}` is {status.lower()}{': ' + said if said else ''}"
+        return f"compute environment `{name}` is {status.lower()}{': ' + reason if reason else ''}"
     resources = environment.get("computeResources") or {}
     most = resources.get("maxvCpus")
     if most is not None and vcpus > most:

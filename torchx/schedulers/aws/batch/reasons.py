@@ -76,18 +76,18 @@ WAITS_IN = {
 """What a job with this status waits for, if Batch gives no reason."""
 
 
-def why_ended(*said: str | None) -> tuple[str, str]:
+def why_ended(*reasons: str | None) -> tuple[str, str]:
     """Why a job or a node ended: a sentence without full stop, with Batch's reason, and its class; both may be empty.
 
     Args:
-        said: reasons of Batch; the container's, which is more specific, before the job's.
+        reasons: Batch's reasons: the container's, which is more specific, before the job's.
 
     >>> why_ended("OutOfMemoryError: Container killed due to memory usage", "Essential container in task exited")[0]
     'it ran out of the memory that its role requests (OutOfMemoryError: Container killed due to memory usage)'
     >>> why_ended(None, "Essential container in task exited")
     ('', '')
     """
-    texts = [text.strip() for text in said if text and text.strip()]
+    texts = [text.strip() for text in reasons if text and text.strip()]
     known = [(text, _look_up(ENDED, text)) for text in texts]
     for text, found in known:
         if found is not None and found[0]:
@@ -95,13 +95,13 @@ def why_ended(*said: str | None) -> tuple[str, str]:
     return next((text for text, found in known if found is None), ""), ""
 
 
-def why_waits(said: str | None) -> str:
+def why_waits(reason: str | None) -> str:
     """Why a job waits, as a sentence without full stop, with Batch's reason; empty if Batch gave none.
 
     >>> why_waits("CAPACITY:INSUFFICIENT_INSTANCE_CAPACITY - Service cannot fulfill the capacity request")
     'AWS has no such instances left at the moment (Service cannot fulfill the capacity request)'
     """
-    text = (said or "").strip()
+    text = (reason or "").strip()
     sentence = _look_up(WAITS, text)
     if not sentence:
         return text

@@ -1,1 +1,1 @@
-"""What ``aws_sagemaker`` is made of: options, requests, calls, answers as facts, reasons in sentences, logs."""
+"""The parts of ``aws_sagemaker``: options, requests, calls, facts, reasons, logs."""

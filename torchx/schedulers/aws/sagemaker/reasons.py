@@ -42,21 +42,21 @@ FAILURES = {
 }
 
 
-def why_failed(secondary: str, said: str) -> tuple[str, str]:
+def why_failed(secondary: str, reason: str) -> tuple[str, str]:
     """Why a job failed: a sentence without full stop, with SageMaker's reason, and the class of the cause.
 
     Args:
         secondary: its SecondaryStatus.
-        said: its FailureReason.
+        reason: its FailureReason.
 
     >>> why_failed("Failed", "CapacityError: Unable to provision requested ML compute capacity")[1]
     'quota'
     >>> why_failed("MaxRuntimeExceeded", "")
     ('it ran longer than `max_run`', 'timeout')
     """
-    said = " ".join(said.split())
+    reason = " ".join(reason.split())
     if secondary in TOO_LONG:
         sentence, kind = TOO_LONG[secondary], "timeout"
     else:
-        sentence, kind = next((row for key, row in FAILURES.items() if said.startswith(key)), ("", ""))
-    return (f"{sentence} ({said})" if sentence and said else sentence or said), kind
+        sentence, kind = next((row for key, row in FAILURES.items() if reason.startswith(key)), ("", ""))
+    return (f"{sentence} ({reason})" if sentence and reason else sentence or reason), kind
