@@ -38,9 +38,7 @@ class CmdWhy(RunnerCommand):
         subparser.epilog = _HELP
         add_job(subparser)
         add = subparser.add_argument
-        add(
-            "-n", "--lines", type=int, default=20, metavar="N", help="last N lines of its output (default: 20)"
-        )
+        add("-n", "--lines", type=int, default=20, metavar="N", help="last N lines of its output (default: 20)")
         add("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
