@@ -15,7 +15,7 @@ _Jobs = list[ListAppResponse]
 _Replicas = list[tuple[str, int]]
 
 
-class View(Scheduler["Mapping[str, Any]"]):
+class View(Scheduler[Mapping[str, Any]]):
     """A scheduler that presents something else as jobs; submitting and listing are passed on to ``backend``."""
 
     def __init__(self, backend: Scheduler[Any]) -> None:

@@ -70,7 +70,7 @@ CAPABILITIES = Capabilities(
 )
 
 
-class KubeScheduler(DockerWorkspaceMixin, Scheduler["Mapping[str, CfgVal]"]):
+class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     """Base of the backends whose replicas are pods. An app id is ``<namespace>:<name>``.
 
     Args:
