@@ -21,12 +21,12 @@ from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kit.export import Export, bases_of
 from torchx.schedulers.kit.tasks import as_replicas
 from torchx.schedulers.kubernetes import (
+    answers,
     attempts,
     bucket_code,
     doctor,
     kinds,
     names,
-    queries,
     request,
     sweeps,
     trainjob,
@@ -251,7 +251,7 @@ class KubernetesScheduler(KubeScheduler):
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
         found = self._find(app_id, [JOB])
-        if found is None or not any(map(queries.is_sweep, found.owners)):
+        if found is None or not any(map(answers.is_sweep, found.owners)):
             return None
         api, namespace, _ = self._locate(app_id)
         pods = read_pods(found.pods)

@@ -60,6 +60,11 @@ def number_of(item: Object) -> int:
     return int(names.labels_of(item).get(names.LABEL_ATTEMPT) or 0)
 
 
+def is_sweep(owner: Object) -> bool:
+    """Whether a Job runs the tasks of a sweep."""
+    return names.ANNOTATION_SWEEP in names.annotations_of(owner)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Owner:
     """The status of an object that owns pods.
@@ -265,7 +270,6 @@ def facts_of(
     pods: Sequence[Pod] | None = None,
     *,
     missing: str = "",
-    slow: Mapping[str, str] | None = None,
     ended: Callable[[str], AppState | None] = lambda name: None,  # noqa: ARG005
 ) -> JobFacts:
     """State, replicas and definition of a job.
@@ -273,7 +277,6 @@ def facts_of(
     Args:
         pods: those of ``found``, if they have been parsed already.
         missing: why pods are not created, if known.
-        slow: name of a pod -> why its containers are not created.
         ended: returns the final state of a deleted Job by its name; None if unknown.
     """
     found = found.newest()
@@ -286,7 +289,7 @@ def facts_of(
         _role(
             role,
             [owner for owner in owners if owner.role_index in (i, None)],
-            _pods_of_role(pods, i, slow or {}),
+            [pod for pod in pods if pod.role_index == i],
             missing if pods else "",
         )
         for i, role in enumerate(_roles(app, pods))
@@ -369,14 +372,6 @@ def _roles(app: AppDef | None, pods: Sequence[Pod]) -> list[tuple[str, int, int 
     for pod in pods:
         counts[pod.role_index] = max(pod.facts.replica + 1, counts.get(pod.role_index, 0))
     return [(called.get(i, f"role-{i}"), counts.get(i, 0), None) for i in range(max(counts, default=-1) + 1)]
-
-
-def _pods_of_role(pods: Iterable[Pod], index: int, slow: Mapping[str, str]) -> list[Pod]:
-    mine = [pod for pod in pods if pod.role_index == index]
-    return [
-        replace(p, facts=replace(p.facts, reason=f"{p.facts.reason}: {slow[p.name]}")) if slow.get(p.name) else p
-        for p in mine
-    ]
 
 
 def _role(role: tuple[str, int, int | None], owners: Sequence[Owner], pods: Sequence[Pod], missing: str) -> RoleFacts:

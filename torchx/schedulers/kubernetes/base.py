@@ -187,7 +187,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def _described(self, api: KubeApi, app_id: str, found: Found, *, why: bool = True) -> DescribeAppResponse | None:
         last = found.newest()
         pods = read_pods(last.pods)
-        if any(map(queries.is_sweep, found.owners)):
+        if any(map(answers.is_sweep, found.owners)):
             self._found[app_id] = Found(found.kind, found.owners, version=found.version)
             return sweeps.describe(app_id, found.owners[0], pods)
         facts = self._facts(api, app_id, last, pods, why=why)
@@ -213,13 +213,14 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         """Facts of a job; with ``why``, events and queues are queried for why pods are missing or do not start."""
         namespace, _ = split_id(app_id)
         missing = events.why_pods_are_missing(api, namespace, found) if why and answers.lacks_pods(found) else ""
-        slow = {}
         starting = next((p for p in pods if why and p.starting and time.time() - p.facts.started > _PATIENCE_S), None)
         if starting is not None:
             item = next(item for item in found.pods if item["metadata"]["name"] == starting.name)
-            slow[starting.name] = events.why_it_does_not_start(api, namespace, item)
+            if reason := events.why_it_does_not_start(api, namespace, item):
+                facts = replace(starting.facts, reason=f"{starting.facts.reason}: {reason}")
+                pods = [replace(pod, facts=facts) if pod is starting else pod for pod in pods]
         ended = functools.partial(events.how_it_ended, api, namespace)
-        return answers.facts_of(app_id, found, pods, missing=missing, slow=slow, ended=ended)
+        return answers.facts_of(app_id, found, pods, missing=missing, ended=ended)
 
     def _state(self, api: KubeApi, app_id: str, found: Found) -> AppState:
         """The state of a job as in :meth:`describe`, without querying reasons."""
@@ -271,7 +272,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         else:
             glance = Glance(functools.partial(self._look_at_pods, app_id), once=True)
         return [
-            ReplicaLog(api, glance, (role, k), query, kept=KeptLog(self.backend, app_id, role, k), sleep=time.sleep)
+            ReplicaLog(api, glance, (role, k), query, kept=KeptLog(self.backend, app_id, role, k))
             for role, k in replicas
         ]
 

@@ -115,28 +115,19 @@ class ReplicaLog(Lines):
     Args:
         replica: name of the role, and number of the replica.
         kept: lines that were archived or followed on this machine, used after the pods were deleted.
-        sleep: called with the seconds between two polls.
 
     Raises:
         NotFoundError: the pods and their logs were deleted.
     """
 
     def __init__(
-        self,
-        api: KubeApi,
-        glance: Glance,
-        replica: tuple[str, int],
-        query: LogQuery,
-        *,
-        kept: KeptLog,
-        sleep: Callable[[float], None],
+        self, api: KubeApi, glance: Glance, replica: tuple[str, int], query: LogQuery, *, kept: KeptLog
     ) -> None:
         super().__init__(query)
         self._api = api
         self._glance = glance
         self._replica = replica
         self._kept = kept
-        self._sleep = sleep
 
     def _read(self, *, patient: bool) -> Iterator[tuple[int, bytes, int]]:  # noqa: ARG002  # it cannot be polled
         if self._query.previous:
@@ -167,13 +158,13 @@ class ReplicaLog(Lines):
             except TransientError as e:
                 if not query.follow:
                     raise
-                self._sleep(outage.bear(e))
+                time.sleep(outage.bear(e))
                 continue
             outage.over()
             there = {str(pod["metadata"].get("uid")) for pod in pods}
             if not query.follow or (seen.ended and all(log.done or uid not in there for uid, log in logs.items())):
                 return
-            self._sleep(_EVERY_S)
+            time.sleep(_EVERY_S)
 
 
 def refuse_streams(query: LogQuery) -> None:

@@ -6,18 +6,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torchx.errors import NotFoundError, TorchXError, TransientError
-from torchx.schedulers.kubernetes.answers import Found, is_elastic, read_owner
+from torchx.schedulers.kubernetes.answers import Found, is_elastic, is_sweep, read_owner
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-from torchx.schedulers.kubernetes.names import (
-    ANNOTATION_SWEEP,
-    LABEL_ORGANIZATION,
-    LABEL_UNIQUE_NAME,
-    ORGANIZATION,
-    OWNERS,
-    Object,
-    annotations_of,
-    labels_of,
-)
+from torchx.schedulers.kubernetes.names import LABEL_UNIQUE_NAME, OURS, OWNERS, Object, labels_of
 from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
 from torchx.specs.api import AppState
 
@@ -27,7 +18,6 @@ AT_ONCE = 50
 MANY = 500
 """For this many jobs or more, all objects of torchx are listed instead of selected by name."""
 
-_OURS = f"{LABEL_ORGANIZATION}={ORGANIZATION}"
 _GONE = 410
 _PAUSE_S = 2.0
 _SILENCE_S = 600.0
@@ -64,11 +54,6 @@ def look(
         if name_of(pod) in names:
             found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
     return {name: job for name, job in found.items() if job.owners or not all(map(_is_deleted, job.pods))}
-
-
-def is_sweep(owner: Object) -> bool:
-    """Whether a Job runs the tasks of a sweep."""
-    return ANNOTATION_SWEEP in annotations_of(owner)
 
 
 def _is_deleted(pod: Object) -> bool:
@@ -114,7 +99,7 @@ def parts_of(api: KubeApi, kind: str, namespace: str | None, names: Sequence[str
 
 def _chosen(names: Sequence[str]) -> dict[str, object]:
     """A query that selects these jobs; if there are many, all objects of torchx."""
-    return selector(names) if len(names) < MANY else {"labelSelector": _OURS}
+    return selector(names) if len(names) < MANY else {"labelSelector": OURS}
 
 
 def selector(names: Sequence[str]) -> dict[str, object]:
@@ -143,7 +128,7 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
     found: dict[str, Found] = {}
     spaces: set[str | None] = set()
     anywhere = [namespace] if namespace is not None else [None, api.namespace()]
-    for kind, space, items, _ in _owners(api, choice, anywhere, {"labelSelector": _OURS}):
+    for kind, space, items, _ in _owners(api, choice, anywhere, {"labelSelector": OURS}):
         spaces.add(space)
         for item in items:
             found.setdefault(_id_of(item), Found(kind)).owners.append(item)
@@ -168,7 +153,7 @@ def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> 
 
     def ask() -> list[Object]:
         found = [pod for chunk in chunks for pod in parts_of(api, "Pod", space, chunk)]
-        running = {"labelSelector": _OURS, "fieldSelector": "status.phase=Running"}
+        running = {"labelSelector": OURS, "fieldSelector": "status.phase=Running"}
         return [*found, *(api.items(path_of("Pod", space), running) if jobs else ())]
 
     return unless_forbidden(ask, [])
@@ -231,10 +216,10 @@ def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -
     """
     path = path_of("Pod" if kind == "Pod" else OWNERS[kind], namespace)
     if kind not in versions:  # a server with an old etcd ends a watch without a version at once
-        page = api.get(path, {"labelSelector": _OURS, "limit": 1})
+        page = api.get(path, {"labelSelector": OURS, "limit": 1})
         versions[kind] = str(page.get("metadata", {}).get("resourceVersion") or "")
         yield from map(_id_of, page.get("items", ()))
-    watch = {"labelSelector": _OURS, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": versions[kind]}
+    watch = {"labelSelector": OURS, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": versions[kind]}
     for event in api.events(path, watch, timeout_s=_SILENCE_S):
         item = event.get("object") or {}
         if event.get("type") == "ERROR":

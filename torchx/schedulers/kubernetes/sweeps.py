@@ -21,18 +21,11 @@ from torchx.schedulers.kit.tasks import (
     shell_words,
     values_line,
 )
+from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.answers import definition, read_owner
 from torchx.schedulers.kubernetes.client import KubeApi, path_of, path_to
 from torchx.schedulers.kubernetes.inline_code import AUTO, metadata_of_part
-from torchx.schedulers.kubernetes.names import (
-    ANNOTATION_SKIPPED,
-    ANNOTATION_SWEEP,
-    JOB,
-    MAIN_CONTAINER,
-    PER_INDEX_SINCE,
-    Object,
-    annotations_of,
-)
+from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, PER_INDEX_SINCE, Object, annotations_of
 from torchx.schedulers.kubernetes.pod_answers import Pod
 from torchx.schedulers.kubernetes.pods import literal
 from torchx.schedulers.kubernetes.request import KubernetesJob
@@ -82,7 +75,7 @@ def with_values(objects: list[Object], tasks: TaskList) -> list[Object]:
     job = next(item for item in objects if item["kind"] == "Job")
     name = f"{objects[0]['metadata']['name']}-values"
     parallel = tasks.max_parallel or _DEFAULT_PARALLEL
-    job["metadata"]["annotations"][ANNOTATION_SWEEP] = str(parallel)
+    job["metadata"]["annotations"][names.ANNOTATION_SWEEP] = str(parallel)
     spec = job["spec"]
     spec["parallelism"] = min(parallel, len(tasks.points))
     for limit in ("backoffLimit", "maxFailedIndexes"):  # a failed task does not end the others
@@ -117,7 +110,7 @@ def table_of(item: Object, pods: Sequence[Pod]) -> TaskTable:
         states=[over if over in (AppState.CANCELLED, AppState.FAILED) else AppState.PENDING] * count,
         exit_codes=[None] * count,
         ended=[0.0] * count,
-        max_parallel=int(annotations_of(item)[ANNOTATION_SWEEP]),
+        max_parallel=int(annotations_of(item)[names.ANNOTATION_SWEEP]),
     )
     for pod in pods:
         k = pod.facts.replica
@@ -173,7 +166,7 @@ def cancel_task(api: KubeApi, item: Object, pods: Sequence[Pod], k: int) -> None
     name = next(volume["configMap"]["name"] for volume in volumes if volume["name"] == _VOLUME)
     text = "".join(f"{number}\n" for number in skipped)
     api.patch(path_of("ConfigMap", namespace, name), {"data": {"skipped": text}})
-    marks = {"metadata": {"annotations": {ANNOTATION_SKIPPED: ",".join(map(str, skipped))}}}
+    marks = {"metadata": {"annotations": {names.ANNOTATION_SKIPPED: ",".join(map(str, skipped))}}}
     api.patch(path_to("Job", item), marks)
     for pod in pods:
         if pod.facts.replica == k and not is_terminal(pod.facts.state):
@@ -181,4 +174,4 @@ def cancel_task(api: KubeApi, item: Object, pods: Sequence[Pod], k: int) -> None
 
 
 def _skipped(item: Object) -> set[int]:
-    return {int(word) for word in annotations_of(item).get(ANNOTATION_SKIPPED, "").split(",") if word.isdigit()}
+    return {int(word) for word in annotations_of(item).get(names.ANNOTATION_SKIPPED, "").split(",") if word.isdigit()}
