@@ -143,10 +143,8 @@ class BatchScheduler(SiteScheduler):
         return found or ("" if age_s > self.submission_s else None)
 
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
-        """Facts about these jobs, by as few commands as possible; jobs that the scheduler does not know are left out.
-
-        Args:
-            folders: the known folders of these jobs.
+        """Facts about these jobs by as few commands as possible, without unknown jobs; ``folders`` are the recorded
+        ones.
         """
         raise NotImplementedError(f"`{type(self).__name__}` has no `_facts`")
 
@@ -177,18 +175,12 @@ class BatchScheduler(SiteScheduler):
         done.check()
 
     def _second_submission(self, info: AppDryRunInfo[Any], site: Site, done: Completed) -> Submission | None:  # noqa: ARG002  # a hook
-        """An alternative to a rejected submission; None: there is none.
-
-        Args:
-            done: the scheduler's answer.
-        """
+        """An alternative to the submission that the scheduler rejected with ``done``; None: there is none."""
         return None
 
     def _upload(self, info: AppDryRunInfo[Any], site: Site, created: list[str]) -> None:
-        """Uploads what the dry run has only named; may correct the request.
-
-        Args:
-            created: receives the path of each new file or folder of this job as soon as it exists.
+        """Uploads what the dry run has only named; may correct the request. Adds the path of each new file to
+        ``created``.
         """
 
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
@@ -305,9 +297,7 @@ class BatchScheduler(SiteScheduler):
             log(f"{failure}; the job is not there, submitting it again")
 
     def _run_without(self, run: Callable[..., Completed], site: Site, submission: Submission) -> Completed:
-        """Runs the command without the variables to hide. ``env`` removes them; the answer looks like the command's
-        own.
-        """
+        """Runs the command without the variables to hide, by ``env``; the answer looks like the command's own."""
         words = [word for name in submission.without for word in ("-u", name)]
         argv = ["env", *words, *submission.argv] if words else submission.argv
         done = run(argv, stdin=submission.stdin, timeout=submission.timeout_s)

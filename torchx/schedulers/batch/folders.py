@@ -105,10 +105,8 @@ class JobFolder:
         """Start offsets of the last attempt's output, see :func:`torchx.schedulers.kit.attempts.begins_of`."""
 
     def create(self, files: dict[str, str], app: AppDef | None, token: str) -> None:
-        """Create the folder with ``job.json`` and these files (path within it to content).
-
-        Raises:
-            BackendError: the folder cannot be written.
+        """Create the folder with ``job.json`` and ``files`` (path within it to content). Raises BackendError if it
+        cannot.
         """
         record: dict[str, Any] = {"format": 1, "name": token}
         if app is not None:
@@ -147,11 +145,8 @@ class JobFolder:
         return LogPaths(stdout, stderr, times)
 
     def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:
-        """What failed replicas left behind, by one query for all of them.
-
-        Args:
-            replicas: names of roles, and numbers.
-            said: see :func:`left_by`.
+        """What these failed replicas (role, number) left behind, by one query for all of them. Arguments: see
+        :func:`left_by`.
         """
         begins = {self.file(path): at for path, at in self.begins.items()}
         return left_by(self.files, [self.replica(role, k) for role, k in replicas], said=said, begins=begins)
@@ -251,11 +246,7 @@ def folder_name(role: str) -> str:
 
 
 def shared_folder(nodes: Completed, backend: str, remote: str) -> str | Finding:
-    """Whether the nodes see the folder that holds the backend's jobs.
-
-    Args:
-        nodes: answer with the host names of the nodes.
-        remote: the login node; empty: this machine.
+    """Whether the ``nodes`` (host names) see the folder of the backend's jobs, on login node ``remote`` or else here.
     """
     import socket
 

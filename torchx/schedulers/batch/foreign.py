@@ -26,11 +26,7 @@ else:
 
 
 class Outputs(JobFolder):
-    """Output files anywhere, in place of a job's folder.
-
-    Args:
-        hint: shown for a job whose output file is unknown.
-    """
+    """Output files anywhere, in place of a job's folder; ``hint`` is for jobs whose output file is unknown."""
 
     def __init__(self, files: Files, app_id: str, hint: str) -> None:
         super().__init__(files, "/")
@@ -87,11 +83,8 @@ class ForeignAtSites(ForeignJobs, _Base):
 
 
 def task_facts(facts: JobFacts, tasks: Sequence[ReplicaFacts], *, waits: str = "") -> JobFacts:
-    """Facts about an array, whose tasks continue when one has failed.
-
-    Args:
-        facts: about the job as a whole.
-        waits: why further tasks wait that are not in ``tasks``; empty: there are none.
+    """Facts about an array, whose tasks continue when one has failed. ``waits``: why tasks wait that are not in
+    ``tasks``.
     """
     goes_on = bool(waits) or not all(is_terminal(task.state) for task in tasks)
     begun = any(task.state is not AppState.PENDING for task in tasks)

@@ -72,12 +72,7 @@ def main(
 
 
 def stacks_of(folder: JobFolder, hosts: Mapping[tuple[str, int], str], enter: Enter) -> Stacks:
-    """What the ranks of a job are doing.
-
-    Args:
-        hosts: hosts of the running replicas.
-        enter: starts a command inside one of them.
-    """
+    """What the ranks of a job do, whose replicas run on these hosts; ``enter`` starts a command inside a replica."""
     from torchx.schedulers.inside.run import run
     from torchx.schedulers.stacks.look import look
 

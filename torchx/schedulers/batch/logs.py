@@ -89,13 +89,8 @@ class Growth:
 
 
 class BatchLog(Follower):
-    """The lines of one replica that a query selects.
-
-    Args:
-        growth: the :class:`Growth` of the site, or its files.
-        paths: the log files.
-        query: which lines to return.
-        is_over: whether the job has ended.
+    """The lines of one replica that a query selects; ``growth`` is the :class:`Growth` of its site, or the site's
+    files.
     """
 
     block = MOST_GROWN
@@ -214,10 +209,8 @@ def parse_times(text: str) -> Times:
 
 
 def check_query(query: LogQuery) -> None:
-    """Rejects queries that a task's output cannot answer: both streams are in one file without times.
-
-    Raises:
-        NotSupportedError: the query needs times, separate streams, or earlier attempts.
+    """Raises NotSupportedError for queries that need times or separate streams: a task's output is one file without
+    times.
     """
     if query.since is not None or query.until is not None:
         raise NotSupportedError(

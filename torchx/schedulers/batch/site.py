@@ -15,22 +15,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Site:
-    """One cluster, as seen from this machine.
-
-    Attributes:
-        name: empty for this machine; otherwise its name in messages, for example ``me@login``.
-    """
+    """One cluster, by the name that messages show, such as ``me@login``; empty for this machine."""
 
     commands: CommandRunner
     files: Files
     name: str = ""
 
     def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
-        """Starts a command and connects its streams.
-
-        Raises:
-            BackendError: the cluster's login node cannot be reached.
-        """
+        """Starts a command and connects its streams. Raises BackendError if the login node cannot be reached."""
         from torchx.schedulers.inside.spawned import SpawnedProcess
 
         return SpawnedProcess(argv, tty=tty)

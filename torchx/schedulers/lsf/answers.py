@@ -28,12 +28,7 @@ _NO_BASH = "127"
 
 @dataclass(frozen=True)
 class Exit:
-    """How a replica ended, as recorded by its script.
-
-    Attributes:
-        code: its exit code.
-        killed: it was told to end before.
-        at: Unix time; LSF itself reports minutes only.
+    """How a replica ended, as its script recorded it: exit code, whether it was told to end before, and the Unix time.
     """
 
     code: int
@@ -73,8 +68,7 @@ def left_row(app_id: str, role: int, k: int, *, left: Exit | None, report: str) 
 
 
 def nothing_left(app_id: str, role: int, k: int, *, young: bool) -> Row:
-    """A replica without traces: pending while ``young``, since LSF's answers lag by seconds; later, one that was
-    cancelled before it ran.
+    """A replica without traces: pending while ``young``, since LSF's answers lag; later it was cancelled before it ran.
     """
     if young:
         return Row("", "PEND", app_id, role, k, pend_reason="New job is waiting for scheduling")
@@ -240,10 +234,7 @@ def line_of(job: Known) -> ListAppResponse:
 
 
 def bjobs_msg_to_log_file(app_id: str, role_name: str, k: int = 0, streams: Stream | None = None, msg: str = "") -> str:
-    """Path of a replica's log, from the output of ``bjobs -a -o FORMAT``: stdout, unless ``streams`` is stderr.
-
-    Raises:
-        NotFoundError: there is no such replica.
+    """Path of a replica's log, stdout by default, from ``bjobs -a -o FORMAT``. Raises NotFoundError if it is missing.
     """
     for row in rows(msg):
         if row.name == job_name(app_id, row.role, role_name, k) and row.output_file:

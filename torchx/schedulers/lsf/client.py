@@ -29,11 +29,7 @@ NOTHING = re.compile(r"(?i)no (unfinished |matching )?job|not found|no such job|
 
 
 def bjobs(run: Callable[[list[str]], Completed], app_ids: list[str]) -> list[Row]:
-    """The replicas of these jobs by one command; for several or no jobs, the replicas of all jobs.
-
-    Raises:
-        CommandError: LSF rejected the query.
-    """
+    """The replicas of one job, or of all jobs, by one command. Raises CommandError if LSF rejects the query."""
     only = ["-g", group_of(app_ids[0])] if len(app_ids) == 1 else []
     done = run(["bjobs", "-a", "-o", FORMAT, *only])
     found = [row for row in rows(done.stdout) if not only or row.app_id == app_ids[0]]
@@ -43,11 +39,7 @@ def bjobs(run: Callable[[list[str]], Completed], app_ids: list[str]) -> list[Row
 
 
 def find_rank0_host(role: Role) -> str:
-    """A host with free slots for a replica of this role, from ``bhosts``.
-
-    Raises:
-        BackendError: there is none.
-    """
+    """A host with free slots for a replica of this role, from ``bhosts``. Raises BackendError if there is none."""
     return find_rank0_host_from_bhosts_stdout(LocalCommandRunner().run(["bhosts"]).check().stdout, role)
 
 

@@ -37,12 +37,7 @@ _TRAILER = re.compile(r"\s+PS:\s+Read file <[^\n]*> for stderr output of this jo
 
 @dataclass(frozen=True)
 class Job:
-    """A job, or an element of an array, in LSF's answer.
-
-    Attributes:
-        index: of the element, from 1; 0 for a job.
-        fields: all fields of the answer.
-        role: role name of the replica that represents it.
+    """A job, or an element of an array (``index`` from 1), with the fields of LSF's answer, and its role as a replica.
     """
 
     index: int
@@ -66,11 +61,7 @@ class Job:
 
 
 class ReportedOutputs(Outputs):
-    """The output files of a job.
-
-    Args:
-        jobs: the job, or the requested elements of the array.
-    """
+    """The output files of a job, or of the requested elements of an array."""
 
     def __init__(self, files: Files, app_id: str, jobs: Sequence[Job]) -> None:
         super().__init__(files, app_id, _NO_FILE)

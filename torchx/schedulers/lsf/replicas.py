@@ -123,11 +123,7 @@ def _python(app: AppDef, wish: str) -> str:
 
 
 def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -> str:
-    """The text of ``secrets.sh``, which replicas read; empty if there are no secrets.
-
-    Args:
-        known: the looked-up values.
-    """
+    """The text of ``secrets.sh``, which replicas read; empty without secrets. ``known``: the looked-up values."""
     numbers = {role.name: index for index, role in enumerate(app.roles)}
     cases = []
     for member in members:

@@ -1,6 +1,4 @@
-"""One LSF job as it is submitted: a script with a ``bsub`` for each replica, all or none, and the script that those
-run.
-"""
+"""One LSF job: the script that submits all of its replicas or none, and the script that they run."""
 
 from __future__ import annotations
 
@@ -76,8 +74,7 @@ class LsfBsub:
     arrays: Arrays | None = None
 
     def check(self) -> None:
-        """Rejects a job that cannot be rendered. It renders one replica per role, because the others differ by macros
-        only.
+        """Renders one replica per role, because the others differ by macros only.
 
         Raises:
             SpecError: a word that cannot be passed to a program.
@@ -90,11 +87,7 @@ class LsfBsub:
         sample.materialize(), sample.replicas(whole=False)
 
     def materialize(self, rank0_host: str = RANK0_HOST) -> str:
-        """The submission script.
-
-        Args:
-            rank0_host: host for replica 0; default: LSF chooses.
-        """
+        """The submission script; ``rank0_host`` is the host for replica 0, by default chosen by LSF."""
         return get_submit_script(self.app_id, self.cmd, self.app, self.cfg, rank0_host, self.after, self.arrays)
 
     def secrets(self, known: dict[str, str]) -> str:
@@ -245,10 +238,8 @@ def get_command(job_name: str, role: Role, cfg: Opts) -> str:
 
 
 def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
-    """The shell command line of one replica in a container, which runs as the user, without privileges, and is removed
-    at the end.
-
-    ``$job``, set in ``replicas.sh``, is the job's folder, mounted at the same path.
+    """The shell command line of a replica in a container, run as the user. ``$job`` is the job's folder, also within
+    it.
     """
     return render_docker(
         job_name, role, workdir=cfg.container_workdir, host_network=cfg.host_network, shm_size=cfg.shm_size

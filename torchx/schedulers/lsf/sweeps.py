@@ -44,11 +44,7 @@ _TASK = "@TORCHX_TASK@"
 
 
 def check(app: AppDef | None, cfg: Opts) -> None:
-    """Rejects a job that cannot be the task of an array.
-
-    Raises:
-        NotSupportedError: says why.
-    """
+    """Raises NotSupportedError for a job that cannot be the task of an array."""
     role = only_role(app, "lsf", timeout=True)
     if in_docker(cfg):
         raise NotSupportedError("the tasks of job arrays on LSF do not run in containers")
@@ -66,12 +62,7 @@ def most_tasks(run: Callable[[list[str]], Completed]) -> int:
 
 @dataclass(kw_only=True)
 class Arrays:
-    """The job arrays of a sweep.
-
-    Attributes:
-        tasks: their values.
-        size: maximum number of tasks in an array.
-    """
+    """The job arrays of a sweep, with at most ``size`` tasks in each."""
 
     tasks: TaskList
     size: int
@@ -82,9 +73,7 @@ class Arrays:
         return {VALUES_FILE: values, SWEEP_FILE: f"{self.tasks.max_parallel} {self.size}\n"}
 
     def bsubs(self, app_id: str, role: Role, cfg: Opts) -> list[str]:
-        """The lines that submit the arrays. Several arrays are on hold, and with a limit each waits for the previous
-        one.
-        """
+        """The lines that submit the arrays. Several are on hold; with a limit each waits for the previous one."""
         from torchx.schedulers.lsf.request import get_bsub
 
         count, width = len(self.tasks.points), self.tasks.max_parallel
@@ -99,10 +88,8 @@ class Arrays:
         return lines
 
     def script(self, app_id: str, role: Role) -> str:
-        """The script of all elements of all arrays, called with the numbers of the role and of the array's first task.
-
-        Args:
-            role: macros replaced.
+        """The script of all array elements, called with the numbers of the role (macros replaced) and the array's first
+        task.
         """
         env = dict(role.env)
         if ENV_JOB_ID in env:

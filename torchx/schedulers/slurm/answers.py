@@ -89,11 +89,7 @@ def bare(app_id: str, records: Sequence[JobRecord]) -> Job:
 
 
 def facts_of(job: Job, *, now: float | None = None) -> JobFacts:
-    """Facts about a job.
-
-    Args:
-        now: Unix time, to estimate when a pending job starts.
-    """
+    """Facts about a job; ``now`` is the Unix time for estimates of its start."""
     state, events = job.state, job.events
     first = job.records[0] if job.records else None
     hang = job.texts.get(HANG_FILE, "").strip()
@@ -222,12 +218,7 @@ def _somebody_failed(job: Job) -> bool:
 def pending_sentence(
     records: Sequence[JobRecord], events: JobEvents, *, most_retries: int = 0, now: float | None = None
 ) -> str:
-    """Why a job is pending, and when Slurm expects to start it.
-
-    Args:
-        most_retries: the maximum number of retries.
-        now: Unix time.
-    """
+    """Why a job, restarted up to ``most_retries`` times, is pending, and when Slurm expects to start it."""
     now = time.time() if now is None else now
     reasons = [r.reason for r in records if r.reason not in ("", "None")]
     code = reasons[0] if reasons else ""
@@ -247,9 +238,7 @@ def pending_sentence(
 
 
 def telling_files(job: Job) -> list[str]:
-    """Names of files in the job's folder with the watchdog's findings, or with the reason of a failure that is unknown
-    otherwise.
-    """
+    """Names of files in the job's folder with the watchdog's findings, or with the reason of an unexplained failure."""
     seen = [HANG_FILE] if job.events.hung else []
     if job.state is not AppState.FAILED or job.events.silent:
         return seen
@@ -294,10 +283,8 @@ def _memory_sentence(job: Job, role: Role) -> str:
 
 
 def explained(left: Evidence, *, signal: str) -> Evidence:
-    """The evidence of a failed replica, with a reason from the messages of slurmstepd and srun.
-
-    Args:
-        signal: name of the signal that ended it.
+    """The evidence of a replica that ``signal`` ended (empty: none), with a reason from slurmstepd's and srun's
+    messages.
     """
     oom = _OOM_KILL.search(left.said)
     if signal == "SIGKILL" and (oom or _OVER_MEMORY.search(left.said)):

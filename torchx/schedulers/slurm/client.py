@@ -90,11 +90,7 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def version() -> tuple[int, int]:
-    """The release of Slurm on this machine: ``(22, 5)`` for 22.05.8.
-
-    Raises:
-        CommandError: Slurm is not installed here.
-    """
+    """The release of Slurm on this machine: ``(22, 5)`` for 22.05.8. Raises CommandError without Slurm."""
     return parse_version(LocalCommandRunner().run(["sinfo", "--version"], timeout=10).check().stdout)
 
 
@@ -112,11 +108,7 @@ def parse_sbatch(text: str) -> str:
 
 
 class SlurmQueries:
-    """Queries to one cluster.
-
-    Args:
-        run: runs a command, with retries while Slurm does not answer.
-    """
+    """Queries to one cluster; ``run`` runs a command and retries it while Slurm does not answer."""
 
     def __init__(self, run: Callable[..., Completed]) -> None:
         self._run = run
@@ -124,9 +116,7 @@ class SlurmQueries:
         self._seen: dict[str, JobRecord] = {}  # parsed lines of the last answer about all of the user's jobs
 
     def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
-        """Known jobs by id; None: all of the user's.
-
-        For a ``COMPLETING`` job the final state comes from accounting.
+        """Known jobs by id; None: all of the user's. The final state of ``COMPLETING`` jobs comes from accounting.
 
         Args:
             tasks: for arrays, include tasks that only accounting still knows.
@@ -179,11 +169,7 @@ class SlurmQueries:
             return {}
 
     def named(self, name: str, age_s: float) -> str:
-        """The id of the job with this name in accounting; empty if there is none.
-
-        Args:
-            age_s: seconds since its submission.
-        """
+        """The id of the job with this name in accounting, submitted ``age_s`` seconds ago; empty if there is none."""
         done = self._run(sacct_name_argv(name, age_s), patience_s=_ACCOUNTING_PATIENCE_S)
         ids = done.stdout.split() if done.returncode == 0 else []
         return min(ids, key=int) if all(i.isdecimal() for i in ids) and ids else ""
@@ -201,11 +187,7 @@ class SlurmQueries:
         return min(ids, key=int) if ids else None
 
     def knows_no_memory(self, partitions: Iterable[str]) -> bool:
-        """Whether nodes of these partitions have no configured memory; Slurm reports 1 MiB then.
-
-        Args:
-            partitions: their names; empty: all partitions.
-        """
+        """Whether nodes of these (or all) partitions have no configured memory; Slurm reports 1 MiB then."""
         argv = ["sinfo", "--noheader", "--format=%m", *(f"--partition={name}" for name in sorted(partitions))]
         return any(size.rstrip("+") in ("0", "1") for size in self._run(argv).stdout.split())
 

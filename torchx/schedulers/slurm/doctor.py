@@ -31,12 +31,7 @@ _MINE = (
 
 
 def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
-    """Checks of a cluster and of the run options for it.
-
-    Args:
-        run: runs a command on the login node, once.
-        remote: name of the login node; empty: this machine.
-    """
+    """Checks of a cluster, on login node ``remote`` or else here, and of the run options for it."""
     words = [f"--{name}={value}" for name in NODE_OPTIONS if (value := getattr(opts, name))]
     return [
         Check("Slurm", lambda: _version(run)),
@@ -48,11 +43,7 @@ def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
 
 
 def of_job(run: Run, submission: Submission, without_memory: Callable[[Completed], bool]) -> list[Check]:
-    """The trial submission of one job.
-
-    Args:
-        without_memory: whether a job with this rejection would be resubmitted without a memory request.
-    """
+    """The trial of one job; ``without_memory``: whether a job so rejected is resubmitted without a memory request."""
     script = submission.files[posixpath.basename(submission.argv[-1])]
     words = [word for word in submission.argv[1:-1] if word != "--parsable"]
     hidden = [word for name in submission.without for word in ("-u", name)]

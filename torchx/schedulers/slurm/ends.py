@@ -65,11 +65,7 @@ class EndsOfJobs(BatchScheduler):
         return ended
 
     def _new_ends(self, folders: Mapping[str, str]) -> set[str]:
-        """The jobs whose ``events`` have recorded the end since the last call.
-
-        Args:
-            folders: path to app id.
-        """
+        """The jobs (by folder) whose ``events`` have recorded the end since the last call."""
         over = set()
         for folder, app_id in folders.items():
             path = f"{folder}/{EVENTS_FILE}"

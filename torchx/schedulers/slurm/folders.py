@@ -69,11 +69,7 @@ class Waiting:
         return {i: known for i, (seen, known) in found.items() if seen == _seen(records[i], folders.get(i))}
 
     def keep(self, job: Job, folder: JobFolder | None) -> Known:
-        """Caches the facts about a job that has never started; returns the facts of any job.
-
-        Args:
-            folder: the job's folder in torchx's own records.
-        """
+        """The facts about a job; caches them, with its recorded ``folder``, if it has never started."""
         facts = facts_of(job)
         # An expected start is phrased relative to now. A job that has started before may still write files.
         idle = all(r.state == "PENDING" and r.started is None and not r.restarts for r in job.records)

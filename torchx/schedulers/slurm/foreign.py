@@ -89,12 +89,7 @@ def _of_job(app_id: str, records: Mapping[str, list[JobRecord]]) -> dict[str, li
 
 
 def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]], *, now: float | None = None) -> JobFacts:
-    """Facts about a job.
-
-    Args:
-        records: of the job, or of each task of an array; pending tasks are together under the array's id.
-        now: Unix time.
-    """
+    """Facts about a job from its records, or those of each task of an array; pending tasks are under the array's id."""
     every = [record for found in records.values() for record in found]
     facts = facts_of(bare(app_id, every), now=now)
     tasks = {int(i.rpartition("_")[2]): found for i, found in records.items() if i != app_id}
@@ -109,10 +104,7 @@ def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]], *, no
 
 
 def _array(facts: JobFacts, tasks: Mapping[int, Sequence[JobRecord]], *, waits: str) -> JobFacts:
-    """Facts about an array, whose tasks continue when one has failed.
-
-    Args:
-        waits: why further tasks are pending; empty: there are none.
+    """Facts about an array, whose tasks continue when one has failed. ``waits``: why further tasks are pending, if any.
     """
     members = []
     for k, found in sorted(tasks.items()):

@@ -29,10 +29,7 @@ def host_of(folder: JobFolder, role: str, k: int) -> str:
 
 
 def of_task(sweep: Sweep, run: Run, task: int | None, role: str, k: int) -> tuple[str, str, str]:
-    """Slurm's id of a sweep's task, its node, and its sign for :class:`Step`; without a node if it does not run.
-
-    Args:
-        task: its number; None: ``k`` counts the replicas of all tasks.
+    """Slurm's id, node (empty if not running) and sign of a sweep's task; without ``task``, ``k`` counts all replicas.
     """
     if whole := sweep.is_whole():
         if task is None:
@@ -51,10 +48,7 @@ def of_task(sweep: Sweep, run: Run, task: int | None, role: str, k: int) -> tupl
 
 
 def component_of(run: Run, host: str, nodes: Mapping[int, str]) -> int | None:
-    """The component of a heterogeneous job that contains a node; None for a job with a single component.
-
-    Args:
-        nodes: node list of each component, in Slurm's notation.
+    """The component of a heterogeneous job, among these node lists, that contains a node; None for a single component.
     """
     if len(nodes) < 2:
         return None

@@ -72,7 +72,7 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
 
 
 def main() -> None:
-    """Sends the due notices in the job's folder. Arguments: ``CODE TERMINATED`` when the script ends; ``hang`` for an
+    """Sends the due notices in the job's folder. Arguments: ``CODE TERMINATED`` at the script's end, ``hang`` for an
     alarm.
     """
     signal.alarm(_MOST_S)  # kills this process
@@ -104,12 +104,7 @@ def main() -> None:
 
 
 def status_here(state: str, code: int | None = None, *, hang: str = "") -> AppStatus:
-    """The job in the current folder, as its script sees it.
-
-    Args:
-        state: its state in Slurm's terms.
-        hang: the watchdog's new finding.
-    """
+    """The job in the current folder, as its script sees it: with Slurm's ``state`` and the watchdog's new finding."""
     ended = None if code is None else time.time()
     job, folder = seen_from_inside(os.getcwd(), state, ended=ended, exit_code=code)
     found = describe(facts_of(job), look_into(folder))

@@ -111,11 +111,7 @@ class SlurmOpts(StructuredOpts):
         return opts
 
     def check(self) -> None:
-        """Rejects values that Slurm would reject later, or accept although they break the job.
-
-        Raises:
-            ConfigError: names the option, and why.
-        """
+        """Raises ConfigError for values that Slurm would reject later, or accept although they break the job."""
         if self.replicas_per_node < 1:
             raise ConfigError(f"run option `replicas_per_node` is `{self.replicas_per_node}`", hint="it is 1 or more")
         if self.container is not None and self.container not in RUNTIMES:
@@ -157,11 +153,8 @@ def early_warning(opts: SlurmOpts) -> int:
 
 
 def job_words(opts: SlurmOpts, early: int = 0) -> list[str]:
-    """The options for the whole job, for the command line of sbatch.
-
-    Args:
-        early: how many seconds before the time limit the script alone is warned; 0: ``opts.signal`` goes to the
-            replicas.
+    """The whole job's options for sbatch. With ``early`` the script alone gets the signal, so many seconds before the
+    limit.
     """
     given = {
         "comment": opts.comment,

@@ -33,11 +33,7 @@ _NO_FILE = (
 
 
 class SlurmOutputs(Outputs):
-    """The output files of a job.
-
-    Args:
-        run: runs a command of Slurm's.
-    """
+    """The output files of a job, found by Slurm's commands."""
 
     def __init__(self, files: Files, app_id: str, run: Callable[[list[str]], Completed]) -> None:
         super().__init__(files, app_id, _NO_FILE)

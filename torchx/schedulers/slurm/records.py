@@ -82,11 +82,7 @@ def lines_of(text: str) -> list[str]:
 
 
 def parse_sacct(text: str) -> list[JobRecord]:
-    """Parses the output of ``sacct`` with :data:`SACCT_FIELDS`, including steps.
-
-    Raises:
-        ParseError: a line has too few fields.
-    """
+    """Parses the output of ``sacct`` with :data:`SACCT_FIELDS`, including steps. Errors as :func:`parse_squeue`."""
     return [_of_row(_row(line, SACCT_FIELDS, "sacct", text)) for line in lines_of(text)]
 
 

@@ -168,11 +168,7 @@ class SlurmBatchRequest:
         return render(self)
 
     def secrets(self, known: dict[str, str]) -> str:
-        """The file from which the steps read their secrets; empty if there are none.
-
-        Args:
-            known: the looked-up values.
-        """
+        """The file from which steps read their secrets; empty without any. ``known``: the looked-up values."""
         places: dict[str, list[str]] = {}
         for replica in self.replicas.values():
             lines = exports(revealed(split(replica.env)[1], known), _LATE)
@@ -182,8 +178,7 @@ class SlurmBatchRequest:
         return f"case $0 in\n{''.join(cases)}esac\n" if cases else ""
 
     def check(self) -> None:
-        """Rejects a request that cannot be rendered. It renders one replica per role, because the others differ by
-        macros only.
+        """Renders one replica per role, because the others differ by macros only.
 
         Raises:
             SpecError: a word that cannot be passed to a program.

@@ -26,13 +26,7 @@ from torchx.util.secrets import mask_args, mask_text
 
 @dataclass
 class ScriptRequest(SlurmBatchRequest):
-    """A user's script.
-
-    Attributes:
-        file: name of its copy in the job's folder, which ``squeue`` shows.
-        text: its content.
-        args: its arguments.
-    """
+    """A user's script with its arguments; ``file`` is the name of its copy, which ``squeue`` shows."""
 
     file: str = ""
     text: str = ""

@@ -63,12 +63,7 @@ _ELEMENT = re.compile(r"(\d+)_(?:(\d+)|\[([^\]%]*)(?:%\d+)?\])$")
 
 @dataclass(kw_only=True)
 class Arrays:
-    """The job arrays of a sweep.
-
-    Attributes:
-        tasks: their values.
-        size: maximum number of tasks in an array.
-    """
+    """The job arrays of a sweep, with at most ``size`` tasks in each."""
 
     tasks: TaskList
     size: int
@@ -93,11 +88,7 @@ class Arrays:
 
 
 def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
-    """Rejects a job that cannot be the task of an array.
-
-    Raises:
-        NotSupportedError: says why.
-    """
+    """Raises NotSupportedError for a job that cannot be the task of an array."""
     if request.retry or any(role.max_retries for role in (app.roles if app is not None else ())):
         raise NotSupportedError("the tasks of job arrays are not started again")
     replicas = request.replicas.values()
@@ -261,10 +252,8 @@ class Sweep:
             self._run(["scancel", element])
 
     def job_ids(self, app_id: str) -> list[str]:
-        """Slurm's ids of the sweep, or of one of its tasks, for jobs that depend on it.
-
-        Raises:
-            NotSupportedError: some of it has not been submitted yet.
+        """Slurm's ids of the sweep or its task, for dependencies. Raises NotSupportedError if some are not submitted
+        yet.
         """
         task = app_id.partition("/")[2]
         if task.isdigit():

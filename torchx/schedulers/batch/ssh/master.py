@@ -123,10 +123,8 @@ class Master:
             os.close(lock)
 
     def _start(self, *, batch: bool) -> tuple[int, str]:
-        """Start the master. With ``batch`` ssh asks no questions; otherwise it uses the terminal.
-
-        Returns:
-            Exit code and stderr of ssh.
+        """Start the master; returns exit code and stderr of ssh. With ``batch`` it asks no questions, else on the
+        terminal.
         """
         import tempfile
 
@@ -198,11 +196,7 @@ def end_all() -> None:
 
 
 def _socket_folder() -> str:
-    """A private folder with a path short enough for a socket.
-
-    Raises:
-        ConfigError: other users can write to it.
-    """
+    """A private folder with a path short enough for a socket. Raises ConfigError if other users can write to it."""
     folder = torchx_home("ssh")
     if len(os.path.join(folder, "x" * 18)) > _LONGEST_SOCKET:
         folder = f"/tmp/torchx-ssh-{os.getuid()}"  # noqa: S108  # created with mode 0700, and checked

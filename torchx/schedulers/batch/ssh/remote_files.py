@@ -138,8 +138,7 @@ class RemoteFiles:
         return found
 
     def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
-        """One command per thousand files, however long it waits. If the connection is lost, the same bytes are read
-        again.
+        """One command per thousand files, however long it waits. After a lost connection it reads the same bytes again.
         """
         deadline = time.monotonic() + wait_s
         batches = _batches([*map(_checked, offsets)])
@@ -214,11 +213,7 @@ class RemoteFiles:
 
 
 def _checked(path: str) -> str:
-    """A path that is safe in these lists.
-
-    Raises:
-        ConfigError: it is relative, or contains NUL or a line end.
-    """
+    """A path that is safe in these lists. Raises ConfigError if it is relative, or contains NUL or a line end."""
     if not path.startswith("/") or any(char in path for char in "\0\n"):
         raise ConfigError(f"`{path!r}` cannot be a path on a login node", hint="give an absolute path in one line")
     return path

@@ -75,11 +75,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Placed:
-    """A workspace that was copied to its folder.
-
-    Attributes:
-        hash: of its content.
-        sent: ``rsync``, ``tar``, or empty if the content was already there.
+    """A workspace that was copied: folder, hash of the content, and ``rsync``, ``tar`` or empty (it was there already).
     """
 
     folder: str
@@ -99,11 +95,7 @@ class _There:
 
 
 def workspace_hash(workspace: Workspace | str) -> str:
-    """The hash of a workspace's current content.
-
-    Raises:
-        SpecError: it does not exist or cannot be read.
-    """
+    """The hash of a workspace's current content. Raises SpecError if it cannot be read."""
     with FileHashes(_source_name(workspace)) as hashes:
         return content_hash(entries(workspace), hashes.of)
 
@@ -156,11 +148,7 @@ def _look(runner: SSHCommandRunner, name: str, key: str) -> _There:
 
 
 def _send(runner: SSHCommandRunner, files: list[Entry], digest: str, there: _There) -> tuple[str, str, str]:
-    """Uploads the files to a ``part`` folder.
-
-    Returns:
-        Hash of the files as sent, which may have changed meanwhile; the part; ``rsync`` or ``tar``.
-    """
+    """Uploads the files to a ``part`` folder; returns the hash of what was sent, the part, and ``rsync`` or ``tar``."""
     import tempfile
 
     size = sum(entry.size for entry in files)

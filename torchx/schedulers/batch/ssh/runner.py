@@ -89,9 +89,7 @@ class SSHCommandRunner(ConnectedRunner):
         return self._found(Completed(words, answer.returncode or 0, _text(answer.stdout), _text(answer.stderr)))
 
     def run_once(self, argv: Sequence[str], *, token: str, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs ``argv`` at most once per token. See :func:`torchx.schedulers.batch.ssh.once.run_once`; errors as
-        :meth:`run`.
-        """
+        """Runs ``argv`` at most once per token; see :func:`torchx.schedulers.batch.ssh.once.run_once`."""
         timeout_s = COMMAND_S if timeout is None else timeout
         find = _find(argv[0])
         return self._found(run_once(self, argv, token=token, find=find, stdin=stdin, timeout=timeout_s))

@@ -44,11 +44,7 @@ class Answer:
 
 
 def join(argv: Sequence[str]) -> str:
-    """An argv as a line of a POSIX shell.
-
-    Raises:
-        CommandError: an argument contains a NUL character, which no system can pass on.
-    """
+    """An argv as a line of a POSIX shell. Raises CommandError for NUL characters, which no system can pass on."""
     if any("\0" in word for word in argv):
         raise CommandError(f"`{argv[0]}` cannot be run: an argument has a NUL character in it", argv=list(argv))
     return " ".join(quote(word) for word in argv)

@@ -40,10 +40,7 @@ class LoginNode(Site):
 
 
 def site_of(cfg: Mapping[str, CfgVal]) -> Site:
-    """The site for ``cfg["ssh"]``. It does not connect yet.
-
-    Raises:
-        ConfigError: that is not a valid host.
+    """The site for ``cfg["ssh"]``, not connected yet. Raises ConfigError if that is not a valid host.
 
     >>> site_of({"ssh": "me@login"}).name
     'me@login'
