@@ -30,22 +30,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from torchx.config import files as config_files
 from torchx.config.files import CONFIG_FILE, ConfigFiles, active_profile, default_dirs, use_profile
+from torchx.config.ini import Entry, parse
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
-from torchx.specs.api import UnknownSchedulerException, get_type_name
+from torchx.specs.api import CfgVal, UnknownSchedulerException, get_type_name, runopts
 from torchx.specs.cfg_literals import join_options
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
-
-if TYPE_CHECKING:
-    from torchx.config.ini import Entry
-    from torchx.specs.api import CfgVal, runopts
 
 reexports(__name__)
 
@@ -182,8 +179,6 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, CfgVal]) -> None:
     Raises:
         ConfigError: a value has the wrong type, or the text is malformed.
     """
-    from torchx.config.ini import parse
-
     section: Mapping[str, Entry] = parse(f, str(getattr(f, "name", CONFIG_FILE))).get(scheduler) or {}
     for key, setting in _cast_section(scheduler, _run_opts(scheduler), section).items():
         cfg.setdefault(key, setting.value)

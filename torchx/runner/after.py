@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchx.errors import EXIT_JOB_FAILED, NotFoundError, NotSupportedError, SpecError, TorchXError
+from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs.after import AFTER, WAIT, earlier_jobs, split_condition
 from torchx.specs.api import AppDef, AppState, parse_app_handle
 
 if TYPE_CHECKING:
     from torchx.runner import Runner
-    from torchx.schedulers.kit.caps import Capabilities
 
 _HINT = "`--after wait` as well: then this command waits for it"
 _ENDS = {"ok": "succeeded", "any": "ended", "fail": "failed"}

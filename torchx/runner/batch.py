@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import SpecError
+from torchx.runner import sweeps
 from torchx.runner.wait import WaitTimeoutError
 from torchx.specs.api import AppDef, AppState, AppStatus, UnknownAppException
 from torchx.specs.copies import copy_data
@@ -16,7 +17,6 @@ from torchx.specs.tasks import NAME, TaskList, is_terminal_task
 from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
-    from torchx.runner.sweeps import FailureGroup
     from torchx.runner.verbs import RunnerVerbs
 
 _FIRST_S, _MOST_S = 0.05, 5.0
@@ -90,7 +90,7 @@ class Batch:
         """Waits for all tasks and returns their results in order; see :meth:`as_completed`."""
         return sorted(self.as_completed(timeout), key=lambda result: result.number)
 
-    def failures(self) -> list[FailureGroup]:
+    def failures(self) -> list[sweeps.FailureGroup]:
         """Groups the failed tasks by cause, most frequent cause first."""
         status = self.status()
         return [] if status is None or status.tasks is None else self._runner.sweep_failures(self.handle, status.tasks)
@@ -166,8 +166,6 @@ def submit(
     runner: RunnerVerbs, apps: Sequence[AppDef], scheduler: str, given: dict[str, Any], max_parallel: int
 ) -> Batch:
     """Implements :meth:`RunnerVerbs.run_many`."""
-    from torchx.runner import sweeps
-
     app, names, points = template(apps)
     tasks = TaskList(names=names, points=points, max_parallel=max_parallel)
     runner.check_sweep(tasks)

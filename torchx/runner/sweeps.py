@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError, TransientError
+from torchx.runner.after import refuse_sweep
 from torchx.runner.views import TaskOf
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
@@ -17,14 +18,13 @@ from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState
 from torchx.specs.failures import parse_failure
 from torchx.specs.tasks import TaskList, TaskTable, check_placeholders, placeholders
+from torchx.tracker.api import TrackerBase
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.secrets import is_secret_name
 
 if TYPE_CHECKING:
     from torchx.runner.verbs import RunnerVerbs
-    from torchx.tracker.api import TrackerBase
-
 
 _SHELLS = ("sh", "bash", "dash", "zsh")
 _MOST_DESCRIBED = 10  # failed tasks per exit code
@@ -68,8 +68,6 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
     """
     if app is None:
         return
-    from torchx.runner.after import refuse_sweep
-
     check_placeholders(app, tasks.names)
     refuse_sweep(app)
 
