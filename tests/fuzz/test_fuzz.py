@@ -25,7 +25,7 @@ from torchx.runner import get_runner
 from torchx.runs import NewRun, RunRegistry
 from torchx.schedulers.local.request import PopenRequest
 from torchx.specs import AppDef, Role, materialize_appdef
-from torchx.specs.serialize import appdef_from_json, appdef_to_json
+from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
 
 _in_files = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 _words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20)
@@ -170,7 +170,7 @@ def test_any_arguments_of_a_component_make_an_app_or_are_refused(component: Any,
         except SystemExit as e:
             assert e.code == 0  # the help
             return
-    assert appdef_from_json(appdef_to_json(app)) == app
+    assert appdef_from_dict(json.loads(json.dumps(appdef_to_dict(app)))) == app
 
 
 # -- apps ------------------------------------------------------------------------------------------
@@ -187,7 +187,7 @@ def test_any_arguments_of_a_component_make_an_app_or_are_refused(component: Any,
 def test_any_app_is_dried_or_refused(name: str, role: str, args: list[str], env: dict[str, str], replicas: int) -> None:
     """A request in which every argument is as it was, or an error of ours; the caller's app stays as it is."""
     app = AppDef(name, [Role(role, "", entrypoint="echo", args=args, env=dict(env), num_replicas=replicas)])
-    before = appdef_to_json(app)
+    before = appdef_to_dict(app)
     with get_runner() as runner:
         try:
             request = runner.dryrun(app, "local_cwd", {}).request
@@ -195,7 +195,7 @@ def test_any_app_is_dried_or_refused(name: str, role: str, args: list[str], env:
             assert str(e)
             return
         finally:
-            assert appdef_to_json(app) == before
+            assert appdef_to_dict(app) == before
     assert isinstance(request, PopenRequest)
     (params,) = request.role_params.values()
     assert len(params) == replicas

@@ -29,7 +29,7 @@ Fallback = Callable[[Any], Any]
 
 FORMAT_VERSION = 1
 _ROLE_FIELDS = [name for name, *_ in record_fields(Role)]
-_MAX_DEPTH = 100  # far below the recursion limit
+_MAX_DEPTH = 100  # levels; code that copies and writes a job is recursive
 
 
 def appdef_to_dict(app: AppDef, *, fallback: Fallback | None = None) -> dict[str, Any]:
@@ -59,11 +59,12 @@ def appdef_from_dict(data: dict[str, Any]) -> AppDef:
     """Convert the result of :func:`appdef_to_dict` back to a job.
 
     Raises:
-        SpecError: a key is unknown, a value has the wrong type, or the format is newer.
+        SpecError: a key is unknown, a value has the wrong type or is nested too deeply, or the format is newer.
 
     >>> appdef_from_dict({"version": 1, "name": "train"})
     AppDef(name='train')
     """
+    _check_depth(data, "app")
     node = _Node(data, "app")
     version = node.take("version", int, FORMAT_VERSION)
     if version != FORMAT_VERSION:
@@ -80,30 +81,6 @@ def appdef_from_dict(data: dict[str, Any]) -> AppDef:
     return app
 
 
-def appdef_to_json(app: AppDef, *, fallback: Fallback | None = None) -> str:
-    """Convert a job to compact JSON text."""
-    import json
-
-    return json.dumps(appdef_to_dict(app, fallback=fallback), separators=(",", ":"))
-
-
-def appdef_from_json(text: str) -> AppDef:
-    """Convert the text of :func:`appdef_to_json` back to a job.
-
-    Raises:
-        SpecError: the text is not valid JSON, or does not describe a job.
-    """
-    import json
-
-    try:
-        data = json.loads(text)
-    except (ValueError, RecursionError) as e:
-        raise SpecError(f"app is not valid JSON: {e}") from None
-    if _is_deep(data):
-        raise SpecError(f"app is nested more than {_MAX_DEPTH} levels deep")
-    return appdef_from_dict(data)
-
-
 def role_to_dict(role: Role, *, fallback: Fallback | None = None) -> dict[str, Any]:
     """Convert a role to JSON types; see :func:`appdef_to_dict`."""
     made: dict[str, Any] = _plain(_role(role), "", fallback)
@@ -111,7 +88,8 @@ def role_to_dict(role: Role, *, fallback: Fallback | None = None) -> dict[str, A
 
 
 def role_from_dict(data: dict[str, Any]) -> Role:
-    """Convert the result of :func:`role_to_dict` back to a role."""
+    """Convert the result of :func:`role_to_dict` back to a role; raises like :func:`appdef_from_dict`."""
+    _check_depth(data, "role")
     return _read_role(data, "role")
 
 
@@ -185,14 +163,14 @@ def _plain(value: Any, path: str, fallback: Fallback | None) -> Any:
     raise SpecError(f"`{path}` is `{value!r}` ({kind.__name__}), and cannot be written as JSON without loss")
 
 
-def _is_deep(data: Any) -> bool:
+def _check_depth(data: Any, what: str) -> None:
     level = [data]
     for _ in range(_MAX_DEPTH):
         inner = (v.values() if isinstance(v, dict) else v for v in level if isinstance(v, (dict, list)))
         level = [value for values in inner for value in values]
         if not level:
-            return False
-    return True
+            return
+    raise SpecError(f"{what} is nested more than {_MAX_DEPTH} levels deep")
 
 
 def _below(path: str, key: Any) -> str:
