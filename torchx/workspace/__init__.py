@@ -1,4 +1,4 @@
-"""Code to image: how the source code on this machine gets to where a job runs."""
+"""Workspaces: send the source code on this machine to where a job runs."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ __all__ = [
 
 @dataclass
 class PkgInfo(Generic[PackageType]):
-    """What a build made: the image, changes to the role that are due later, and the builder's own record."""
+    """Result of a build: the image, deferred changes to the role, and metadata of the builder."""
 
     img: str
     lazy_overrides: dict[str, Any]
@@ -46,20 +46,20 @@ class PkgInfo(Generic[PackageType]):
 
 @dataclass
 class WorkspaceBuilder(Generic[PackageType, WorkspaceConfigType], ABC):
-    """Builds a workspace by its configuration."""
+    """Builds a workspace according to its configuration."""
 
     cfg: WorkspaceConfigType
 
     @abstractmethod
     def build_workspace(self, sync: bool = True) -> PkgInfo[PackageType]:
-        """Builds; with ``sync=False`` it may return before the package is ready."""
+        """Builds the package; with ``sync=False`` it may return before the package is ready."""
 
 
 class WorkspaceMixin(Generic[T]):
-    """Gives a scheduler the ability to bring code along. ``T`` is what :meth:`push_images` takes.
+    """Lets a scheduler send code with a job. ``T`` is the argument type of :meth:`push_images`.
 
-    Mix it in before ``Scheduler``; override :meth:`caching_build_workspace_and_update_role` and, when there is
-    something to configure, :meth:`workspace_opts`.
+    Mix it in before ``Scheduler``. Override :meth:`caching_build_workspace_and_update_role` and, for run options,
+    :meth:`workspace_opts`.
     """
 
     def __init__(self, *args: object, **kwargs: object) -> None:
@@ -70,7 +70,7 @@ class WorkspaceMixin(Generic[T]):
         return runopts()
 
     def build_workspaces(self, roles: list[Role], cfg: Mapping[str, CfgVal]) -> None:
-        """Builds the workspace of each role that has one, each different one once, and updates the roles in place."""
+        """Builds each distinct workspace of the roles once, and updates the roles in place."""
         build_cache: dict[object, object] = {}
         for role in roles:
             if role.workspace:
@@ -81,8 +81,8 @@ class WorkspaceMixin(Generic[T]):
     ) -> None:
         """Builds the workspace of one role, or takes it from ``build_cache``, and updates ``role`` in place.
 
-        Here: several projects are merged into one folder, and the older hook
-        :meth:`build_workspace_and_update_role` builds from it.
+        The default merges several projects into one folder, and calls the older hook
+        :meth:`build_workspace_and_update_role`.
         """
         if not role.workspace:
             return
@@ -100,15 +100,15 @@ class WorkspaceMixin(Generic[T]):
 
         with tempfile.TemporaryDirectory(prefix="torchx-workspace-") as merged:
             materialize(workspace, merged)
-            for name in IGNORE_FILES:  # heeded, each for its own project: they must not be heeded for the others
+            for name in IGNORE_FILES:  # already applied, each to its own project; must not apply to the others
                 if os.path.lexists(os.path.join(merged, name)):
                     os.unlink(os.path.join(merged, name))
             self.build_workspace_and_update_role(role, merged, cfg)
 
     def discard_workspaces(self, roles: list[Role]) -> None:
-        """Removes what :meth:`build_workspaces` has made of these roles and what nobody but their job has a use for.
+        """Removes the results of :meth:`build_workspaces` that only the job of these roles would use.
 
-        Called after a dry run from the command line, and when the scheduler has refused the job. Images and other
+        Called after a dry run from the command line, and when the scheduler has rejected the job. Images and other
         caches stay.
         """
 
@@ -123,7 +123,7 @@ class WorkspaceMixin(Generic[T]):
         )
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> T:
-        """Which images would be pushed, and under which name: updates the roles, pushes nothing."""
+        """Returns the images to push, with their names, and updates the roles; pushes nothing."""
         return {}  # type: ignore[return-value]  # a mixin that pushes nothing has nothing of any T
 
     def push_images(self, images_to_push: T) -> None:
@@ -133,7 +133,7 @@ class WorkspaceMixin(Generic[T]):
 
 
 def materialize(workspace: Workspace, outdir: str) -> None:
-    """Copies each project of a workspace, less what it ignores, to its place below ``outdir``; a later one wins.
+    """Copies each project of a workspace, without ignored files, to its place below ``outdir``; a later one wins.
 
     Raises:
         SpecError: a project does not exist or cannot be read, or its place is outside ``outdir``.

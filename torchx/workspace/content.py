@@ -1,6 +1,6 @@
-"""What is in a workspace: its files, of all its projects, each at its place, and the hash of it all.
+"""The contents of a workspace: the files of all its projects, each at its place, and their hash.
 
-This is what every builder builds from:
+Every builder starts from these:
 
 >>> import os, tempfile
 >>> folder = tempfile.mkdtemp()
@@ -40,12 +40,12 @@ class Entry:
         path: below the workspace's root, ``/`` between its parts. Bytes that are not UTF-8 are surrogate escapes, as in
             ``os.fsdecode``. Never absolute, never with ``..``.
         kind: ``file``, ``directory`` or ``link``.
-        mode: permission bits; set-user-id and the like are dropped.
-        size: bytes, when the directory was read.
-        mtime: seconds since the epoch; 0 when the source does not say.
+        mode: permission bits, without set-user-id and the like.
+        size: bytes, at the time when the directory was read.
+        mtime: seconds since the epoch; 0 if the source does not provide it.
         target: where a link points to, within the workspace.
-        identity: changes when a local file is written to; empty when the source does not say.
-        local: path of the file on this machine; empty when it is elsewhere.
+        identity: changes when a local file is written to; empty if the source does not provide it.
+        local: path of the file on this machine; empty if it is elsewhere.
     """
 
     path: str
@@ -59,7 +59,7 @@ class Entry:
     opener: Callable[[], IO[bytes]] | None = None
 
     def chunks(self) -> Iterator[bytes]:
-        """The content: ``size`` bytes, also when the file grows in the meantime.
+        """Yields the content: ``size`` bytes, even if the file grows in the meantime.
 
         Raises:
             SpecError: the file cannot be read, or has become shorter.
@@ -76,7 +76,7 @@ class Entry:
             )
 
     def open(self) -> IO[bytes]:
-        """Opens the file for reading. Prefer :meth:`chunks`, which minds a file that changes.
+        """Opens the file for reading. Prefer :meth:`chunks`, which handles a file that changes.
 
         Raises:
             SpecError: it cannot be opened.
@@ -85,7 +85,7 @@ class Entry:
             raise SpecError(f"workspace entry `{self.path}` is not a file")
         try:
             return self.opener()
-        except Exception as e:  # file systems elsewhere raise what they like
+        except Exception as e:  # remote file systems raise any exception
             raise unreadable(self, e) from e
 
     def _read(self, f: IO[bytes], size: int) -> bytes:
@@ -96,17 +96,17 @@ class Entry:
 
 
 def entries(workspace: Workspace | str) -> list[Entry]:
-    """The files, directories and links of a workspace, sorted by path; each directory comes before what is in it.
+    """Lists the files, directories and links of a workspace, sorted by path, each directory before its contents.
 
-    Each project goes to its place by its own ignore file; where two have the same path, the later one wins.
-    Nothing is read but directories and ignore files.
+    Each project is filtered by its own ignore file. If two projects have the same path, the later one wins.
+    Only directories and ignore files are read.
 
     Args:
-        workspace: a path or URL of one directory when it is a string.
+        workspace: a string is the path or URL of one directory.
 
     Raises:
         SpecError: a project does not exist or cannot be read, a place is not below the root, or it is a home directory
-            or holds credentials (:mod:`torchx.workspace.private`).
+            or contains credentials (:mod:`torchx.workspace.private`).
         MissingDependencyError: a part of fsspec is missing.
     """
     projects = {workspace: ""} if isinstance(workspace, str) else workspace.projects
@@ -120,18 +120,18 @@ def entries(workspace: Workspace | str) -> list[Entry]:
                 _put(found, entry)
         except TorchXError:
             raise
-        except Exception as e:  # file systems elsewhere raise what they like
+        except Exception as e:  # remote file systems raise any exception
             raise SpecError(f"workspace `{source}` cannot be read: {e}", hint="is the address right?") from e
-    # Parents are shorter, so they come first; "a.b" comes after "a/c", as in a walk.
+    # A parent sorts before its contents; "a.b" comes after "a/c", as in a walk.
     return [found[path] for path in sorted(found, key=lambda p: p.split("/"))]
 
 
 def content_hash(files: Iterable[Entry], digest_of: Callable[[Entry], str] | None = None) -> str:
-    """``sha256:<hex>`` of paths, permissions, link targets and contents; owners and times do not count.
+    """Returns ``sha256:<hex>`` of paths, permissions, link targets and contents, but not of owners and times.
 
     Args:
-        files: sorted, as :func:`entries` gives them.
-        digest_of: SHA-256 of a file's content in hex, when there is a quicker way than to read it.
+        files: sorted, as :func:`entries` returns them.
+        digest_of: returns the SHA-256 of a file's content in hex; by default the file is read.
 
     Raises:
         SpecError: a file cannot be read.
@@ -143,7 +143,7 @@ def content_hash(files: Iterable[Entry], digest_of: Callable[[Entry], str] | Non
         of = entry.target if entry.kind == LINK else ""
         if entry.kind == FILE:
             of = (digest_of or sha256_of)(entry)
-        # Each part with its length, so that no name can pass for two.
+        # Each part has its length as a prefix, so that no name can be taken for two parts.
         for part in (entry.kind, f"{entry.mode:o}", entry.path, of):
             data = os.fsencode(part)
             total.update(b"%d:%s," % (len(data), data))
@@ -151,7 +151,7 @@ def content_hash(files: Iterable[Entry], digest_of: Callable[[Entry], str] | Non
 
 
 def sha256_of(entry: Entry) -> str:
-    """SHA-256 of a file's content, in hex digits. It is streamed."""
+    """Returns the SHA-256 of a file's content in hex digits. The content is streamed."""
     import hashlib
 
     digest = hashlib.sha256()
@@ -169,7 +169,7 @@ def unreadable(entry: Entry, error: Exception) -> SpecError:
 
 
 def _prefix(source: str, place: str) -> str:
-    """Where a project goes, as the head of its paths."""
+    """Returns the place of a project as a prefix of its paths."""
     clean = os.path.normpath(place) if place else "."
     if os.path.isabs(clean) or clean.split("/", 1)[0] == "..":
         raise SpecError(
@@ -229,7 +229,7 @@ def _mode(info: Mapping[str, Any], default: int) -> int:
 
 
 def _mtime(info: Mapping[str, Any]) -> float:
-    """The time of the last change, under any of the names that file systems have for it."""
+    """Returns the modification time, whatever the file system calls it."""
     for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
         value = info.get(key)
         if isinstance(value, (int, float)):
@@ -240,7 +240,7 @@ def _mtime(info: Mapping[str, Any]) -> float:
 
 
 def _put(found: dict[str, Entry], entry: Entry) -> None:
-    """Adds an entry; what is in its way, from an earlier project, goes."""
+    """Adds an entry, and removes conflicting entries of earlier projects."""
     parts = entry.path.split("/")
     for n in range(1, len(parts)):
         parent = "/".join(parts[:n])

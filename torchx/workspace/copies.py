@@ -1,4 +1,4 @@
-"""Puts the files of a workspace into a folder: the kernel copies where it can, and nothing is held in memory."""
+"""Copies the files of a workspace to a folder: by the kernel if possible, and never through memory as a whole."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
 from torchx.workspace.content import DIRECTORY, LINK, Entry, content_hash, entries
+from torchx.workspace.files import identity_of
 from torchx.workspace.hashes import FileHashes
 
 if TYPE_CHECKING:
@@ -22,12 +23,12 @@ _FICLONE = 0x40049409
 
 
 def copy_tree(files: Iterable[Entry], target: str, hashes: FileHashes | None = None) -> str:
-    """Copies a workspace into the folder ``target``, which exists and is empty; modes and times are kept.
+    """Copies a workspace into the existing, empty folder ``target``; preserves modes and times.
 
-    The files belong to whoever calls, and are independent of the source from then on.
+    The caller owns the copies, which are independent of the source.
 
     Args:
-        hashes: files whose content they know are copied by the kernel; the others are read once, for both.
+        hashes: the kernel copies files with a known hash; the others are read once, to copy and to hash them.
 
     Returns:
         The content hash of what was copied.
@@ -47,10 +48,10 @@ def copy_tree(files: Iterable[Entry], target: str, hashes: FileHashes | None = N
 
 
 def write_tree(files: Iterable[Entry], target: str, fill: Callable[[Entry, str], None]) -> None:
-    """Makes directories and links of a workspace in ``target``; ``fill`` makes each file at a path.
+    """Creates the directories and links of a workspace in ``target``, and calls ``fill`` to create each file.
 
     Raises:
-        ConfigError: it cannot be written; names the path and the reason.
+        ConfigError: it cannot be written.
     """
     directories = []
     for entry in files:
@@ -70,7 +71,7 @@ def write_tree(files: Iterable[Entry], target: str, fill: Callable[[Entry, str],
 
 
 def copy_file(entry: Entry, path: str, hashes: FileHashes | None = None) -> str:
-    """Makes the new file ``path`` of a workspace file; returns the SHA-256 of its content in hex digits.
+    """Copies a workspace file to the new file ``path``; returns the SHA-256 of its content in hex digits.
 
     Raises:
         SpecError: the file cannot be read.
@@ -85,10 +86,10 @@ def copy_file(entry: Entry, path: str, hashes: FileHashes | None = None) -> str:
 
 @contextmanager
 def new_file(path: str, mode: int, mtime: float = 0.0) -> Iterator[int]:
-    """A file that is written, and has its mode and its time (0: any) then; a link in its place is never followed.
+    """Creates a file to be written in the block, then sets its mode and, unless 0, its time. Never follows a link.
 
     Raises:
-        OSError: there is one already, or it cannot be written.
+        OSError: the file exists already, or cannot be written.
     """
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
@@ -107,7 +108,7 @@ def write_marker(path: str, content: str) -> None:
 
 
 def clone(source: int, target: int) -> bool:
-    """Lets the file ``target`` share the blocks of ``source``, both open; False where the file system cannot."""
+    """Makes the open file ``target`` share the blocks of ``source``; returns False if the file system cannot."""
     import fcntl
 
     try:
@@ -118,10 +119,10 @@ def clone(source: int, target: int) -> bool:
 
 
 def remove_tree(path: str, *, keep: bool = False) -> None:
-    """Removes a folder that we have made, however deep it is; what cannot be removed stays.
+    """Removes a folder of any depth that torchx has created; skips what cannot be removed.
 
     Args:
-        keep: leave the folder itself, empty.
+        keep: keep the folder itself, empty.
     """
     folders = [path]
     for folder in folders:  # grows
@@ -140,7 +141,7 @@ def remove_tree(path: str, *, keep: bool = False) -> None:
 
 
 def merge(workspace: Workspace, outdir: str) -> None:
-    """Copies a workspace into a folder that may hold something: what is in the way is replaced.
+    """Copies a workspace into a folder, which may contain files; replaces conflicting ones.
 
     Raises:
         SpecError: a project cannot be read, or its place is not below ``outdir``.
@@ -172,7 +173,7 @@ def _make_way(entry: Entry, path: str) -> None:
 
 
 def _copy_by_kernel(entry: Entry, fd: int) -> bool:
-    """Copies a local file that is still as it was listed; False, with nothing written, when it has to be read."""
+    """Copies a local file if it has not changed since it was listed; else returns False and writes nothing."""
     if not entry.local:
         return False
     with entry.open() as source:
@@ -189,7 +190,7 @@ def _copy_by_kernel(entry: Entry, fd: int) -> bool:
             if e.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             left = -1
-        # Written to in the meantime: what was copied is not what the hash was made of.
+        # The file changed in the meantime: the copy does not match the hash.
         if left or _changed(fro, entry):
             os.ftruncate(fd, 0)
             os.lseek(fd, 0, os.SEEK_SET)
@@ -213,12 +214,11 @@ def _copy_by_reading(entry: Entry, fd: int, hashes: FileHashes | None) -> str:
 
 
 def _changed(fd: int, entry: Entry) -> bool:
-    now = os.fstat(fd)
-    return entry.identity != (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+    return entry.identity != identity_of(os.fstat(fd))
 
 
 def unwritable(path: str, error: OSError) -> ConfigError:
-    """The error for a copy that cannot be made."""
+    """Returns the error for a copy that cannot be written."""
     return ConfigError(
         f"the workspace cannot be copied to `{path}`: {error.strerror or error}",
         hint="is there space, and may you write there?",

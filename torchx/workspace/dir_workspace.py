@@ -25,22 +25,22 @@ _FOLDERS = "dir_workspace.folders"
 
 
 class _FolderMixin(WorkspaceMixin[None]):
-    """Makes folders of workspaces, and remembers which."""
+    """Copies workspaces to folders, and remembers these folders."""
 
     _made: set[str] | None = None
 
     def _place(self, cfg: Mapping[str, CfgVal]) -> str | None:
-        """The folder to make; empty: a temporary one; None: no folder, the job runs where it is submitted."""
+        """Returns the folder to create; empty for a temporary one, None to run the job where it is submitted."""
         return ""
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """Fills a folder, or takes the one that a role with the same workspace has, and makes it the image.
+        """Copies the workspace to a folder, or reuses that of a role with the same workspace, as the role's image.
 
         Raises:
             SpecError: the workspace cannot be read.
-            ConfigError: the folder holds something already, or cannot be written.
+            ConfigError: the folder is not empty, or cannot be written.
         """
         place = self._place(cfg)
         if not role.workspace or place is None:
@@ -55,14 +55,14 @@ class _FolderMixin(WorkspaceMixin[None]):
         set_workspace_hash(role, content)
 
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
-        """As above, for one source directory. Deprecated."""
+        """Copies one source directory to the folder. Deprecated."""
         place = self._place(cfg)
         if place is not None:
             role.image, content = self._fill(Workspace({workspace: ""}), place, share=bool(cfg.get("share_code")))
             set_workspace_hash(role, content)
 
     def discard_workspaces(self, roles: list[Role]) -> None:
-        """Removes the folders that this object has made for roles which are not submitted after all."""
+        """Removes the folders that this object has created for these roles."""
         from torchx.workspace.copies import remove_tree
 
         made = self._made_folders()
@@ -71,14 +71,14 @@ class _FolderMixin(WorkspaceMixin[None]):
             remove_tree(image)
 
     def _fill(self, workspace: Workspace, folder: str, *, share: bool) -> tuple[str, str]:
-        """Makes a folder of a workspace, a temporary one when it has no name; returns its path and the content hash."""
+        """Copies a workspace to a folder (empty: a temporary one); returns its absolute path and the content hash."""
         from torchx.workspace.content import entries
         from torchx.workspace.copies import remove_tree
 
-        files = entries(workspace)  # before the folder is made: it may be in the workspace
+        files = entries(workspace)  # before the folder is created, which may be inside the workspace
         is_new = named = bool(folder)
         if named:
-            # Absolute, for the job does not start where this process is.
+            # Absolute, because the job starts in another directory.
             folder = os.path.abspath(os.path.expanduser(folder))
             is_new = _claim(folder)
         else:
@@ -86,9 +86,9 @@ class _FolderMixin(WorkspaceMixin[None]):
 
             folder = tempfile.mkdtemp(prefix="torchx-workspace-")
         try:
-            # Beside a temporary folder are those of everybody else: no place for a store.
+            # No store next to a temporary folder: other users write there.
             content = _copy(files, folder, str(workspace), stored=named, share=named and share)
-        except BaseException:  # Ctrl-C, too: half a folder would be in the way next time
+        except BaseException:  # also on Ctrl-C: an incomplete folder would block the next attempt
             remove_tree(folder, keep=named and not is_new)
             raise
         self._made_folders().add(folder)
@@ -103,21 +103,12 @@ class _FolderMixin(WorkspaceMixin[None]):
 class DirWorkspaceMixin(_FolderMixin):
     """Copies the workspace to the new folder ``job_dir``, which becomes the role's image.
 
-    The job's code stays as it was at submission, also when the job waits for days or is queued again. Without
-    ``job_dir`` jobs run in the folder they are submitted from. When roles have different workspaces, the first goes to
-    ``job_dir`` and each further one to ``<job_dir>.<role>``.
+    The job's code stays as it was at submission. Without ``job_dir`` jobs run in the folder they are submitted from.
+    If roles have different workspaces, the first goes to ``job_dir`` and each further one to ``<job_dir>.<role>``.
 
-    What a copy costs, when the same workspace is submitted once more:
-
-    * On a file system whose files can share blocks (btrfs, XFS, NFS 4.2 on such, ...) next to nothing: the folder is
-      made of clones of a snapshot, one for each content, in ``.torchx-workspaces`` beside ``job_dir``. Jobs
-      may write to their files; nobody else sees it.
-    * On others the bytes, but no reading of them: hashes of files that have not changed are kept, and the kernel (or
-      the server) copies.
-    * With ``share_code`` nothing there, either: the folder's files are hard links to a snapshot. A file that several
-      jobs have in common must not be written to by one of them, so these are read-only, and a program that opens one
-      for writing fails (to replace or remove it is fine). That surprises programs that append to a file of their
-      workspace, so it is not the default. Permissions do not stop root: for root there is a copy all the same.
+    Files are clones of a snapshot (:mod:`torchx.workspace.snapshots`) if the file system supports it, else copies.
+    With ``share_code`` they are read-only hard links to the snapshot. This is not the default, because programs that
+    open such a file for writing fail. Root gets a copy, because permissions do not restrict root.
     """
 
     def workspace_opts(self) -> runopts:
@@ -143,8 +134,7 @@ class DirWorkspaceMixin(_FolderMixin):
 class TmpDirWorkspaceMixin(_FolderMixin):
     """Copies the workspace to a temporary folder, which becomes the role's image.
 
-    The job may outlive this process, so the folder is left to whoever cleans the system's temporary directory;
-    :meth:`discard_workspaces` removes it when nothing is submitted.
+    The folder stays, because the job may outlive this process; :meth:`discard_workspaces` removes it.
     """
 
 
@@ -173,7 +163,7 @@ def _copy(files: list[Entry], folder: str, workspace: str, *, stored: bool, shar
 
 
 def _claim(job_dir: str) -> bool:
-    """Makes the folder; one that holds something already is somebody's. Returns whether it is new."""
+    """Creates the folder, or accepts an existing empty one; returns whether it is new."""
     try:
         try:
             os.makedirs(os.path.dirname(job_dir), exist_ok=True)

@@ -1,7 +1,7 @@
 """Workspaces as container images: the workspace on top of the role's image, pushed where nodes can pull it.
 
-Two builders do it. ``docker`` has an engine build it, and carries out a ``Dockerfile.torchx``. ``oci`` needs no engine:
-it puts the files straight into the registry, see :mod:`torchx.workspace.oci`.
+There are two builders. ``docker`` builds with an engine, and supports a ``Dockerfile.torchx``. ``oci`` needs no engine:
+it pushes the files straight to the registry, see :mod:`torchx.workspace.oci`.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ AUTO, DOCKER, OCI = "auto", "docker", "oci"
 BUILDERS = (AUTO, DOCKER, OCI)
 _LOCAL_IMAGE = "sha256:"
 _TO_BUILD = "to-be-built:"
-"""What a dry run shows in place of an image that would be built; the start of the code's hash comes behind it."""
-# The engine may be silent for minutes while it stores a layer; docker-py would give up after one.
-_PATIENCE_S = 600
+"""Prefix of the name that a dry run shows for an image to be built, followed by the start of the code's hash."""
+# The engine may send nothing for minutes while it stores a layer; the default of docker-py is one minute.
+_TIMEOUT_S = 600
 
 
 @dataclass(frozen=True)
 class _Built:
-    """What a build made: the role's new image, its digest, and the hash of the workspace."""
+    """Result of a build: the role's new image, its digest, and the hash of the workspace."""
 
     image: str
     digest: str
@@ -46,13 +46,13 @@ class _Built:
 
 
 class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
-    """Builds an image from the workspace, by its ``Dockerfile.torchx`` or by copying it onto the role's image.
+    """Builds an image from the workspace, with its ``Dockerfile.torchx`` or by copying it onto the role's image.
 
-    ``Dockerfile.torchx`` is given the build arguments ``IMAGE`` (the role's image) and ``WORKSPACE``. Without one the
+    ``Dockerfile.torchx`` gets the build arguments ``IMAGE`` (the role's image) and ``WORKSPACE``. Without one, the
     workspace is copied to the image's working directory.
 
     Args:
-        docker_client: the client to use; by default it is made from the environment when it is first needed.
+        docker_client: the client to use; by default it is created from the environment on first use.
     """
 
     def __init__(self, *args: object, docker_client: Any | None = None, **kwargs: object) -> None:
@@ -94,7 +94,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """Builds the image of one role, or takes it from ``build_cache``: roles share what is the same."""
+        """Builds the image of one role, or reuses that of a role with the same image and workspace."""
         if not role.workspace:
             return
         hook = type(self).build_workspace_and_update_role
@@ -125,10 +125,10 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         return _Built(built, built, read_workspace(workspace).hash)
 
     def _builder(self, cfg: Mapping[str, CfgVal]) -> str:
-        """Who builds.
+        """Selects the builder.
 
         Raises:
-            ConfigError: nobody can.
+            ConfigError: the builder is unknown, or none can be used.
         """
         wanted = str(cfg.get("builder") or AUTO)
         if wanted not in BUILDERS:
@@ -137,7 +137,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         if wanted == AUTO:
             try:
                 if self.__docker_client is None:
-                    _check_socket()  # before the client's library is imported, which takes longer than to ask
+                    _check_socket()  # before the import of the client's library, which takes longer
                 self._docker_client  # noqa: B018  # connects
                 return DOCKER
             except (BackendError, MissingDependencyError) as e:
@@ -167,13 +167,13 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         return _Built(image, plan.reference, plan.workspace_hash)
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> dict[str, tuple[str, str]]:
-        """Gives each image that was built here its name in ``image_repo``: a content hash is its tag.
+        """Names each image built by this object in ``image_repo``, with its content hash as the tag.
 
         Returns:
-            Image -> (repository, tag); the roles' images are changed to ``repository:tag``.
+            Image -> (repository, tag). Changes the roles' images to ``repository:tag``.
 
         Raises:
-            ConfigError: there is such an image and no ``image_repo``.
+            ConfigError: there is an image to push, but no ``image_repo``.
         """
         images_to_push: dict[str, tuple[str, str]] = {}
         for role in app.roles:
@@ -194,10 +194,10 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         return images_to_push
 
     def push_images(self, images_to_push: dict[str, tuple[str, str]]) -> None:
-        """Pushes each image under its name. An image becomes visible when all of it is there, or not at all.
+        """Pushes each image under its name. An image becomes visible only when it is complete.
 
         Raises:
-            BackendError: the registry refused or failed.
+            BackendError: the registry rejected the push or failed.
         """
         from torchx.workspace.images import docker_build
         from torchx.workspace.oci import push_visibly
@@ -215,7 +215,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
                 self.__pushed[f"{repository}:{tag}"] = digest
 
     def pushed_digest(self, image: str) -> str:
-        """``repository@sha256:...`` of an image that :meth:`push_images` has pushed; empty when that is not known."""
+        """Returns ``repository@sha256:...`` of an image that :meth:`push_images` has pushed; empty if unknown."""
         return self.__pushed.get(image, "")
 
 
@@ -226,10 +226,10 @@ def _update(role: Role, built: _Built) -> None:
 
 
 def print_push_events(events: Iterable[dict[str, str]], stream: TextIO = sys.stderr) -> None:
-    """Shows the progress of a push: one line that changes on a terminal, else one line a change of a layer's status.
+    """Shows the progress of a push: on a terminal one line that changes, else a line for each change of a layer.
 
     Raises:
-        BackendError: the registry refused.
+        BackendError: the registry rejected the push.
     """
     from torchx.workspace.images.docker_build import show_push
     from torchx.workspace.images.progress import Display
@@ -250,16 +250,16 @@ def _connect() -> Any:
         ) from e
     _check_socket()
     try:
-        return docker.from_env(timeout=_PATIENCE_S)
+        return docker.from_env(timeout=_TIMEOUT_S)
     except docker.errors.DockerException as e:
         raise _no_engine(str(e).splitlines()[0]) from e
 
 
 def _check_socket() -> None:
-    """Asks whether anybody listens, where that is cheap; docker-py leaves a socket open when nobody does.
+    """Checks that an engine listens on its Unix socket; docker-py would leak a socket if none does.
 
     Raises:
-        BackendError: nobody does.
+        BackendError: no engine listens.
     """
     import socket
 

@@ -1,4 +1,4 @@
-"""The files of one source directory: where it is, what is ignored, and that nothing leads out of it."""
+"""Walks one source directory of a workspace, without ignored files and without links that lead out of it."""
 
 from __future__ import annotations
 
@@ -14,28 +14,33 @@ from torchx.workspace.private import is_torchx_home
 _Infos = dict[str, dict[str, Any]]
 
 MARKER = ".torchx-workspace"
-"""In each job folder: the hash of the workspace that it was made of. A job folder within a workspace is not part of it,
-else each job would bring along all earlier ones."""
+"""File in each job folder with the hash of its workspace. Job folders are not part of a workspace that contains them,
+or each job would include all earlier ones."""
 
 STORE = ".torchx-workspaces"
-"""How names of snapshot stores begin."""
+"""Prefix of the names of snapshot stores."""
+
+
+def identity_of(status: os.stat_result) -> tuple[int, ...]:
+    """Returns a value that changes whenever the file is written to."""
+    return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def walk_workspace(
     fs: Any, path: str, ignore_name: str = TORCHX_IGNORE
 ) -> Iterable[tuple[str, Iterable[str], Mapping[str, Mapping[str, object]]]]:
-    """Walks a workspace in a fixed order, less what its ignore file names.
+    """Walks a workspace in a fixed order, without ignored files.
 
     Args:
         fs: an fsspec file system, or :class:`LocalFiles`.
         path: the workspace's root on it.
-        ignore_name: file at the root with patterns as in a ``.dockerignore``. When the usual one is not there, a
-            ``.dockerignore`` counts.
+        ignore_name: file at the root with patterns as in a ``.dockerignore``. If ``.torchxignore`` does not exist,
+            ``.dockerignore`` is used.
 
     Yields:
         Directory, names of its subdirectories, and its files as name -> info. A symbolic link is a file whose
-        info has ``islink`` and ``destination``; one that leads out of the workspace is left out, with a warning, and
-        so is what is neither file, directory nor link.
+        info has ``islink`` and ``destination``. Links that lead out of the workspace, and anything that is neither
+        file, directory nor link, are omitted with a warning.
 
     Raises:
         SpecError: the workspace does not exist or cannot be read, its ignore file is malformed, or a name in it leads
@@ -45,7 +50,7 @@ def walk_workspace(
 
 
 def walk_tree(fs: Any, path: str, ignore_name: str = TORCHX_IGNORE) -> Iterator[tuple[str, str, _Infos, _Infos]]:
-    """Like :func:`walk_workspace`, but with each directory's path below the workspace and infos of subdirectories."""
+    """Like :func:`walk_workspace`, but yields each directory's path below the root, and infos of subdirectories."""
     root = path.rstrip("/") or path[:1]
     if not fs.isdir(root):
         raise SpecError(f"workspace `{path}` is not a directory", hint="check `--workspace`")
@@ -53,17 +58,17 @@ def walk_tree(fs: Any, path: str, ignore_name: str = TORCHX_IGNORE) -> Iterator[
 
 
 def ignore_file(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> str:
-    """Name of the ignore file that counts at ``root``; empty when there is none."""
+    """Returns the name of the ignore file in effect at ``root``; empty if there is none."""
     names = IGNORE_FILES if ignore_name == TORCHX_IGNORE else (ignore_name,)
     return next((name for name in names if fs.isfile(_join(root, name))), "")
 
 
 def open_workspace(source: str) -> tuple[Any, str]:
-    """The file system and the root of a workspace given as a path or a URL.
+    """Returns the file system and the root of a workspace given as a path or a URL.
 
     Raises:
-        SpecError: there is no file system of that kind, or it refuses the address.
-        MissingDependencyError: the part of fsspec that it needs is not installed.
+        SpecError: there is no file system of that kind, or it rejects the address.
+        MissingDependencyError: the package that fsspec needs for it is not installed.
 
     >>> open_workspace("file:///tmp")[1]
     '/tmp'
@@ -83,29 +88,29 @@ def open_workspace(source: str) -> tuple[Any, str]:
 
 
 class LocalFiles:
-    """The calls of an fsspec file system that a walk needs, on local files and without its 75 ms of import."""
+    """The methods of an fsspec file system that a walk needs, for local files, without importing fsspec (75 ms)."""
 
     def isdir(self, path: str) -> bool:
-        """Whether it is a directory, or a link to one."""
+        """Returns whether it is a directory, or a link to one."""
         return os.path.isdir(path)
 
     def isfile(self, path: str) -> bool:
-        """Whether it is a regular file, or a link to one."""
+        """Returns whether it is a regular file, or a link to one."""
         return os.path.isfile(path)
 
     def cat_file(self, path: str) -> bytes:
-        """The content of a small file."""
+        """Returns the content of a small file."""
         with open(path, "rb") as f:
             return f.read()
 
     def open(self, path: str, mode: str = "rb") -> Any:
-        """Opens a regular file, and nothing that has taken its place."""
-        # A link or a FIFO that was put there since the walk must not be followed, nor block us.
+        """Opens a regular file."""
+        # If a link or a FIFO has replaced it since the walk, do not follow it, and do not block.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.fdopen(os.open(path, flags), mode)
 
     def ls(self, path: str, detail: bool = True) -> list[dict[str, object]]:  # noqa: ARG002  # fsspec's signature
-        """Entries of a directory: name, type, size in bytes, mode, mtime in seconds; for links their destination."""
+        """Lists a directory: name, type, size in bytes, mode, mtime in seconds; for links their destination."""
         found = []
         with os.scandir(path) as entries:
             for entry in entries:
@@ -117,7 +122,7 @@ class LocalFiles:
                     "size": stat.st_size,
                     "mode": stat.st_mode,
                     "mtime": stat.st_mtime,
-                    "identity": (stat.st_dev, stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns),
+                    "identity": identity_of(stat),
                     "islink": entry.is_symlink(),
                 }
                 if entry.is_symlink():
@@ -127,7 +132,7 @@ class LocalFiles:
 
 
 def ignore_rules(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> IgnoreRules:
-    """The rules that count at ``root``; none when it has no such file."""
+    """Returns the rules in effect at ``root``; empty rules if it has no ignore file."""
     name = ignore_file(fs, root, ignore_name)
     if not name:
         return IgnoreRules([])
@@ -140,7 +145,7 @@ def ignore_rules(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> Ignore
 
 
 def _walk(fs: Any, root: str, rules: IgnoreRules) -> Iterator[tuple[str, str, _Infos, _Infos]]:
-    # A stack, not recursion: a tree may be deeper than Python's.
+    # A stack, because a tree may be deeper than Python's recursion limit.
     todo: list[tuple[str, str, tuple[bool, ...] | None]] = [("", root, None)]
     while todo:
         below, folder, above = todo.pop()
@@ -151,27 +156,27 @@ def _walk(fs: Any, root: str, rules: IgnoreRules) -> Iterator[tuple[str, str, _I
             if name == MARKER or name.startswith(STORE):
                 continue
             relative = f"{below}/{name}" if below else name
-            ignored, seen = rules.look(above, relative)
+            ignored, seen = rules.step(above, relative)
             if info["type"] == "directory" and not info.get("islink"):
                 if isinstance(fs, LocalFiles) and (os.path.lexists(f"{path}/{MARKER}") or is_torchx_home(path)):
                     continue
                 if not ignored:
                     folders[name] = info
-                if not ignored or rules.may_take_back_below(relative):
+                if not ignored or rules.may_include_below(relative):
                     further.append((relative, path, seen))
-            elif not ignored and (kept := _kept(root, path, info)) is not None:
-                files[name] = kept
+            elif not ignored and (included := _included(root, path, info)) is not None:
+                files[name] = included
         yield below, folder, folders, files
         todo += reversed(further)
 
 
 def _listing(fs: Any, root: str, folder: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """What is in a directory: name, path as the file system has it, info; in a fixed order."""
+    """Lists a directory in a fixed order: name, path on the file system, info."""
     try:
         found = fs.ls(folder, detail=True)
     except OSError as e:
         raise _unreadable(folder, e) from e
-    # Object stores list a folder's own marker too, and some keep the trailing slash.
+    # Object stores also list the marker of the folder itself, and some keep the trailing slash.
     entries = {str(info["name"]).rstrip("/"): info for info in found}
     listing = []
     for path, info in sorted(entries.items()):
@@ -184,8 +189,8 @@ def _listing(fs: Any, root: str, folder: str) -> list[tuple[str, str, dict[str, 
     return listing
 
 
-def _kept(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
-    """What goes along of something that is not a directory; None, with a warning, when it cannot."""
+def _included(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
+    """Returns the info of a file or link to include; None, with a warning, if it cannot be included."""
     if info.get("islink") or info["type"] == "link":
         return _inner_link(root, path, info)
     if info["type"] == "file":
@@ -195,7 +200,7 @@ def _kept(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _inner_link(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
-    """A link whose destination holds wherever the workspace is put; None when it leads out of it."""
+    """Returns the info of a link, with a destination relative to it; None if it leads out of the workspace."""
     destination = info.get("destination", "")
     destination = os.fsdecode(destination) if isinstance(destination, bytes) else str(destination)
     home = os.path.realpath(root)
@@ -210,7 +215,7 @@ def _inner_link(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | 
 
 
 def _goes_above(folder: str, destination: str) -> bool:
-    """Whether a relative link leaves the workspace on its way, and comes in again by the name that it has here."""
+    """Returns whether a relative link passes through a parent of the workspace, and so depends on its name here."""
     depth = 0
     for part in [*folder.split("/"), *destination.split("/")]:
         depth += 0 if part in ("", ".") else -1 if part == ".." else 1

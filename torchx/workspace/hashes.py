@@ -1,7 +1,7 @@
-"""Hashes of local files that are not read again while they stay as they are.
+"""Cached hashes of local files.
 
-A file is taken for unchanged while its device, inode, size and times of change are, as in git's index. The time of its
-last status change cannot be set by a program, so one that resets the modification time is noticed, too.
+As in git's index, a file counts as unchanged while its device, inode, size and times are unchanged. Programs cannot
+set the time of the last status change (ctime), so a program that resets the modification time is detected, too.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import os
 import time
 
 from torchx.workspace.content import Entry, sha256_of
+from torchx.workspace.files import identity_of
 from torchx.workspace.images.cache import Cache
 
-# A file that was written to within this time may be written to again without any of its times changing: the clock
-# of a file system ticks every few milliseconds, that of an old NFS server every second.
+# A file written to within this time may be written to again without a change of its times: the clock of a file system
+# ticks every few milliseconds, that of an old NFS server every second.
 TICK_S = 2.0
 
 _HEAD = "torchx-hashes-1\n"
@@ -21,12 +22,12 @@ _CACHE = Cache("workspaces", most=500)
 
 
 class FileHashes:
-    """SHA-256 of the files of one workspace, kept in ``$TORCHX_HOME/cache/workspaces`` from one run to the next.
+    """SHA-256 of the files of one workspace, cached in ``$TORCHX_HOME/cache/workspaces``.
 
-    A cache that cannot be read or written costs time, never the run.
+    If the cache cannot be read or written, files are read again.
 
     Args:
-        workspace: whose files: any text that is the same next time.
+        workspace: key of the workspace in the cache.
 
     >>> import tempfile
     >>> from torchx.workspace.content import entries
@@ -42,10 +43,10 @@ class FileHashes:
         self._fresh = False
 
     def of(self, entry: Entry) -> str:
-        """SHA-256 of the file's content, in hex digits.
+        """Returns the SHA-256 of the file's content in hex digits.
 
         Raises:
-            SpecError: it has to be read, and cannot be.
+            SpecError: the file has to be read, but cannot be.
         """
         if not entry.identity:
             return sha256_of(entry)
@@ -58,7 +59,7 @@ class FileHashes:
         return digest
 
     def known(self, entry: Entry) -> str:
-        """The hash, if the file is as it was; else empty."""
+        """Returns the cached hash if the file is unchanged; else empty."""
         if self._known is None:
             self._known = _load(_CACHE.recall(self._workspace))
         digest = self._known.get(entry.identity, "")
@@ -67,7 +68,7 @@ class FileHashes:
         return digest
 
     def learn(self, entry: Entry, digest: str, *, read_at: float) -> None:
-        """Remembers a hash, unless the file may have changed while it was read, or may do so unnoticed.
+        """Caches a hash, unless the file may have changed while it was read, or may still change undetected.
 
         Args:
             read_at: when reading began, in seconds since the epoch.
@@ -78,7 +79,7 @@ class FileHashes:
             self._fresh = True
 
     def save(self) -> None:
-        """Writes down what was used; hashes of files that are no more are dropped."""
+        """Saves the hashes that were used; drops those of files that no longer exist."""
         if not self._fresh and len(self._used) == len(self._known or ()):
             return
         lines = (" ".join((*map(str, known), digest)) for known, digest in self._used.items())
@@ -107,9 +108,8 @@ def _load(content: bytes) -> dict[tuple[int, ...], str]:
 
 
 def identity(path: str) -> tuple[int, ...]:
-    """What changes when a local file is written to; empty when there is none."""
+    """Returns the :func:`~torchx.workspace.files.identity_of` a local file; empty if it does not exist."""
     try:
-        now = os.stat(path, follow_symlinks=False)
+        return identity_of(os.stat(path, follow_symlinks=False))
     except OSError:
         return ()
-    return (now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns)

@@ -1,10 +1,10 @@
 r"""The rules of ``.torchxignore``: those of a ``.dockerignore``, as Docker's builders apply them.
 
-Patterns are rooted at the workspace, the last one that matches decides, ``!`` takes back, ``*`` and ``?``
-stay within a name, ``**`` spans directories, and a pattern that matches a directory covers what is below it.
-The corners are Docker's, too: a line is a comment only if ``#`` is its first character, ``[^a]`` matches a slash,
-``\d`` is a digit. Only malformed patterns are always refused here, which Docker does when it happens upon them.
-See https://docs.docker.com/build/concepts/context/#dockerignore-files; a test compares us with Docker itself.
+Patterns are rooted at the workspace, the last match decides, ``!`` includes again, ``*`` and ``?`` match within a name,
+``**`` matches across directories, and a pattern that matches a directory also covers its contents.
+Corner cases are the same, too: a line is a comment only if ``#`` is its first character, ``[^a]`` matches a slash,
+``\d`` is a digit. One difference: a malformed pattern is always an error, in Docker only when it is evaluated.
+See https://docs.docker.com/build/concepts/context/#dockerignore-files; a test compares the results with Docker.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from torchx.util.records import dataclass
 
 TORCHX_IGNORE = ".torchxignore"
 IGNORE_FILES = (TORCHX_IGNORE, ".dockerignore")
-"""The first of these that a workspace has is the one that counts; the other is a file like any other."""
+"""The first of these that exists in a workspace is used; the other is an ordinary file."""
 
-# What Go's `strings.TrimSpace` takes away; Python's `strip` takes the separators \x1c to \x1f besides.
+# Characters that Go's `strings.TrimSpace` removes; Python's `strip` also removes the separators \x1c to \x1f.
 _SPACE = "\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000" + "".join(map(chr, range(0x2000, 0x200B)))
 _ANY_FOLDERS = "(.*/)?"
 _SPECIAL = re.compile(r"[*?\[\]\\^]")
 
-# Escapes that mean a set of characters to Go's regular expressions (https://pkg.go.dev/regexp/syntax).
+# Character classes in Go's regular expressions (https://pkg.go.dev/regexp/syntax).
 _SETS = {"d": "0-9", "s": r"\t\n\f\r ", "w": "0-9A-Za-z_", "D": "^0-9", "S": r"^\t\n\f\r ", "W": "^0-9A-Za-z_"}
 _CONTROLS = {"a": "\a", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v": "\v"}
 _POSIX = {
@@ -63,10 +63,10 @@ class IgnoreRules:
 
     @staticmethod
     def parse(text: str, *, origin: str = TORCHX_IGNORE) -> IgnoreRules:
-        """Reads the file's text.
+        """Parses the text of an ignore file.
 
         Raises:
-            SpecError: a pattern is malformed; names ``origin`` and the line.
+            SpecError: a pattern is malformed; the message has ``origin`` and the line number.
         """
         rules = []
         for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
@@ -80,21 +80,21 @@ class IgnoreRules:
         return IgnoreRules(rules)
 
     def ignores(self, path: str) -> bool:
-        """Whether a path, relative to the workspace and with ``/`` between its parts, is left out."""
+        """Returns whether a path, relative to the workspace and with ``/`` between its parts, is ignored."""
         parts = path.split("/")
         ignored, seen = False, None
         for n in range(1, len(parts) + 1):
-            ignored, seen = self.look(seen, "/".join(parts[:n]))
+            ignored, seen = self.step(seen, "/".join(parts[:n]))
         return ignored
 
-    def look(self, above: tuple[bool, ...] | None, path: str) -> tuple[bool, tuple[bool, ...]]:
-        """One step of a walk: whether ``path`` is left out, and what to hand on for what is below it.
+    def step(self, above: tuple[bool, ...] | None, path: str) -> tuple[bool, tuple[bool, ...]]:
+        """One step of a walk: returns whether ``path`` is ignored, and the matches to pass on to its contents.
 
-        As Docker's walk does, a pattern that could not change the verdict on a directory is not tried on it, and does
-        not cover what is below then: after ``a``, ``!a/b``, a second ``a`` does not take ``a/b`` away again.
+        As in Docker's walk, a pattern that cannot change the result for a directory is not tried on it, and then does
+        not cover its contents: after ``a``, ``!a/b``, a second ``a`` does not exclude ``a/b`` again.
 
         Args:
-            above: what this answered for the directory that ``path`` is in; None at the root.
+            above: the matches returned for the directory of ``path``; None at the root.
         """
         ignored = False
         seen = []
@@ -107,19 +107,19 @@ class IgnoreRules:
             seen.append(match)
         return ignored, tuple(seen)
 
-    def may_take_back_below(self, directory: str) -> bool:
-        """Whether something below an ignored directory may be taken back, so that one has to look into it."""
+    def may_include_below(self, directory: str) -> bool:
+        """Returns whether something below an ignored directory may be included again, so it has to be walked."""
         prefix = f"{directory}/"
         return any(rule.may_match_below(prefix) for rule in self._exceptions)
 
     def prunes(self, directory: str) -> bool:
-        """Whether a directory is ignored and need not be looked into."""
-        return self.ignores(directory) and not self.may_take_back_below(directory)
+        """Returns whether a directory is ignored and need not be walked."""
+        return self.ignores(directory) and not self.may_include_below(directory)
 
 
 def _rule(line: str) -> _Rule:
-    # Docker does this twice, when it reads the file and when it makes the patterns, and so must we: a blank may come
-    # to an end only by the first, as in "a /", and an exclamation mark to the start, as in "/!a".
+    # Docker cleans twice, when it reads the file and when it compiles the patterns, and so must we: only the first
+    # cleaning moves a blank to the end, as in "a /", or an exclamation mark to the start, as in "/!a".
     negated = line.startswith("!")
     pattern = line[negated:].strip(_SPACE)
     if pattern:
@@ -135,7 +135,7 @@ def _rule(line: str) -> _Rule:
 
 def _clean(path: str) -> str:
     clean = posixpath.normpath(path)
-    # Python keeps two slashes at the head, Go does not.
+    # Python keeps two leading slashes, Go does not.
     return clean[1:] if clean.startswith("//") else clean
 
 
@@ -155,7 +155,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _to_regex(pattern: str) -> str:
-    """The regular expression that Docker makes of a pattern, in Python's syntax."""
+    """Returns the regular expression that Docker builds from a pattern, in Python's syntax."""
     out: list[str] = []
     i = 0
     while i < len(pattern):
@@ -165,7 +165,7 @@ def _to_regex(pattern: str) -> str:
             i += 1
             i += pattern[i : i + 1] == "/"
             if out[-1:] == [_ANY_FOLDERS]:
-                out.pop()  # `**/**` is `**`, and would be tried in as many ways as there are folders
+                out.pop()  # `**/**` equals `**`, but would backtrack over all folders
             out.append(_ANY_FOLDERS if i < len(pattern) else ".*")
         elif char == "*":
             out.append("[^/]*")
@@ -184,7 +184,7 @@ def _to_regex(pattern: str) -> str:
 
 
 def _from_go(regex: str) -> str:
-    """A regular expression of Go in Python's syntax, as far as patterns can lead to one."""
+    """Translates a regular expression from Go's to Python's syntax, for expressions that patterns can produce."""
     out = []
     i = 0
     while i < len(regex):
@@ -241,7 +241,7 @@ def _member(regex: str, i: int) -> tuple[str, int]:
 
 
 def _members(escaped: str) -> str:
-    """What ``\\`` and a character stand for, as it is written in a class; empty for an assertion."""
+    """Returns the characters that ``\\`` and a character match, as written in a class; empty for an assertion."""
     if escaped in _SETS:
         return _SETS[escaped]
     if escaped in _CONTROLS:

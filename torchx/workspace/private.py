@@ -1,4 +1,4 @@
-"""What must not travel with the code by mistake: home directories, and the credentials in them."""
+"""Checks that a workspace is not a home directory and contains no credentials."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MANY_BYTES = 1 << 30
 
 
 def is_torchx_home(path: str) -> bool:
-    """Whether a local folder is torchx's own home: it has the records and logs of all runs, and is never code."""
+    """Returns whether a local folder is torchx's own home, which is never part of a workspace."""
     home = torchx_home()
     return os.path.basename(path) == os.path.basename(home) and os.path.realpath(path) == os.path.realpath(home)
 
 
 def check_root(root: str) -> None:
-    """Refuses to take a whole machine or a whole home directory for a workspace.
+    """Rejects a workspace that is a whole machine or a whole home directory.
 
     Raises:
         SpecError: the folder is ``/`` or the user's home directory.
@@ -44,13 +44,13 @@ def check_root(root: str) -> None:
 
 
 def check_entries(root: str, files: Iterable[Any]) -> None:
-    """Refuses a workspace that holds credentials, and says when one is unusually large.
+    """Rejects a workspace that contains credentials, and warns about an unusually large one.
 
     Args:
         files: the entries that would be sent, see :class:`torchx.workspace.content.Entry`.
 
     Raises:
-        SpecError: one of them is private; names it.
+        SpecError: one of them is private.
     """
     allowed = _is_allowed()
     count = size = 0
@@ -71,7 +71,7 @@ def check_entries(root: str, files: Iterable[Any]) -> None:
 
 
 def _private(entry: Any) -> str:
-    """What is private about an entry; empty: nothing."""
+    """Returns why an entry is private; empty if it is not."""
     name = entry.path.rpartition("/")[2]
     if entry.kind == "directory":
         return "a folder of credentials" if name in _FOLDERS else ""

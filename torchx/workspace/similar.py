@@ -1,4 +1,4 @@
-"""Which file was meant by a path that does not exist."""
+"""Suggests an existing file for a path that does not exist."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ _MOST = 100
 
 
 def similar_file(name: str, root: str) -> str:
-    """A file of that name in another folder, or one with a name that is alike beside it; empty when there is none.
+    """Returns a file of that name in another folder, or a similar name in the same folder; empty if there is none.
 
     Args:
-        name: relative to ``root``, as what is returned.
+        name: relative to ``root``, like the result.
     """
     folder, base = os.path.split(name)
     folders = [folder, *(os.path.join(folder, child) for child in _listed(root, folder, os.path.isdir)), ""]

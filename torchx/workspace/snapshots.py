@@ -1,13 +1,13 @@
-"""Copies of workspaces that many jobs start from: one for each content, beside the jobs' folders.
+"""Snapshots of workspaces that many jobs share: one for each content, next to the jobs' folders.
 
 A store is the folder ``.torchx-workspaces-<user id>`` next to the job folders, on their file system::
 
     <content hash>/files/      the workspace; files are read-only
     <content hash>/lease       the hash; each job folder made from it has a hard link to this file
 
-A snapshot appears whole (it is renamed into place) and never changes. The link count of its lease says how many job
-folders were made of it, whoever removes them and however. One that no job folder was made of is kept for a day after
-its last use, since the next submission may well be of the same code, and removed by a later submission then.
+A snapshot is renamed into place when it is complete, and never changes. The link count of its lease is the number of
+its job folders, however these are removed. A snapshot without job folders is kept for a day after its last use, because
+the next submission may have the same code; a later submission then removes it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from torchx.workspace.hashes import FileHashes
 
 UNUSED_FOR_S = 86_400.0
 
-# All files of a snapshot have this time (1980-01-01), so that one that was written to is told from one that was not.
+# All files of a snapshot have this time (1980-01-01), which reveals any that was written to.
 _TIME = 315_532_800
 _WRITE = 0o222
 _TRIES = 5
 
 
 def can_clone(folder: str) -> bool:
-    """Whether files in this folder can share blocks, copied when they are written to."""
+    """Returns whether files in this folder can share blocks (copy on write)."""
     flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
     try:
         source = os.open(folder, flags, 0o600)
@@ -52,17 +52,17 @@ def can_clone(folder: str) -> bool:
 
 
 class SnapshotStore:
-    """The snapshots beside the job folders of one directory. Any number of processes may use it at once.
+    """The snapshots next to the job folders of one directory. Any number of processes may use it at once.
 
     Args:
-        parent: the directory that the job folders are in.
+        parent: the directory of the job folders.
     """
 
     def __init__(self, parent: str) -> None:
         self.path = os.path.join(parent, f"{STORE}-{os.geteuid()}")
 
     def usable(self) -> bool:
-        """Whether there is, or can be, a store here that nobody else may write to: it holds code that we will run."""
+        """Creates the store if needed; returns whether only this user may write to it: it contains code to run."""
         try:
             os.mkdir(self.path, 0o700)
         except FileExistsError:
@@ -73,13 +73,13 @@ class SnapshotStore:
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
     def place(self, files: list[Entry], target: str, hashes: FileHashes, *, shared: bool) -> str:
-        """Fills the empty folder ``target`` with the workspace, from a snapshot that is made if there is none.
+        """Fills the empty folder ``target`` with the workspace, from a snapshot that is created if missing.
 
         Args:
-            shared: files are hard links to the read-only ones of the snapshot; else clones, which may be written to.
+            shared: make hard links to the read-only files of the snapshot; else writable clones.
 
         Returns:
-            The content hash of what is there now.
+            The content hash of the folder.
 
         Raises:
             SpecError: a file cannot be read.
@@ -93,10 +93,10 @@ class SnapshotStore:
                 os.link(os.path.join(snapshot, "lease"), os.path.join(target, MARKER))
                 write_tree(files, target, _linker(snapshot) if shared else _cloner(snapshot))
                 break
-            except FileNotFoundError:  # it was removed as soon as it was made
+            except FileNotFoundError:  # another process removed the snapshot
                 if last_try:
                     raise
-            except ConfigError as e:  # or a little later
+            except ConfigError as e:  # the same, during `write_tree`
                 if last_try or not isinstance(e.__cause__, FileNotFoundError):
                     raise
                 remove_tree(target, keep=True)
@@ -105,7 +105,7 @@ class SnapshotStore:
         return content
 
     def sweep(self, unused_for_s: float = UNUSED_FOR_S) -> None:
-        """Removes snapshots that no job folder was made of, and left drafts, unused for so long, in seconds."""
+        """Removes snapshots without job folders, and abandoned drafts, that were unused for this many seconds."""
         try:
             names = os.listdir(self.path)
         except OSError:
@@ -130,7 +130,7 @@ class SnapshotStore:
         return content
 
     def _make(self, files: list[Entry], hashes: FileHashes) -> str:
-        """Makes a snapshot; returns its content hash, which is another one if files have changed by now."""
+        """Creates a snapshot; returns its content hash, which differs from the expected one if files have changed."""
         draft = os.path.join(self.path, f"{_drafts()}{os.getpid()}-{os.urandom(4).hex()}")
         digests: dict[str, str] = {}
 
@@ -147,23 +147,23 @@ class SnapshotStore:
             try:
                 os.rename(draft, self._folder(content))
             except OSError:
-                if not os.path.isdir(self._folder(content)):  # else another process was quicker, with the same content
+                if not os.path.isdir(self._folder(content)):  # else another process was faster, with the same content
                     raise
         finally:
             remove_tree(draft)
         return content
 
     def _remove_if(self, condition: Callable[[str], bool], path: str) -> None:
-        """Takes a snapshot out of the store at once, then removes it."""
+        """Removes a snapshot from the store atomically, if the condition holds."""
         trash = os.path.join(self.path, f".trash-{os.getpid()}-{os.urandom(4).hex()}")
         if not condition(path):
             return
         try:
             os.rename(path, trash)
-            if not condition(trash):  # another process has used or replaced it since we looked
+            if not condition(trash):  # another process has used or replaced it since the first check
                 os.rename(trash, path)
                 return
-        except OSError:  # another process was quicker
+        except OSError:  # another process was faster
             pass
         remove_tree(trash)
 
@@ -177,12 +177,12 @@ def _is_unused(path: str, *, for_s: float, draft: bool) -> bool:
 
 
 def _drafts() -> str:
-    """How the names of snapshots begin that are being made on this machine; their makers' process ids come next."""
+    """Returns the prefix of drafts of this machine; the process id of the creator follows."""
     return f".draft-{os.uname().nodename}-"
 
 
 def _is_being_made(name: str) -> bool:
-    """Whether it is a draft whose maker lives; of those of other machines only their age tells."""
+    """Returns whether it is a draft of a live process on this machine; drafts of other machines expire by age."""
     pid = name.removeprefix(_drafts()).partition("-")[0]
     if not name.startswith(_drafts()) or not pid.isdecimal():
         return False
@@ -196,7 +196,7 @@ def _is_being_made(name: str) -> bool:
 
 
 def _is_whole(snapshot: str, files: list[Entry]) -> bool:
-    """Whether the snapshot is there and was not written to, by somebody who may write to everything."""
+    """Returns whether the snapshot exists and is unmodified (root could have written to it)."""
     try:
         for entry in files:
             if entry.kind == FILE:
@@ -216,7 +216,7 @@ def _linker(snapshot: str) -> Callable[[Entry, str], None]:
         try:
             os.link(stored, path)
         except OSError as e:
-            if e.errno != errno.EMLINK:  # as many jobs as the file system has links for
+            if e.errno != errno.EMLINK:  # the file system's limit on hard links
                 raise
             _copy(stored, path, mode=entry.mode & ~_WRITE, mtime=_TIME)
 
