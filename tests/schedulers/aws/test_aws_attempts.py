@@ -1,4 +1,4 @@
-"""Retries by cause on Batch and SageMaker: what is asked of AWS, what is refused, and the attempts that Batch remembers."""
+"""Retries by cause on Batch and SageMaker: rendered requests, rejected policies, and the attempts that Batch reports."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def app(policy, *roles, **fields):
 
 
 def strategy(policy, **fields):
-    """What would be submitted; botocore has looked at it."""
+    """The request of a job, validated by botocore."""
     definition = scheduler().submit_dryrun(app(policy, **fields), {"queue": "q"}).request.job_def
     validate("batch", "register_job_definition", definition)
     found = definition["retryStrategy"]
@@ -39,7 +39,7 @@ def strategy(policy, **fields):
     ],
 )
 def test_a_policy_is_the_retry_strategy(policy, attempts, actions):
-    """Lost hosts (two rules), images, memory, all else: each is retried or ends the job. `max_retries` counts nothing."""
+    """Lost hosts (two rules), images, memory and others are each retried or end the job. `max_retries` is ignored."""
     assert strategy(policy, max_retries=5) == (attempts, actions)
 
 
@@ -53,7 +53,7 @@ def test_a_policy_is_the_retry_strategy(policy, attempts, actions):
     ],
 )
 def test_what_batch_cannot_keep_is_refused(policy, hint):
-    """Before anything is asked of AWS, with what would work."""
+    """An unsupported policy is rejected before AWS is called, with a hint that names what works."""
     batch = scheduler()
     with pytest.raises(SpecError, match="cannot keep") as error:
         batch.submit_dryrun(app(policy), {"queue": "q"})
@@ -61,7 +61,7 @@ def test_what_batch_cannot_keep_is_refused(policy, hint):
 
 
 def test_batch_starts_the_whole_job_again():
-    """A role that is to start again by itself is refused."""
+    """A role that restarts on its own is rejected."""
     with pytest.raises(SpecError, match="starts the whole job again"):
         strategy("node:3", retry_policy=RetryPolicy.REPLICA)
 
@@ -82,7 +82,7 @@ def submitted(policy):
 
 
 def test_the_attempts_of_a_job_that_goes_on():
-    """Each with its times, class and cause."""
+    """A running job lists earlier attempts with times, class and cause."""
     batch, app_id, job = submitted("preempted:3")
     job.update(status="RUNNABLE", attempts=[attempt(100, reason="Host EC2 (instance i-1) terminated.")])
     (first,) = batch.describe(app_id).attempts
@@ -94,7 +94,7 @@ def test_the_attempts_of_a_job_that_goes_on():
     ("policy", "why"), [("oom:1", "oom: all 1 retries are used"), ("node:1", "oom: the policy does not retry it")]
 )
 def test_the_last_attempt_says_why_there_is_no_other(policy, why):
-    """By the rule that Batch has followed."""
+    """The reason follows the rule that Batch has applied."""
     batch, app_id, job = submitted(policy)
     lost = attempt(100, reason="Host EC2 (instance i-1) terminated.")
     ran_out = attempt(200, code=137, said=OOM)
@@ -106,7 +106,7 @@ def test_the_last_attempt_says_why_there_is_no_other(policy, why):
 
 
 def test_what_succeeded_is_no_attempt_that_failed():
-    """A job that has succeeded shows those before."""
+    """A job that has succeeded lists only the failed attempts before."""
     batch, app_id, job = submitted("node:3")
     lost, done = attempt(100, reason="Host EC2 (instance i-1) terminated."), attempt(200, code=0)
     job.update(status="SUCCEEDED", attempts=[lost, done])
@@ -115,7 +115,7 @@ def test_what_succeeded_is_no_attempt_that_failed():
 
 
 def test_sagemaker_retries_failures_of_its_own():
-    """That is all that it has; other classes are refused, and so is saying it twice."""
+    """SageMaker supports nothing else: other classes are rejected, and so is a duplicate setting."""
     assert training_job(app("standard"))["RetryStrategy"] == {"MaximumRetryAttempts": 5}
     assert training_job(app("node:30"))["RetryStrategy"] == {"MaximumRetryAttempts": 30}
     assert "RetryStrategy" not in training_job(app("node:0"))

@@ -1,4 +1,4 @@
-"""What became of a Batch job, out of AWS's answers: states and their reasons, lists, logs."""
+"""The answers of Batch as facts: states and reasons, lists, logs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def batch():
 
 
 def test_roles_are_rebuilt(batch):
-    """Name, image, words, environment, resource, replicas and retries come back as they were given."""
+    """Name, image, words, environment, resource, replicas and retries are returned as they were submitted."""
     given = role(f"n={macros.replica_id}", "a b", n=3, env={"K": macros.replica_id, "A": "1"}, max_retries=2)
     found = batch.describe(submit(batch, given, role(name="ps")))
     first, second = found.roles
@@ -56,7 +56,7 @@ ENDS = [
 
 @pytest.mark.parametrize(("inner", "reason", "said"), ENDS)
 def test_why_a_job_failed(batch, inner, reason, said):
-    """The reason is a sentence, with the exit code where there is one, and Batch's own words."""
+    """The reason is a sentence with the exit code, if there is one, and Batch's own reason."""
     app_id = submit(batch)
     job = batch.cloud.job(app_id)
     job.update(status="FAILED", statusReason=reason, startedAt=1000, stoppedAt=9000)
@@ -69,7 +69,7 @@ def test_why_a_job_failed(batch, inner, reason, said):
 
 
 def test_the_traceback_is_told(batch):
-    """The end of the failed replica's log is what explains it."""
+    """The last lines of the failed replica's log explain the failure."""
     app_id = submit(batch)
     batch.cloud.job(app_id).update(status="FAILED", statusReason="Essential container in task exited", stoppedAt=9000)
     batch.cloud.job(app_id)["container"].update(exitCode=1, logStreamName="s1")
@@ -79,7 +79,7 @@ def test_the_traceback_is_told(batch):
 
 
 def test_the_first_node_that_failed(batch):
-    """Of a multi-node job the node is named that failed first, by its role and number."""
+    """For a multi-node job, the node that failed first is reported by role and number."""
     app_id = submit(batch, role(name="a"), role(n=2, name="b"))
     batch.cloud.job(app_id).update(status="FAILED", stoppedAt=9000)
     batch.cloud.node(app_id, 0).update(status="FAILED", stoppedAt=8000, container={"exitCode": 1})
@@ -96,7 +96,7 @@ BAD_BATCH = ["Traceback (most recent call last):", '  File "a.py", line 2', "Val
 
 
 def end_node(batch, app_id, index, at, code, *lines, **more):
-    """Ends a node, `at` seconds, with what it has written."""
+    """Ends a node after `at` seconds, with this output."""
     stream = f"n{index}"
     node = {"status": "FAILED" if code else "SUCCEEDED", "stoppedAt": at * 1000, **more}
     batch.cloud.node(app_id, index).update(node, container={"exitCode": code, "logStreamName": stream})
@@ -104,7 +104,7 @@ def end_node(batch, app_id, index, at, code, *lines, **more):
 
 
 def test_the_node_with_a_reason_of_its_own_is_named(batch):
-    """The main node only lost its peer, and ended first; the logs of several nodes are found by one call."""
+    """The main node ended first, but only lost its peer; the logs of several nodes are found by one call."""
     app_id = submit(batch, role(n=2))
     end_node(batch, app_id, 0, 10, 1, *LOST_PEER)
     end_node(batch, app_id, 1, 11, 1, *BAD_BATCH)
@@ -119,7 +119,7 @@ def test_the_node_with_a_reason_of_its_own_is_named(batch):
 
 
 def test_a_lost_node_does_not_end_the_job(batch):
-    """Batch runs a job until its main node ends: that is said, and nothing is said to be ending."""
+    """Batch runs a job until its main node ends: a note reports that, and no replica is reported as ending."""
     app_id = submit(batch, role(n=2))
     batch.cloud.job(app_id).update(status="RUNNING")
     batch.cloud.node(app_id, 0).update(status="RUNNING")
@@ -132,7 +132,7 @@ def test_a_lost_node_does_not_end_the_job(batch):
 
 
 def test_a_time_limit_is_the_whole_jobs(batch):
-    """What Batch killed at the end is not blamed for it."""
+    """A node that Batch killed at the time limit is not the cause."""
     app_id = submit(batch, role(n=2))
     late = "Job attempt duration exceeded timeout"
     for index in (0, 1):
@@ -144,7 +144,7 @@ def test_a_time_limit_is_the_whole_jobs(batch):
 
 
 def test_a_node_that_was_lost_with_its_host(batch):
-    """The node is named whose host was terminated, not those that lost it as their peer."""
+    """The cause is the node whose host was terminated, not those that lost it as their peer."""
     app_id = submit(batch, role(n=2))
     end_node(batch, app_id, 0, 10, 1, *LOST_PEER)
     gone = "Host EC2 (instance i-1) terminated."
@@ -156,7 +156,7 @@ def test_a_node_that_was_lost_with_its_host(batch):
 
 
 def test_nodes_that_nobody_asked_about_are_not_blamed(batch):
-    """Many jobs at a time are described without their nodes: the reason is the job's, and no node has it."""
+    """Many jobs are described without their nodes: the reason is the job's, and no node is the cause."""
     app_id = submit(batch, role(n=3))
     end_node(batch, app_id, 2, 11, 1, *BAD_BATCH)
     batch.cloud.job(app_id).update(status="FAILED", stoppedAt=12000, statusReason="Host EC2 (i-1) terminated.")
@@ -168,7 +168,7 @@ def test_nodes_that_nobody_asked_about_are_not_blamed(batch):
 
 @pytest.mark.parametrize("n", [1, 16, 64])
 def test_logs_of_many_nodes_cost_one_look(batch, n):
-    """The job is found and described once for all nodes, and their streams once; each log is then read to its end."""
+    """The job is described once for all nodes, and their streams are found once; each log is then read to its end."""
     app_id = submit(batch, role(n=n))
     batch.cloud.job(app_id).update(status="SUCCEEDED")
     if n == 1:
@@ -188,7 +188,7 @@ def test_logs_of_many_nodes_cost_one_look(batch, n):
 
 
 def test_followed_logs_share_their_looks(batch):
-    """Threads that follow three replicas look at the job once for all of them, each time."""
+    """Threads that follow three replicas share each description of the job."""
     app_id = submit(batch, role(n=3))
     batch.cloud.job(app_id).update(status="SUCCEEDED")
     for index in range(3):
@@ -222,7 +222,7 @@ WAITS = [
 
 @pytest.mark.parametrize(("reason", "queue", "environment", "said"), WAITS)
 def test_why_a_job_waits(batch, reason, queue, environment, said):
-    """A job in RUNNABLE says what it waits for: in Batch's words, or from its queue and the environments behind it."""
+    """A RUNNABLE job reports what it waits for: Batch's reason, or one derived from its queue."""
     app_id = submit(batch, role(resource=Resource(4, 0, 64)))
     batch.cloud.job(app_id).update(status="RUNNABLE", statusReason=reason)
     batch.cloud.queues["q"].update(queue)
@@ -233,7 +233,7 @@ def test_why_a_job_waits(batch, reason, queue, environment, said):
 
 
 def test_attempts(batch):
-    """A job that was started again says so, and why."""
+    """A restarted job reports the number of its attempt and why the last one ended."""
     app_id = submit(batch, role(max_retries=2))
     lost = {"stoppedAt": 5, "statusReason": "Host EC2 (instance i-1) terminated.", "container": {}}
     batch.cloud.job(app_id).update(
@@ -248,7 +248,7 @@ def test_attempts(batch):
 
 
 def test_cancel(batch):
-    """A cancelled job is CANCELLED, not FAILED, to describe and to list; cancelling it again asks for nothing."""
+    """`describe` and `list` report a cancelled job as CANCELLED, not FAILED; cancelling it again makes no request."""
     app_id = submit(batch, role(n=2))
     batch.cancel(app_id)
     batch.cancel(app_id)
@@ -272,7 +272,7 @@ def test_jobs_of_others_are_left_alone(batch):
 
 
 def test_500_jobs_cost_pages(batch):
-    """500 jobs are listed by five calls and described by five; another shell needs as many to find them."""
+    """500 jobs are listed by five calls and described by five; another process needs five more to find them."""
     ids = [submit(batch) for _ in range(500)]
     batch.cloud.calls.clear()
     assert sorted(line.app_id for line in batch.list({"queue": "q"})) == sorted(ids)
@@ -295,7 +295,7 @@ def test_a_multi_node_job_costs_a_page_per_hundred_nodes(batch):
 
 
 def test_list_filters():
-    """All queues or one; by state; by who submitted."""
+    """By queue, by state, and by submitting user."""
     batch = scheduler(Cloud(queues=("a", "b")))
     mine = submit(batch, queue="a", user="ada")
     other = submit(batch, queue="b", user="bob")
@@ -317,7 +317,7 @@ def with_log(batch, app_id, *events, stream="s1", state="SUCCEEDED"):
 
 
 def test_logs_page_by_page(batch):
-    """All pages, empty ones included, and it ends where CloudWatch gives the token back."""
+    """All pages are read, including empty ones, until CloudWatch returns the same token."""
     app_id = submit(batch)
     with_log(batch, app_id, *[(i, f"line {i}") for i in range(5)])
     assert list(batch.log_iter(app_id, "w")) == [f"line {i}\n" for i in range(5)]
@@ -326,7 +326,7 @@ def test_logs_page_by_page(batch):
 
 
 def test_logs_between_times(batch):
-    """`since` is included and `until` is not, to the millisecond."""
+    """`since` is inclusive and `until` exclusive, to the millisecond."""
     app_id = submit(batch)
     with_log(batch, app_id, (1000, "a"), (1999, "b"), (2000, "c"))
     at = datetime.datetime.fromtimestamp
@@ -335,7 +335,7 @@ def test_logs_between_times(batch):
 
 
 def test_logs_of_all_attempts(batch):
-    """An attempt that was lost has a stream of its own, and comes first."""
+    """A lost attempt has its own stream, which is read first."""
     app_id = submit(batch)
     with_log(batch, app_id, (1, "second"), stream="s2")
     batch.cloud.job(app_id)["attempts"] = [
@@ -350,7 +350,7 @@ def test_logs_of_all_attempts(batch):
 
 
 def test_a_job_of_one_attempt_has_none_before(batch):
-    """That is said."""
+    """`previous` raises an error."""
     app_id = submit(batch)
     with_log(batch, app_id, (1, "only"))
     with pytest.raises(NotFoundError, match="not started again"):
@@ -358,7 +358,7 @@ def test_a_job_of_one_attempt_has_none_before(batch):
 
 
 def test_logs_are_followed(batch):
-    """What is written while one looks is shown once, and it ends with the job."""
+    """New lines are printed once, and following ends with the job."""
     app_id = submit(batch)
     batch.cloud.job(app_id)["status"] = "RUNNABLE"  # no stream yet
     looks = []
@@ -379,7 +379,7 @@ def test_logs_are_followed(batch):
 
 
 def test_logs_of_a_node(batch):
-    """Each node has its stream; the log group is the one that the job was given."""
+    """Each node has its own stream; the log group is the configured one."""
     app_id = submit(batch, role(name="a"), role(n=2, name="b"), log_group="/g")
     batch.cloud.node(app_id, 2)["container"]["logStreamName"] = "n2"
     batch.cloud.logs.streams["/g", "n2"] = [(1, "hello")]
@@ -392,12 +392,12 @@ def test_logs_of_a_node(batch):
 
 
 def test_console_and_times(batch):
-    """The page of the job in AWS's console; times of AWS are in milliseconds."""
+    """The job has a page in AWS's console; times of AWS are in milliseconds."""
     url = batch.describe(submit(batch)).ui_url
     assert url.startswith("https://us-east-1.console.aws.amazon.com/batch/home?region=us-east-1#jobs/detail/")
     assert to_datetime(1500).timestamp() == 1.5
 
 
 def test_wrapped_commands_of_others():
-    """A command that only begins as ours does is left as it is."""
+    """A command that only begins like ours is not changed."""
     assert node_command.unwrap(["/bin/sh", "-c", "ls"]) == (["/bin/sh", "-c", "ls"], {})

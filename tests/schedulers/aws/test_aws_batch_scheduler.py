@@ -1,4 +1,4 @@
-"""Jobs as requests to Batch, their submission, and what is said when AWS refuses."""
+"""Jobs as requests to Batch, their submission, and errors of AWS."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def scheduler(cloud=None):
 
 
 def request(*roles, **cfg):
-    """What would be submitted; botocore has looked at it."""
+    """The request of a job, validated by botocore."""
     job = scheduler().submit_dryrun(AppDef("app", list(roles)), {"queue": "q", **cfg}).request
     validate("batch", "register_job_definition", job.job_def)
     validate("batch", "submit_job", job.request())
@@ -72,7 +72,7 @@ def submit(batch, *roles, **cfg):
 
 
 def test_one_replica_is_a_container_job_without_a_shell():
-    """One replica runs as it is: no wrapper, all macros replaced, rank 0 is itself."""
+    """One replica has no wrapper; all macros are replaced, and rank 0 is localhost."""
     job = request(role(macros.replica_id, f"$${{{macros.rank0_env}}}", env={"A": "1"}))
     assert job.job_def["type"] == "container"
     assert container(job)["command"] == ["echo", "0", "${TORCHX_RANK0_HOST}"]
@@ -83,7 +83,7 @@ def test_one_replica_is_a_container_job_without_a_shell():
 
 
 def test_roles_are_ranges_of_nodes():
-    """A role is one range whatever its size, so that no number of replicas meets Batch's limit of five ranges."""
+    """A role is one range whatever its size, so the number of replicas is not limited by Batch's five ranges."""
     job = request(role(n=8, name="a"), role(n=3, name="b"))
     assert [r["targetNodes"] for r in nodes(job)] == ["0:7", "8:10"]
     assert job.job_def["nodeProperties"]["numNodes"] == 11
@@ -93,7 +93,7 @@ def test_roles_are_ranges_of_nodes():
 
 @pytest.mark.parametrize("shell", ["sh", "bash"])
 def test_a_node_finds_its_number(shell):
-    """Each node has its number within its role in arguments and environment, and words arrive byte by byte."""
+    """Each node has its number within its role in arguments and environment; words are passed unchanged."""
     words = [f"x{macros.replica_id}y{macros.replica_id}", "$HOME", "'", '"', "\\", "*", "", "-n", "é", "a\nb"]
     job = request(role(n=2, name="a"), role(*words, n=2, name="b", env={"K": f"k {macros.replica_id} $(id)", "P": "1"}))
     command = nodes(job)[1]["container"]["command"]
@@ -110,7 +110,7 @@ def test_a_node_finds_its_number(shell):
 
 
 def test_instance_type_of_one_replica_is_honoured():
-    """A named instance type makes even one replica a multi-node job: Batch knows types there only."""
+    """An instance type makes even one replica a multi-node job, as Batch supports types only there."""
     job = request(role(resource=NAMED_RESOURCES["aws_p4d.24xlarge"]()))
     assert nodes(job)[0]["container"]["instanceType"] == "p4d.24xlarge"
     assert nodes(job)[0]["container"]["command"] == ["echo"]
@@ -124,7 +124,7 @@ def test_instance_type_of_one_replica_is_honoured():
 
 
 def test_neuron_devices():
-    """Chips of Trainium are given to the container as devices."""
+    """Trainium chips become devices of the container."""
     job = request(role(resource=NAMED_RESOURCES["aws_trn1.2xlarge"]()))
     devices = nodes(job)[0]["container"]["linuxParameters"]["devices"]
     assert devices == [
@@ -133,7 +133,7 @@ def test_neuron_devices():
 
 
 def test_mounts():
-    """Folders of the host, EFS and devices; a volume that is not a file system is refused."""
+    """Folders of the host, EFS and devices work; a volume that is not a file system is rejected."""
     job = request(
         role(
             mounts=[
@@ -154,7 +154,7 @@ def test_mounts():
 
 
 def test_retries():
-    """A lost host is retried without the user's asking and nothing else is; with `max_retries` any failure is."""
+    """By default only a lost host is retried; with `max_retries` any failure is."""
     alone = request(role()).job_def["retryStrategy"]
     assert alone["attempts"] == 3
     assert [rule["action"] for rule in alone["evaluateOnExit"]] == ["RETRY", "EXIT"]
@@ -167,7 +167,7 @@ def test_retries():
 
 
 def test_options():
-    """Each option is where Batch looks for it."""
+    """Each option is in the field that Batch documents for it."""
     job = request(
         role(),
         share_id="team",
@@ -198,7 +198,7 @@ def test_options():
 
 
 def test_secrets_by_their_arns():
-    """They are no part of the environment: Batch itself reads them, by the execution role."""
+    """They are not in the environment: Batch reads them with the execution role."""
     env = {"HF_TOKEN": Secret("aws-sm:arn:hf"), "A": "b"}
     for n in (1, 2):
         job = request(role(env=env, n=n), execution_role_arn="arn:exec", secrets={"B": "arn:b"})
@@ -210,13 +210,13 @@ def test_secrets_by_their_arns():
 
 
 def test_secrets_need_who_reads_them():
-    """Without an execution role the job would fail at its start."""
+    """Without an execution role the job would fail when it starts."""
     with pytest.raises(ConfigError, match="`execution_role_arn` is not set"):
         request(role(env={"HF_TOKEN": Secret("aws-sm:arn:hf")}))
 
 
 def test_values_are_refused():
-    """With what to do: in a job definition everybody could read them."""
+    """The hint names an alternative: every user can read a job definition."""
     with pytest.raises(NotSupportedError, match="`aws_batch` cannot take secret `HF_TOKEN` from `env:HF_TOKEN`") as e:
         request(role(env={"HF_TOKEN": Secret("env:HF_TOKEN")}))
     assert "aws secretsmanager create-secret" in e.value.hint
@@ -234,13 +234,13 @@ def test_values_are_refused():
     ],
 )
 def test_wrong_options(cfg, said):
-    """An option that Batch would refuse is refused before anything is asked."""
+    """An invalid option is rejected before any request."""
     with pytest.raises(ConfigError, match=said):
         request(role(), **cfg)
 
 
 def test_secrets_are_masked():
-    """Neither the text of a dry run nor the repr of the request shows a secret."""
+    """Neither the text of a dry run nor the repr of the request contains a secret."""
     job = request(role("--token", "sesame1", env={"API_KEY": "sesame2"}))
     many = request(role("--token", "sesame1", n=2, env={"API_KEY": f"sesame2{macros.replica_id}"}))
     for shown in (str(job), repr(job), str(many), repr(many)):
@@ -249,7 +249,7 @@ def test_secrets_are_masked():
 
 
 def test_dry_run_asks_nothing():
-    """No call, and no import of AWS's packages, before the submission."""
+    """A dry run makes no call and imports no AWS package."""
     batch = scheduler()
     batch.submit_dryrun(AppDef("app", [role()]), {"queue": "q"})
     assert batch.cloud.calls == []
@@ -270,7 +270,7 @@ def test_dry_run_asks_nothing():
 
 
 def test_equal_definitions_are_shared(batch):
-    """Jobs that differ in their id only share a definition; what differs is a definition of its own."""
+    """Jobs that differ only in their id share a definition; other jobs have their own."""
     submit(batch, role("hi", env={"TORCHX_JOB_ID": f"aws_batch://s/{macros.app_id}"}))
     first = submit(batch, role("hi", env={"TORCHX_JOB_ID": f"aws_batch://s/{macros.app_id}"}))
     assert batch.cloud.count("register_job_definition") == 1
@@ -282,7 +282,7 @@ def test_equal_definitions_are_shared(batch):
 
 
 def test_delete_takes_the_definition_away(batch):
-    """After a delete the definition is inactive and the job has ended; the next submission registers it anew."""
+    """After a delete the definition is inactive and the job has ended; the next submission registers it again."""
     app_id = submit(batch)
     batch.delete(app_id)
     assert [d["status"] for d in batch.cloud.definitions.values()] == ["INACTIVE"]
@@ -292,7 +292,7 @@ def test_delete_takes_the_definition_away(batch):
 
 
 def test_a_definition_that_vanishes_meanwhile(batch):
-    """Another's delete between our look and our submission costs one more registration, and not the job."""
+    """A concurrent delete between lookup and submission causes one more registration, and does not fail the job."""
     submit(batch)
     cloud = batch.cloud
     gone = refusal("ClientException", "Job definition torchx-app:1 is not found")
@@ -302,7 +302,7 @@ def test_a_definition_that_vanishes_meanwhile(batch):
 
 
 def test_a_job_after_another(batch):
-    """Batch is told the id of the earlier job; a dry run, which asks Batch nothing, shows our id of it."""
+    """SubmitJob has Batch's id of the earlier job; a dry run shows our id."""
     first = submit(batch)
     app = AppDef("later", [role("hi")], metadata={AFTER: f"ok:aws_batch://s/{first}"})
     assert f"jobId: {first}" in str(batch.submit_dryrun(app, {"queue": "q"}).request)
@@ -313,7 +313,7 @@ def test_a_job_after_another(batch):
 
 
 def test_a_job_after_one_that_batch_has_forgotten(batch):
-    """It is refused, and nothing is submitted."""
+    """The submission is rejected."""
     app = AppDef("later", [role("hi")], metadata={AFTER: "ok:aws_batch://s/q:gone-1"})
     with pytest.raises(NotFoundError, match="Batch has no job `q:gone-1`, on which this job depends"):
         batch.submit(app, {"queue": "q"})
@@ -329,7 +329,7 @@ LOST = [
 
 @pytest.mark.parametrize("lost", LOST, ids=["timeout", "closed", "500"])
 def test_a_lost_answer_starts_nothing_twice(batch, lost):
-    """Batch acted and the answer was lost: the job is found by its name, and there is one."""
+    """If Batch created the job and the answer was lost, the job is found by its name, and is the only one."""
     batch.cloud.faults.append(("submit_job", lost, "after"))
     app_id = submit(batch)
     assert batch.cloud.count("submit_job") == 1
@@ -338,7 +338,7 @@ def test_a_lost_answer_starts_nothing_twice(batch, lost):
 
 
 def test_a_lost_request_is_told(batch):
-    """Where no job appears, nobody guesses: it is said, with how to look, and nothing is submitted again."""
+    """If no job appears, the error explains how to check, and nothing is submitted again."""
     batch.cloud.faults.append(("submit_job", LOST[0], "before"))
     with pytest.raises(TransientError, match="does not show a job of that name") as e:
         submit(batch)
@@ -347,7 +347,7 @@ def test_a_lost_request_is_told(batch):
 
 
 def test_throttling_of_a_submission(batch):
-    """A submission that was one too many was not carried out, and is tried again."""
+    """A throttled submission was not executed, and is retried."""
     throttled = refusal("TooManyRequestsException", "Too Many Requests", status=429)
     batch.cloud.faults += [("submit_job", throttled, "before")] * 2
     submit(batch)
@@ -358,7 +358,7 @@ def test_throttling_of_a_submission(batch):
 
 
 def test_a_refusal_leaves_nothing(batch):
-    """A definition that was made for a job that is then refused is taken away again."""
+    """A definition that was registered for a rejected job is deregistered."""
     batch.cloud.faults.append(("submit_job", refusal("ClientException", "Share identifier is missing"), "before"))
     with pytest.raises(BackendError, match="Share identifier is missing"):
         submit(batch)
@@ -366,7 +366,7 @@ def test_a_refusal_leaves_nothing(batch):
 
 
 def test_unknown_queue():
-    """Names the queue, the region and the nearest name."""
+    """The error contains the queue, the region and the most similar name."""
     batch = scheduler(Cloud(queues=("training",)))
     with pytest.raises(NotFoundError, match="no queue `trainin` in us-east-1") as e:
         submit(batch, queue="trainin")
@@ -375,7 +375,7 @@ def test_unknown_queue():
 
 
 def test_closed_queues(batch):
-    """A queue that takes no jobs is said to, before anything is made."""
+    """A queue that accepts no jobs raises an error before anything is created."""
     batch.cloud.queues["q"]["state"] = "DISABLED"
     with pytest.raises(BackendError, match="disabled"):
         submit(batch)
@@ -385,7 +385,7 @@ def test_closed_queues(batch):
 
 
 def test_fargate():
-    """A queue of Fargate gets what Fargate takes: its sizes, no shared memory; the definition says so."""
+    """A Fargate queue gets Fargate sizes and no shared memory, and the definition requires Fargate."""
     batch = scheduler(Cloud(kind="FARGATE"))
     app_id = submit(batch, execution_role_arn="arn:exec", assign_public_ip=True)
     (made,) = batch.cloud.definitions.values()
@@ -410,7 +410,7 @@ def test_fargate():
     ],
 )
 def test_what_fargate_does_not_have(what, cfg, error, said):
-    """It is refused with what is missing, and nothing is made."""
+    """An unsupported feature is rejected by name, before anything is created."""
     batch = scheduler(Cloud(kind="FARGATE"))
     with pytest.raises(error, match=said):
         submit(batch, what, **{"execution_role_arn": "arn:e", **cfg})
@@ -418,13 +418,13 @@ def test_what_fargate_does_not_have(what, cfg, error, said):
 
 
 def test_spot_runs_no_multi_node_jobs():
-    """Batch would let it wait for ever."""
+    """Batch would never start them."""
     with pytest.raises(NotSupportedError, match="spot instances only"):
         submit(scheduler(Cloud(kind="SPOT")), role(n=2))
 
 
 def test_a_queue_that_may_not_be_looked_at(batch):
-    """To submit it is not necessary to be allowed to describe queues."""
+    """A submission does not need the right to describe queues."""
     denied = refusal("AccessDeniedException", "User: arn:me is not authorized to perform: batch:DescribeJobQueues", 403)
     batch.cloud.faults.append(("describe_job_queues", denied, "before"))
     assert batch.exists(submit(batch))
@@ -461,7 +461,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("raised", "said", "hint"), ERRORS, ids=[type(e[0]).__name__ + e[1][:12] for e in ERRORS])
 def test_errors_are_one_line_and_a_hint(batch, raised, said, hint):
-    """A refusal names what was refused; the hint says what to do; nothing of botocore shows."""
+    """An error names the rejected action, with a hint, and no detail of botocore."""
     batch.cloud.faults.append(("submit_job", raised, "before"))
     with pytest.raises((BackendError, ConfigError)) as e:
         submit(batch)
@@ -472,7 +472,7 @@ def test_errors_are_one_line_and_a_hint(batch, raised, said, hint):
 
 
 def test_real_clients_find_no_credentials(monkeypatch, tmp_path):
-    """Through boto3 itself: without region, and without credentials, one line says so."""
+    """With boto3 itself: a missing region or missing credentials are one line."""
     pytest.importorskip("boto3")
     for name in ("AWS_PROFILE", "AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name, raising=False)

@@ -1,4 +1,4 @@
-"""`torchx doctor -s aws_batch` and `aws_sagemaker`: what AWS answers, and what is made of it."""
+"""`torchx doctor -s aws_batch` and `aws_sagemaker`: findings for answers of AWS."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ROLE = "arn:aws:iam::123456789012:role/train"
 
 
 class Account:
-    """STS and IAM: who one is, and one role."""
+    """STS and IAM, with one identity and one role."""
 
     def __init__(self, error: Exception | None = None) -> None:
         self.error = error
@@ -55,7 +55,7 @@ def ask(cloud: Cloud, account: Account | None = None, cpu: int = 0, **cfg: Any) 
 
 
 def test_an_account_with_which_nothing_is_wrong() -> None:
-    """Who one is, the queue, roles; and the same of SageMaker."""
+    """Identity, queue and roles are good, for Batch and SageMaker."""
     found = ask(Cloud(), job_role_arn=ROLE)
     assert {what: f.verdict for what, f in found.items()} == dict.fromkeys(["identity", "queue", "job_role_arn"], GOOD)
     account = Account()
@@ -75,7 +75,7 @@ def test_an_account_with_which_nothing_is_wrong() -> None:
     ],
 )
 def test_queues_that_take_no_jobs(change: dict[str, Any], fix: str) -> None:
-    """Not there, disabled, invalid, or with nothing behind it."""
+    """Missing, disabled, invalid, or without usable compute environments."""
     cloud = Cloud()
     name = change.pop("queue", "q")
     cloud.environment.update(change.pop("environment", {}))
@@ -87,7 +87,7 @@ def test_queues_that_take_no_jobs(change: dict[str, Any], fix: str) -> None:
 @pytest.mark.parametrize("status", ["CREATING", "UPDATING"])
 @pytest.mark.parametrize("cpu", [0, 4])
 def test_a_queue_that_is_being_made_or_changed(status: str, cpu: int, no_images: None) -> None:
-    """It may take jobs a minute later: no more than a doubt, with how to look again."""
+    """It may accept jobs a minute later: a doubt, with a command to check again."""
     cloud = Cloud()
     cloud.queues["q"]["status"] = status
     found = ask(cloud, cpu=cpu)["queue"]
@@ -99,7 +99,7 @@ def test_a_queue_that_is_being_made_or_changed(status: str, cpu: int, no_images:
 
 
 def test_a_job_that_is_too_large(no_images: None) -> None:
-    """No environment of the queue has so many vCPUs."""
+    """No environment of the queue has that many vCPUs."""
     assert ask(Cloud(), cpu=256)["queue"].verdict == GOOD
     found = ask(Cloud(), cpu=300)
     assert (found["queue"].verdict, "maxvCpus" in found["queue"].said) == (BAD, True)
@@ -108,7 +108,7 @@ def test_a_job_that_is_too_large(no_images: None) -> None:
 
 @pytest.fixture
 def no_images(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A registry that is not asked over a network, and has none."""
+    """A registry without network access or images."""
 
     def manifest(self: Registry, image: Any) -> Any:
         raise NotFoundError("no such image")
@@ -118,7 +118,7 @@ def no_images(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("option", ["job_role_arn", "execution_role_arn"])
 def test_a_role_that_is_not_there(option: str) -> None:
-    """Bad, with the command that lists them; where we may not ask, a doubt."""
+    """Bad, with the command that lists roles; without permission to check, a doubt."""
     named: dict[str, Any] = {option: "arn:aws:iam::123456789012:role/trian"}
     found = ask(Cloud(), **named)[option]
     assert (found.verdict, "aws iam list-roles" in found.fix) == (BAD, True)
@@ -138,14 +138,14 @@ def test_a_role_that_is_not_there(option: str) -> None:
     ids=["none", "region", "expired", "wrong", "cut"],
 )
 def test_who_one_is(error: Exception, verdict: str) -> None:
-    """No credentials, or others than AWS knows, are bad; a cut connection is a doubt."""
+    """Missing or invalid credentials are bad; a lost connection is a doubt."""
     found = ask(Cloud(), Account(error))["identity"]
     assert found.verdict == verdict
     assert found.fix
 
 
 def test_a_queue_that_may_not_be_looked_at() -> None:
-    """Jobs may be submitted to it all the same."""
+    """Submissions to it may work all the same."""
     cloud = Cloud()
     cloud.faults.append(("describe_job_queues", refusal("AccessDeniedException", "no", 403), "before"))
     assert ask(cloud)["queue"].verdict == UNKNOWN

@@ -1,4 +1,4 @@
-"""Logins of ECR: asked for once, for its registries alone, lent to whoever pulls and pushes."""
+"""Logins of ECR: cached, only for its registries, and passed to the clients that pull and push."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def no_files(monkeypatch, tmp_path):
 
 
 def test_login_and_repository(no_files):
-    """The engine is logged in to an ECR registry, once; the repository is made when asked, and may be there."""
+    """The engine is logged in to an ECR registry once; the repository is created on request, or exists already."""
     ecr, engine = Ecr("there"), Engine()
     logins = EcrLogins(Clients({"ecr": ecr}))
     pushes = [(f"{HOST}/team/new", "a"), (f"{HOST}/there", "b"), ("ghcr.io/x", "c")]
@@ -73,14 +73,14 @@ def test_login_and_repository(no_files):
 
 
 def test_no_repository_unless_asked(no_files):
-    """What costs money is not made by the way."""
+    """Repositories, which cost money, are created only on request."""
     ecr = Ecr()
     EcrLogins(Clients({"ecr": ecr})).prepare([(f"{HOST}/new", "a")], None, create=False)
     assert ecr.repositories == set()
 
 
 def test_builders_without_an_engine(no_files):
-    """Where the login files say nothing, the registry client gets the login, too; other registries get none."""
+    """If the login files have no entry, the registry client gets the login, too; other registries do not."""
     ecr = Ecr()
     cloud = Cloud()
     AWSBatchScheduler("s", clients=Clients({"batch": cloud, "logs": cloud.logs, "ecr": ecr}))
@@ -92,7 +92,7 @@ def test_builders_without_an_engine(no_files):
 
 
 def test_a_refused_login(no_files):
-    """It names the action that is denied."""
+    """The error names the denied action."""
 
     class Denied(Ecr):
         def get_authorization_token(self, **params):

@@ -1,4 +1,4 @@
-"""AWS clients in front of a server that does not speak AWS."""
+"""AWS clients connected to a server that is not AWS."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchx.schedulers.aws.client import Clients, call
 
 @pytest.fixture
 def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], str]]:
-    """Starts a server that gives this body as its one answer; returns its address."""
+    """Starts a server with this body as its only response; returns its address."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
     listener = socket.create_server(("127.0.0.1", 0))
@@ -42,7 +42,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], str]]
 
 @pytest.mark.parametrize("body", [b"[]", b"\xff\x93", b"[" * 3000 + b"]" * 3000], ids=["a list", "no text", "deep"])
 def test_an_answer_that_is_none(answers, body: bytes) -> None:
-    """One sentence; whether the request was carried out is not known."""
+    """One sentence, and the class of an unknown outcome."""
     clients = Clients(region="us-east-1", endpoint_url=answers(body))
     with pytest.raises(TransientError, match="job `x` cannot be described: the answer is not valid") as e:
         call(clients.client("batch", retries=False), "describe_jobs", "job `x` cannot be described", jobs=["x"])

@@ -44,7 +44,7 @@ def answer(status, body, headers=()):
 
 @pytest.fixture
 def aws(monkeypatch):
-    """Real clients, whose requests are answered by a function of the service, the operation and what was sent."""
+    """Real clients; a function of service, operation and request provides the responses."""
     for name, value in (
         ("AWS_ACCESS_KEY_ID", "a"),
         ("AWS_SECRET_ACCESS_KEY", "b"),
@@ -100,7 +100,7 @@ def batch_of(aws, jobs):
 
 @pytest.mark.parametrize("name", recorded("batch_jobs.json"))
 def test_batch(aws, name):
-    """What Batch says of a job becomes its state, and a sentence."""
+    """A description of Batch becomes a state and a sentence."""
     case = recorded("batch_jobs.json")[name]
     found = batch_of(aws, case["jobs"]).describe("HighPriority:example")
     if case["state"] is None:
@@ -118,7 +118,7 @@ def test_batch(aws, name):
 
 @pytest.mark.parametrize("name", recorded("sagemaker_jobs.json"))
 def test_sagemaker(aws, name):
-    """What SageMaker says of a training job becomes its state, and a sentence."""
+    """A description of SageMaker becomes a state and a sentence."""
     case = recorded("sagemaker_jobs.json")[name]
 
     def respond(service, operation, request):
@@ -134,7 +134,7 @@ def test_sagemaker(aws, name):
 
 
 def test_answers_have_the_members_that_aws_documents():
-    """By botocore's models of the services, which refuse a member that they do not know, and one of another type."""
+    """botocore's models of the services reject unknown members and wrong types."""
     given = {"region_name": "us-east-1", "aws_access_key_id": "a", "aws_secret_access_key": "b"}
     clients = {name: boto3.client(name, **given) for name in ("batch", "sagemaker")}
     batch, sagemaker = Stubber(clients["batch"]), Stubber(clients["sagemaker"])
@@ -151,7 +151,7 @@ def test_answers_have_the_members_that_aws_documents():
 
 
 def _with_times(value):
-    """Times are numbers on the wire, and `datetime` behind the parser."""
+    """Numbers on the wire become `datetime`, as in the parser."""
     import datetime
 
     if isinstance(value, list):
@@ -186,7 +186,7 @@ ERRORS = recorded("errors.json")
 
 @pytest.mark.parametrize("case", ERRORS, ids=[f"{e['service']}-{e['says'][:30]}" for e in ERRORS])
 def test_errors(aws, case):
-    """One line that names what was refused, and what to do; whatever protocol the service speaks."""
+    """One line with the rejected action, and a hint, in any protocol of AWS."""
     told = case["answer"]
     clients = aws(lambda *_: answer(told["status"], told["body"], told["headers"].items()))
     client = clients.client(case["service"], retries=False)
@@ -202,7 +202,7 @@ def test_errors(aws, case):
 
 
 def test_questions_are_asked_again(aws):
-    """A question that was one too many is asked again by botocore, which then asks less often; nobody sees it."""
+    """botocore retries a throttled read, with backoff, invisibly to the user."""
     asked = []
 
     def respond(service, operation, request):

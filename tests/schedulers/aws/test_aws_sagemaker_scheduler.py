@@ -1,4 +1,4 @@
-"""Jobs as requests to SageMaker, what is done with the answers, and what is said when AWS refuses."""
+"""Jobs as requests to SageMaker, facts from its answers, and errors of AWS."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def sagemaker():
 
 
 def request(app, **cfg):
-    """What would be submitted; botocore has looked at it."""
+    """The request of a job, validated by botocore."""
     app = app if isinstance(app, AppDef) else AppDef("app", [app])
     job = scheduler().submit_dryrun(app, {**CFG, **cfg}).request
     validate("sagemaker", "create_training_job", job.request())
@@ -62,7 +62,7 @@ def submit(made, *roles, **cfg):
 
 
 def run_host(job, tmp_path, k, show):
-    """What a host of the job does, with another program in place of `echo`."""
+    """Runs the command of a host, with another program in place of `echo`."""
     config = tmp_path / "resourceconfig.json"
     config.write_text(
         json.dumps({"current_host": f"algo-{k + 1}", "hosts": ["algo-1", "algo-2"], "network_interface_name": "eth0"})
@@ -77,7 +77,7 @@ def run_host(job, tmp_path, k, show):
 
 @pytest.fixture
 def show(tmp_path):
-    """A folder with an `echo` and a `torchrun` that tell what they were given."""
+    """A folder with an `echo` and a `torchrun` that print their arguments."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name in ("echo", "torchrun"):
@@ -90,7 +90,7 @@ def show(tmp_path):
 
 
 def test_a_plain_command_is_given_as_it_is():
-    """One host and short words: no shell."""
+    """One host and short words need no shell."""
     job = request(role("a b", macros.replica_id, "$HOME", "'"))
     assert job["AlgorithmSpecification"]["ContainerEntrypoint"] == ["echo"]
     assert job["AlgorithmSpecification"]["ContainerArguments"] == ["a b", "0", "$HOME", "'"]
@@ -99,7 +99,7 @@ def test_a_plain_command_is_given_as_it_is():
 
 
 def test_words_that_sagemaker_would_not_take(tmp_path, show):
-    """Long words, words of several lines, and the host's number arrive byte by byte on every host."""
+    """Long words, words with line ends, and the host's number arrive unchanged on every host."""
     words = [
         "x" * 1000,
         "a\nb\n",
@@ -124,7 +124,7 @@ def test_words_that_sagemaker_would_not_take(tmp_path, show):
 
 
 def test_dist_ddp_over_two_hosts(tmp_path, show):
-    """torchrun finds the first host, and host 0 holds the rendezvous."""
+    """torchrun finds the first host, and host 0 has the rendezvous."""
     job = request(ddp("--lr", "1", script="train.py", image="img", j="2x4"))
     assert job["ResourceConfig"]["InstanceCount"] == 2
     for k in (0, 1):
@@ -135,13 +135,13 @@ def test_dist_ddp_over_two_hosts(tmp_path, show):
 
 
 def test_a_command_that_is_too_long():
-    """It is refused with a way out."""
+    """It is rejected, with a hint."""
     with pytest.raises(SpecError, match="25600"):
         request(role("x" * 30000))
 
 
 def test_options():
-    """Each option is where SageMaker looks for it."""
+    """Each option is in the field that SageMaker documents for it."""
     job = request(
         role(env={"A": "role"}),
         instance_count=3,
@@ -210,21 +210,21 @@ def test_options():
     ],
 )
 def test_what_sagemaker_cannot(what, cfg, error, said):
-    """It is refused before anything is asked."""
+    """Unsupported jobs are rejected before any request."""
     with pytest.raises(error, match=said):
         request(what, **cfg)
 
 
 @pytest.mark.parametrize("reference", ["env:HF_TOKEN", "aws-sm:arn:x"])
 def test_secrets_are_refused(reference):
-    """SageMaker shows a job's environment to whoever may describe it, and takes no references."""
+    """Every user who may describe a job can read its environment, and SageMaker supports no references."""
     with pytest.raises(NotSupportedError, match="`aws_sagemaker` cannot take secret `HF_TOKEN`") as e:
         request(AppDef("a", [role(env={"HF_TOKEN": Secret(reference)})]))
     assert e.value.hint == "let the program fetch it by itself"
 
 
 def test_secrets_are_masked():
-    """Neither the text of a dry run nor the repr of the request shows a secret."""
+    """Neither the text of a dry run nor the repr of the request contains a secret."""
     made = scheduler()
     secrets = {"environment": {"HF_TOKEN": "sesame1"}, "hyperparameters": {"api_key": "sesame2"}}
     job = made.submit_dryrun(AppDef("a", [role("--token", "sesame3")]), {**CFG, **secrets}).request
@@ -237,7 +237,7 @@ def test_secrets_are_masked():
 
 
 def test_dry_run_asks_nothing(tmp_path):
-    """No call, and no import of AWS's packages, before the submission; with code to upload, too."""
+    """A dry run makes no call and imports no AWS package, also with code to upload."""
     code = (
         "import sys\n"
         "from torchx.schedulers.aws_sagemaker_scheduler import create_scheduler\n"
@@ -250,7 +250,7 @@ def test_dry_run_asks_nothing(tmp_path):
 
 
 def test_what_only_aws_knows(sagemaker):
-    """A role by its name, and the account's bucket, are asked for at the submission."""
+    """A role given by name, and the account's bucket, are resolved at submission."""
     app_id = submit(sagemaker, role="train")
     job = sagemaker.cloud.jobs[app_id]
     assert job["RoleArn"] == "arn:aws:iam::123456789012:role/train"
@@ -258,7 +258,7 @@ def test_what_only_aws_knows(sagemaker):
 
 
 def test_a_lost_answer_starts_nothing_twice(sagemaker):
-    """botocore asks again, SageMaker says that there is such a job, and it is ours."""
+    """botocore retries, SageMaker reports an existing job, and it is ours."""
     original = sagemaker.cloud.create_training_job
 
     def twice(**params):
@@ -288,7 +288,7 @@ ERRORS = [
 
 @pytest.mark.parametrize(("raised", "said", "hint"), ERRORS)
 def test_errors(sagemaker, raised, said, hint):
-    """A refusal is one line, with what to do."""
+    """An error is one line, with a hint."""
     sagemaker.cloud.faults.append(("create_training_job", raised, "before"))
     with pytest.raises(BackendError) as e:
         submit(sagemaker)
@@ -297,7 +297,7 @@ def test_errors(sagemaker, raised, said, hint):
 
 
 def test_no_answer(sagemaker):
-    """A service that does not answer is an error that may pass."""
+    """A service that does not answer is a transient error."""
     sagemaker.cloud.faults.append(("create_training_job", known.ReadTimeoutError(endpoint_url="https://x"), "before"))
     with pytest.raises(TransientError, match="does not answer"):
         submit(sagemaker)
@@ -321,7 +321,7 @@ STATES = [
 
 @pytest.mark.parametrize(("state", "secondary", "expected", "said"), STATES)
 def test_states(sagemaker, state, secondary, expected, said):
-    """Each state, with what it waits for or why it ended."""
+    """Each state has what the job waits for, or why it ended."""
     app_id = submit(sagemaker)
     reason = "AlgorithmError: , exit code: 3" if secondary == "Failed" else ""
     sagemaker.cloud.jobs[app_id].update(TrainingJobStatus=state, SecondaryStatus=secondary, FailureReason=reason)
@@ -331,7 +331,7 @@ def test_states(sagemaker, state, secondary, expected, said):
 
 
 def test_roles_are_rebuilt(sagemaker):
-    """Words, environment and size come back as they were given, through the shell line too."""
+    """Words, environment and size are returned as they were submitted, also from a shell line."""
     for n in (1, 3):
         given = role(f"n={macros.replica_id}", "a 'b'\n", n=n, env={"K": f"{macros.replica_id} x", "A": "1"})
         (found,) = sagemaker.describe(submit(sagemaker, given)).roles
@@ -341,7 +341,7 @@ def test_roles_are_rebuilt(sagemaker):
 
 
 def test_failure_times_and_page(sagemaker):
-    """The traceback of the first host, when it ended, how often spot instances were lost, and where to look."""
+    """The traceback of the first host, the end, the number of spot interruptions, and the console page."""
     app_id = submit(sagemaker)
     sagemaker.cloud.jobs[app_id].update(
         TrainingJobStatus="Failed",
@@ -364,7 +364,7 @@ BAD_BATCH = ["Traceback (most recent call last):", '  File "a.py", line 2', "Val
 
 
 def fail(made, app_id, reason, logs, **more):
-    """Ends a job; `logs`: what each host has written, by its number."""
+    """Ends a job; `logs` has the output of each host, by number."""
     made.cloud.jobs[app_id].update(
         {
             "TrainingJobStatus": "Failed",
@@ -380,7 +380,7 @@ def fail(made, app_id, reason, logs, **more):
 
 
 def test_the_host_with_a_reason_of_its_own_is_named(sagemaker):
-    """SageMaker does not say which host failed: their logs do, and a host that only lost its peer is not blamed."""
+    """SageMaker does not report which host failed, but the logs do; a host that only lost its peer is not the cause."""
     app_id = submit(sagemaker, role(n=12))
     fail(sagemaker, app_id, "AlgorithmError: , exit code: 1", {0: ["step 7"], 1: LOST_PEER, 11: BAD_BATCH})
     found = sagemaker.describe(app_id)
@@ -393,7 +393,7 @@ def test_the_host_with_a_reason_of_its_own_is_named(sagemaker):
 
 
 def test_no_host_is_blamed_without_a_sign(sagemaker):
-    """Where no log shows which host it was, what SageMaker says of the job is the cause."""
+    """If no log shows which host failed, SageMaker's reason for the job is the cause."""
     app_id = submit(sagemaker, role(n=2))
     fail(sagemaker, app_id, "AlgorithmError: , exit code: 3", {0: ["step 7"]})
     found = sagemaker.describe(app_id)
@@ -415,7 +415,7 @@ KINDS = [
 @pytest.mark.parametrize(("reason", "more", "kind"), KINDS)
 @pytest.mark.parametrize("n", [1, 2])
 def test_what_ends_a_job_as_a_whole(sagemaker, n, reason, more, kind):
-    """Its class is SageMaker's word, whatever the program said last, and no host is blamed for a limit."""
+    """Its class is SageMaker's, whatever the program's last output, and no host is the cause of a time limit."""
     app_id = submit(sagemaker, role(n=n))
     fail(sagemaker, app_id, reason, {0: ["Error: step 7"]} if kind == "timeout" else {}, **more)
     found = sagemaker.describe(app_id)
@@ -443,7 +443,7 @@ def test_logs_of_many_hosts_cost_one_look(sagemaker, n):
 
 
 def test_logs_of_a_host(sagemaker):
-    """Each host has its streams, one for each start."""
+    """Each host has its own streams, one for each start."""
     app_id = submit(sagemaker, role(n=2))
     sagemaker.cloud.jobs[app_id].update(TrainingJobStatus="Completed", SecondaryStatus="Completed")
     group = "/aws/sagemaker/TrainingJobs"
@@ -456,7 +456,7 @@ def test_logs_of_a_host(sagemaker):
 
 
 def test_cancel_and_delete(sagemaker):
-    """A job is stopped once; deleted, it is gone."""
+    """A job is stopped once; a deleted job does not exist."""
     app_id = submit(sagemaker)
     sagemaker.cancel(app_id)
     sagemaker.cancel(app_id)
@@ -467,7 +467,7 @@ def test_cancel_and_delete(sagemaker):
 
 
 def test_500_jobs_cost_pages(sagemaker):
-    """500 jobs are listed by five calls and described by five; lists know state and user."""
+    """500 jobs are listed by five calls and described by five; lists contain state and user."""
     ids = [submit(sagemaker) for _ in range(500)]
     sagemaker.cloud.jobs["foreign"] = {**sagemaker.cloud.jobs[ids[0]], "TrainingJobName": "foreign", "Tags": []}
     sagemaker.cloud.calls.clear()

@@ -33,7 +33,7 @@ def sagemaker():
 
 @pytest.fixture
 def code(tmp_path):
-    """A folder with a script, a link, a program, and what is not to be uploaded."""
+    """A folder with a script, a link, a program, and an ignored file."""
     folder = tmp_path / "code"
     (folder / "pkg").mkdir(parents=True)
     (folder / "train.py").write_text("print('hello')\n")
@@ -46,7 +46,7 @@ def code(tmp_path):
 
 
 def told(job):
-    """What the toolkit reads: every hyperparameter is JSON."""
+    """The hyperparameters as the toolkit parses them: all are JSON."""
     return {name: json.loads(value) for name, value in job["HyperParameters"].items()}
 
 
@@ -55,7 +55,7 @@ def archive(data):
 
 
 def test_a_folder_is_uploaded(sagemaker, code):
-    """To the account's bucket, below the job's name, less what is ignored, with the modes, and one script more."""
+    """It goes to the account's bucket, below the job's name, without ignored files, with modes, plus one script."""
     sagemaker.cloud.buckets.add(BUCKET)
     app_id = submit(sagemaker, source_dir=code)
     ((where, data),) = sagemaker.cloud.objects.items()
@@ -77,7 +77,7 @@ def test_a_folder_is_uploaded(sagemaker, code):
 
 
 def test_the_same_files_are_the_same_archive(sagemaker, code):
-    """Neither times nor owners are in it."""
+    """The archive contains neither times nor owners."""
     for _ in range(2):
         submit(sagemaker, source_dir=code, output_path="s3://out/x")
         os.utime(os.path.join(code, "train.py"), (1, 1))
@@ -86,7 +86,7 @@ def test_the_same_files_are_the_same_archive(sagemaker, code):
 
 
 def test_the_bucket_of_the_output_and_its_key(sagemaker, code):
-    """Code goes where the output goes, encrypted likewise; it may be another account's bucket, and is never made."""
+    """Code goes to the bucket of the output, with its encryption; a bucket given by the user is never created."""
     submit(sagemaker, source_dir=code, output_path="s3://out/models", output_kms_key="k1")
     (_, put) = next(call for call in sagemaker.cloud.calls if call[0] == "put_object")
     assert (put["Bucket"], put["SSEKMSKeyId"], put["ServerSideEncryption"]) == ("out", "k1", "aws:kms")
@@ -97,14 +97,14 @@ def test_the_bucket_of_the_output_and_its_key(sagemaker, code):
 
 
 def test_the_accounts_bucket_is_made(sagemaker, code):
-    """As the session of SageMaker's SDK does it, where nobody has used SageMaker yet."""
+    """The default bucket is created on first use, like in SageMaker's SDK."""
     submit(sagemaker, source_dir=code)
     assert sagemaker.cloud.count("create_bucket") == 1
     assert [bucket for bucket, _ in sagemaker.cloud.objects] == [BUCKET]
 
 
 def run(data, tmp_path, *arguments):
-    """What the script in the archive does, where the toolkit has unpacked it."""
+    """Runs the script of the archive where the toolkit has unpacked it."""
     folder = tmp_path / "unpacked"
     with archive(data) as tar:
         tar.extractall(folder, filter="data")
@@ -118,7 +118,7 @@ def run(data, tmp_path, *arguments):
 
 
 def test_any_words_and_variables_arrive(sagemaker, code, tmp_path):
-    """Byte by byte, with the host's number; hyperparameters stand behind them."""
+    """They arrive unchanged, with the host's number, followed by the hyperparameters."""
     show = "import sys, os, json; print(json.dumps([sys.argv[1:], os.environ['K'], len(os.environ['LONG'])]))"
     with open(os.path.join(code, "show.py"), "w") as f:
         f.write(show)
@@ -135,7 +135,7 @@ def test_any_words_and_variables_arrive(sagemaker, code, tmp_path):
 
 
 def test_dist_ddp_runs_in_it(sagemaker, code):
-    """torchrun starts the script of the folder, on all hosts."""
+    """torchrun starts the script in the folder, on all hosts."""
     app = ddp("--epochs", "2", script="train.py", image="img:1", j="2x1")
     sagemaker.submit(app, {**CFG, "source_dir": code})
     (data,) = sagemaker.cloud.objects.values()
@@ -147,7 +147,7 @@ def test_dist_ddp_runs_in_it(sagemaker, code):
 
 
 def test_an_entry_point_needs_no_interpreter(sagemaker, code):
-    """A script of the folder is started as script mode would start it."""
+    """A script in the folder is started like in script mode."""
     given = role("--lr", "1")
     given.entrypoint = "train.py"
     info = sagemaker.submit_dryrun(AppDef("app", [given]), {**CFG, "source_dir": code})
@@ -155,7 +155,7 @@ def test_an_entry_point_needs_no_interpreter(sagemaker, code):
 
 
 def test_a_dry_run_asks_nothing_and_shows_it(sagemaker, code):
-    """It tells what goes where and what is run there, without its secrets."""
+    """It shows the location and the command, without secrets."""
     app = AppDef("app", [role("--token", "sesame")])
     info = sagemaker.submit_dryrun(app, {**CFG, "source_dir": code, "hyperparameters": {"api_key": "sesame"}})
     shown = str(info)
@@ -166,7 +166,7 @@ def test_a_dry_run_asks_nothing_and_shows_it(sagemaker, code):
 
 
 def test_code_in_s3_is_used_as_it_is(sagemaker):
-    """Nothing is uploaded; the command becomes the toolkit's script and hyperparameters, and comes back as a role."""
+    """Nothing is uploaded; the command becomes the toolkit's script and hyperparameters, and is read back as a role."""
     given = role("-u", "src/train.py", "--lr", "0.1", "--name=x y")
     given.entrypoint = "python"
     app_id = submit(sagemaker, given, source_dir="s3://b/c.tar.gz", hyperparameters={"seed": "7"})
@@ -200,14 +200,14 @@ def test_code_in_s3_is_used_as_it_is(sagemaker):
     ids=" ".join,
 )
 def test_what_the_toolkit_cannot_run_by_itself(words):
-    """It is refused in one line, and the hint says what can."""
+    """The error is one line, and the hint names an alternative."""
     with pytest.raises(NotSupportedError, match="this command is not of that form") as e:
         as_hyperparameters(words)
     assert "local folder" in e.value.hint
 
 
 def test_numbers_of_hosts_need_a_folder(sagemaker):
-    """The toolkit tells a script's arguments to no host in particular."""
+    """The toolkit passes the same arguments to all hosts."""
     given = role("train.py", "--k", macros.replica_id, n=2)
     given.entrypoint = "python"
     with pytest.raises(NotSupportedError, match="the host's number"):
@@ -223,7 +223,7 @@ def test_a_name_that_is_taken(sagemaker, code):
 
 
 def test_a_refusal_leaves_no_code_behind(sagemaker, code):
-    """It is removed again; where the answer is lost the job may run, and it stays."""
+    """The archive is removed; after a lost answer it stays, as the job may run."""
     refused = refusal("ResourceLimitExceeded", "no", operation="CreateTrainingJob")
     sagemaker.cloud.faults.append(("create_training_job", refused, "before"))
     with pytest.raises(BackendError, match="quota"):
@@ -237,7 +237,7 @@ def test_a_refusal_leaves_no_code_behind(sagemaker, code):
 
 
 def test_delete_removes_the_code(sagemaker, code):
-    """And stays quiet when it may not, or when it is gone."""
+    """A missing archive or permission does not fail it."""
     app_id = submit(sagemaker, source_dir=code)
     sagemaker.delete(app_id)
     assert sagemaker.cloud.objects == {}

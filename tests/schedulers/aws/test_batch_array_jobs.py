@@ -1,4 +1,4 @@
-"""Sweeps as array jobs of Batch: what is asked for, what each task runs, and what answers mean."""
+"""Sweeps as array jobs of Batch: the request, what each task runs, and the answers."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def submitted(batch, app, values):
 
 
 def test_one_request_has_all_values(batch):
-    """They arrive as they are, in words and variables, those of the job's own id included."""
+    """They arrive unchanged in words and variables, including those with the job's own id."""
     env = {"V": "={v}={{v}}", ENV_JOB_ID: "aws_batch://s/${app_id}"}
     app = job("-c", TELL, "<{v}>", *NAMES, entrypoint=sys.executable, env=env)
     app_id = submitted(batch, app, VALUES)
@@ -76,14 +76,14 @@ def test_one_request_has_all_values(batch):
     ],
 )
 def test_what_is_no_array(batch, app, values, width, why):
-    """It is refused, and run as single jobs by who asked; a limit that limits nothing is none."""
+    """It is rejected, so that single jobs are submitted; a limit at the number of tasks is ignored."""
     with pytest.raises(NotSupportedError, match=why):
         batch.check_tasks(batch.submit_dryrun(app, {"queue": "q"}), tasks_of(values, width))
     batch.check_tasks(batch.submit_dryrun(job("{v}"), {"queue": "q"}), tasks_of("abc", 3))
 
 
 def test_what_became_of_the_tasks(batch):
-    """A page for each status that there is; a task is a job as any other, and is ended alone."""
+    """One page per status; a task is a job like any other, and is cancelled alone."""
     app_id = submitted(batch, job("{v}"), "abcd")
     states = ["SUCCEEDED", "FAILED", "RUNNING", "RUNNABLE"]
     for k, status in enumerate(states):
@@ -108,7 +108,7 @@ def test_what_became_of_the_tasks(batch):
 
 
 def test_it_is_found_from_another_shell(batch):
-    """By its name alone: its children, which have that, too, are not it; logs are those of the children."""
+    """Its name identifies it, although its children share the name; logs are those of the children."""
     app_id = submitted(batch, job("{v}"), "abc")
     for k in range(3):
         child = batch.cloud.child(app_id, k)

@@ -31,7 +31,7 @@ TASK = ("AWSBatch-ce-1", "0123456789abcdef")
 
 
 class LocalTerminal:
-    """As a container's, but that its first process is not asked for folder and environment: it is this machine's."""
+    """Like a container's, except that PID 1 is this machine's, and is not inspected."""
 
     def __init__(self, words):
         self.process = SpawnedProcess(words, tty=Tty())
@@ -73,7 +73,7 @@ def enter(far):
 
 
 def test_each_stream_by_itself(enter, far):
-    """Bytes as they are, the exit code, words as they were given; the request names the task."""
+    """Streams are separate and binary, the exit code and the words arrive, and the request names the task."""
     done = run(enter("sh", "-c", 'cat; printf "%s|" "$@" >&2; exit 7', "sh", "a b", "it's", "木\n"), EVERY_BYTE)
     assert done == (7, EVERY_BYTE, "a b|it's|木\n|".encode())
     (call,) = far.calls
@@ -81,14 +81,14 @@ def test_each_stream_by_itself(enter, far):
 
 
 def test_what_is_lost_or_doubled_on_the_way(enter, far):
-    """Messages are sent again until they are acknowledged, and are used once and in their order."""
+    """Messages are sent again until they are acknowledged, and processed once and in order."""
     far.lossy = random.Random(7)
     assert run(enter("cat"), EVERY_BYTE) == (0, EVERY_BYTE, b"")
     assert far.lost > 5
 
 
 def test_a_signal(enter):
-    """It reaches the command and what that has started; so does the end of who has entered."""
+    """It reaches the command and its children; closing the session ends them."""
     with enter("sh", "-c", 'trap "echo got; exit 5" TERM; echo ready; while :; do sleep 0.1; done') as process:
         assert process.read() == (1, b"ready\n")
         process.send_signal(signal.SIGTERM)
@@ -101,7 +101,7 @@ def test_a_signal(enter):
 
 
 def test_a_terminal(enter):
-    """Its size, its name, another size; the exit code of what ran in it."""
+    """It has a size and a type, can be resized, and returns the exit code."""
     with enter("sh", tty=Tty(101, 37, "screen-256color")) as process:
         process.write(b"PS1=; stty -echo; echo begin; stty size; echo $TERM\n")
         read_until(process, rb"begin\r\n37 101\r\nscreen-256color\r\n")
@@ -113,7 +113,7 @@ def test_a_terminal(enter):
 
 
 def test_a_link_that_is_cut(enter, far):
-    """How it ended is not known, which is no exit code of it."""
+    """The outcome is unknown, which is an error and not an exit code."""
     with enter("sh", "-c", "echo ready; exec sleep 1000") as process:
         read_until(process, b"ready")
         far.sessions[0].cut()
@@ -127,14 +127,14 @@ def test_a_link_that_is_cut(enter, far):
 
 
 def test_who_reads_no_input_holds_back_who_writes(enter):
-    """More than is on its way is not sent, and all of it arrives in the end."""
+    """The number of messages in flight is limited, and all of them arrive."""
     data = EVERY_BYTE * 5
     process = enter("sh", "-c", "sleep 1; cat | wc -c")
     assert run(process, data).stdout.split() == [b"%d" % len(data)]
 
 
 def test_a_cluster_that_encrypts_sessions(far, enter):
-    """That is not made; what is, is AWS's own command."""
+    """It is not supported; the hint has AWS's own command."""
     far.asks = ("KMSEncryption",)
     with pytest.raises(NotSupportedError, match="require KMSEncryption") as refused:
         enter("true")
@@ -142,7 +142,7 @@ def test_a_cluster_that_encrypts_sessions(far, enter):
 
 
 def test_an_agent_that_is_not_there(far, enter):
-    """AWS's own words, and what it needs."""
+    """AWS's message, and what the agent requires."""
     pytest.importorskip("botocore")
     far.faults = [refusal("TargetNotConnectedException", "The execute command failed", operation="ExecuteCommand")]
     with pytest.raises(
@@ -159,7 +159,7 @@ def test_an_agent_that_is_not_there(far, enter):
 
 @pytest.mark.parametrize("missing", ["sh", "base64"])
 def test_an_image_that_lacks_something(missing, tmp_path, monkeypatch):
-    """It is said what, and nothing of the command is run or lost."""
+    """The error names it, and no part of the command runs."""
     for name in {"sh", "stty", "dd", "base64", "sed", "tr", "env"} - {missing}:
         (tmp_path / name).symlink_to(shutil.which(name))
 
@@ -176,7 +176,7 @@ def test_an_image_that_lacks_something(missing, tmp_path, monkeypatch):
 
 
 def test_without_the_package(enter, monkeypatch):
-    """What is missing, and what installs it."""
+    """The error names the package, and how to install it."""
     monkeypatch.setitem(sys.modules, "websocket", None)
     with pytest.raises(MissingDependencyError, match="websocket-client") as refused:
         enter("true")
@@ -184,7 +184,7 @@ def test_without_the_package(enter, monkeypatch):
 
 
 def test_a_damaged_message_is_none():
-    """It is not taken, not acknowledged, and so sent again."""
+    """It is neither processed nor acknowledged, and so sent again."""
     whole = pack((OUTPUT, 3, DATA, b"data", uuid.UUID(int=5)))
     assert unpack(whole) == (OUTPUT, 3, DATA, b"data", uuid.UUID(int=5))
     assert whole[64:80] == bytes(7) + b"\5" + bytes(8)  # its halves are swapped

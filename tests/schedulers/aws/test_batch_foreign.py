@@ -35,7 +35,7 @@ def jobs(cloud):
 
 
 def test_why_it_failed(cloud, jobs):
-    """State, cause and output are read as of jobs of ours."""
+    """State, cause and output are read like those of torchx jobs."""
     cloud.logs.streams["/aws/batch/job", "nightly/1"] = [(1000, "ValueError: no such frob")]
     assert jobs.find(ID).app_id == ID
     found = jobs.describe(ID)
@@ -47,20 +47,20 @@ def test_why_it_failed(cloud, jobs):
 
 
 def test_what_is_no_id_is_not_asked_for(cloud, jobs):
-    """Numbers, names, and ids that Batch does not know."""
+    """Numbers, names, and unknown ids are not found."""
     assert jobs.find("4711") is jobs.find("nightly") is None
     assert cloud.calls == []
     assert jobs.find(ID.replace("6", "7")) is None
 
 
 def test_a_job_of_ours_is_told_from_others(cloud, jobs):
-    """By its definition; it is found under its own id."""
+    """Its definition identifies it, and it is found under its own id."""
     cloud.jobs[ID]["jobDefinition"] = f"{ARN}:job-definition/torchx-x-1:1"
     assert (jobs.find(ID).app_id, jobs.find(ID).ours) == ("q:nightly", True)
 
 
 def test_nothing_is_done_to_it(cloud, jobs):
-    """It is terminated when that is said twice; its definition stays."""
+    """It is terminated only with `forced`; its definition stays."""
     cloud.jobs[ID]["status"] = "RUNNING"
     for end in (jobs.cancel, jobs.delete):
         with pytest.raises(NotSupportedError):

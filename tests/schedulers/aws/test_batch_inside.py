@@ -1,4 +1,4 @@
-"""Which task of ECS a replica is, and who is let in."""
+"""The ECS task of a replica, and access to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def start(job, task=TASK):
 
 
 def test_the_request_lets_in_only_who_asks_for_it(cloud, scheduler):
-    """The field is in the definition where it was asked for, of each node; botocore's model knows it."""
+    """The field is in the definition of each node only on request, and botocore's model has it."""
     submit(scheduler)
     submit(scheduler, replicas=2)
     submit(scheduler, {"queue": "q"})
@@ -50,13 +50,13 @@ def test_the_request_lets_in_only_who_asks_for_it(cloud, scheduler):
 
 
 def test_without_a_role_nothing_is_submitted(scheduler):
-    """ECS Exec opens its channels with the role of the job: it could never work."""
+    """ECS Exec opens its channels with the role of the job, so it could never work."""
     with pytest.raises(ConfigError, match="execute_command needs `job_role_arn`"):
         submit(scheduler, {"queue": "q", "execute_command": True})
 
 
 def test_a_job_without_it_is_refused(cloud, scheduler):
-    """One line, and what to submit it with."""
+    """One line, and a hint how to submit it."""
     app_id = submit(scheduler, {"queue": "q"})
     start(cloud.job(app_id))
     with pytest.raises(NotSupportedError, match="submitted without ECS Exec") as refused:
@@ -65,7 +65,7 @@ def test_a_job_without_it_is_refused(cloud, scheduler):
 
 
 def test_the_task_of_a_replica(cloud, scheduler):
-    """Of a single job, of a node, of a task of an array."""
+    """For a single job, a node, and a task of an array."""
 
     def task(app_id, k):
         job = scheduler._look(app_id)
@@ -101,7 +101,7 @@ def test_the_task_of_a_sweep(cloud, scheduler, monkeypatch):
 
 @pytest.mark.parametrize("status", ["RUNNABLE", "STARTING", "SUCCEEDED"])
 def test_a_replica_that_does_not_run(cloud, scheduler, status):
-    """It is said how it is, whatever the job was submitted with."""
+    """The error has its state, whatever the job's options."""
     app_id = submit(scheduler)
     cloud.job(app_id)["status"] = status
     with pytest.raises(NotFoundError, match=r"replica r/0 of .* does not run") as refused:

@@ -1,4 +1,4 @@
-"""Answers of engines, as they were seen, and garbage."""
+"""Recorded answers of engines, and garbage."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ LABELS = {
     ],
 )
 def test_what_engines_say(said: str, means: str) -> None:
-    """Each refusal has its meaning and a hint; what is not known speaks for itself."""
+    """Each error has its meaning and a hint; an unknown one is quoted."""
     meaning, hint = meaning_of(said)
     assert means in meaning
     assert bool(meaning) is bool(means) is bool(hint)
@@ -86,7 +86,7 @@ def test_what_engines_say(said: str, means: str) -> None:
     ],
 )
 def test_one_entry_of_the_list(summary: dict[str, Any], state: AppState, exit_code: int | None) -> None:
-    """State and exit code are in it; a name that was given at cancellation counts once the container has ended."""
+    """It contains state and exit code; the name given at cancellation counts once the container has ended."""
     container = parse_container({"Id": "1", "Labels": LABELS, **summary})
     assert container is not None
     assert (container.state, container.exit_code) == (state, exit_code)
@@ -101,7 +101,7 @@ json_values = st.recursive(
 
 @given(st.sampled_from(["State", "Status", "Created", "ImageID", "Id"]), json_values, st.text(max_size=8))
 def test_garbage_in_the_list(key: str, value: Any, sizes: str) -> None:
-    """Whatever an engine puts in, there is a description."""
+    """Whatever an engine answers, there is a description."""
     labels = {**LABELS, "torchx.pytorch.org/roles": sizes, "torchx.pytorch.org/role": sizes}
     jobs = jobs_of([{"Labels": labels, "State": "running", key: value}, {"Labels": None}, {}])
     assert isinstance(describe(facts_of(jobs["a-1"])).state, AppState)
@@ -109,26 +109,26 @@ def test_garbage_in_the_list(key: str, value: Any, sizes: str) -> None:
 
 @given(st.binary(max_size=200))
 def test_garbage_in_the_log(data: bytes) -> None:
-    """Whatever an engine sends, reading ends, and no more comes out than went in."""
+    """Whatever an engine sends, reading ends, and the output is no longer than the input."""
     lines = list(whole_lines(pieces_of(io.BytesIO(data).read)))
     assert sum(len(line.text) for line in lines) <= len(data)
 
 
 def test_a_terminal_has_no_frames() -> None:
-    """The log of a container with a terminal is plain text; its times are read all the same."""
+    """The log of a container with a terminal is plain text; its times are parsed all the same."""
     text = b"1970-01-01T00:00:01.5Z one\r\n1970-01-01T01:00:02+01:00 two"
     found = [(e.time, e.text) for e in whole_lines(pieces_of(io.BytesIO(text).read))]
     assert found == [(1_500_000_000, b"one\r\n"), (2_000_000_000, b"two")]
 
 
 def test_pieces_of_two_streams() -> None:
-    """A long line comes in pieces, with lines of the other stream in between."""
+    """A long line arrives in pieces, with lines of the other stream in between."""
     pieces = [Piece(1, 1, b"a"), Piece(2, 2, b"e\n"), Piece(1, 3, b"b"), Piece(2, 4, b"rest"), Piece(1, 5, b"c\n")]
     assert [line.text for line in whole_lines(pieces)] == [b"e\n", b"abc\n", b"rest"]
 
 
 def test_side_by_side_stops_at_a_failure() -> None:
-    """Results come in order; the first failure is raised when nothing runs any more."""
+    """Results are in order; the first failure is raised once all calls have ended."""
     assert side_by_side(lambda x: x * 2, range(20)) == [x * 2 for x in range(20)]
     done = []
 

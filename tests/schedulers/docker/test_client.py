@@ -1,4 +1,4 @@
-"""Calls of the engine while others are at it: a name that is taken, a container that is gone, one that does not stop."""
+"""Races of the engine's calls: a name that exists, a container that was removed, one that does not stop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchx.specs.api import AppState  # noqa: E402
 
 
 class Engine:
-    """Answers as a test says, and writes down what it was asked."""
+    """Returns a test's answers, and records the requests."""
 
     def __init__(self, **answers: Any) -> None:
         self.answers, self.asked = answers, []  # type: tuple[dict[str, Any], list[Any]]
@@ -52,7 +52,7 @@ TAKEN = (409, "Conflict. The container name is already in use")
 
 
 def test_a_container_whose_answer_was_lost_is_taken() -> None:
-    """It has the name and the job's id: it was made by the same submission."""
+    """It has the name and the job's id, so this submission created it."""
     there = SimpleNamespace(labels={LABEL_APP_ID: "a-1"})
     engine = Engine(create=refusal(*TAKEN), get=there)
     assert calls.create(engine, _request()) is there
@@ -61,14 +61,14 @@ def test_a_container_whose_answer_was_lost_is_taken() -> None:
 
 @pytest.mark.parametrize("labels", [None, {}, {LABEL_APP_ID: "a-2"}, {"other": "a-1"}])
 def test_a_container_of_another_job_is_not_taken(labels: Any) -> None:
-    """It only has the name: the engine's words are the error."""
+    """It only has the name: the error contains the engine's message."""
     engine = Engine(create=refusal(*TAKEN), get=SimpleNamespace(labels=labels))
     with pytest.raises(BackendError):
         calls.create(engine, _request())
 
 
 def test_any_other_refusal_is_an_error() -> None:
-    """Nobody looks for a container then."""
+    """No existing container is looked up."""
     engine = Engine(create=refusal(404, "No such image: img"))
     with pytest.raises(BackendError):
         calls.create(engine, _request())
@@ -76,7 +76,7 @@ def test_any_other_refusal_is_an_error() -> None:
 
 
 def test_stopping_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container that was removed meanwhile is renamed, asked about and stopped without a word."""
+    """A container that was removed meanwhile causes no error."""
     gone = refusal(404, "No such container: id0")
     engine = Engine(rename=gone, inspect_container=gone, stop=gone)
     calls.stop_all(engine, None, [_container()], 7)
@@ -85,7 +85,7 @@ def test_stopping_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("lost", "timeout"), [(True, 0), (False, 7)])
 def test_a_grace_is_for_who_can_hear(monkeypatch: pytest.MonkeyPatch, lost: bool, timeout: int) -> None:
-    """Who cannot be told by SIGTERM is not waited for."""
+    """There is no grace period if SIGTERM would be lost."""
     monkeypatch.setattr(calls, "sigterm_is_lost", lambda inspected: lost)
     engine = Engine(inspect_container={})
     calls.stop_all(engine, None, [_container()], 7)
@@ -94,14 +94,14 @@ def test_a_grace_is_for_who_can_hear(monkeypatch: pytest.MonkeyPatch, lost: bool
 
 @pytest.mark.parametrize("name", ["rename", "stop"])
 def test_an_engine_that_fails_is_heard(name: str) -> None:
-    """What is not the container's absence, nor another who cancels it, is raised."""
+    """Errors other than a missing container or a concurrent cancel are raised."""
     engine = Engine(inspect_container={}, **{name: refusal(500, "out of memory")})
     with pytest.raises(docker_errors.APIError):
         calls.stop_all(engine, None, [_container()], 7)
 
 
 def test_two_who_cancel_at_once() -> None:
-    """The second finds the name changed already; it stops the container all the same."""
+    """The second one finds the name changed already, and stops the container all the same."""
     for said in (refusal(500, "Renaming a container with the same name as its current name"), refusal(*TAKEN)):
         engine = Engine(inspect_container={}, rename=said)
         calls.stop_all(engine, None, [_container()], 7)
@@ -109,7 +109,7 @@ def test_two_who_cancel_at_once() -> None:
 
 
 def test_several_are_stopped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In one go where the engine's place is known, within the grace and a while; who did not stop is asked by itself."""
+    """They are stopped in one batch if the engine's address is known; those that fail are stopped one by one."""
     from torchx.schedulers.docker import plain_http
 
     asked: list[Any] = []
@@ -140,14 +140,14 @@ def test_several_are_stopped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     "said", [refusal(404, "No such container"), refusal(409, "removal of container is already in progress")]
 )
 def test_removing_what_is_gone_or_going(said: Exception) -> None:
-    """Quiet, and asked once."""
+    """No error, and one request."""
     engine = Engine(remove_container=said)
     calls.remove(engine, "id0")
     assert engine.asked == [("remove_container", "id0", {"force": True, "v": True})]
 
 
 def test_removing_what_the_engine_is_busy_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried again, so many times; another error is raised at once."""
+    """It is retried a limited number of times; another error is raised at once."""
     pauses: list[int] = []
     monkeypatch.setattr(calls, "pause", pauses.append)
     busy = [refusal(500, "unable to remove filesystem") for _ in range(calls._REMOVALS)]

@@ -1,4 +1,4 @@
-"""Secrets of containers without an engine: what is created with what, and what is put into it."""
+"""Secrets of containers without an engine: the request, and the files written into it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ENV = {"BY": Secret("env:MINE"), "HF_TOKEN": "it's $HOME", "PLAIN": "seen"}
 
 
 class Container:
-    """One that was created; its image has a shell, or not."""
+    """A container that was created, from an image with or without a shell."""
 
     name = "job-r-0"
 
@@ -46,7 +46,7 @@ def requested(**role):
 
 
 def test_no_value_is_in_the_configuration():
-    """Neither those by reference nor those by name; a dry run shows the references."""
+    """Neither by reference nor by value; a dry run shows the references."""
     container = requested()
     assert container.secret == {"BY": "env:MINE", "HF_TOKEN": "it's $HOME"}
     environment = container.kwargs["environment"]
@@ -58,7 +58,7 @@ def test_no_value_is_in_the_configuration():
 
 @pytest.mark.parametrize("retries", [0, 1])
 def test_a_shell_reads_them_and_becomes_the_program(retries):
-    """It empties the file first, unless the container may be started again."""
+    """It empties the file first, unless the container may be restarted."""
     made = Container()
     words = []
     engine = SimpleNamespace(
@@ -74,7 +74,7 @@ def test_a_shell_reads_them_and_becomes_the_program(retries):
 
 
 def test_an_image_without_a_shell():
-    """It is said before the container is started, and no value is in the words."""
+    """The error is raised before the container is started, and contains no value."""
     with pytest.raises(BackendError, match="its image has no `/bin/sh`") as e:
         secrets.put(Container(has_shell=False), {"HF_TOKEN": "sesame-open"})
     assert e.value.hint == "use an image with a shell, or do not pass it secrets: HF_TOKEN"

@@ -1,4 +1,4 @@
-"""A retry policy of a job in containers: what is refused, what the containers are made with, and each attempt's record."""
+"""A retry policy of a job in containers: rejected policies, the containers, and the record of each attempt."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def app(policy: str, n: int = 1, **fields: Any) -> AppDef:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
-    """Its way is known to other processes; watchers are not started."""
+    """Other processes can reach it; watchers are not started."""
     monkeypatch.setattr(EngineJobs, "place", lambda self: "here")
     monkeypatch.setattr(EngineJobs, "watch", lambda *_, **__: None)
     return Engine()
@@ -69,7 +69,7 @@ def submitted(engine: Engine, policy: str, n: int = 1) -> tuple[DockerScheduler,
 
 
 def ended(engine: Engine, scheduler: DockerScheduler, app_id: str, *codes: int) -> Any:
-    """All replicas have ended so, and the policy is asked."""
+    """All replicas have ended with these codes, and the policy is evaluated."""
     for container_id, code in zip(list(engine.containers_made), codes, strict=True):
         engine.set(container_id, "exited", code)
     return attempts.attempt_ended(engine, job_of(scheduler, app_id))
@@ -83,26 +83,26 @@ def job_of(scheduler: DockerScheduler, app_id: str) -> Job:
     ("policy", "hint"), [("node:1:avoid", "`node:1`"), ("timeout:free:checkpoint", "`timeout:free`")]
 )
 def test_what_an_engine_cannot_keep_is_refused(engine: Engine, policy: str, hint: str) -> None:
-    """By a dry run, with what would work."""
+    """A dry run rejects it, with what would work."""
     with pytest.raises(SpecError, match="cannot keep") as error:
         DockerScheduler("s", docker_client=engine).submit_dryrun(app(policy), {})
     assert hint in (error.value.hint or "")
 
 
 def test_a_job_without_a_watcher_can_have_no_policy() -> None:
-    """As when a program has made the client by itself; also roles that are to start again by themselves are refused."""
+    """As with a client that the program has created; roles that restart on their own are rejected, too."""
     with pytest.raises(NotSupportedError, match="no watcher could apply the retry policy"):
         DockerScheduler("s", docker_client=FakeDocker()).submit_dryrun(app("error:1"), {})
 
 
 def test_only_the_whole_job_starts_again(engine: Engine) -> None:
-    """A role that is to start again by itself is refused."""
+    """A role that restarts on its own is rejected."""
     with pytest.raises(SpecError, match="starts the whole job again"):
         DockerScheduler("s", docker_client=engine).submit_dryrun(app("error:1", retry_policy=RetryPolicy.REPLICA), {})
 
 
 def test_a_policy_goes_into_the_rules_of_the_containers(engine: Engine) -> None:
-    """The engine counts nothing then, and programs find where to mark progress; the dry run shows the policy."""
+    """The engine does not restart, programs get the path of the progress file, and the dry run shows the policy."""
     scheduler = DockerScheduler("s", docker_client=engine)
     request = scheduler.submit_dryrun(app("standard", max_retries=3), {}).request
     kwargs: Any = request.containers[0].kwargs
@@ -117,7 +117,7 @@ def test_a_policy_goes_into_the_rules_of_the_containers(engine: Engine) -> None:
 
 
 def test_an_attempt_is_written_down_once(engine: Engine) -> None:
-    """However often the watcher asks: its answer stays until the containers have been started again."""
+    """Repeated calls return the record until the containers have been restarted."""
     scheduler, app_id = submitted(engine, "error:1", 2)
     first = ended(engine, scheduler, app_id, 3, 0)
     assert (first.kind, first.cause, first.again, first.ended) == ("error", "r/0: exit code 3", True, 20.0)
@@ -130,7 +130,7 @@ def test_an_attempt_is_written_down_once(engine: Engine) -> None:
 
 
 def test_more_memory_is_given_to_all_containers(engine: Engine) -> None:
-    """Once and a half of what was asked for, then once and a half of that; progress gives the budget back."""
+    """1.5 times the request, then 1.5 times that; progress resets the budget."""
     scheduler, app_id = submitted(engine, "oom:2:mem*1.5", 2)
     for made in engine.containers_made.values():
         made["inspect"]["State"]["OOMKilled"] = True
@@ -146,7 +146,7 @@ def test_more_memory_is_given_to_all_containers(engine: Engine) -> None:
 
 
 def test_an_engine_that_gives_no_more_memory_ends_the_job(engine: Engine) -> None:
-    """The status says why."""
+    """The status reports why."""
     scheduler, app_id = submitted(engine, "oom:2:mem*1.5")
     engine.faults["update_container"] = [refusal(500, "not enough")]
     for made in engine.containers_made.values():
@@ -156,7 +156,7 @@ def test_an_engine_that_gives_no_more_memory_ends_the_job(engine: Engine) -> Non
 
 
 def test_the_same_failure_twice_ends_it(engine: Engine) -> None:
-    """By what each attempt wrote: lines of the one before are not taken for its own."""
+    """Each attempt's own output counts, not that of the previous one."""
     scheduler, app_id = submitted(engine, "error:5")
     (container_id,) = engine.containers_made
 
@@ -182,7 +182,7 @@ def test_the_same_failure_twice_ends_it(engine: Engine) -> None:
 
 
 def test_cancelling_ends_a_job_that_is_not_decided_yet(engine: Engine) -> None:
-    """A failed container is marked, too, so that no answer of the policy starts it again."""
+    """A failed container is marked, too, so that the policy cannot restart it."""
     scheduler, app_id = submitted(engine, "error:1", 2)
     for container_id in engine.containers_made:
         engine.set(container_id, "exited", 3)
@@ -193,7 +193,7 @@ def test_cancelling_ends_a_job_that_is_not_decided_yet(engine: Engine) -> None:
 
 
 def test_a_policy_that_could_not_be_asked_is_said(engine: Engine) -> None:
-    """The process that judges has failed: the job has ended, and the status says that nobody decided it."""
+    """If the evaluating process fails, the job has ended, and the status reports that."""
     scheduler, app_id = submitted(engine, "error:1")
     (made,) = engine.containers_made.values()
     engine.set(made["Id"], "exited", 3)
@@ -206,7 +206,7 @@ def test_a_policy_that_could_not_be_asked_is_said(engine: Engine) -> None:
 
 
 def test_a_watcher_starts_for_a_lone_container_with_a_policy(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without one nobody would start it again."""
+    """Otherwise no process would restart it."""
     watched: list[str] = []
     monkeypatch.setattr(
         EngineJobs, "watch", lambda _, app_id, *__, later=False: None if later else watched.append(app_id)

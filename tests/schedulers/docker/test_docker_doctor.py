@@ -1,4 +1,4 @@
-"""`torchx doctor -s local_docker` and `run --check`: what an engine answers, and what is made of it."""
+"""`torchx doctor -s local_docker` and `run --check`: findings for answers of an engine."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INFO = {"ServerVersion": "28.0", "OperatingSystem": "Debian", "NCPU": 4, "Archit
 
 
 class Engine(FakeDocker):
-    """One that says what it is."""
+    """An engine with this information."""
 
     def __init__(self, error: Exception | None = None, **more: Any) -> None:
         super().__init__()
@@ -35,7 +35,7 @@ class Engine(FakeDocker):
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's machine is this one, without GPUs, and registries have nothing."""
+    """The engine runs on this machine, without GPUs, and registries are empty."""
 
     def manifest(self: Registry, image: Any) -> Any:
         raise NotFoundError(f"registry `{self.host}` has no image `{image}`")
@@ -56,7 +56,7 @@ def role(image: str = "img", **resource: Any) -> Role:
 
 
 def test_an_engine() -> None:
-    """Its version, its disk; GPUs cannot be told of before a job asks for them."""
+    """Version and disk; GPUs are uncertain until a job requests them."""
     found = ask(Engine())
     assert {what: f.verdict for what, f in found.items()} == {
         "engine": GOOD,
@@ -70,12 +70,12 @@ def test_an_engine() -> None:
 
 @pytest.mark.parametrize("more", [{"OperatingSystem": "Docker Desktop"}, {"DockerRootDir": "/not/here"}])
 def test_a_disk_that_is_not_seen(more: dict[str, Any]) -> None:
-    """That of another machine."""
+    """The disk of another machine."""
     assert ask(Engine(**more))["disk"].verdict == UNKNOWN
 
 
 def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Certain where it is a socket of this machine, and not where it is a network."""
+    """Certain for a socket of this machine, but not for a network address."""
 
     class Down(FakeDocker):
         def info(self) -> None:
@@ -94,7 +94,7 @@ def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
     [({"cpu": 5}, BAD, "`--cpu 4`"), ({"cpu": 4}, GOOD, ""), ({"gpu": 1}, BAD, "`--gpu 0`"), ({}, GOOD, "")],
 )
 def test_sizes(resource: dict[str, Any], verdict: str, fix: str) -> None:
-    """What the engine would refuse at the start."""
+    """What the engine would reject at the start."""
     found = ask(Engine(), role(**resource))["size of role `r`"]
     assert (found.verdict, fix in found.fix) == (verdict, True)
 
@@ -108,7 +108,7 @@ def test_gpus_that_may_be_there(more: dict[str, Any]) -> None:
 
 
 def test_images() -> None:
-    """One that the engine has needs no registry; one that nobody has is bad; a broken engine is a doubt."""
+    """A local image needs no registry; one that does not exist is bad; a failing engine is a doubt."""
     assert ask(Engine(), role())["image of role `r`"].verdict == GOOD
     gone = ask(Engine(), role("imgg"))["image of role `r`"]
     assert (gone.verdict, "--image" in gone.fix) == (BAD, True)

@@ -1,4 +1,4 @@
-"""The watchdog of a job in containers: what its watcher hears, what it does, and what the page says of it."""
+"""The watchdog of a job in containers: signs of life, actions, and the status."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HANG = "no output for 1 min: all 2 ranks wait in all_reduce at t.py:3"
 
 
 class _Heard(Engine):
-    """An engine with logs, in which a container may write a line at each wait; it keeps what is put into containers."""
+    """An engine with logs, in which a container may write a line at each wait; it keeps uploaded files."""
 
     def __init__(self, n: int, wish: str, *, policy: str = "") -> None:
         super().__init__(n, policy=policy)
@@ -68,7 +68,7 @@ class _Heard(Engine):
 
 @pytest.fixture(autouse=True)
 def program(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What looks into the job has answered before the engine's next event, whose waits here take no time."""
+    """The inspecting program answers before the engine's next event, as waits take no time here."""
 
     def spawned(*args: Any, file_actions: list[tuple[int, ...]], **kwargs: Any) -> int:
         (printed,) = [action[1] for action in file_actions if action[0] == os.POSIX_SPAWN_DUP2]
@@ -79,7 +79,7 @@ def program(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _ends_after(engine: _Heard, waits: int, each: Any = None) -> None:
-    """The job is seen through so many waits, in each of which something may happen; then it succeeds."""
+    """The job runs for this many waits, in each of which something may happen; then it succeeds."""
 
     def wait() -> None:
         if each:
@@ -93,7 +93,7 @@ def _ends_after(engine: _Heard, waits: int, each: Any = None) -> None:
 
 
 def test_one_container_with_a_watchdog_is_watched() -> None:
-    """Nobody else would look."""
+    """No other process would detect silence."""
     rules = rules_for(AppDef("a", [Role("r", "i")]), 10, "here", watchdog="10m")
     assert (rules.place, rules.watchdog) == ("here", "10m")
     assert '"watchdog":"10m"' in rules.to_json()
@@ -101,7 +101,7 @@ def test_one_container_with_a_watchdog_is_watched() -> None:
 
 
 def test_a_silent_job_is_only_looked_into() -> None:
-    """What was seen lies in its first container, once; nothing is ended."""
+    """The finding is stored in its first container, once; nothing is stopped."""
     engine = _Heard(2, "60s")
     _ends_after(engine, 200)
     engine.watch()
@@ -112,7 +112,7 @@ def test_a_silent_job_is_only_looked_into() -> None:
 
 
 def test_who_writes_is_left_alone() -> None:
-    """Of a job in which somebody writes, that one alone is asked for its log from then on."""
+    """The log of the most recent writer is checked first, and often alone."""
     engine = _Heard(3, "60s:cancel")
 
     def line() -> None:
@@ -126,7 +126,7 @@ def test_who_writes_is_left_alone() -> None:
 
 
 def test_a_mark_of_progress_is_a_sign_of_life() -> None:
-    """Though nothing is written."""
+    """Even without output."""
     engine = _Heard(1, "60s:cancel")
 
     def mark() -> None:
@@ -138,7 +138,7 @@ def test_a_mark_of_progress_is_a_sign_of_life() -> None:
 
 
 def test_a_log_that_cannot_be_read_is_not_silence() -> None:
-    """Nobody knows."""
+    """Its state is unknown."""
     engine = _Heard(1, "60s:cancel")
     engine.logs["r-0"] = 501
     _ends_after(engine, 100)
@@ -147,7 +147,7 @@ def test_a_log_that_cannot_be_read_is_not_silence() -> None:
 
 
 def test_it_ends_a_job_that_it_is_told_to_end() -> None:
-    """For good, whatever the policy would say."""
+    """It is final, whatever the policy."""
     engine = _Heard(2, "60s:cancel", policy="timeout:free")
     engine.watch()
     assert set(engine.names.values()) == {"a-1-r-0.late.silent.final", "a-1-r-1.late.silent.final"}
@@ -156,7 +156,7 @@ def test_it_ends_a_job_that_it_is_told_to_end() -> None:
 
 
 def test_it_ends_an_attempt_and_watches_the_next() -> None:
-    """The policy is asked each time, and each attempt has all of its time."""
+    """The policy is evaluated each time, and each attempt has the full time."""
     engine = _Heard(1, "60s:retry", policy="timeout:free")
     engine.answers = [lambda: True, lambda: False]
     engine.watch()
@@ -166,7 +166,7 @@ def test_it_ends_an_attempt_and_watches_the_next() -> None:
 
 
 def test_what_the_page_says() -> None:
-    """The reason is what the ranks were doing, not what they said when they were told to end."""
+    """The reason is the finding, not the ranks' output after SIGTERM."""
     ended = job(("r-0.late.silent.final", KILLED), ("r-1.late.silent.final", BAD), watchdog="60s:cancel")
     assert _cause(ended) == (AppState.FAILED, "timeout")
     assert is_over(ended)
@@ -187,6 +187,6 @@ def test_who_has_no_place_for_a_watcher_is_told() -> None:
 
 
 def test_marks_of_progress_need_a_variable() -> None:
-    """A checkpoint is asked for only where there is a policy."""
+    """The checkpoint variable is set only with a policy."""
     assert attempts.marks("") == {"TORCHX_PROGRESS": "/tmp/torchx_progress"}
     assert set(attempts.marks("standard")) == {"TORCHX_PROGRESS", "TORCHX_CHECKPOINT_NOW"}

@@ -1,4 +1,4 @@
-"""What containers use, as an engine answers; on a real one in ``tests/backends/docker``."""
+"""Resource usage in answers of an engine; ``tests/backends/docker`` has those of a real one."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ V2 = {"usage": 5000, "limit": 10_000, "stats": {"inactive_file": 500}}
 @pytest.mark.parametrize(("memory", "resident"), [(V1, 4000), (V2, 4500)])
 @pytest.mark.parametrize(("details", "cpus"), [({}, 2), ({"HostConfig": {"NanoCpus": 1_500_000_000}}, 1.5)])
 def test_an_answer(memory: dict[str, Any], resident: int, details: dict[str, Any], cpus: float) -> None:
-    """Processors since the last look, by the engine's clock; files that are cached do not count."""
+    """CPUs since the last sample, by the engine's clock; the page cache does not count."""
     found = usage(details, {**READ, "cpu_stats": CPU, "memory_stats": memory}, (98.5, 8.0), 50.0)
     assert found is not None
     head, row, before = found
@@ -27,7 +27,7 @@ def test_an_answer(memory: dict[str, Any], resident: int, details: dict[str, Any
 
 
 def test_counters_begin_anew() -> None:
-    """Of a container that was started again since the last look."""
+    """After a restart since the last sample."""
     found = usage({}, {**READ, "cpu_stats": CPU, "memory_stats": V2}, (70.0, 8000.0), 90.5)
     assert found is not None
     assert found[1]["cpu"] == 0.9

@@ -1,4 +1,4 @@
-"""`local_docker`: what it renders, what it makes of the engine's answers, and what it does when a call fails."""
+"""`local_docker`: rendered requests, facts from the engine's answers, and failing calls."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Broken(io.BytesIO):
 
 class TestRender:
     def test_a_container(self) -> None:
-        """The arguments of `containers.create`, whole."""
+        """All arguments of `containers.create`."""
         [container] = render(role(env={"A": macros.app_id})).containers
         labels = container.kwargs.pop("labels")
         assert (container.image, container.command) == ("img", ["prog", "--id", "0"])
@@ -107,7 +107,7 @@ class TestRender:
         assert json.loads(labels["torchx.pytorch.org/roles"]) == [["r", 1, None]]
 
     def test_it_is_what_the_client_takes(self) -> None:
-        """The `docker` package knows every argument."""
+        """The `docker` package accepts every argument."""
         models = pytest.importorskip("docker.models.containers")
         everything = role(
             mounts=[
@@ -166,12 +166,12 @@ class TestRender:
         ids=["alone", "two replicas", "two roles"],
     )
     def test_gpus_are_shared_out(self, roles: list[Role], gpus: list[dict | None]) -> None:
-        """A replica that is alone takes any GPUs; several get different ones."""
+        """A single replica gets any GPUs; several get different ones."""
         found = [c.kwargs["device_requests"] for c in render(*roles).containers]
         assert found == [[{**g, "capabilities": [["compute", "utility"]]}] if g else [] for g in gpus]
 
     def test_a_role_without_limits(self) -> None:
-        """Nothing is limited but /dev/shm, of which there is more than the engine's 64 MB."""
+        """Only /dev/shm is limited, at more than the engine's 64 MB."""
         [container] = render(role(resource=Resource(cpu=-1, gpu=-1, memMB=-1))).containers
         assert not {"nano_cpus", "mem_limit", "memswap_limit"} & set(container.kwargs)
         assert container.kwargs["shm_size"] == 8 << 30
@@ -185,12 +185,12 @@ class TestRender:
         assert len(str(long.kwargs["hostname"])) <= 63
 
     def test_roles_that_cannot_be_told_apart(self) -> None:
-        """Two roles of one host name are refused."""
+        """Two roles with the same host name are rejected."""
         with pytest.raises(SpecError, match="`a_b` and `A-b` would share the host name `a-b`"):
             render(role("a_b"), role("A-b"))
 
     def test_it_is_linear(self) -> None:
-        """Ten thousand replicas are rendered, and three of them shown."""
+        """Ten thousand replicas are rendered, and three of them printed."""
         job = render(role(n=10_000))
         assert len(job.containers) == 10_000
         assert "... and 9,997 more" in str(job)
@@ -199,7 +199,7 @@ class TestRender:
 
 class TestDryrun:
     def test_it_needs_no_engine(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The request is rendered and shown where no engine and no client is."""
+        """The request is rendered and printed without an engine or a client."""
         monkeypatch.setenv("DOCKER_HOST", "unix:///no/such.sock")
         scheduler = create_scheduler("s")
         info = scheduler.submit_dryrun(AppDef("My App!", [role()]), {})
@@ -208,7 +208,7 @@ class TestDryrun:
         scheduler.close()
 
     def test_it_reads_well(self) -> None:
-        """Limits in human units; nothing that says nothing."""
+        """Limits have readable units, and empty fields are left out."""
         assert str(render(role(n=2, mounts=[BindMount("/a", "/b")]))).splitlines()[:8] == [
             "app_id: app-1",
             "network: app-1",
@@ -221,7 +221,7 @@ class TestDryrun:
         ]
 
     def test_secrets_are_masked(self) -> None:
-        """In the text and in the repr; and the role in the label has none."""
+        """In the text, the repr, and the label with the role."""
         job = render(
             role(env={"HF_TOKEN": "hush", "URL": "http://me:hush@host"}),
             environ={"A_KEY": "x"},
@@ -233,7 +233,7 @@ class TestDryrun:
         assert "hush" not in json.dumps(labels)
 
     def test_images_are_pushed_only_if_asked(self) -> None:
-        """Without `image_repo` the image that was built here is used by its id; with it, it is pushed as well."""
+        """Without `image_repo` the local image is used by its id; with it, it is pushed as well."""
         app = AppDef("a", [role()])
         app.roles[0].image = "sha256:" + "1" * 64
         scheduler = create_scheduler("s")
@@ -244,7 +244,7 @@ class TestDryrun:
         assert list(pushed.images_to_push) == [app.roles[0].image]
 
     def test_the_old_dataclasses(self) -> None:
-        """They are made as programs make them."""
+        """Programs can construct them as before."""
         container = DockerContainer(image="i", command=["c"], kwargs={"name": "n"})
         assert DockerJob("a", [container]).containers == [container]
         assert docker_scheduler._to_str(b"x") == docker_scheduler._to_str("x") == "x"
@@ -253,7 +253,7 @@ class TestDryrun:
 
 class TestSubmission:
     def test_rank_0_starts_first(self, scheduler: Any, fake: Any) -> None:
-        """All containers are there before one is started."""
+        """All containers are created before one is started."""
         scheduler.submit(AppDef("a", [role(n=3)]), {})
         done = [c for c in fake.calls if c in ("create", "start", "create network")]
         assert done == ["create network", "create", "create", "create", "start", "start", "start"]
@@ -262,7 +262,7 @@ class TestSubmission:
         ("call", "at"), [("create network", 0), ("create", 0), ("create", 2), ("start", 0), ("start", 2)]
     )
     def test_a_failure_leaves_nothing(self, scheduler: Any, fake: Any, call: str, at: int) -> None:
-        """Wherever the engine refuses: the error says so, and all that was made is removed."""
+        """Wherever the engine fails, the error reports it, and everything that was created is removed."""
         from tests.schedulers.docker.fake_docker import refusal
 
         fake.faults[call] = [*[None] * at, refusal(500, "no space left on device")]
@@ -273,7 +273,7 @@ class TestSubmission:
 
     @pytest.mark.parametrize("call", ["create", "start"])
     def test_an_engine_that_goes_away_is_one_error(self, scheduler: Any, fake: Any, call: str) -> None:
-        """In the middle of a submission: it says what failed, and nothing is left."""
+        """In the middle of a submission: the error says what failed, and nothing is left."""
         import requests
 
         fake.faults[call] = [None, requests.ConnectionError("('Connection aborted.', OSError(104, 'reset'))")]
@@ -289,7 +289,7 @@ class TestSubmission:
         assert (fake.containers_made, fake.networks_made) == ({}, {})
 
     def test_a_missing_image_is_pulled_once(self, scheduler: Any, fake: Any) -> None:
-        """It is asked for by each role, and pulled once; its digest goes on record."""
+        """Several roles use it, and it is pulled once; its digest is recorded."""
         from torchx.specs.images import reported_image_digests
 
         app = AppDef("a", [role("a", 2), role("b")])
@@ -301,7 +301,7 @@ class TestSubmission:
         assert reported_image_digests(info) == dict.fromkeys("ab", f"reg/other@sha256:{'c' * 64}")
 
     def test_an_image_id_is_not_pulled(self, scheduler: Any, fake: Any) -> None:
-        """No registry knows the id of an image."""
+        """Registries do not resolve image ids."""
         app = AppDef("a", [role()])
         app.roles[0].image = "sha256:" + "9" * 64
         with pytest.raises(BackendError, match="is not on the engine's machine"):
@@ -309,12 +309,12 @@ class TestSubmission:
         assert "pull" not in fake.calls
 
     def test_a_grace_period_is_a_number_of_seconds(self, scheduler: Any) -> None:
-        """None below zero."""
+        """It cannot be negative."""
         with pytest.raises(ConfigError, match="`cancel_grace_s` is `-1`"):
             scheduler.submit_dryrun(AppDef("a", [role()]), {"cancel_grace_s": -1})
 
     def test_no_engine_any_more(self, scheduler: Any, fake: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """One that has answered before is waited for, and then it is said that it is gone."""
+        """An engine that has answered before is retried, and then reported as gone."""
         import requests
 
         now = [0.0]
@@ -329,17 +329,17 @@ class TestSubmission:
         assert 14 < now[0] < 17
 
     def test_close(self, scheduler: Any, fake: Any) -> None:
-        """A client that was given stays open."""
+        """A client that was passed in stays open."""
         scheduler.list()
         scheduler.close()
         assert fake.closed == 0
 
 
 class TestAnswers:
-    """What is made of a job's containers."""
+    """Descriptions of a job's containers."""
 
     def test_states(self, scheduler: Any, fake: Any) -> None:
-        """Running, done, failed: folded by the one rule, with the cause of the replica that failed first."""
+        """Running, done, failed: combined by one rule, with the cause of the replica that failed first."""
         app_id = scheduler.submit(AppDef("a", [role(n=3)]), {})
         assert scheduler.describe(app_id).state is AppState.RUNNING
         ids = sorted(fake.containers_made)
@@ -356,7 +356,7 @@ class TestAnswers:
         assert found.ended_at == 20
 
     def test_the_first_to_end_explains(self, scheduler: Any, fake: Any) -> None:
-        """By the engine's events; a replica that a signal has ended is the last guess without them."""
+        """By the engine's events; without them, a replica that a signal has ended is the last choice."""
         app_id = scheduler.submit(AppDef("a", [role(n=3)]), {})
         by_k = {c["Labels"][LABEL_REPLICA_ID]: i for i, c in fake.containers_made.items()}
         for k, code in (("0", 137), ("1", 1), ("2", 2)):
@@ -370,7 +370,7 @@ class TestAnswers:
             assert (found.msg, found.ended_at) == ("r/2: exit code 2", 16)
 
     def test_out_of_memory(self, scheduler: Any, fake: Any) -> None:
-        """The engine says it in the details."""
+        """The engine's details report it."""
         app_id = scheduler.submit(AppDef("a", [role()]), {})
         [container_id] = fake.containers_made
         fake.set(container_id, "exited", 137)
@@ -383,13 +383,13 @@ class TestAnswers:
         )
 
     def test_elastic(self, scheduler: Any, fake: Any) -> None:
-        """A role that can do with fewer replicas goes on."""
+        """A role with `min_replicas` continues without some."""
         app_id = scheduler.submit(AppDef("a", [role(n=2, min_replicas=1)]), {})
         fake.set(next(iter(fake.containers_made)), "exited", 1)
         assert scheduler.describe(app_id).state is AppState.RUNNING
 
     def test_a_removed_container(self, scheduler: Any, fake: Any) -> None:
-        """Not known while others run; when they have ended, the job has failed. Roles are told from what is left."""
+        """UNKNOWN while others run; afterwards the job has failed. Roles are derived from what is left."""
         app_id = scheduler.submit(AppDef("a", [role(n=2)]), {})
         by_k = {c["Labels"][LABEL_REPLICA_ID]: i for i, c in fake.containers_made.items()}
         del fake.containers_made[by_k["0"]]
@@ -406,7 +406,7 @@ class TestAnswers:
             list(scheduler.log_iter(app_id, "r", 7))
 
     def test_a_submission_that_was_killed(self, scheduler: Any, fake: Any) -> None:
-        """Containers that nobody has started for long are a failed job; for a moment they are one being submitted."""
+        """Containers that are not started for long are a failed job; at first they are a submission in progress."""
         from torchx.schedulers.docker.answers import facts_of
         from torchx.schedulers.docker.containers import jobs_of
         from torchx.schedulers.kit.verdict import describe
@@ -422,7 +422,7 @@ class TestAnswers:
         assert "cut short" in late.msg
 
     def test_cancel_and_delete(self, scheduler: Any, fake: Any) -> None:
-        """What runs is stopped and marked, what has ended is not; delete removes all, and is quiet about it."""
+        """Running containers are marked and stopped, ended ones are not; delete removes all, without errors."""
         app_id = scheduler.submit(AppDef("a", [role(n=2)]), {})
         first = next(iter(fake.containers_made))
         fake.set(first, "exited", 0)
@@ -438,7 +438,7 @@ class TestAnswers:
     def test_delete_in_the_same_moment_as_somebody_else(
         self, scheduler: Any, fake: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """An engine that stumbles over its own work is asked again; one that refuses is not."""
+        """A conflict in the engine is retried; an error is not."""
         from tests.schedulers.docker.fake_docker import refusal
         from torchx.schedulers.docker import client
 
@@ -459,7 +459,7 @@ class TestAnswers:
         assert fake.containers_made == {}
 
     def test_other_peoples_containers(self, scheduler: Any, fake: Any) -> None:
-        """Those of a program with half of our labels are not taken for a job's."""
+        """Containers with only some of the labels do not belong to a job."""
         scheduler.submit(AppDef("a", [role()]), {})
         [made] = fake.containers_made.values()
         for labels in ({LABEL_APP_ID: "x"}, {LABEL_APP_ID: "y", LABEL_ROLE_NAME: "r", LABEL_REPLICA_ID: "one"}):
@@ -472,7 +472,7 @@ class TestAnswers:
     def test_a_log_that_was_cut_is_read_on(
         self, scheduler: Any, fake: Any, since: str, cut: str, monkeypatch: Any
     ) -> None:
-        """The engine closes the stream in the middle of a job, or dies: no line is lost and none comes twice."""
+        """If the engine closes the stream or dies, no line is lost or repeated."""
         from torchx.schedulers.docker import logs as docker_logs
 
         monkeypatch.setattr(docker_logs, "pause", lambda attempt: None)
@@ -504,7 +504,7 @@ class TestAnswers:
         assert list(scheduler.log_iter(app_id, "r", 0, regex="[4-7]", **limits)) == ["4\n", "5\n"]
 
     def test_the_run_before_the_last_restart(self, scheduler: Any, fake: Any, caplog: Any) -> None:
-        """Between the end of the run before and the present start; all before it where the engine has forgotten."""
+        """From the end of the run before to the current start; all earlier runs if the engine has lost the events."""
 
         def frame(second: int) -> bytes:
             line = f"1970-01-01T00:00:{second:02}.5Z line {second}\n".encode()

@@ -1,4 +1,4 @@
-"""The time limit of a job in containers: what the marks say of it, what the watcher does, and what the page says."""
+"""The time limit of a job in containers: marks, the watcher's actions, and the status."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ def _cause(of: object) -> tuple[AppState, str]:
 
 
 def test_one_container_with_a_limit_is_watched() -> None:
-    """Nobody else would end it; without a limit the engine is enough."""
+    """No other process would stop it; without a limit there is no watcher."""
     app = AppDef("a", [Role("r", "i")])
     assert rules_for(app, 10, "here", timeout="2h").place == "here"
     assert rules_for(app, 10, "here").place == ""
 
 
 def test_the_rules_carry_it() -> None:
-    """And those without one are as they were."""
+    """Rules without one are unchanged."""
     assert '"timeout":"2h"' in Rules(timeout="2h").to_json()
     assert "timeout" not in Rules().to_json()
 
 
 def test_a_job_that_was_too_long_has_failed() -> None:
-    """Its class is `timeout`, whatever its processes said when they were told to end."""
+    """Its class is `timeout`, whatever its processes wrote after SIGTERM."""
     late = job(("r-0.late", KILLED), ("r-1.late", BAD))
     assert _cause(late) == (AppState.FAILED, "timeout")
     assert is_over(late)
@@ -45,25 +45,25 @@ def test_a_job_that_was_too_long_has_failed() -> None:
 
 
 def test_while_it_ends_it_runs() -> None:
-    """Those that still run are ended, too."""
+    """Replicas that still run are stopped, too."""
     ending = job(("r-0.late", KILLED), ("r-1", R))
     assert [c.id for c in next_step(ending).end] == ["r-1"]
     assert judge(facts_of(ending)).state is AppState.RUNNING
 
 
 def test_replicas_that_were_done_before_do_not_save_it() -> None:
-    """One has succeeded, the other ran too long."""
+    """One has succeeded, the other reached the limit."""
     assert _cause(job(("r-0", OK), ("r-1.late", KILLED))) == (AppState.FAILED, "timeout")
 
 
 def test_a_cancelled_job_is_not_late() -> None:
-    """Who cancels it while it is being ended is right."""
+    """A cancellation while it is being stopped wins."""
     assert _cause(job(("r-0.late.cancelled", KILLED)))[0] is AppState.CANCELLED
 
 
 @pytest.mark.parametrize(("marks", "asks"), [("late", True), ("late.final", False)])
 def test_the_policy_is_asked_once(marks: str, asks: bool) -> None:
-    """`max_retries` is not: a time limit ends a job for good without a policy."""
+    """Without a policy a time limit is final, whatever `max_retries`."""
     policed = job((f"r-0.{marks}", KILLED), policy="timeout:1")
     assert next_step(policed).ask is asks
     counted = job(("r-0.late", KILLED), ("r-1.late", KILLED), retries={"r": (3, "APPLICATION")})
@@ -71,7 +71,7 @@ def test_the_policy_is_asked_once(marks: str, asks: bool) -> None:
 
 
 def test_another_attempt_is_not_late_any_more() -> None:
-    """Its containers wait for their start; the mark goes."""
+    """Its containers are due for a restart, which removes the mark."""
     again = gangs.another_attempt(job(("r-0.late", KILLED), policy="timeout:1"))
     mark = again.mark(again.again[0], due=True)
     assert (mark.late, mark.due, mark.app) == (False, True, 1)
@@ -79,7 +79,7 @@ def test_another_attempt_is_not_late_any_more() -> None:
 
 
 class _Timed(Engine):
-    """An engine that says when its containers were started."""
+    """An engine that reports when its containers were started."""
 
     def __init__(self, n: int, timeout: str, *, ran_s: float) -> None:
         super().__init__(n)
@@ -94,7 +94,7 @@ class _Timed(Engine):
 
 
 def test_the_watcher_ends_what_runs_too_long() -> None:
-    """Also one that took the job over when its time was up already."""
+    """Also a watcher that took over after the limit."""
     engine = _Timed(2, "1h", ran_s=3700)
     engine.watch().run()
     assert {name.rpartition(".")[2] for name in engine.names.values()} == {"late"}
@@ -102,7 +102,7 @@ def test_the_watcher_ends_what_runs_too_long() -> None:
 
 
 def test_the_watcher_waits_until_then() -> None:
-    """What ends before its time has succeeded."""
+    """A job that ends before its limit has succeeded."""
     engine = _Timed(1, "1h", ran_s=5)
     engine.script = [engine.ends("r-0")]
     engine.watch().run()
@@ -110,7 +110,7 @@ def test_the_watcher_waits_until_then() -> None:
 
 
 class _Api:
-    """What a fault asks of an engine."""
+    """The engine's calls that a fault uses."""
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
@@ -140,7 +140,7 @@ class _Api:
 
 
 def test_faults_of_containers() -> None:
-    """Nothing is done before it is asked for, and then to the container that is meant."""
+    """A fault happens only when it is made, to the selected container."""
     of, api = job(("r-0", R), ("r-1", R)), _Api(1 << 26)
     plan = simulation(api, of, "kill", ("r", 1))
     assert api.did == []
@@ -162,7 +162,7 @@ def test_faults_of_containers() -> None:
     [("preempt", "does not preempt"), ("node", "all jobs share"), ("oom", "has no memory limit")],
 )
 def test_what_cannot_be_done(fault: str, why: str) -> None:
-    """With the reason."""
+    """The error has the reason."""
     with pytest.raises(NotImplementedError, match=why):
         simulation(_Api(0), job(("r-0", R)), fault, ("r", 0))
 

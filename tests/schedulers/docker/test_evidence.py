@@ -1,4 +1,4 @@
-"""Who is blamed for a failed job in containers, how it is classified, and how few calls that takes."""
+"""The cause of a failed job in containers, its class, and the number of calls to find it."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Job:
         self.fake.streams[path] = [frames(2, stderr), frames(1, stdout)]
 
     def watched(self) -> None:
-        """As a job is whose watcher is on another machine."""
+        """Makes the job one whose watcher runs on another machine."""
         for container in self.fake.containers_made.values():
             container["Labels"]["torchx.pytorch.org/rules"] = '{"retries":{},"grace_s":1,"place":"elsewhere"}'
 
@@ -61,7 +61,7 @@ def frames(stream: int, text: str) -> bytes:
 
 
 def test_the_victim_is_not_blamed_though_it_ended_first() -> None:
-    """Rank 0 lost its peer at 10, rank 1 had a reason of its own at 11: rank 1 is named, and its class is `error`."""
+    """Rank 0 lost its peer at 10, rank 1 had its own error at 11: rank 1 is the cause, with class `error`."""
     job = Job(2)
     job.fails(0, 10, stderr=LOST_PEER)
     job.fails(1, 11, stderr=BAD_BATCH)
@@ -85,7 +85,7 @@ def test_a_status_of_a_failed_job_takes_a_few_calls(n: int, guilty: int, calls: 
 
 
 def test_a_list_says_what_the_status_says() -> None:
-    """One call for all jobs; a job that is being ended is RUNNING in both."""
+    """One call for all jobs; a job that is being stopped is RUNNING in both."""
     job = Job(3)
     job.watched()
     job.fails(1, 10, 3)
@@ -104,7 +104,7 @@ def test_a_list_says_what_the_status_says() -> None:
 
 
 def test_a_job_that_is_being_cancelled() -> None:
-    """It runs until the last of it has ended, and the status says what is going on."""
+    """It runs until all containers have ended, and the status reports that."""
     job = Job(2)
     for k in (0, 1):
         job.fake.rename(job.ids[k], f"{job.app_id}-r-{k}.cancelled")
@@ -116,7 +116,7 @@ def test_a_job_that_is_being_cancelled() -> None:
 
 
 def test_a_removed_container_is_named_while_the_others_are_being_ended() -> None:
-    """Whoever ends them has marked them already: that is no cancellation."""
+    """The watcher has marked the others already, but that is not a cancellation."""
     job = Job(3)
     job.watched()
     del job.fake.containers_made[job.ids[0]]
@@ -134,7 +134,7 @@ def test_a_removed_container_is_named_while_the_others_are_being_ended() -> None
 
 @pytest.mark.parametrize("said", ["event", "state"])
 def test_memory_that_ran_out(said: str) -> None:
-    """An engine says it by an event, or in the state, or in both."""
+    """An engine reports it by an event, in the state, or in both."""
     job = Job(1)
     job.fails(0, 10, 137, stderr="step 7\n")
     if said == "event":
@@ -147,7 +147,7 @@ def test_memory_that_ran_out(said: str) -> None:
 
 
 def test_memory_that_ran_out_in_an_attempt_before() -> None:
-    """A container that was started again is judged by its last attempt; a SIGKILL of which nobody says why is only guessed at."""
+    """Only the last attempt of a restarted container counts; the cause of an unexplained SIGKILL is only guessed."""
     job = Job(1, max_retries=1, retry_policy=RetryPolicy.REPLICA)
     job.happens("oom", 0, 8)
     job.happens("die", 0, 9)
@@ -168,7 +168,7 @@ def test_memory_that_ran_out_in_an_attempt_before() -> None:
     ],
 )
 def test_a_container_that_could_not_be_started_again(said: str, summary: str, kind: str) -> None:
-    """In the engine's words, with their meaning."""
+    """The engine's message, and its meaning."""
     job = Job(1)
     job.fails(0, 10, 127)
     job.fake.containers_made[job.ids[0]]["inspect"]["State"]["Error"] = said
@@ -178,14 +178,14 @@ def test_a_container_that_could_not_be_started_again(said: str, summary: str, ki
 
 
 def test_last_words_on_stdout() -> None:
-    """They count where stderr says nothing."""
+    """They count if stderr is empty."""
     job = Job(1)
     job.fails(0, 10, 3, stdout="fatal: no data in /data\n")
     assert job.status().msg == "r/0: exit code 3: fatal: no data in /data"
 
 
 def test_an_engine_that_refuses_what_is_asked_of_a_container() -> None:
-    """The exit codes of the list are told all the same."""
+    """The exit codes of the list are reported all the same."""
     job = Job(2)
     for k in (0, 1):
         job.fails(k, 10 + k, 3 + k)
@@ -201,7 +201,7 @@ def test_an_engine_that_refuses_what_is_asked_of_a_container() -> None:
 
 @pytest.mark.parametrize("n", [1, 16, 64])
 def test_the_logs_of_all_replicas_take_one_call_each(n: int) -> None:
-    """And two looks at the job, failed as it is."""
+    """Plus two descriptions of the failed job."""
     from torchx.cli.cmd_log import show_logs
     from torchx.schedulers.kit.logs import LogQuery
 
@@ -217,7 +217,7 @@ def test_the_logs_of_all_replicas_take_one_call_each(n: int) -> None:
 
 
 def test_followers_share_what_they_see_of_the_job() -> None:
-    """Each reads its log to the end and once more when the job is over, and few ask for the job."""
+    """Each reads its log to the end and once more after the job's end, with few descriptions of the job."""
     job = Job(16)
     for k in range(16):
         job.fails(k, 10, 1)

@@ -1,4 +1,4 @@
-"""Containers that torchx did not make, on an engine in memory."""
+"""Containers that torchx did not create, on an engine in memory."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def jobs(engine: FakeDocker):
 
 
 def made(engine: FakeDocker, name: str, labels: dict[str, str] | None = None) -> str:
-    """A container that runs."""
+    """A running container."""
     container = engine.containers.create("img", ["serve"], name=name, labels=labels or {})
     container.start()
     engine.containers_made[container.id] |= {"Image": "img", "Command": "serve --port 80"}
@@ -37,7 +37,7 @@ def frame(text: str, stream: int = 2) -> bytes:
 
 
 def test_by_name_and_id(engine: FakeDocker, jobs) -> None:
-    """A container has one replica, whose role is its name."""
+    """A container has one replica, whose role has its name."""
     one = made(engine, "web")
     made(engine, "web2")
     assert jobs.find("web").app_id == jobs.find(one).app_id == one[:12]
@@ -48,13 +48,13 @@ def test_by_name_and_id(engine: FakeDocker, jobs) -> None:
 
 
 def test_a_number_is_asked_of_nobody(engine: FakeDocker, jobs) -> None:
-    """It is a job of another system, though ids of containers may begin so."""
+    """It is a job of another system, though container ids may begin like that."""
     assert jobs.find("4711") is None
     assert engine.calls == []
 
 
 def test_why_it_failed(engine: FakeDocker, jobs) -> None:
-    """The exit code, and its last words; its log."""
+    """Exit code, last lines, and log."""
     one = made(engine, "web")
     engine.set(one, "exited", 3)
     path = f"/containers/{one}/logs"
@@ -66,13 +66,13 @@ def test_why_it_failed(engine: FakeDocker, jobs) -> None:
 
 
 def test_a_container_of_ours_is_told_from_others(engine: FakeDocker, jobs) -> None:
-    """It is a replica: its job is what is asked for."""
+    """It is a replica, so its job is returned."""
     made(engine, "job-x1-w-0", {LABEL_APP_ID: "job-x1", LABEL_ROLE_NAME: "w", LABEL_REPLICA_ID: "0"})
     assert (jobs.find("job-x1-w-0").app_id, jobs.find("job-x1-w-0").ours) == ("job-x1", True)
 
 
 def test_nothing_is_done_to_it(engine: FakeDocker, jobs) -> None:
-    """It is stopped, and removed, when that is said twice; others are left alone."""
+    """It is stopped and removed only with `forced`; others are not affected."""
     one, other = made(engine, "web"), made(engine, "db")
     for end in (jobs.cancel, jobs.delete):
         with pytest.raises(NotSupportedError):

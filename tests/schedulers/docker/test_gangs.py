@@ -1,4 +1,4 @@
-"""What the rules demand of a job's containers, and the marks in their names that they go by."""
+"""The next step for a job's containers, and the marks in their names."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def job(
 
 
 def step(of: Job) -> tuple[list[str], list[str], int]:
-    """Who is to be stopped, who is to be started again, and how often that was done then."""
+    """Containers to stop, containers to restart, and the counts after that."""
     found = next_step(of)
     marked = [found.mark(c, due=False) for c in found.again]
     return [c.id for c in found.stop], [c.id for c in found.again], max((m.app + m.role for m in marked), default=0)
@@ -119,7 +119,7 @@ APP1 = {"r": (1, "APPLICATION")}
     ],
 )
 def test_what_is_to_be_done(of: Job, stop: list[str], again: list[str]) -> None:
-    """A table of situations; the same list always gives the same answer."""
+    """A table of situations; the same list always gives the same step."""
     assert step(of)[:2] == (stop, again) == step(of)[:2]
     assert is_over(of) == (not stop and not again and R not in {c.raw for c in of.containers} and not _waits(of))
     assert needs_watcher(of) is not is_over(of)
@@ -130,7 +130,7 @@ def _waits(of: Job) -> bool:
 
 
 def test_it_comes_to_an_end() -> None:
-    """A role of which each attempt fails is started again as often as it says, and no more; the counts are in the names."""
+    """A role whose attempts all fail is restarted as often as allowed; the counts are in the names."""
     of = job(("r-0", R), ("r-1", BAD), ("o-0", R), retries={"r": (3, "APPLICATION")})
     for attempt in (1, 2, 3):
         found = next_step(of)
@@ -143,7 +143,7 @@ def test_it_comes_to_an_end() -> None:
 
 
 def test_a_failure_that_is_tried_again_is_none() -> None:
-    """Readers do not say FAILED of a job of which an attempt is left, whether or not anybody has begun with it."""
+    """A job with an attempt left is not FAILED, whether or not a watcher has begun it."""
     of = job(("r-0", BAD), ("r-1", R), retries=ROLE1)
     found = describe(facts_of(of))
     assert found.state is AppState.RUNNING
@@ -165,7 +165,7 @@ def test_a_failure_that_is_tried_again_is_none() -> None:
     ],
 )
 def test_who_starts_again(roles: list[tuple[int, int, RetryPolicy]], expected: dict) -> None:
-    """What concerns a single container is the engine's; a job of one needs nobody else. Without a place for a watcher, all is."""
+    """The engine restarts single containers, so a job of one needs no watcher; without a place for one, it restarts all."""
     app = AppDef(
         "a",
         [Role(f"r{i}", "img", num_replicas=n, max_retries=m, retry_policy=p) for i, (n, m, p) in enumerate(roles)],
@@ -180,7 +180,7 @@ def test_who_starts_again(roles: list[tuple[int, int, RetryPolicy]], expected: d
     "label", ["", "{", "[]", '{"retries": [1]}', '{"retries": {"r": 1}, "grace_s": 1, "place": ""}']
 )
 def test_containers_with_other_labels(label: str) -> None:
-    """Of another version of torchx, or of nobody: no rules, and nobody to see to them."""
+    """Labels of another version, or none: no rules, and no watcher."""
     of = job(("r-0", R), ("r-1", R))
     for container in of.containers:
         container.labels = {**container.labels, gangs.LABEL_RULES: label}
@@ -190,7 +190,7 @@ def test_containers_with_other_labels(label: str) -> None:
 
 @given(st.from_regex(r"[a-z][a-z0-9.-]{0,20}-[0-9]", fullmatch=True), st.builds(Mark))
 def test_marks_can_be_read_again(base: str, mark: Mark) -> None:
-    """Whatever the container's own name: it ends with a replica's number."""
+    """Whatever the container's own name, which ends with a replica's number."""
     mark.app, mark.role = abs(mark.app), abs(mark.role)
     if container_names.split(base)[1] == Mark():
         assert container_names.split(container_names.join(base, mark)) == (base, mark)
@@ -198,7 +198,7 @@ def test_marks_can_be_read_again(base: str, mark: Mark) -> None:
 
 @given(st.text())
 def test_any_name(name: str) -> None:
-    """A name is read, whatever it is, and comes out the same."""
+    """Any name can be split and joined without a change."""
     base, mark = container_names.split(name)
     if mark == Mark():
         assert base == name
@@ -225,7 +225,7 @@ POLICY = "error:1"
     ],
 )
 def test_a_policy_is_asked_when_all_have_ended(of: Job, end: list[str], ask: bool) -> None:
-    """Until it has answered, the job has not ended: nobody says FAILED of it, and cancelling it finds all of it."""
+    """Until it is evaluated, the job has not ended: it is not FAILED, and a cancellation affects all of it."""
     found = next_step(of)
     assert ([c.id for c in found.end], found.ask) == (end, ask)
     if end or ask:
@@ -236,7 +236,7 @@ def test_a_policy_is_asked_when_all_have_ended(of: Job, end: list[str], ask: boo
 
 @pytest.mark.parametrize("done", [1, 2, 3])
 def test_another_attempt_that_is_begun_is_seen_through(done: int) -> None:
-    """Whichever of the containers have their new names: the decision stands from the first one on."""
+    """Whichever containers have their new names: the decision is final from the first one on."""
     names = ["r-0.ended", "r-1", "r-2.ended"]
     of = job(*((name, BAD if "." not in name else KILLED) for name in names), policy=POLICY)
     step = gangs.another_attempt(of)
@@ -247,7 +247,7 @@ def test_another_attempt_that_is_begun_is_seen_through(done: int) -> None:
 
 
 def test_what_was_ended_for_another_one_is_not_blamed() -> None:
-    """Its exit code says nothing."""
+    """Its exit code has no meaning."""
     of = job(("r-0.ended.final", "exited 137"), ("r-1.final", BAD), policy=POLICY)
     found = describe(facts_of(of))
     assert found.state is AppState.FAILED and found.msg.startswith("r/1: exit code 1")
@@ -255,7 +255,7 @@ def test_what_was_ended_for_another_one_is_not_blamed() -> None:
 
 @pytest.mark.parametrize("how", [{"policy": POLICY}, {"retries": {"r": (2, "APPLICATION")}}], ids=["policy", "retries"])
 def test_one_that_fails_before_the_others_are_started_again_decides_nothing(how: dict) -> None:
-    """The attempt is begun with replica 0: the job has not failed while the others are still due."""
+    """Replica 0 is restarted first: the job has not failed while the others are still due."""
     of = job(("r-0.app1", BAD), ("r-1.app1.due", KILLED), ("r-2.app1.due", KILLED), **how)
     assert [c.id for c in next_step(of).again] == ["r-1", "r-2"]
     assert describe(facts_of(of)).state is AppState.RUNNING

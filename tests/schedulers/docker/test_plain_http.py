@@ -14,7 +14,7 @@ from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, target
 
 
 def _is_whole(asked: bytes) -> bool:
-    """Whether a request has come with its body."""
+    """Whether a request has arrived with its body."""
     end = (b"\r\n0\r\n\r\n",) if asked.startswith(b"PUT") else (b"\r\n\r\n", b"}")
     return asked.endswith(end)
 
@@ -53,7 +53,7 @@ class Server:
 
 @pytest.fixture
 def serve(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., tuple]]:
-    """Starts a server with answers; returns it and the way to it."""
+    """Starts a server with answers; returns it, and a client of it."""
     made: list[Server] = []
     folder = tmp_path_factory.mktemp("w")
     monkeypatch.chdir(folder)
@@ -69,14 +69,14 @@ def serve(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 
 def test_an_answer(serve: Callable[..., tuple]) -> None:
-    """The body is what comes until the connection ends; the query is quoted."""
+    """The body ends with the connection; the query is quoted."""
     server, engine = serve('HTTP/1.0 200 OK\r\nA: b\r\n\r\n[{"a":"\u00e9"},2]')
     assert engine.get("/x/json", {"all": 1, "f": '{"l": "\u00e9&?"}'}) == [{"a": "\u00e9"}, 2]
     assert server.asked[0].splitlines()[0] == "GET /x/json?all=1&f=%7B%22l%22%3A%20%22%C3%A9%26%3F%22%7D HTTP/1.0"
 
 
 def test_a_refusal(serve: Callable[..., tuple]) -> None:
-    """It has its status and the engine's words."""
+    """It has the status and the engine's message."""
     _, engine = serve('HTTP/1.0 404 Not Found\r\n\r\n{"message":"no such thing"}')
     with pytest.raises(RefusedError, match=r"HTTP 404: .*no such thing") as error:
         engine.get("/x")
@@ -84,7 +84,7 @@ def test_a_refusal(serve: Callable[..., tuple]) -> None:
 
 
 def test_a_call_with_a_body(serve: Callable[..., tuple]) -> None:
-    """It goes as JSON; an answer may be empty."""
+    """It is sent as JSON; a response may be empty."""
     server, engine = serve("HTTP/1.0 201 Created\r\n\r\n{}", "HTTP/1.0 200 OK\r\n\r\n")
     assert engine.call("POST", "/x", body={"Cmd": ["true"]}) == {}
     assert engine.call("POST", "/x/resize", {"h": 3}) is None
@@ -95,7 +95,7 @@ def test_a_call_with_a_body(serve: Callable[..., tuple]) -> None:
 
 
 def test_a_body_of_any_length(serve: Callable[..., tuple]) -> None:
-    """In pieces, each after its length; the engine says whether it has taken it."""
+    """It is sent in chunks, each after its length; the engine reports whether it accepted it."""
     server, engine = serve("HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 403 Forbidden\r\n\r\nread-only")
     for refused in (False, True):
         with closing(engine.upload("/c/archive", {"path": "/a b"})) as upload:
@@ -112,14 +112,14 @@ def test_a_body_of_any_length(serve: Callable[..., tuple]) -> None:
 
 @pytest.mark.parametrize("answer", ["", "HTTP/1.0 200", "SSH-2.0-x\r\n\r\n", "HTTP/1.0 abc\r\n\r\n", "\r\n\r\n"])
 def test_no_answer(serve: Callable[..., tuple], answer: str) -> None:
-    """A connection that is cut, or somebody else's, is an error of the way there."""
+    """A lost connection, or another server, is a connection error."""
     _, engine = serve(answer)
     with pytest.raises(OSError):
         engine.get("/x")
 
 
 def test_many_at_once(serve: Callable[..., tuple]) -> None:
-    """Each gets its own answer, in order; one that is cut off gets none, and disturbs nobody."""
+    """Each gets its own response, in order; a lost one does not affect the others."""
     server, engine = serve("HTTP/1.0 204 No Content\r\n\r\n", "", "HTTP/1.0 409 Conflict\r\n\r\n{}")
     assert engine.post([target("/c/1/stop", {"t": 3}), "/c/2/stop", "/c/3/stop"]) == [204, 0, 409]
     assert server.asked[0].startswith("POST /c/1/stop?t=3 HTTP/1.0\r\n")
@@ -138,7 +138,7 @@ def test_nobody_listens(tmp_path: Path) -> None:
 
 
 def test_events(serve: Callable[..., tuple]) -> None:
-    """They come line by line, however the bytes are cut; the end of the stream is an error."""
+    """They are split into lines, however the data arrives; the end of the stream is an error."""
     server, engine = serve('HTTP/1.0 200 OK\r\n\r\n{"a":1}\n\n{"a":2}\n{"a"')
     with closing(engine.events({"type": ["container"]}, 12.5)) as events:
         found = []
@@ -150,7 +150,7 @@ def test_events(serve: Callable[..., tuple]) -> None:
 
 
 def test_waiting_ends() -> None:
-    """When nothing comes, nothing is told."""
+    """Without events, none are returned."""
     from torchx.schedulers.docker.plain_http import Events
 
     ours, theirs = socket.socketpair()
@@ -162,7 +162,7 @@ def test_waiting_ends() -> None:
 
 @pytest.mark.parametrize("host", ["npipe:////./pipe/docker_engine", "fd://", "none://", "docker"])
 def test_ways_that_are_not_known(host: str) -> None:
-    """They are refused at once."""
+    """They are rejected at once."""
     with pytest.raises(ValueError, match=host.partition(":")[0]):
         EngineHttp({"DOCKER_HOST": host})
 

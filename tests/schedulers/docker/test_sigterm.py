@@ -1,4 +1,4 @@
-"""Which containers SIGTERM is lost on, by what the kernel tells of their first process."""
+"""Containers that would lose SIGTERM, according to the kernel's status of their first process."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def proc(folder: Path, *, cgroup: str = "0::/docker/abc123", **fields: Any) -> s
 
 
 def test_a_process_without_a_handler(tmp_path: Path) -> None:
-    """As Python, or a shell, is."""
+    """As Python or a shell has none."""
     assert sigterm_is_lost(details(), proc(tmp_path))
 
 
@@ -42,7 +42,7 @@ def test_a_process_without_a_handler(tmp_path: Path) -> None:
     ids=["it has one", "it ignores it", "it waits for it", "it is not the first", "an old kernel", "another process"],
 )
 def test_others_are_waited_for(tmp_path: Path, fields: dict[str, Any]) -> None:
-    """Where SIGTERM may be heard, or nothing is known."""
+    """If SIGTERM may be handled, or nothing is known."""
     assert not sigterm_is_lost(details(), proc(tmp_path, **fields))
 
 
@@ -51,10 +51,10 @@ def test_others_are_waited_for(tmp_path: Path, fields: dict[str, Any]) -> None:
     [None, {}, {"State": None}, details(State={"Pid": 0}), details(Config={"StopSignal": "SIGINT"}), details(Id="")],
 )
 def test_what_an_engine_says(tmp_path: Path, said: Any) -> None:
-    """A container that does not run, that is ended by another signal, or of which nothing is said."""
+    """A container that does not run, that has another stop signal, or without details."""
     assert not sigterm_is_lost(said, proc(tmp_path))
 
 
 def test_another_machine(tmp_path: Path) -> None:
-    """There is no such process here."""
+    """The process does not exist here."""
     assert not sigterm_is_lost(details(), str(tmp_path))

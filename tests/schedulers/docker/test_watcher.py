@@ -1,4 +1,4 @@
-"""The watcher of a job, on an engine in memory and by a clock of the test's own."""
+"""The watcher of a job, with an engine in memory and a simulated clock."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_nobody_is_ended_without_reason() -> None:
 
 
 def test_a_failure_ends_the_others() -> None:
-    """They are marked first, then stopped; the one that failed is not touched."""
+    """They are marked first, then stopped; the failed one is not touched."""
     engine = Engine(3)
     engine.script = [engine.ends("r-1", 1)]
     engine.watch()
@@ -161,7 +161,7 @@ def test_a_failure_ends_the_others() -> None:
 
 
 def test_it_had_failed_before() -> None:
-    """What happened before anybody listened is seen in the list."""
+    """A failure from before the watcher started is found in the list."""
     engine = Engine(2)
     engine.states["r-1"] = BAD
     engine.watch()
@@ -169,7 +169,7 @@ def test_it_had_failed_before() -> None:
 
 
 def test_a_role_is_started_again() -> None:
-    """The decision is marked at the one that failed, then at all; all end, all start, rank 0 first; then they are no more due."""
+    """The failed one is marked first, then all; all stop, all start, rank 0 first; then the marks are removed."""
     engine = Engine(3, retries={"r": (1, "ROLE")})
     engine.script = [engine.ends("r-2", 1), *[engine.ends(f"r-{k}") for k in range(3)]]
     engine.watch()
@@ -181,7 +181,7 @@ def test_a_role_is_started_again() -> None:
 
 
 def test_the_last_attempt_fails() -> None:
-    """Then the others are ended."""
+    """Then the others are stopped."""
     engine = Engine(2, retries={"r": (2, "APPLICATION")})
     engine.after_start["r-1"] = BAD
     engine.script = [engine.ends("r-1", 1)]
@@ -192,7 +192,7 @@ def test_the_last_attempt_fails() -> None:
 
 @pytest.mark.parametrize("at", range(11))
 def test_another_one_goes_on(at: int) -> None:
-    """Wherever one is killed in the middle of starting replicas again: the next one comes to the same end."""
+    """Wherever one is killed in the middle of a restart, the next one has the same result."""
 
     class Killed(BaseException):
         pass
@@ -216,7 +216,7 @@ def test_another_one_goes_on(at: int) -> None:
 
 
 def test_a_cancellation_in_the_middle() -> None:
-    """Somebody cancels while replicas are being started again: those that run are ended, none is started after that."""
+    """A cancellation during a restart stops running replicas, and none is started after it."""
     engine = Engine(3, retries={"r": (9, "ROLE")})
     engine.states["r-2"] = BAD
     post = engine._post
@@ -256,7 +256,7 @@ def test_a_cancellation_while_it_stands_still(at: int) -> None:
 
 
 def test_the_list_lags_behind_the_event() -> None:
-    """An end that is told of is looked for again, soon, until it is listed."""
+    """An exit that an event has reported is looked up again, soon, until it is listed."""
     engine = Engine(2)
     engine.lag["r-1"] = 0
 
@@ -272,7 +272,7 @@ def test_the_list_lags_behind_the_event() -> None:
 
 
 def test_the_engine_may_start_it_again() -> None:
-    """Podman lists a replica as ended that it is about to start again: that is waited for, for a while."""
+    """Podman lists a replica as exited that it is about to restart: the watcher waits for a while."""
     engine = Engine(2, retries={"r": (2, "REPLICA")})
 
     def back() -> None:
@@ -293,7 +293,7 @@ def test_the_engine_may_start_it_again() -> None:
 
 
 def test_an_elastic_role() -> None:
-    """Nobody is ended while enough are left."""
+    """Nothing is stopped while enough replicas are left."""
     engine = Engine(3, least=2)
     engine.script = [engine.ends("r-0", 1), engine.ends("r-1", 1)]
     engine.watch()
@@ -301,7 +301,7 @@ def test_an_elastic_role() -> None:
 
 
 def test_a_container_is_removed() -> None:
-    """It has failed; and a job of which nothing is there any more has no watcher."""
+    """It has failed; a job without containers has no watcher."""
     engine = Engine(2)
     engine.script = [lambda: engine.states.pop("r-0")]
     engine.watch()
@@ -313,7 +313,7 @@ def test_a_container_is_removed() -> None:
 
 
 def test_the_engine_is_restarted() -> None:
-    """The stream ends, nobody answers for a while, then the job is looked at again: containers may have ended meanwhile."""
+    """The stream ends, and later the job is checked again: containers may have ended meanwhile."""
     engine = Engine(2, retries={"r": (1, "ROLE")})
 
     def restart() -> None:
@@ -329,7 +329,7 @@ def test_the_engine_is_restarted() -> None:
 
 
 def test_no_engine_any_more() -> None:
-    """One that stays away is given up after some minutes; one that was removed at once."""
+    """The watcher gives up after some minutes; at once, if the engine was removed."""
     engine = Engine(2)
     engine.away = 10**6
     engine.watch()
@@ -343,7 +343,7 @@ def test_no_engine_any_more() -> None:
 
 @pytest.mark.parametrize("status", [500, 0])
 def test_the_engine_refuses(status: int) -> None:
-    """It is tried again, more and more slowly."""
+    """It is retried, more and more slowly."""
     engine = Engine(2)
     engine.states["r-1"] = BAD
     engine.faults["stop"] = [status] * 5
@@ -354,7 +354,7 @@ def test_the_engine_refuses(status: int) -> None:
 
 
 def test_a_container_that_does_not_end() -> None:
-    """One that is being removed for minutes is no reason to ask all the time."""
+    """A container whose removal takes minutes does not cause constant requests."""
     engine = Engine(2)
     engine.states.update({"r-0": ("removing", 0), "r-1": BAD})
     reads: list[float] = []
@@ -373,7 +373,7 @@ def test_a_container_that_does_not_end() -> None:
 
 
 def test_a_submission_that_was_killed() -> None:
-    """What was made of it is marked as cancelled, and what runs is ended."""
+    """Its containers are marked as cancelled, and stopped."""
     engine = Engine(3)
     engine.states["r-2"] = ("created", 0)
     Watcher(engine, "a-1", sleep=lambda s: None, clock=lambda: 0.0).end_all()  # type: ignore[arg-type]  # it does as an engine
@@ -382,7 +382,7 @@ def test_a_submission_that_was_killed() -> None:
 
 
 def test_a_policy_is_asked_after_each_attempt() -> None:
-    """The others are ended first; yes starts all of them again, no ends the job for good."""
+    """The others are stopped first; yes restarts all of them, no ends the job for good."""
     engine = Engine(2, policy="error:1")
     engine.answers = [lambda: True, lambda: False]
     engine.script = [engine.ends("r-1", 3), engine.ends("r-0", 3)]
@@ -395,7 +395,7 @@ def test_a_policy_is_asked_after_each_attempt() -> None:
 
 
 def test_a_lone_container_with_a_policy_is_watched() -> None:
-    """Its end is a success, and nobody is asked."""
+    """Its end is a success, and the policy is not evaluated."""
     engine = Engine(1, policy="error:1")
     engine.script = [engine.ends("r-0", 0)]
     engine.watch()
@@ -403,7 +403,7 @@ def test_a_lone_container_with_a_policy_is_watched() -> None:
 
 
 def test_a_job_that_was_cancelled_while_the_policy_was_asked_stays_cancelled() -> None:
-    """The answer comes too late."""
+    """The decision comes too late."""
     engine = Engine(1, policy="error:1")
     engine.states["r-0"] = BAD
 

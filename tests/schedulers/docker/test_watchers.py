@@ -1,4 +1,4 @@
-"""Who sees to it that a job of `local_docker` has a watcher."""
+"""Starts of watchers for jobs of `local_docker`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def fake() -> Any:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What watchers are told: the job's id when one is started, then ``go`` or ``drop``. None is started."""
+    """The messages to watchers: the job's id for a start, then ``go`` or ``drop``. None is started."""
     told: list[str] = []
     starting = SimpleNamespace(
         go=lambda at_end=b"": told.append(f"go{at_end.decode()}"), drop=lambda: told.append("drop")
@@ -48,7 +48,7 @@ def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def own(fake: Any) -> DockerScheduler:
-    """A scheduler that has made its client itself, so that a watcher can find the engine as well."""
+    """A scheduler that has created its client itself, so that a watcher can reach the engine, too."""
     scheduler = create_scheduler("s", docker_client=fake)
     scheduler._on_engine.given = None
     return scheduler
@@ -70,7 +70,7 @@ def test_who_watches(
 
 @pytest.mark.parametrize(("given", "every"), [(None, "15"), (2.5, "2.5"), (0.0, "")])
 def test_who_takes_samples(fake: Any, told: list[str], given: float | None, every: str) -> None:
-    """A job of one container has a watcher for that alone, which begins when the first sample is due."""
+    """A job of one container has a watcher only for samples, which begins when the first one is due."""
     scheduler = own(fake)
     info = scheduler.submit_dryrun(AppDef("a", [role(1)]), {})
     info._sample_s = given
@@ -80,7 +80,7 @@ def test_who_takes_samples(fake: Any, told: list[str], given: float | None, ever
 
 
 def test_a_failed_submission_has_none(fake: Any, told: list[str]) -> None:
-    """It is let go."""
+    """The watcher is dropped."""
     from tests.schedulers.docker.fake_docker import refusal
 
     fake.faults["start"] = [None, refusal(500, "no")]
@@ -91,7 +91,7 @@ def test_a_failed_submission_has_none(fake: Any, told: list[str]) -> None:
 
 
 def test_who_asks_starts_another(fake: Any, told: list[str]) -> None:
-    """Each question about a job that goes on, at the place where it was submitted, and only where there is none."""
+    """Each query of a running job starts a watcher at its place, if it has none."""
     scheduler = own(fake)
     app_id = scheduler.submit(AppDef("a", [role(2)]), {})
     for ask in (
@@ -112,7 +112,7 @@ def test_who_asks_starts_another(fake: Any, told: list[str]) -> None:
 
 
 def test_who_is_started_later_sends_notices(fake: Any, told: list[str]) -> None:
-    """What has to be sent by the one that was there from the submission on; nothing once all was sent."""
+    """It sends what the first watcher would have sent, and nothing after all was sent."""
     scheduler = own(fake)
     app_id = scheduler.submit(AppDef("a", [role(2)]), {})
     plans = {name: Plan({"name": "a", "on": ["end"], "channels": {}}) for name in (app_id, "other")}
@@ -140,7 +140,7 @@ def test_an_ended_job_needs_none(fake: Any, told: list[str]) -> None:
 
 
 def test_no_process_can_be_started(fake: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
-    """The job runs; it is said that nobody watches it."""
+    """The job runs; a warning reports that it has no watcher."""
 
     def refuse(*_: object, **__: object) -> None:
         raise BlockingIOError(11, "Resource temporarily unavailable")
@@ -165,7 +165,7 @@ def test_no_process_can_be_started(fake: Any, monkeypatch: Any, caplog: pytest.L
     ],
 )
 def test_the_way_to_the_engine_of_a_client(base_url: str, path: str | None, expected: str | None) -> None:
-    """As far as the client tells it; secrets of TLS it does not."""
+    """As far as the client reveals it; it does not reveal TLS keys."""
     api = SimpleNamespace(base_url=base_url, _custom_adapter=SimpleNamespace(socket_path=path))
     found = watchers.engine_environment(SimpleNamespace(api=api), {"DOCKER_HOST": "unix:///other", "A": "b"})
     assert (found or {}).get("DOCKER_HOST") == expected
@@ -173,7 +173,7 @@ def test_the_way_to_the_engine_of_a_client(base_url: str, path: str | None, expe
 
 
 def test_there_is_one(tmp_path: Any, monkeypatch: Any) -> None:
-    """The right to be a job's watcher is held once, by a name in the kernel, or else by a file that goes with it."""
+    """The lock is held once, by an abstract socket name, or else by a file."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     for has_names in (watchers._HAS_NAMES, False):
         monkeypatch.setattr(watchers, "_HAS_NAMES", has_names)
