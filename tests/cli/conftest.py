@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import pexpect
 import pytest
 
 PAPER = '''
@@ -101,6 +104,39 @@ class Outcome(NamedTuple):
 
 
 Call = Callable[..., Outcome]
+
+
+def spawn(project: Path, *argv: str) -> Any:
+    """Starts ``torchx <argv>`` in a terminal of its own."""
+    return pexpect.spawn(
+        sys.executable, ["-m", "torchx", *argv], cwd=str(project), encoding="utf-8", timeout=300, dimensions=(24, 100)
+    )
+
+
+def end(child: Any) -> int:
+    """Waits until the program in a terminal has ended, and returns its exit code."""
+    child.expect(pexpect.EOF)
+    child.wait()  # closing the terminal earlier would send a SIGHUP
+    child.close()
+    return int(child.exitstatus)
+
+
+def until(condition: Callable[[], Any], timeout_s: float = 120.0) -> None:
+    """Waits until the condition is true."""
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+
+
+def state(torchx: Call, job: str = "@last") -> str:
+    """The state of a job, as ``torchx status`` reports it."""
+    return str(json.loads(torchx("status", job, "--json").out)["state"])
+
+
+def runs(torchx: Call) -> list[Any]:
+    """The runs on record."""
+    return list(json.loads(torchx("list", "--json").out)["runs"])
 
 
 @pytest.fixture

@@ -7,15 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Call
-from .test_cmd_run import _until
+from .conftest import Call, until
 
 
 @pytest.fixture
 def job(torchx: Call, project: Path) -> Iterator[str]:
     """A job with a checkpoint in its folder."""
     torchx("run", "-d", "utils.sh", "--", "mkdir -p ckpt/sub; echo 1 >ckpt/sub/a:b; touch up; exec sleep 600")
-    _until((project / "up").exists)
+    until((project / "up").exists)
     yield "@last"
     torchx("cancel", "@last")
     torchx("wait", "@last")

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from .conftest import Call
-from .test_cmd_run import spawn
+from .conftest import Call, runs, spawn
 from .test_json import check
 
 
@@ -47,7 +45,7 @@ def test_a_check_submits_nothing(torchx: Call, project: Path, tmp_path: Path) ->
     job_dir = tmp_path / "job"
     torchx("run", "--check", "-s", "slurm", "-cfg", f"job_dir={job_dir}", "train.py")
     assert not job_dir.exists()
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
 
 
 MISTAKES: dict[str, tuple[list[str], str, str]] = {
@@ -80,7 +78,7 @@ def test_mistakes(torchx: Call, project: Path, case: str, monkeypatch: pytest.Mo
     assert said in bad[0]["said"]
     assert fix in (bad[0]["fix"] or "")
     assert torchx("run", *words).code in (2, 4, 5)
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
 
 
 def test_the_way_out(torchx: Call, project: Path, paper: Any) -> None:
@@ -109,7 +107,7 @@ def test_deep_here(torchx: Call, project: Path) -> None:
     done = torchx("doctor", "-s", "local_cwd", "--deep")
     assert done.code == 0
     assert "good probe job" in done.out
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
 
 
 def test_deep_without_an_end(torchx: Call, project: Path, paper: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,15 +13,14 @@ import pytest
 
 from torchx.runner import get_runner
 
-from .conftest import Call
-from .test_cmd_run import _until, spawn
+from .conftest import Call, end, spawn, until
 
 
 @pytest.fixture
 def job(torchx: Call, project: Path) -> Iterator[str]:
     """A job of three replicas that run until the end of the test."""
     torchx("run", "-d", "utils.sh", "--num_replicas", "3", "--", "touch up-$TORCHX_LOCAL_REPLICA; exec sleep 600")
-    _until(lambda: len([*project.glob("up-*")]) == 3)
+    until(lambda: len([*project.glob("up-*")]) == 3)
     yield "@last"
     torchx("cancel", "@last")
     torchx("wait", "@last")
@@ -111,18 +110,14 @@ def test_ctrl_c_is_the_commands(job: str, project: Path) -> None:
     child.expect("ready")
     child.sendintr()
     child.expect("interrupted")
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 5
+    assert end(child) == 5
     child = spawn(project, "exec", job, "--", "sh", "-c", "trap 'echo no' INT; echo ready; while :; do sleep 0.1; done")
     child.expect("ready")
     for _ in range(2):
         child.sendintr()
         child.expect("no\r\n")
     child.sendintr()
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 130
+    assert end(child) == 130
 
 
 def test_a_shell(job: str, project: Path) -> None:

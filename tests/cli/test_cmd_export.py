@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Call
+from .conftest import Call, runs
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_before_it_is_run(torchx: Call, code: Path, tmp_path: Path) -> None:
     assert "scontrol" not in script, "what is the same for each job is in a file of its own"
     assert len(script.splitlines()) < 45
     assert (out / "code" / "train.py").exists()
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
 
 
 def test_another_format(torchx: Call, code: Path, tmp_path: Path) -> None:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import sys
 from pathlib import Path
 from typing import Any
 
-import pexpect
 import pytest
 
 from tests.supervisor.forks import eventually
 from tests.supervisor.forks import state as state_of
 from torchx.settings import torchx_home
 
-from .conftest import Call
-from .test_cmd_run import spawn
+from .conftest import Call, end, spawn, state, until
 from .test_json import check
 
 LIMIT = 8 << 30
@@ -72,17 +71,21 @@ def test_a_terminal_has_lines_of_bars(torchx: Call, project: Path) -> None:
     child.expect(r"sh/0 +4\.0 of 4 ▄█ +3 GiB ▃█ +3 GiB +8 GiB +100 % ▄█ +2 GiB of 4 GiB")
     child.expect("live · Ctrl-C stops, the job continues")
     child.sendintr()
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    end(child)
+    assert state(torchx) == "RUNNING"
     torchx("cancel", "@last")
 
 
 def test_tasks_of_a_sweep(torchx: Call, project: Path) -> None:
     """The peak of each, however short, unless it is below that of who starts them; samples of those that take long."""
     (project / ".torchxconfig").write_text("[metrics]\nevery = 1\n")
-    eats = f"exec {sys.executable} -c 'import time; x = bytearray({{mib}} << 20); time.sleep({{mib}} / 25)'"
+    code = (
+        "x = bytearray({mib} << 20); import os, time\nwhile {mib} > 40 and not os.path.exists('go'): time.sleep(0.05)"
+    )
+    eats = f"exec {sys.executable} -c {shlex.quote(code)}"
     torchx("sweep", "--max-parallel", "4", "--grid", "mib=0,40,80", "utils.sh", eats)
+    until(lambda: '"samples": [{' in torchx("metrics", "@last/2", "--json").out)
+    (project / "go").touch()
     torchx("wait", "@last")
     found = check("metrics", torchx("metrics", "@last", "--json").out)["replicas"]
     assert [

@@ -14,7 +14,7 @@ import pytest
 
 from torchx.settings import torchx_home
 
-from .conftest import Call
+from .conftest import Call, runs
 
 COMPONENT = '''
 import torchx.specs as specs
@@ -171,7 +171,7 @@ def test_what_is_refused(torchx: Call, repo: Path, words: list[str], message: st
     assert outcome.code == 2
     assert message in outcome.err
     assert hint in outcome.hint()
-    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+    assert len(runs(torchx)) == 1
 
 
 def test_code_of_then_and_of_now(torchx: Call, repo: Path) -> None:
@@ -253,7 +253,7 @@ def test_code_that_is_gone(
         "too late": "files were changed before it could be recorded",
     }
     assert expected[gone] in outcome.err
-    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+    assert len(runs(torchx)) == 1
 
 
 def test_outside_of_git(torchx: Call, project: Path) -> None:
@@ -299,7 +299,7 @@ def test_a_dry_run_launches_nothing(torchx: Call, repo: Path) -> None:
     assert page["scheduler"] == "slurm"
     assert page["cfg"]["partition"]["value"] == "gpu"
     assert page["app"]["roles"][0]["workspace"] == {"projects": {f"file://{repo}": ""}}
-    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+    assert len(runs(torchx)) == 1
 
 
 def test_options_that_config_files_say_otherwise(torchx: Call, repo: Path) -> None:

@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pexpect
 import pytest
 
 from torchx.cli.argparse_util import Parser
@@ -30,7 +29,7 @@ from torchx.errors import BackendError, ConfigError
 from torchx.specs import AppState
 from torchx.testing.site import site
 
-from .conftest import Call
+from .conftest import Call, end, runs, spawn, state, until
 
 
 def parse(*argv: str) -> argparse.Namespace:
@@ -86,7 +85,7 @@ def test_dryrun_launches_nothing(torchx: Call, project: Path) -> None:
     assert "A=1" in outcome.out
     lines = [line.split() for line in outcome.out.splitlines()]
     assert ["prepend_cwd:", "true", "(-cfg)"] in lines
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
     assert list(project.iterdir()) == []
 
 
@@ -185,7 +184,7 @@ def test_no_component_but_a_section_with_a_typo(project: Path) -> None:
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     warning, error, *_ = done.stderr.splitlines()
-    assert "section `[cli:rnu]` means nothing, did you mean `[cli:run]`?" in warning
+    assert "unknown section `[cli:rnu]`, did you mean `[cli:run]`?" in warning
     assert MISSING_COMPONENT_ERROR_MSG in error
 
 
@@ -299,7 +298,7 @@ def test_stdin(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    "extra", [["utils.echo"], ["-s", "paper"], ["-cfg", "a=b"], ["--workspace", "x"]], ids=" ".join
+    "extra", [["utils.echo"], ["-s", "paper"], ["-cfg", "a=b"], ["--workspace", "x"], ["-j", "1x2"]], ids=" ".join
 )
 def test_stdin_leaves_no_room(torchx: Call, project: Path, extra: list[str]) -> None:
     """What the JSON says must not stand on the command line too."""
@@ -344,25 +343,15 @@ def test_builtins_are_found_where_programs_look() -> None:
 # -- in a terminal ---------------------------------------------------------------------------------
 
 
-def spawn(project: Path, *argv: str) -> Any:
-    """``torchx <argv>`` in a terminal of its own."""
-    return pexpect.spawn(
-        sys.executable, ["-m", "torchx", *argv], cwd=str(project), encoding="utf-8", timeout=300, dimensions=(24, 100)
-    )
-
-
 def test_ctrl_c_cancels_the_job(torchx: Call, project: Path) -> None:
     """The first Ctrl-C ends the job, and we with it, with exit code 130."""
     child = spawn(project, "run", "--wait", "utils.sh", "--", "touch up; exec sleep 600")
     child.expect("local_cwd://")
-    _until((project / "up").exists)
+    until((project / "up").exists)
     child.sendintr()
     child.expect("cancelling the job")
-    child.expect(pexpect.EOF)
-    child.wait()  # closed before it has ended, it would get a SIGHUP
-    child.close()
-    assert child.exitstatus == 130
-    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "CANCELLED"
+    assert end(child) == 130
+    assert state(torchx) == "CANCELLED"
 
 
 def test_second_ctrl_c_leaves_at_once(torchx: Call, project: Path) -> None:
@@ -370,17 +359,14 @@ def test_second_ctrl_c_leaves_at_once(torchx: Call, project: Path) -> None:
     stubborn = "trap '' TERM; touch up; while [ ! -e go ]; do sleep 0.05; done"
     child = spawn(project, "run", "--wait", "-cfg", "cancel_grace_s=600", "utils.sh", "--", stubborn)
     child.expect("local_cwd://")
-    _until((project / "up").exists)
+    until((project / "up").exists)
     child.sendintr()
     child.expect("cancelling the job")
     child.sendintr()
-    child.expect(pexpect.EOF)
-    child.wait()  # closed before it has ended, it would get a SIGHUP
-    child.close()
-    assert child.exitstatus == 130
-    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    assert end(child) == 130
+    assert state(torchx) == "RUNNING"
     (project / "go").touch()
-    _until(lambda: json.loads(torchx("status", "@last", "--json").out)["state"] != "RUNNING")
+    until(lambda: state(torchx) != "RUNNING")
 
 
 @pytest.mark.parametrize("during", ["announcement", "logs"])
@@ -398,7 +384,7 @@ def test_ctrl_c_right_after_the_submission(torchx: Call, monkeypatch: pytest.Mon
             patch.setattr(waiting, "print", interrupted, raising=False)
         outcome = torchx("run", "--log", "utils.sh", "sleep", "600")
     assert (outcome.code, "cancelling the job" in outcome.err) == (130, True)
-    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "CANCELLED"
+    assert state(torchx) == "CANCELLED"
 
 
 def test_progress_is_shown_on_a_terminal_only(project: Path) -> None:
@@ -408,10 +394,7 @@ def test_progress_is_shown_on_a_terminal_only(project: Path) -> None:
     child.expect("sh 1/1")
     (project / "go").touch()
     child.expect("SUCCEEDED")
-    child.expect(pexpect.EOF)
-    child.wait()  # closed before it has ended, it would get a SIGHUP
-    child.close()
-    assert child.exitstatus == 0
+    assert end(child) == 0
 
 
 def test_progress_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -427,13 +410,6 @@ def test_progress_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert line.startswith("RUNNING")
     assert "role0 1/1" in line
     assert len(line) < 60
-
-
-def _until(true: Any, timeout_s: float = 120.0) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not true():
-        assert time.monotonic() < deadline, "it did not happen in time"
-        time.sleep(0.02)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +430,7 @@ def test_after_another_job(torchx: Call, project: Path, after: str, said: str) -
     assert said in outcome.error_lines()[0]
     if "does not start" in said:
         assert outcome.hint() == "`--after wait` as well: then this command waits for it"
-    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+    assert len(runs(torchx)) == 1
 
 
 @pytest.mark.parametrize(
@@ -474,7 +450,7 @@ def test_starts_as_another_job_has_ended(
     first = torchx("run", "utils.sh", script).out.strip()
     outcome = torchx("run", "--after", f"@last{condition}", "--after", "wait", "utils.echo")
     assert f"Waiting for {first}" in outcome.err
-    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1 + starts
+    assert len(runs(torchx)) == 1 + starts
     if not starts:
         assert f"`{first}` is" in outcome.error_lines()[1]
         assert outcome.hint() == "nothing was submitted"
@@ -488,18 +464,13 @@ def test_waits_for_another_job(torchx: Call, project: Path) -> None:
     child = spawn(project, *argv)
     child.expect("Waiting for local_cwd://")
     child.sendintr()
-    child.expect(pexpect.EOF)
-    child.wait()
-    child.close()
-    assert child.exitstatus == 130
+    assert end(child) == 130
     child = spawn(project, *argv)
     child.expect("Waiting for local_cwd://")
-    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 1
+    assert len(runs(torchx)) == 1
     (project / "gate").touch()
     child.expect("local_cwd://")
-    child.expect(pexpect.EOF)
-    child.wait()
-    child.close()
+    end(child)
     assert torchx("wait", "@last").code == 0
 
 

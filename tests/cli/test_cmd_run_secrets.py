@@ -12,7 +12,7 @@ import pytest
 from torchx.cli.cmd_run import torchx_run_args_from_json
 from torchx.util.redaction import MASK, forget
 
-from .conftest import Call
+from .conftest import Call, runs
 
 CANARY = "canary-7f3a9b2c"
 
@@ -70,7 +70,7 @@ def test_what_it_does_not_take(torchx: Call, project: Path, option: str, said: s
     assert outcome.hint()
     if not option.startswith("K=cmd"):  # a command is shown; what it prints is not
         assert "hunter2" not in outcome.err
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
 
 
 def test_the_config_file_asks_for_them(torchx: Call, project: Path) -> None:

@@ -5,39 +5,34 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pexpect
 import pytest
 
 from torchx.specs import AppState
 
-from .conftest import Call
-from .test_cmd_run import _until, spawn
-from .test_several_jobs import launch, state
+from .conftest import Call, end, spawn, state, until
+from .test_several_jobs import launch
 
 
 @pytest.mark.parametrize(("answer", "after"), [("y", "FAILED"), ("", "RUNNING")], ids=["yes", "no"])
 def test_it_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: str) -> None:
     """With what would be done, and what may come of it; Enter means no."""
     torchx("run", "utils.sh", "sleep", "600")
-    _until(lambda: state(torchx) == "RUNNING")
+    until(lambda: state(torchx) == "RUNNING")
     child = spawn(project, "simulate", "preempt", "@last")
     child.expect("as if it were preempted; it has no policy for retries .*this may be its end")
     child.expect("simulate `preempt`")
     child.sendline(answer)
-    child.expect(pexpect.EOF)
-    child.wait()
-    child.close()
-    assert child.exitstatus == 0
+    assert end(child) == 0
     if after == "FAILED":
         assert torchx("wait", "--timeout", "60", "@last").code == 1
-    _until(lambda: state(torchx) == after)
+    until(lambda: state(torchx) == after)
     torchx("cancel", "@last")
 
 
 def test_nobody_is_asked_elsewhere(torchx: Call, project: Path) -> None:
     """A script goes on; the class is in the JSON of the status."""
     torchx("run", "utils.sh", "sleep", "600")
-    _until(lambda: state(torchx) == "RUNNING")
+    until(lambda: state(torchx) == "RUNNING")
     done = torchx("simulate", "timeout", "@last")
     assert done.code == 0
     assert "as if it had reached its time limit" in done.err
@@ -58,11 +53,11 @@ def test_nobody_is_asked_elsewhere(torchx: Call, project: Path) -> None:
 def test_what_is_not_there(torchx: Call, project: Path, words: list[str], code: int, said: str) -> None:
     """Usage, or nothing found; the job goes on."""
     torchx("run", "utils.sh", "sleep", "600")
-    _until(lambda: state(torchx) == "RUNNING")
+    until(lambda: state(torchx) == "RUNNING")
     done = torchx("simulate", *words)
     assert done.code == code
     assert said in done.err
-    _until(lambda: state(torchx) == "RUNNING")
+    until(lambda: state(torchx) == "RUNNING")
     torchx("cancel", "@last")
 
 

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Call
-from .test_cmd_run import _until
+from .conftest import Call, until
 from .test_json import check
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -29,7 +28,7 @@ def job(torchx: Call, project: Path) -> Iterator[str]:
     (project / "train.py").write_text(PROGRAM)
     script = f"RANK=$TORCHX_LOCAL_REPLICA WORLD_SIZE=2 exec {sys.executable} train.py"
     torchx("run", "-d", "utils.sh", "--num_replicas", "2", "--", script)
-    _until(lambda: len([*project.glob("up-*")]) == 2)
+    until(lambda: len([*project.glob("up-*")]) == 2)
     yield "@last"
     torchx("cancel", "@last")
     torchx("wait", "@last")
@@ -76,7 +75,7 @@ def test_a_silent_job_is_looked_into(torchx: Call, project: Path) -> None:
         f"RANK=0 exec {sys.executable} train.py",
     )
     heard = project / "heard"
-    _until(lambda: heard.exists() and "roles:" in heard.read_text())
+    until(lambda: heard.exists() and "roles:" in heard.read_text())
     shown = torchx("status", "@last").out
     torchx("cancel", "@last")
     torchx("wait", "@last")
@@ -116,7 +115,7 @@ def test_a_silent_job_is_ended_when_that_is_asked_for(torchx: Call, project: Pat
         (["--watchdog", "soon"], "`soon` of the watchdog is not a length of time"),
         (
             ["-s", "aws_batch", "-cfg", "queue=q", "--watchdog", "10m"],
-            "`aws_batch` cannot watch whether a job is silent\nhint: omit `--watchdog`; `torchx stacks JOB` looks",
+            "`aws_batch` cannot watch whether a job is silent\nhint: omit `--watchdog`; `torchx stacks JOB` shows",
         ),
         (["-s", "kubernetes", "--watchdog", "10m"], "`kubernetes` cannot watch whether a job is silent"),
     ],

@@ -7,14 +7,12 @@ import os
 from pathlib import Path
 
 import jsonschema
-import pexpect
 import pytest
 
 from torchx.runs import default_registry
 from torchx.settings import torchx_home
 
-from .conftest import Call
-from .test_cmd_run import spawn
+from .conftest import Call, end, runs, spawn
 
 SCHEMAS = Path(__file__).parent / "schemas"
 TASK = "echo lr={lr} seed={seed}; test {seed} != 1 || exit 7"
@@ -32,8 +30,7 @@ def launch(torchx: Call, *argv: str) -> str:
 def test_a_sweep(torchx: Call, project: Path) -> None:
     """One row of the record, four tasks with their values, and a page with the failures by cause."""
     app_id = launch(torchx, *GRID, "utils.sh", TASK)
-    runs = json.loads(torchx("list", "--json").out)["runs"]
-    assert [(run["app_id"], run["state"]) for run in runs] == [(app_id, "FAILED")]
+    assert [(run["app_id"], run["state"]) for run in runs(torchx)] == [(app_id, "FAILED")]
     page = torchx("status", app_id).out
     assert "4 of 4 ended · 2 succeeded · 2 failed" in page
     assert "2  error      exit code 7: lr=1e-4 seed=1\n" in page
@@ -99,9 +96,7 @@ def test_the_live_page(torchx: Call, project: Path) -> None:
     child.expect(r"pace: .*(/s|/min), about .* left, at most 2 at a time")
     child.expect(r"10 of 10 ended")
     child.expect(r"1  error +exit code 1\s+task 3 \(n=3\)")
-    child.expect(pexpect.EOF)
-    child.wait()
-    child.close()
+    end(child)
 
 
 def test_cancel(torchx: Call, project: Path) -> None:
@@ -206,4 +201,4 @@ def test_after_another_job(torchx: Call, project: Path) -> None:
     outcome = torchx("sweep", "--after", "wait", *argv)
     assert outcome.code == 0
     assert "Waiting for local_cwd://" in outcome.err
-    assert len(json.loads(torchx("list", "--json").out)["runs"]) == 2
+    assert len(runs(torchx)) == 2

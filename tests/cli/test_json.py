@@ -10,7 +10,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from .conftest import HELLO, Call
+from .conftest import HELLO, Call, runs
 
 SCHEMAS = Path(__file__).parent / "schemas"
 PAGE = Path(__file__).parents[2] / "docs" / "cli-json.md"
@@ -113,7 +113,7 @@ def test_a_dryrun(torchx: Call, project: Path) -> None:
     assert document["app"]["roles"][0]["args"] == ["hi"]
     assert document["cfg"]["prepend_cwd"] == {"value": True, "source": "-cfg"}
     assert document["cfg"]["log_dir"]["source"] == "default"
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
 
 
 def test_what_there_is(torchx: Call, install_plugin: Callable[..., None]) -> None:

@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
-import pexpect
-
-from .conftest import Call
-from .test_cmd_run import _until, spawn
-
-
-def state(torchx: Call) -> str:
-    return str(json.loads(torchx("status", "@last", "--json").out)["state"])
+from .conftest import Call, end, spawn, state, until
 
 
 def test_the_job_ends_with_the_shell(torchx: Call, project: Path) -> None:
@@ -21,10 +13,8 @@ def test_the_job_ends_with_the_shell(torchx: Call, project: Path) -> None:
     child.sendline("echo as-$((40 + 2)); touch here; exit 5")
     child.expect("as-42")
     child.expect("has ended")
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 5
-    _until(lambda: state(torchx) == "CANCELLED")
+    assert end(child) == 5
+    until(lambda: state(torchx) == "CANCELLED")
     assert (project / "here").exists()
 
 
@@ -35,9 +25,7 @@ def test_the_shell_ends_with_the_job(torchx: Call, project: Path) -> None:
     child.expect("open")
     torchx("cancel", "@last")
     child.expect("CANCELLED")
-    child.expect(pexpect.EOF)
-    child.wait()
-    assert child.exitstatus == 1
+    assert end(child) == 1
 
 
 def test_without_a_terminal(torchx: Call, project: Path) -> None:
@@ -46,7 +34,7 @@ def test_without_a_terminal(torchx: Call, project: Path) -> None:
     app_id = launched.out.strip().rpartition("/")[2]
     assert (launched.code, launched.out.startswith("local_cwd://")) == (0, True)
     assert f"`torchx shell {app_id}` opens a shell" in launched.err
-    _until(lambda: state(torchx) == "RUNNING")
+    until(lambda: state(torchx) == "RUNNING")
     torchx("cancel", "@last")
     assert torchx("wait", "@last").code == 1
 

@@ -13,8 +13,7 @@ import pytest
 from torchx.errors import EXIT_NOT_ENDED, EXIT_TIMEOUT, NotFoundError, NotSupportedError
 from torchx.specs import AppState
 
-from .conftest import Call
-from .test_cmd_run import spawn
+from .conftest import Call, end, spawn, state
 
 
 def launch(torchx: Call, paper: Any, state: AppState, *words: str) -> str:
@@ -23,11 +22,6 @@ def launch(torchx: Call, paper: Any, state: AppState, *words: str) -> str:
     app_id = handle.rpartition("/")[2]
     paper.STATES[app_id] = state
     return app_id
-
-
-def state(torchx: Call, job: str = "@last") -> str:
-    found: str = json.loads(torchx("status", job, "--json").out)["state"]
-    return found
 
 
 # -- which run is meant ----------------------------------------------------------------------------
@@ -100,10 +94,7 @@ def test_wait_in_a_terminal(torchx: Call, project: Path) -> None:
     child.expect("SUCCEEDED")
     child.expect("1 of 2 ended · .* · Ctrl-C stops waiting, the jobs continue")
     child.sendintr()
-    child.expect(pexpect.EOF)
-    child.wait()
-    child.close()
-    assert child.exitstatus == 130
+    assert end(child) == 130
     assert state(torchx) == "RUNNING"
     torchx("cancel", "@last")
 
@@ -136,10 +127,7 @@ def test_cancel_all_asks_in_a_terminal(torchx: Call, project: Path, answer: str,
     child.expect("local_cwd://torchx/sh-.* RUNNING, launched")
     child.expect("cancel these 2 jobs")
     child.sendline(answer)
-    child.expect(pexpect.EOF)
-    child.wait()
-    child.close()
-    assert child.exitstatus == 0
+    assert end(child) == 0
     if after == "CANCELLED":
         assert torchx("wait", "--timeout", "60", "@last", "@last~1").code == 1
     assert [state(torchx, job) for job in ("@last", "@last~1")] == [after] * 2
@@ -299,10 +287,7 @@ def test_cancelling_says_when_the_job_is_killed(torchx: Call, project: Path) -> 
     child.expect("RUNNING.* cancelling, killed in (59\\d|600) s")
     (project / "go").touch()
     child.expect("CANCELLED|SUCCEEDED")
-    child.expect(pexpect.EOF)
-    child.wait()
-    child.close()
-    assert child.exitstatus == 130
+    assert end(child) == 130
 
 
 def test_a_warning_while_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,15 +7,12 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pexpect
 import pytest
 
 from torchx.cli.shorthand import program
 
-from .conftest import Call
-from .test_cmd_run import _until, spawn
+from .conftest import Call, end, runs, spawn, state, until
 
 SCRIPT = "import sys\nprint('got', sys.argv[1:])\n"
 
@@ -82,7 +79,7 @@ def test_a_script_that_is_not_there(torchx: Call, script: Path) -> None:
     script.write_text("import torchx.specs as specs\ndef job(x: int = 1) -> specs.AppDef:\n    ...\n")
     components = torchx("run", "train.py")
     assert (components.code, "torchx run train.py:job" in components.hint()) == (2, True)
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
 
 
 @pytest.mark.parametrize(
@@ -103,7 +100,7 @@ def test_options_of_torchx_behind_the_component(torchx: Call, script: Path, argv
         document = json.loads(outcome.out)
         assert document["cfg"]["prepend_cwd"] == {"value": True, "source": "-cfg"}
         assert document["app"]["roles"][0]["args"][-1].endswith("train.py --epochs 3")
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
 
 
 @pytest.mark.parametrize(
@@ -124,7 +121,7 @@ def test_options_that_would_reach_the_program(torchx: Call, script: Path, argv: 
     outcome = torchx("run", *argv)
     assert outcome.code == 2
     assert hint in outcome.hint()
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
 
 
 @pytest.mark.parametrize(
@@ -149,7 +146,7 @@ def test_without_pytorch(torchx: Call, script: Path, tmp_path: Path) -> None:
     os.symlink("/bin/bash", f"{bash}/bash")
     missing = torchx("run", "dist.ddp", "--env", f"PATH={bash}", "--script", "train.py")
     assert (missing.code, "PyTorch is not installed" in missing.err) == (2, True)
-    assert json.loads(torchx("list", "--json").out)["runs"] == []
+    assert runs(torchx) == []
     (tmp_path / "bin" / "torchrun").write_text('#!/bin/sh\necho "torchrun $*"\n')
     (tmp_path / "bin" / "torchrun").chmod(0o755)
     assert torchx("run", "--wait", "dist.ddp", "--env", f"PATH={bash}", "--script", "train.py").code == 0
@@ -159,14 +156,6 @@ def test_without_pytorch(torchx: Call, script: Path, tmp_path: Path) -> None:
 # -- in a terminal ---------------------------------------------------------------------------------
 
 
-def _end(child: Any) -> int:
-    child.expect(pexpect.EOF)
-    child.wait()  # closed before it has ended, it would get a SIGHUP
-    child.close()
-    code: int = child.exitstatus
-    return code
-
-
 def test_a_terminal_follows_the_job(script: Path) -> None:
     """Its output and how it ended; the exit code is the job's."""
     script.write_text("print('hello from the job')\nraise SystemExit(3)\n")
@@ -174,7 +163,7 @@ def test_a_terminal_follows_the_job(script: Path) -> None:
     child.expect("local_cwd://torchx/train-")
     child.expect("train/0.*? hello from the job")  # not that of the cause, which repeats it
     child.expect("exit code 3")
-    assert _end(child) == 1
+    assert end(child) == 1
 
 
 def test_ctrl_c_detaches(torchx: Call, project: Path) -> None:
@@ -183,10 +172,10 @@ def test_ctrl_c_detaches(torchx: Call, project: Path) -> None:
     child.expect("sh/0.* up")
     child.sendintr()
     child.expect("detached, the job continues · torchx log -f sh-[a-z0-9]+ · torchx cancel sh-")
-    assert _end(child) == 130
-    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    assert end(child) == 130
+    assert state(torchx) == "RUNNING"
     (project / "go").touch()
-    _until(lambda: json.loads(torchx("status", "@last", "--json").out)["state"] == "SUCCEEDED")
+    until(lambda: state(torchx) == "SUCCEEDED")
 
 
 @pytest.mark.parametrize("how", ["-d", "--json", "config"])
@@ -197,10 +186,10 @@ def test_nothing_is_followed(torchx: Call, project: Path, how: str) -> None:
     options = [] if how == "config" else [how]
     child = spawn(project, "run", *options, "utils.sh", "--", "while [ ! -e go ]; do sleep 0.05; done")
     child.expect("local_cwd://torchx/sh-")
-    assert _end(child) == 0
-    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    assert end(child) == 0
+    assert state(torchx) == "RUNNING"
     (project / "go").touch()
-    _until(lambda: json.loads(torchx("status", "@last", "--json").out)["state"] == "SUCCEEDED")
+    until(lambda: state(torchx) == "SUCCEEDED")
 
 
 def test_a_pipe_gets_the_handle(torchx: Call, project: Path) -> None:
@@ -213,9 +202,9 @@ def test_a_pipe_gets_the_handle(torchx: Call, project: Path) -> None:
     os.close(reader)
     os.close(terminal)
     assert done.stdout.startswith("local_cwd://torchx/sh-")
-    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    assert state(torchx) == "RUNNING"
     (project / "go").touch()
-    _until(lambda: json.loads(torchx("status", "@last", "--json").out)["state"] == "SUCCEEDED")
+    until(lambda: state(torchx) == "SUCCEEDED")
 
 
 def test_detach_and_wait_exclude_each_other(torchx: Call, project: Path) -> None:

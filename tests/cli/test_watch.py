@@ -11,8 +11,7 @@ import jsonschema
 import pexpect
 import pytest
 
-from .conftest import Call
-from .test_cmd_run import spawn
+from .conftest import Call, end, spawn, state
 from .test_json import load
 
 
@@ -47,11 +46,8 @@ def test_all_runs_in_a_terminal(torchx: Call, project: Path) -> None:
     handle = torchx("run", "utils.sh", "sleep", "600").out.strip()
     child.expect(rf"\d\d:\d\d:\d\d.*{handle}.*RUNNING")
     child.sendintr()
-    child.expect(pexpect.EOF)
-    child.wait()
-    child.close()
-    assert child.exitstatus == 130
-    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    assert end(child) == 130
+    assert state(torchx) == "RUNNING"
     torchx("cancel", "@last")
 
 
@@ -128,7 +124,7 @@ def test_ctrl_c_leaves_the_live_page(torchx: Call, project: Path) -> None:
     child.wait()
     child.close()
     assert child.exitstatus == 130
-    assert json.loads(torchx("status", "@last", "--json").out)["state"] == "RUNNING"
+    assert state(torchx) == "RUNNING"
     torchx("cancel", "@last")
 
 

@@ -6,7 +6,7 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_list import parse_states
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
@@ -14,14 +14,14 @@ from torchx.cli.questions import YES_HELP, agreed
 from torchx.cli.render import ago
 from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
-from torchx.runner import Runner, get_runner
+from torchx.runner import Runner
 from torchx.runs import Run, RunQuery
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.handles import FOREIGN
 from torchx.util.term import is_tty
 
 
-class CmdCancel(SubCommand):
+class CmdCancel(RunnerCommand):
     """end jobs; their logs and records stay"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
@@ -33,7 +33,7 @@ class CmdCancel(SubCommand):
         add("-f", "--force", action="store_true", help="also adopted jobs, which torchx did not launch")
         add("-y", "--yes", action="store_true", help=YES_HELP)
 
-    def run(self, args: argparse.Namespace) -> None:
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Cancels each job. A job that has already ended is not an error."""
         several = args.all or args.name is not None or args.state is not None
         if several and args.app_handle:
@@ -42,11 +42,11 @@ class CmdCancel(SubCommand):
         if not (several or args.app_handle):
             hint = "`@last` is the newest run, `--all` selects all of yours; `torchx list` lists them all"
             raise UsageError("no job is given", hint=hint)
-        if references := _chosen(args) if several else args.app_handle:
-            for_each_job(references, lambda runner, handle: _cancel(runner, handle, force=args.force))
+        references = _chosen(runner, args) if several else args.app_handle
+        for_each_job(runner, references, lambda handle: _cancel(runner, handle, force=args.force))
 
 
-def for_each_job(references: list[str], act: Callable[[Runner, str], str]) -> None:
+def for_each_job(runner: Runner, references: list[str], act: Callable[[str], str]) -> None:
     """Applies an action to several jobs. A failure for one job does not stop the others.
 
     Args:
@@ -56,16 +56,15 @@ def for_each_job(references: list[str], act: Callable[[Runner, str], str]) -> No
         SystemExit: with the exit code of the first failure.
     """
     failed: list[int] = []
-    with get_runner() as runner:
-        for handle in resolve_all(runner, references, failed):
-            try:
-                message = act(runner, handle)
-            except TorchXError as e:
-                failed.append(e.exit_code)
-                error(str(e), hint=e.hint)
-            else:
-                if is_tty(sys.stderr):
-                    note(message)
+    for handle in resolve_all(runner, references, failed):
+        try:
+            message = act(handle)
+        except TorchXError as e:
+            failed.append(e.exit_code)
+            error(str(e), hint=e.hint)
+        else:
+            if is_tty(sys.stderr):
+                note(message)
     if failed:
         sys.exit(failed[0])
 
@@ -76,11 +75,10 @@ def _cancel(runner: Runner, handle: str, *, force: bool) -> str:
     return f"cancelling {handle}" + (f", killed in {grace:g} s unless it ends before" if grace else "")
 
 
-def _chosen(args: argparse.Namespace) -> list[str]:
+def _chosen(runner: Runner, args: argparse.Namespace) -> list[str]:
     """Returns the handles of my matching runs that have not ended; empty when the user declines."""
     states = [state for state in args.state or list(AppState) if not is_terminal(state)]
-    with get_runner() as runner:
-        runs = [run for run in runner.runs(RunQuery(states=states, name=args.name, mine=True)) if run.handle]
+    runs = [run for run in runner.runs(RunQuery(states=states, name=args.name, mine=True)) if run.handle]
     adopted = [] if args.force else [run for run in runs if run.session == FOREIGN]
     if adopted:
         note(f"skipping adopted jobs (use --force): {', '.join(run.handle for run in adopted)}")

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import argparse
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_cancel import for_each_job
 from torchx.cli.failures import UsageError
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.runner import Runner
 
 
-class CmdDelete(SubCommand):
+class CmdDelete(RunnerCommand):
     """remove ended jobs with their logs and records"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
         subparser.add_argument("-f", "--force", action="store_true", help="also jobs that still run, and adopted jobs")
 
-    def run(self, args: argparse.Namespace) -> None:
-        for_each_job(args.app_handle, lambda runner, handle: _delete(runner, handle, force=args.force))
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        for_each_job(runner, args.app_handle, lambda handle: _delete(runner, handle, force=args.force))
 
 
 def _delete(runner: Runner, handle: str, *, force: bool) -> str:

@@ -225,19 +225,14 @@ def _learn_secrets(runner: Runner, handle: str) -> None:
 
 
 def _wait_until_started(runner: Runner, handle: str) -> None:
-    _say_if_queued(runner, handle)
+    queued = runner.status(handle) if is_tty(sys.stderr) else None
+    if queued is not None and not is_started(queued.state):
+        note(f"{handle} is {queued.state}: waiting until it runs")
     status = wait_until_started(runner, handle)
     if status is None:
         raise UnknownAppException(handle)
     if status.error is not None:  # the logs would fail in the same way
         raise status.error
-
-
-def _say_if_queued(runner: Runner, handle: str) -> None:
-    if is_tty(sys.stderr):
-        status = runner.status(handle)
-        if status is not None and not is_started(status.state):
-            note(f"{handle} is {status.state}: waiting until it runs")
 
 
 def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None]:

@@ -131,9 +131,10 @@ class CmdRun(SubCommand):
         extra = getattr(args, "component_name_and_args", None)
         if extra:
             raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
-        for key in (*TEXT_OPTIONS, "after", "notify", "notify_on"):
+        for key in (*TEXT_OPTIONS, "after", "notify", "notify_on", "size"):
             if hasattr(args, key):
-                raise UsageError(f"`--stdin` cannot be combined with `--{key}`", hint="put it into the JSON")
+                option = {"cfg": "-cfg", "size": "-j"}.get(key, f"--{key}")
+                raise UsageError(f"`--stdin` cannot be combined with `{option}`", hint="put it into the JSON")
 
     def _run(self, args: argparse.Namespace) -> None:
         if getattr(args, "allow_private_workspace", False):

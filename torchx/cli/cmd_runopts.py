@@ -12,7 +12,7 @@ from torchx.cli.failures import warn
 from torchx.cli.render import document
 from torchx.config import resolve
 from torchx.errors import NotSupportedError, TorchXError
-from torchx.runner import Runner, get_runner
+from torchx.runner import Runner
 from torchx.specs import runopts
 from torchx.specs.api import get_type_name
 from torchx.util.colors import ENDC, GREEN
@@ -39,7 +39,7 @@ class CmdRunopts(RunnerCommand):
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         if args.rbac:
-            print(_rights(args.scheduler, args.cfg), end="")
+            print(_rights(runner, args.scheduler or "kubernetes", args.cfg), end="")
             return
         found: dict[str, runopts] = {}
         if args.scheduler:
@@ -57,14 +57,12 @@ class CmdRunopts(RunnerCommand):
         print("\n\n".join(f"{green}{name}{end}:\n{_indent(opts)}" for name, opts in found.items()))
 
 
-def _rights(name: str | None, literals: list[str]) -> str:
+def _rights(runner: Runner, name: str, literals: list[str]) -> str:
     """Returns the manifest of rights for jobs with these run options and those of the config files."""
     from torchx.schedulers import get_scheduler_factories
     from torchx.schedulers.kit.abilities import NamesRights
 
-    name = name or "kubernetes"
-    with get_runner() as runner:
-        opts, cfg = runner.scheduler_run_opts(name), runner.cfg_from_str(name, *literals)
+    opts, cfg = runner.scheduler_run_opts(name), runner.cfg_from_str(name, *literals)
     scheduler = get_scheduler_factories()[name]("")
     try:
         if not isinstance(scheduler, NamesRights):

@@ -6,12 +6,13 @@ import argparse
 import os
 import sys
 
-from torchx.cli.cmd_base import SubCommand
+from torchx.cli.cmd_base import RunnerCommand
 from torchx.errors import MissingDependencyError, install_extra
+from torchx.runner import Runner
 from torchx.util.term import is_tty
 
 
-class CmdUi(SubCommand):
+class CmdUi(RunnerCommand):
     """browse runs in the browser: states, causes, live logs"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
@@ -23,9 +24,8 @@ class CmdUi(SubCommand):
         allow = f"actions that the page may perform: {', '.join(ACTIONS)} (default: none)"
         add("--allow", type=_actions, default=(), metavar="ACTION,...", help=allow)
 
-    def run(self, args: argparse.Namespace) -> None:
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
         """Prints the address, and serves the page until Ctrl-C."""
-        from torchx.runner import get_runner
         from torchx.ui.server import serve
 
         def ready(address: str) -> None:
@@ -35,17 +35,14 @@ class CmdUi(SubCommand):
                 hint = "" if opened or args.no_open else "no browser here: open the address, over SSH after `ssh -L`; "
                 print(f"{hint}Ctrl-C stops the server; jobs continue to run", file=sys.stderr)
 
-        with get_runner() as runner:
-            try:
-                serve(runner, args.port, args.allow, ready)
-            except KeyboardInterrupt:
-                pass
-            except ImportError as e:
-                if isinstance(e, MissingDependencyError):
-                    raise
-                raise MissingDependencyError(
-                    f"`torchx ui` needs the package `{e.name}`", hint=install_extra("ui")
-                ) from e
+        try:
+            serve(runner, args.port, args.allow, ready)
+        except KeyboardInterrupt:
+            pass
+        except MissingDependencyError:
+            raise
+        except ImportError as e:
+            raise MissingDependencyError(f"`torchx ui` needs the package `{e.name}`", hint=install_extra("ui")) from e
 
 
 def _open(address: str) -> bool:

@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import sys
-
 from torchx.cli import commands
 from torchx.cli.failures import EXIT_CODES
-from torchx.util.term import has_color
 
 EXAMPLES = """\
   torchx run train.py --epochs 3                a script, on this machine; -d returns at once
   torchx run dist.ddp -j 2x2 --script train.py  distributed training, 2 nodes x 2 workers
   torchx status @last                           state of the newest run
   torchx log -f @last                           its logs, until it ends"""
-
-
-def show() -> None:
-    """Prints the page."""
-    print(page(color=has_color(sys.stdout)))
+OPTIONS = """\
+  --log_level   DEBUG, INFO, WARNING, ERROR or CRITICAL; DEBUG shows tracebacks
+  --version     print the version
+  -h, --help    print this page; `torchx help VERB` prints that of a verb"""
 
 
 def page(*, color: bool = False) -> str:
@@ -34,15 +30,8 @@ def page(*, color: bool = False) -> str:
     for title, rows in _groups().items():
         lines += ["", bold(title + ":")]
         lines += [f"  {name:<12}{text}" for name, text in rows]
-    lines += ["", bold("Examples:"), EXAMPLES]
-    lines += ["", bold("Options:")]
-    lines += [
-        "  --log_level   DEBUG, INFO, WARNING, ERROR or CRITICAL; DEBUG shows tracebacks",
-        "  --version     print the version",
-        "  -h, --help    print this page; `torchx help VERB` prints that of a verb",
-    ]
     title, _, codes = EXIT_CODES.partition("\n")
-    lines += ["", bold(title), codes]
+    lines += ["", bold("Examples:"), EXAMPLES, "", bold("Options:"), OPTIONS, "", bold(title), codes]
     return "\n".join(lines)
 
 

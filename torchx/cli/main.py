@@ -11,6 +11,7 @@ from torchx.errors import TorchXError
 from torchx.util import notices
 from torchx.util.colors import BLUE, ENDC, GRAY
 from torchx.util.strings import did_you_mean
+from torchx.util.term import has_color
 from torchx.version import __version__
 
 TYPE_CHECKING = False
@@ -119,7 +120,7 @@ def _dispatch(argv: list[str]) -> None:
     if any(arg in ("-h", "--help") for arg in globals_) or not argv or rest == ["help"]:
         from torchx.cli import help_page
 
-        help_page.show()
+        print(help_page.page(color=has_color(sys.stdout)))
     elif "--version" in globals_:
         print(f"torchx {__version__}")
     elif rest[:1] == ["help"]:

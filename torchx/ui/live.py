@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from torchx.runner.changes import Watch
+from torchx.runner.shown import Row
 
-Row = dict[str, Any]
 News = dict[str, Any]
 _QUIET_S = 5.0  # interval at which to read the record without a change: runs may have been deleted
 _SHARE = 10  # after a read that took a second, wait ten seconds
