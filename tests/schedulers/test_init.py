@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import torchx.schedulers as schedulers
-from torchx.errors import NotFoundError, NotSupportedError
+from torchx.errors import NotFoundError
 from torchx.plugins import PluginError
 from torchx.testing import Site
 from torchx.testing.fixtures import torchx_site_fixture  # noqa: F401  # pytest finds fixtures by name
@@ -27,17 +27,6 @@ def test_table_names() -> None:
     }
     assert schedulers.get_default_scheduler_name() == "local_cwd"
     assert next(iter(schedulers.get_scheduler_factories())) == "local_cwd"
-
-
-def test_only_what_is_built_is_offered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A row whose module is not there is not offered, and asking for it says so in one line."""
-    monkeypatch.setitem(schedulers.DEFAULT_SCHEDULER_MODULES, "slurm", "torchx.schedulers.not_written_scheduler")
-    factories = schedulers.get_scheduler_factories()
-    assert "slurm" not in factories
-    error = schedulers.missing_scheduler("slurm", list(factories))
-    assert isinstance(error, NotSupportedError)
-    assert str(error) == "scheduler `slurm` is not part of this build"
-    assert "local_cwd" in error.hint
 
 
 def test_unknown_scheduler_suggests_the_nearest() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from tests.supervisor.forks import PATIENCE_S, Fork, Gate, eventually, forked, in_fork, request, role, state
 from torchx.supervisor import launcher, proctree
-from torchx.supervisor.launcher import HEADER, MAGIC, Launcher, read_request, signal_name, warm_up
+from torchx.supervisor.launcher import HEADER, MAGIC, Launcher, read_request, signal_name
 from torchx.supervisor.reader import has_supervisor
 from torchx.supervisor.reserve import Reserve
 from torchx.supervisor.supervise import Supervisor
@@ -271,7 +271,7 @@ def test_a_reserve_that_crashes_is_not_forked_again_and_again() -> None:
     """The launcher ends: the caller hears of it at once."""
 
     def prepare() -> None:
-        launcher.warm_up = _crash
+        launcher.serve = _crash  # type: ignore[assignment]
 
     caller = Caller(prepare)
     assert caller.answer() == b""
@@ -416,18 +416,5 @@ def test_tidying_up_gives_way_to_others(tmp_path) -> None:
         before = os.nice(0)
         launcher._tidy_up({"base": str(tmp_path), "max_age_s": 1.0, "max_bytes": 0})
         assert os.nice(0) == min(19, before + 10)
-
-    in_fork(steps)
-
-
-def test_warming_up_leaves_nothing_behind() -> None:
-    """No file, descriptor or process."""
-
-    def steps() -> None:
-        before = sorted(os.listdir("/proc/self/fd"))
-        warm_up()
-        assert sorted(os.listdir("/proc/self/fd")) == before
-        with pytest.raises(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
 
     in_fork(steps)

@@ -169,7 +169,7 @@ def test_a_daemon_that_cleared_all_is_found_by_its_mark(tmp_path, gate, up) -> N
     assert os.waitpid(pid, 0)[1] == 0
     up.reached()
     daemon = proctree.snapshot()[int(text(seen))]
-    assert proctree.environment(daemon.pid, proctree.ENV_JOB) is None
+    assert proctree.environment(daemon.pid).get(proctree.ENV_JOB) is None
     job.facts["mark"] = text(tmp_path / "mark")
     _write(tmp_path, job)
     assert not proctree.has_mark(os.getpid(), job.facts["mark"])

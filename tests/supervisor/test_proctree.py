@@ -109,18 +109,18 @@ def test_children_of_this_process(shell, monkeypatch) -> None:
 
 def test_variables_of_a_process(shell, gate) -> None:
     """As it was started with them; None when unset, or when it is gone."""
-    eventually(lambda: proctree.environment(shell.pid, "A"))
-    assert proctree.environment(shell.pid, "A") == "x"
-    assert proctree.environment(shell.pid, "AB") == "y=z"
-    assert proctree.environment(shell.pid, "B") is None
+    eventually(lambda: proctree.environment(shell.pid).get("A"))
+    assert proctree.environment(shell.pid).get("A") == "x"
+    assert proctree.environment(shell.pid).get("AB") == "y=z"
+    assert proctree.environment(shell.pid).get("B") is None
     shell.kill()
     shell.wait()
-    assert proctree.environment(shell.pid, "A") is None
+    assert proctree.environment(shell.pid).get("A") is None
 
 
 def test_marked_processes(shell) -> None:
     """Those of exactly this job that are alive."""
-    eventually(lambda: proctree.environment(shell.pid, "A"))
+    eventually(lambda: proctree.environment(shell.pid).get("A"))
     assert [p.pid for p in proctree.marked("/the/job")] == [shell.pid]
     assert proctree.marked("/the/jo") == proctree.marked("/the/job2") == []
     shell.kill()

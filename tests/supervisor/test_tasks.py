@@ -234,7 +234,7 @@ def test_a_task_that_runs_is_found_by_its_environment(sweep: Sweep, claimed: Cal
     env = {**os.environ, proctree.ENV_JOB: sweep.folder, proctree.ENV_REPLICA: "1"}
     pid = os.posix_spawn("/bin/sleep", ["sleep", "1000"], env, setsid=True)
     try:
-        eventually(lambda: proctree.environment(pid, proctree.ENV_REPLICA) == "1")
+        eventually(lambda: proctree.environment(pid).get(proctree.ENV_REPLICA) == "1")
         assert claimed(fresh=False) == {1: pid}
         assert claimed(fresh=True) == {1: pid}
     finally:
@@ -252,7 +252,7 @@ def test_a_task_that_was_seen_before_it_had_its_group(
     env = {**os.environ, proctree.ENV_JOB: sweep.folder, proctree.ENV_REPLICA: "1"}
     pid = os.posix_spawn("/bin/sleep", ["sleep", "1000"], env, setsid=True)
     try:
-        eventually(lambda: proctree.environment(pid, proctree.ENV_REPLICA) == "1")
+        eventually(lambda: proctree.environment(pid).get(proctree.ENV_REPLICA) == "1")
         seen = [proctree.Process(pid, "R", os.getpid(), os.getpid(), 1, group=group) for group in (pid, os.getpid())]
         monkeypatch.setattr(task_guard, "_children", lambda: {pid: seen.pop()})
         assert claimed(fresh=False) == {1: pid}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torchx.errors import NotFoundError, NotSupportedError, TorchXError
+from torchx.errors import NotFoundError
 from torchx.plugins import Registry, load_group
 from torchx.util.reexports import reexports
 
@@ -40,7 +39,7 @@ DEFAULT_SCHEDULER_MODULES: dict[str, str] = {
     "aws_sagemaker": "torchx.schedulers.aws_sagemaker_scheduler",
     "lsf": "torchx.schedulers.lsf_scheduler",
 }
-"""Name -> module with ``create_scheduler``. A row whose module is missing from the installation is ignored."""
+"""Name -> module with ``create_scheduler``."""
 
 
 def get_scheduler_factories(
@@ -54,7 +53,9 @@ def get_scheduler_factories(
     >>> "local_cwd" in get_scheduler_factories()
     True
     """
-    registry: Registry[SchedulerFactory] = Registry(group, {} if skip_defaults else _builtin_rows())
+    defaults = {} if skip_defaults else DEFAULT_SCHEDULER_MODULES
+    rows = {name: f"{module}:create_scheduler" for name, module in defaults.items()}
+    registry: Registry[SchedulerFactory] = Registry(group, rows)
     return {name: _Deferred(registry, name) for name in registry.names()}
 
 
@@ -67,14 +68,10 @@ def get_default_scheduler_name() -> str:
     return next(iter(DEFAULT_SCHEDULER_MODULES))
 
 
-def missing_scheduler(name: str, choices: list[str]) -> TorchXError:
+def missing_scheduler(name: str, choices: list[str]) -> NotFoundError:
     """Returns the error for a scheduler name that is not in ``choices``."""
     from torchx.util.strings import did_you_mean
 
-    if name in DEFAULT_SCHEDULER_MODULES and name not in _builtin_rows():
-        return NotSupportedError(
-            f"scheduler `{name}` is not part of this build", hint=f"there are: {', '.join(choices)}"
-        )
     hint = did_you_mean(name, choices) or f"there are: {', '.join(choices)}"
     return NotFoundError(f"no scheduler `{name}`", hint=hint)
 
@@ -92,16 +89,3 @@ class _Deferred:
     def __repr__(self) -> str:
         entry = self.registry.find(self.name)
         return f"<scheduler factory {self.name}: {entry.value if entry else '?'}>"
-
-
-def _builtin_rows() -> dict[str, str]:
-    return {
-        name: f"{module}:create_scheduler" for name, module in DEFAULT_SCHEDULER_MODULES.items() if _is_built(module)
-    }
-
-
-def _is_built(module: str) -> bool:
-    if module in sys.modules:
-        return True
-    finders = (getattr(f, "find_spec", None) for f in sys.meta_path)
-    return any(find(module, __path__) is not None for find in finders if find)

@@ -196,9 +196,9 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
         Only warns if there are fewer GPUs than requested.
         """
-        from torchx.schedulers.local.resources import share_gpus
-
         if cfg.auto_set_cuda_visible_devices:
+            from torchx.schedulers.local.resources import share_gpus
+
             share_gpus(role_params, app)
 
     def export(self, dryrun_info: AppDryRunInfo[PopenRequest]) -> Export:
@@ -239,9 +239,18 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         cwd: str | None = None,
     ) -> subprocess.Popen[bytes]:
         """Run one program without a supervisor, in a new session."""
-        from torchx.schedulers.local.processes import start_process
+        import os
+        import subprocess
 
-        return start_process(args, env, stdout=stdout, stderr=stderr, cwd=cwd)
+        return subprocess.Popen(
+            args,
+            env={**os.environ, **env},
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=cwd,
+            start_new_session=True,
+        )
 
     # -- state -----------------------------------------------------------------------------------
 

@@ -26,9 +26,7 @@ import signal
 import time
 
 from torchx.supervisor import at_end, orphans, proctree, retention
-from torchx.supervisor.follow import Follower
 from torchx.supervisor.reserve import Reserve
-from torchx.supervisor.statefile import RUNNING, JobState, StateWriter
 from torchx.supervisor.supervise import Supervisor
 
 TYPE_CHECKING = False
@@ -94,7 +92,6 @@ class Launcher:
         code = _CRASHED
         try:
             os.close(self._news)
-            warm_up()
             code = serve(self.reserve)
         finally:
             os._exit(code)
@@ -232,27 +229,6 @@ def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
         _tidy_up(request["retention"])
         return False
     return supervisor.release() and len(supervisor.replicas) <= _MOST_REPLICAS
-
-
-def warm_up() -> None:
-    """Touch the memory that starting a job will touch, so that copy-on-write happens before a caller waits for it."""
-    sample = {"job": "", "roles": [{"name": "r"}], "env": dict.fromkeys(map(str, range(64)), "x")}
-    request = marshal.loads(marshal.dumps(sample, 2))  # noqa: S302  # our own bytes
-    job = JobState({"app_id": "warm-up"}, [(r["name"], 1) for r in request["roles"]])
-    writer = StateWriter(os.devnull, job)
-    job.replicas[0].state = RUNNING
-    proctree.start_ticks(os.getpid())
-    writer.header_changed()
-    writer.replica_changed(0)
-    writer.flush()
-    writer.close()
-    Follower(os.devnull, 0.0).look(0.0)
-    with suppress(OSError):
-        os.makedirs(os.devnull + "/r", exist_ok=True)
-    with suppress(OSError):
-        os.posix_spawn(
-            "", ["-"], request["env"], file_actions=[(os.POSIX_SPAWN_OPEN, 0, os.devnull, 0, 0)], setsid=True
-        )
 
 
 def read_request(requests: int) -> dict[str, Any] | None:

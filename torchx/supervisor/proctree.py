@@ -165,17 +165,14 @@ def children_of_self() -> set[int] | None:
     return {p.pid for p in snapshot().values() if p.ppid == me}
 
 
-def environment(pid: int, name: str) -> str | None:
-    """The initial value of a process's environment variable; None if it is unset or not readable."""
+def environment(pid: int) -> dict[str, str]:
+    """The initial environment of a process; empty if it is not readable."""
     try:
         data = read_bytes(f"/proc/{pid}/environ")
     except OSError:
-        return None
-    key = name.encode() + b"="
-    for entry in data.split(b"\0"):
-        if entry.startswith(key):
-            return entry[len(key) :].decode("utf-8", "surrogateescape")
-    return None
+        return {}
+    entries = (entry.partition(b"=") for entry in data.split(b"\0") if entry)
+    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in entries}
 
 
 def set_mark() -> str:
@@ -216,7 +213,7 @@ def marked(job: str, mark: str = "") -> list[Process]:
         mark: of :func:`set_mark`; empty: only the environment is checked.
     """
     alive = (p for p in snapshot().values() if p.state not in "ZX")
-    return [p for p in alive if environment(p.pid, ENV_JOB) == job or has_mark(p.pid, mark)]
+    return [p for p in alive if environment(p.pid).get(ENV_JOB) == job or has_mark(p.pid, mark)]
 
 
 def send(process: Process, number: int) -> None:

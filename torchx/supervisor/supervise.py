@@ -413,9 +413,10 @@ class Supervisor:
             if replica.line.pid == process.session:
                 return replica
         # It has a session of its own, so look at its environment.
-        if proctree.environment(process.pid, proctree.ENV_JOB) != self.folder:
+        env = proctree.environment(process.pid)
+        if env.get(proctree.ENV_JOB) != self.folder:
             return None
-        index = proctree.environment(process.pid, proctree.ENV_REPLICA) or ""
+        index = env.get(proctree.ENV_REPLICA, "")
         return self.replicas[int(index)] if index.isdigit() and int(index) < len(self.replicas) else None
 
     def _terminate(self, family: list[proctree.Process]) -> None:

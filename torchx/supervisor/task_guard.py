@@ -80,7 +80,7 @@ def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int
         unknown = _strangers(folder) if fresh else {p: q for p, q in _children().items() if p not in named}
         in_doubt = False
         for pid, process in unknown.items():
-            whose = proctree.environment(pid, proctree.ENV_REPLICA)
+            whose = proctree.environment(pid).get(proctree.ENV_REPLICA)
             if process.group == pid and (whose == str(k) or (process.state in "ZX" and not fresh)):
                 return {k: pid}
             # It may not have set its process group or loaded the task's program yet: look again.

@@ -105,7 +105,7 @@ def _left_after(grace_s: float) -> list[proctree.Process]:
         left = [
             p
             for p in proctree.snapshot().values()
-            if p.state not in "ZX" and (proctree.environment(p.pid, proctree.ENV_JOB) or "").startswith(home)
+            if p.state not in "ZX" and (proctree.environment(p.pid).get(proctree.ENV_JOB) or "").startswith(home)
         ]
         if not left or time.monotonic() > deadline:
             return left

@@ -175,4 +175,4 @@ def test_an_elastic_role_below_its_minimum_fails(scheduler, submit, tmp_path) ->
 def _replica(process) -> str | None:
     from torchx.supervisor import proctree
 
-    return proctree.environment(process.pid, proctree.ENV_REPLICA)
+    return proctree.environment(process.pid).get(proctree.ENV_REPLICA)

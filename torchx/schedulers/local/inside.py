@@ -9,8 +9,8 @@ from torchx.errors import NotSupportedError
 from torchx.schedulers.inside import InsideProcess, Tty, not_running
 from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.schedulers.local.jobs import LocalJob
-from torchx.supervisor.proctree import ENV_JOB, ENV_REPLICA, boot_id
-from torchx.supervisor.statefile import RUNNING, read_bytes
+from torchx.supervisor.proctree import ENV_JOB, ENV_REPLICA, boot_id, environment
+from torchx.supervisor.statefile import RUNNING
 
 
 def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None) -> InsideProcess:
@@ -36,19 +36,9 @@ def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None
             f"replica {role}/{k} of `{app_id}` runs on host `{host}`, and cannot be entered from here",
             hint="run this there" if here else "on this system there is no /proc, by which a process can be entered",
         )
-    env = _environment(line.pid)
+    env = environment(line.pid)
     if env.get(ENV_JOB) != job.folder or env.get(ENV_REPLICA) != str(index):  # the pid may have been reused
         raise not_running(app_id, role, k, "just ending, or starting again")
     if tty is not None:
         env["TERM"] = tty.term
     return SpawnedProcess(argv, tty=tty, env=env, cwd=f"/proc/{line.pid}/cwd", beside=line.pid)
-
-
-def _environment(pid: int) -> dict[str, str]:
-    """The initial environment of a process; empty if it is gone."""
-    try:
-        data = read_bytes(f"/proc/{pid}/environ")
-    except OSError:
-        return {}
-    words = (entry.partition(b"=") for entry in data.split(b"\0") if entry)
-    return {os.fsdecode(name): os.fsdecode(value) for name, _, value in words}

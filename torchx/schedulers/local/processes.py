@@ -1,15 +1,12 @@
-"""Processes that the caller owns itself, without a supervisor."""
+"""Types for programs that run local replicas themselves."""
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import io
     import signal
-    import subprocess
 
 
 class PopenProtocol(ABC):
@@ -49,20 +46,3 @@ class SignalException(Exception):
     def __init__(self, msg: str, sigval: signal.Signals) -> None:
         super().__init__(msg)
         self.sigval = sigval
-
-
-def start_process(
-    args: list[str], env: dict[str, str], *, stdout: io.FileIO | None, stderr: io.FileIO | None, cwd: str | None
-) -> subprocess.Popen[bytes]:
-    """Start a program in a new session, with the caller's environment overridden by ``env``."""
-    import subprocess
-
-    return subprocess.Popen(
-        args,
-        env={**os.environ, **env},
-        stdin=subprocess.DEVNULL,
-        stdout=stdout,
-        stderr=stderr,
-        cwd=cwd,
-        start_new_session=True,
-    )
