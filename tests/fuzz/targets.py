@@ -29,6 +29,7 @@ from torchx.errors import TorchXError
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.local import logs as local_logs
 from torchx.specs import AppDef, Role, materialize_appdef, parse_app_handle, runopts
+from torchx.specs.cfg_literals import join_options
 from torchx.specs.failures import parse_failure
 from torchx.specs.mounts import format_mount, parse_mounts
 from torchx.specs.named_resources import parse_resource
@@ -111,7 +112,7 @@ def cfg(data: bytes) -> None:
         except TorchXError as e:
             assert e.exit_code == 2
             continue
-        again = opts.cfg_from_str(opts.cfg_to_str(known))
+        again = opts.cfg_from_str(join_options(known))
         assert again == known or "nan" in repr(known)
 
 

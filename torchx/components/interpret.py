@@ -6,8 +6,4 @@ script, with ``utils.python`` or with a component of the project::
     torchx run examples/components/interpret.py:interpret --checkpoint digits.pt
 
 ``docs/interpret.md`` shows an example with Captum, for the model of ``examples/ddp_digits``.
-
->>> from torchx.components.utils import python
->>> python("--checkpoint", "digits.pt", script="interpret.py").roles[0].args
-['interpret.py', '--checkpoint', 'digits.pt']
 """

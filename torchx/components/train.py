@@ -8,9 +8,4 @@ adds names, types and a help page for the options::
     torchx run my_component.py:train --epochs 3
 
 ``docs/train.md`` shows all three with ``examples/ddp_digits``.
-
->>> from torchx.components.dist import ddp
->>> app = ddp("--epochs", "3", script="train.py", j="2x4")
->>> app.roles[0].num_replicas, app.roles[0].args[-1].endswith("train.py --epochs 3")
-(2, True)
 """

@@ -12,7 +12,7 @@ from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
     from typing import Any, Generic, TypeVar
 
     T = TypeVar("T")
@@ -87,9 +87,6 @@ class Registry(_Generic[T]):
 
     def __contains__(self, name: object) -> bool:
         return name in self.builtins or name in winners(self.group)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.names())
 
     def find(self, name: str) -> EntryPoint | None:
         """Return the plugin or built-in of that name, or None."""

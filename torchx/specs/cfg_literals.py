@@ -45,7 +45,7 @@ def split_options(text: str, known: Mapping[str, Any]) -> Iterator[tuple[str, st
 
 
 def join_options(cfg: Mapping[str, CfgVal]) -> str:
-    """Return the literal for the given options, which :func:`split_options` and :func:`cast` read back."""
+    """Return the literal of the given options, which ``runopts.cfg_from_str`` reads back; None values are omitted."""
     return ",".join(f"{name}={_literal(value)}" for name, value in cfg.items() if value is not None)
 
 

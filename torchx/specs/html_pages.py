@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -119,10 +120,8 @@ def _cell(text: str) -> str:
 
 
 def _row(role: RoleStatus) -> tuple[str, str, str]:
-    counts: dict[str, int] = {}
-    for replica in role.replicas:
-        counts[str(replica.state)] = counts.get(str(replica.state), 0) + 1
-    states = ", ".join(f"{n} {state}" for state, n in sorted(counts.items(), key=lambda item: -item[1]))
+    counts = Counter(str(replica.state) for replica in role.replicas)
+    states = ", ".join(f"{n} {state}" for state, n in counts.most_common())
     hosts = list(dict.fromkeys(r.hostname for r in role.replicas if r.hostname))
     where = ", ".join(hosts[:3]) + (f" and {len(hosts) - 3} more" if len(hosts) > 3 else "")
     return role.role, states, where

@@ -172,18 +172,13 @@ def _build(found: dict[str, str]) -> Mount:
         if not perm or len(set(perm)) != len(perm) or not set(perm) <= set("rwm"):
             raise SpecError(f"device permissions `{perm}` are not letters out of `rwm`", hint="for example `perm=rw`")
         return DeviceMount(src_path=src, dst_path=dst, permissions=perm)
-    read_only = _parse_flag(found["readonly"]) if "readonly" in found else False
+    flag = found.get("readonly", "false")
+    if flag.lower() not in (*_TRUE, *_FALSE):
+        raise SpecError(f"mount option `readonly={flag}` is not true or false", hint="write `readonly` or leave it out")
+    read_only = flag.lower() in _TRUE
     if kind is MountType.BIND:
         return BindMount(src_path=src, dst_path=dst, read_only=read_only)
     return VolumeMount(src=src, dst_path=dst, read_only=read_only)
-
-
-def _parse_flag(value: str) -> bool:
-    if value.lower() in _TRUE:
-        return True
-    if value.lower() in _FALSE:
-        return False
-    raise SpecError(f"mount option `readonly={value}` is not true or false", hint="write `readonly` or leave it out")
 
 
 def _pieces(opts: list[str]) -> Iterator[str]:

@@ -98,7 +98,9 @@ def get_named_resources(res: str) -> Resource:
         return parse_resource(text, name=res)
     registry = _registry()
     if res not in registry:
-        raise _unknown(res)
+        names = all_names()
+        hint = did_you_mean(res, names) or f"there are: {', '.join(names)}"
+        raise UnknownNamedResourceError(f"named resource `{res}` is not known", hint=hint)
     return _made_by(registry.get(res), res)
 
 
@@ -157,26 +159,13 @@ def _checked(values: dict[str, Any]) -> dict[str, Any]:
 
 
 _TYPES: dict[str, type] = {"cpu": int, "gpu": int, "memMB": int, "devices": dict, "capabilities": dict}
-_registry_cache: list[Registry[ResourceFactory]] = []
 
 
 def _registry() -> Registry[ResourceFactory]:
-    if not _registry_cache:
-        from torchx.plugins import Registry
+    from torchx.plugins import Registry
 
-        rows = {
-            name: f"{factory.__module__}:{factory.__name__}"
-            for table in (GENERIC_NAMED_RESOURCES, AWS_NAMED_RESOURCES)
-            for name, factory in table.items()
-        }
-        _registry_cache.append(Registry(_GROUP, rows))
-    return _registry_cache[0]
-
-
-def _unknown(name: str) -> UnknownNamedResourceError:
-    names = all_names()
-    hint = did_you_mean(name, names) or f"there are: {', '.join(names)}"
-    return UnknownNamedResourceError(f"named resource `{name}` is not known", hint=hint)
+    factories = {**GENERIC_NAMED_RESOURCES, **AWS_NAMED_RESOURCES}
+    return Registry(_GROUP, {name: f"{made.__module__}:{made.__name__}" for name, made in factories.items()})
 
 
 def _made_by(factory: ResourceFactory, name: str) -> Resource:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.errors import ConfigError
 from torchx.specs.cases import cases
-from torchx.specs.cfg_literals import cast, join_options, split_options
+from torchx.specs.cfg_literals import cast, split_options
 from torchx.specs.copies import ATOMS, copy_data
 from torchx.util.strings import nearest
 
@@ -232,10 +232,6 @@ class runopts:  # noqa: N801 - a public name
         for name, text in split_options(cfg_str, self._opts):
             cfg[name] = self._cast(name, text, cfg)
         return cfg
-
-    def cfg_to_str(self, cfg: Mapping[str, CfgVal]) -> str:
-        """Return ``cfg`` as a literal, which :meth:`cfg_from_str` reads back. Values that are None are omitted."""
-        return join_options(cfg)
 
     def cfg_from_json_repr(self, json_repr: str) -> dict[str, CfgVal]:
         """Parse a JSON object; strings are converted to the type of their option.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from torchx.specs.failures import Failure, parse_failure
@@ -90,12 +91,9 @@ def _traceback(failure: Failure, cause: str) -> Iterator[str]:
 
 def _render_role(role: RoleStatus, *, color: bool, culprit: int | None) -> Iterator[str]:
     """Render a role; the cause above already describes the failure of replica ``culprit``."""
-    counts: dict[AppState, int] = {}
-    for replica in role.replicas:
-        counts[replica.state] = counts.get(replica.state, 0) + 1
-    ordered = sorted(counts.items(), key=lambda item: -item[1])
-    folded = ", ".join(f"{n} {state_text(state, color=color)}" for state, n in ordered) or "no replicas yet"
-    yield f"{printable(role.role)}: {folded}"
+    counts = Counter(replica.state for replica in role.replicas).most_common()
+    states = ", ".join(f"{n} {state_text(state, color=color)}" for state, n in counts) or "no replicas yet"
+    yield f"{printable(role.role)}: {states}"
     many = len(role.replicas) > _MAX_FULL_ROLE
     listed = [r for r in role.replicas if not many or r.state in _ALWAYS_LISTED]
     if many and len(listed) == len(role.replicas):

@@ -173,7 +173,9 @@ def _start(directory: str, patch: str) -> tuple[int, int] | None:
 
 def _finish(pid: int, reader: int, timeout_s: float) -> str | None:
     """Return the output of the child; None if it failed or timed out."""
+    import contextlib
     import select
+    import signal
 
     deadline = time.monotonic() + timeout_s
     poll = select.poll()
@@ -185,20 +187,13 @@ def _finish(pid: int, reader: int, timeout_s: float) -> str | None:
         ended = not chunks[-1]
     os.close(reader)
     if not ended:
-        _kill(pid)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
     try:
         _, status = os.waitpid(pid, 0)
     except ChildProcessError:  # the program has reaped it
         return None
     return b"".join(chunks).decode(errors="replace") if ended and status == 0 else None
-
-
-def _kill(pid: int) -> None:
-    import contextlib
-    import signal
-
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(pid, signal.SIGKILL)
 
 
 def _parse(output: str, known: GitState) -> GitState:
