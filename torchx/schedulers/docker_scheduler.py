@@ -23,10 +23,13 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
-from torchx.schedulers.docker import doctor, export, submission
+from torchx.schedulers.docker import attempts, doctor, export, metrics, submission
 from torchx.schedulers.docker.answers import describe, listed
+from torchx.schedulers.docker.archive import ArchiveStream
 from torchx.schedulers.docker.client import changes, make_network, wait_for_end
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, LABEL_VERSION, Job
+from torchx.schedulers.docker.foreign import ForeignContainers
+from torchx.schedulers.docker.inside import ContainerProcess, way_to
 from torchx.schedulers.docker.jobs import EngineJobs
 from torchx.schedulers.docker.logs import JobView, ReplicaLog
 from torchx.schedulers.docker.options import Opts
@@ -151,11 +154,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         pushed = self.dryrun_push_images(copy.deepcopy(app), cfg) if cfg.get("image_repo") else {}
         app_id = make_unique(NAME_RULE.make(app.name, room=16))
         place = self._on_engine.place()
-        wishes = {}
-        if app.metadata:
-            from torchx.schedulers.docker import attempts
-
-            wishes = attempts.wishes(app, self.capabilities, place)
+        wishes = attempts.wishes(app, self.capabilities, place)
         request = render_job(app, app_id, opts, session=self.session_name, environ=os.environ, place=place, **wishes)
         request.images_to_push = pushed  # additionally: the containers run the local image
         return AppDryRunInfo(request, str)
@@ -224,31 +223,23 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return [ReplicaLog(self._client, view, role, k, query) for role, k in replicas]
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
-        from torchx.schedulers.docker.inside import ContainerProcess
-
         with engine_errors(f"replica {role}/{k} of `{app_id}` cannot be entered"):
             return ContainerProcess(*self._inside(app_id, role, k), argv, tty)
 
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
-        from torchx.schedulers.docker.metrics import read
-
         doing = "the resource usage of `%s` cannot be read"
         with engine_errors(doing % app_id):
             job = self._find(app_id, doing)
-            return None if job is None else read(self._client, job)
+            return None if job is None else metrics.read(self._client, job)
 
     def _inside(self, app_id: str, role: str, k: int) -> tuple[EngineHttp, str]:
         """A connection to the engine, and the id of a replica's running container."""
-        from torchx.schedulers.docker.inside import way_to
-
         job = self._need(app_id, "`%s` cannot be entered")
         return way_to(self._on_engine.environment(), job.need(role, k))
 
     def archive(self, app_id: str, role: str, k: int, path: str, *, into: bool) -> InsideProcess:
         """See :class:`torchx.schedulers.kit.abilities.Archives`."""
-        from torchx.schedulers.docker.archive import ArchiveStream
-
         with engine_errors(f"files of replica {role}/{k} of `{app_id}` cannot be copied"):
             return ArchiveStream(*self._inside(app_id, role, k), path, into=into)
 
@@ -269,8 +260,6 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def foreign(self) -> ForeignJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
-        from torchx.schedulers.docker.foreign import ForeignContainers
-
         return ForeignContainers.of(self)
 
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:

@@ -110,8 +110,6 @@ def test_two_who_cancel_at_once() -> None:
 
 def test_several_are_stopped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are stopped in one batch if the engine's address is known; those that fail are stopped one by one."""
-    from torchx.schedulers.docker import plain_http
-
     asked: list[Any] = []
 
     class Http:
@@ -122,7 +120,7 @@ def test_several_are_stopped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
             asked.append((targets, timeout_s))
             return [204, 304, 404, 500, None]
 
-    monkeypatch.setattr(plain_http, "EngineHttp", Http)
+    monkeypatch.setattr(calls, "EngineHttp", Http)
     monkeypatch.setattr(calls, "sigterm_is_lost", lambda inspected: False)
     engine = Engine(inspect_container={})
     calls.stop_all(engine, {"DOCKER_HOST": "x"}, [_container(k) for k in range(5)], 7)

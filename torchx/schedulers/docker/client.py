@@ -16,6 +16,7 @@ from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.docker import secrets
 from torchx.schedulers.docker.container_names import join
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
+from torchx.schedulers.docker.plain_http import EngineHttp, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
@@ -114,8 +115,6 @@ def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Contain
     graces = dict(side_by_side(lambda c: (c.id, _mark_cancelled(client, c, grace_s)), which))
     left = which
     if environ is not None and len(which) > 1:
-        from torchx.schedulers.docker.plain_http import EngineHttp, target
-
         targets = [target(f"/containers/{c.id}/stop", {"t": graces[c.id]}) for c in which]
         answers = EngineHttp(environ).post(targets, timeout_s=grace_s + _STOP_S)
         left = [c for c, answer in zip(which, answers, strict=True) if answer not in _STOPPED]

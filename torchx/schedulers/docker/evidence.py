@@ -18,6 +18,7 @@ from torchx.specs.api import AppState
 from torchx.specs.failures import parse_failure
 from torchx.specs.retries import Attempt, read_attempts
 from torchx.util.records import dataclass, field
+from torchx.workspace.images import archive
 from torchx.workspace.images.engine_errors import NO_PROGRAM, meaning_of
 
 ERROR_FILE = "/tmp/torchx_error.json"  # noqa: S108  # in the container, which no other user shares
@@ -75,8 +76,6 @@ def hang_of(client: Any, job: Job) -> str:
 
 def tar_of(texts: dict[str, str]) -> bytes:
     """A tar archive of these files, by name."""
-    from torchx.workspace.images import archive
-
     return b"".join(archive.small_file(name, 0o644, text.encode()) for name, text in texts.items()) + archive.END
 
 

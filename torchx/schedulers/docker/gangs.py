@@ -167,8 +167,10 @@ def _consequences(
     job: Job, members: Mapping[str, list[Container]], app: int, roles: dict[str, int], live: list[Container]
 ) -> Step:
     sizes = job.sizes()
-    retries = rules_of(job).retries
-    gang = Gang([_role_rules(*retries.get(name, (0, REPLICA)), least) for name, _, least in sizes])
+    rules = rules_of(job).retries
+    # With REPLICA the engine has retried already.
+    retries = {role: (0 if policy == REPLICA else most, policy) for role, (most, policy) in rules.items()}
+    gang = Gang([RoleRules(*retries.get(name, (0, REPLICA)), least) for name, _, least in sizes])
     gang.application_restarts = app
     gang.role_restarts = [roles[name] for name, _, _ in sizes]
     decisions = set()
@@ -187,10 +189,6 @@ def _consequences(
     roles = {name: done for (name, _, _), done in zip(sizes, gang.role_restarts, strict=True)}
     again = _due(job, gang.application_restarts, roles)
     return Step(again=again, app=gang.application_restarts, roles=roles)
-
-
-def _role_rules(most: int, policy: str, least: int | None) -> RoleRules:
-    return RoleRules(0 if policy == REPLICA else most, policy, least)  # with REPLICA the engine has retried already
 
 
 def _due(job: Job, app: int, roles: Mapping[str, int]) -> list[Container]:

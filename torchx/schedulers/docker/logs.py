@@ -7,6 +7,7 @@ time and a space. https://docs.docker.com/reference/api/engine/version/v1.41/#ta
 from __future__ import annotations
 
 import functools
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -54,13 +55,11 @@ class JobView:
     """
 
     def __init__(self, job: Job, ask: Callable[[], Job | None]) -> None:
-        from threading import Lock
-
         self.first = job
         self._job: Job | None = job
         self._ask = ask
         self._asked = time.monotonic()
-        self._lock = Lock()
+        self._lock = threading.Lock()
 
     def goes_on(self, role: str, k: int, since: float) -> bool:
         """Whether a replica may still write: it runs, or may be restarted.

@@ -11,6 +11,7 @@ from typing import Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.kit.shell import exports
+from torchx.workspace.images import archive
 from torchx.workspace.images.engine_errors import is_missing
 
 FILE = ".torchx-secrets"
@@ -36,8 +37,6 @@ def put(container: Any, env: dict[str, str]) -> None:
         BackendError: its image has no shell.
     """
     import docker.errors
-
-    from torchx.workspace.images import archive
 
     try:
         stream, _ = container.get_archive(_SHELL)
