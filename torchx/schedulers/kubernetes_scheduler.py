@@ -123,8 +123,8 @@ class KubernetesScheduler(KubeScheduler):
             retries = attempts.policy(app, kind, self.capabilities, version)
             if retries is attempts.OURS and opts.ttl_s is not None:
                 raise SpecError(
-                    "`ttl_s` would have the cluster remove a job that is to start again by its retry policy",
-                    hint="omit `ttl_s`, or the rules of `--retry` that the cluster cannot keep by itself",
+                    "`ttl_s` would delete a failed job before its retry policy restarts it",
+                    hint="omit `ttl_s`, or the rules of `--retry` that the cluster does not support by itself",
                 )
         packed = {i: self._codes.get(role.env.get(ENV_WORKSPACE_HASH, "")) for i, role in enumerate(app.roles)}
         codes = {} if opts.is_image() else {i: code for i, code in packed.items() if code is not None}
@@ -133,7 +133,7 @@ class KubernetesScheduler(KubeScheduler):
         if retries is attempts.OURS and not rules.metadata:
             raise SpecError(
                 f"the definition of `{app.name}` is too large for an annotation, from which its retry policy is read",
-                hint="shorten arguments and environment, or omit the rules of `--retry` that the cluster cannot keep",
+                hint="shorten arguments and environment, or omit rules of `--retry` that the cluster does not support",
             )
         return request.as_resource(kinds.render(kind, app, app_id, rules))
 
@@ -196,13 +196,13 @@ class KubernetesScheduler(KubeScheduler):
                     f"Kubernetes {version[0]}.{version[1]} cannot suspend a Job until Kueue admits it; this needs 1.22"
                 )
             if job.opts.claims and version < request.CLAIMS_SINCE:
-                raise BackendError(f"Kubernetes {version[0]}.{version[1]} has no `claims`; they need 1.34")
+                raise BackendError(f"Kubernetes {version[0]}.{version[1]} does not support `claims`; this needs 1.34")
             if kind != job.kind or version < names.PER_INDEX_SINCE:
                 resource = self._render(kind, app, job.app_id, job.opts, version)
         objects = resource["items"] if resource["kind"] == "List" else [resource]
         if names.LABEL_ATTEMPT in objects[-1]["metadata"]["labels"]:
             logger("torchx.schedulers").info(
-                "after a failure, the next torchx command that looks at the job starts it again (status, wait, ...)"
+                "after a failure, the next torchx command that reads its state (status, wait, ...) starts the job again"
             )
         if job.kind == KUBEFLOW:
             objects = [trainjob.fitted(api, objects[0]), *objects[1:]]

@@ -63,10 +63,10 @@ def test_a_jobset_is_chosen_where_the_cluster_has_them(jobs, jobsets):
         app_id,
         path,
         [
-            ({"restarts": 1}, AppState.PENDING, "its pods are not made yet"),
+            ({"restarts": 1}, AppState.PENDING, "its pods are not created yet"),
             ({"conditions": [condition("Completed")]}, AppState.SUCCEEDED, None),
             ({"conditions": [failed]}, AppState.FAILED, "one of its jobs failed (FailedJobs); after 1 restart"),
-            ({"conditions": None}, AppState.PENDING, "its pods are not made yet"),
+            ({"conditions": None}, AppState.PENDING, "its pods are not created yet"),
         ],
     )
     jobs.scheduler.cancel(app_id)
@@ -82,7 +82,7 @@ def test_volcano_is_chosen_where_the_cluster_has_that_alone(jobs):
     item, path = one(jobs, VOLCANO, "jobs")
     assert (item["spec"]["minAvailable"], len(item["spec"]["tasks"])) == (2, 2)
     asked = jobs.scheduler.describe(app_id)
-    assert (asked.state, asked.msg) == (AppState.PENDING, "Volcano has not looked at it yet: is it installed?")
+    assert (asked.state, asked.msg) == (AppState.PENDING, "Volcano has not processed it yet: is it installed?")
     state = lambda phase, **fields: {"state": {"phase": phase, **fields}}  # noqa: E731  # short
     check(
         jobs,
@@ -228,7 +228,7 @@ def test_an_appwrapper_of_either_form(jobs, form, group, word, steps):
     app_id = jobs.run(AppDef("two", [jobs.role(name="a"), jobs.role(name="b")]), cfg={"appwrapper_version": form})
     _, path = one(jobs, group, "appwrappers")
     asked = jobs.scheduler.describe(app_id)
-    assert (asked.state, asked.msg) == (AppState.SUBMITTED, "MCAD has not looked at it yet: is it installed?")
+    assert (asked.state, asked.msg) == (AppState.SUBMITTED, "MCAD has not processed it yet: is it installed?")
     wanted = [AppState.PENDING] * 2 + [AppState.PENDING, AppState.PENDING, AppState.SUCCEEDED, AppState.FAILED]
     for step, state in zip(steps, wanted, strict=True):
         set_status(path, {word: step, "conditions": [condition("Any", message="says MCAD")]})

@@ -153,7 +153,7 @@ def test_the_next_attempt_is_a_copy_that_the_server_takes(jobs):
 def test_the_life_of_an_indexed_job(jobs):
     """As its controller of 1.31 and later tells it, with the pods' numbers in their annotations."""
     app_id = jobs.run(num_replicas=3, cfg={"kind": "job"})
-    assert jobs.scheduler.describe(app_id).msg == "its pods are not made yet"
+    assert jobs.scheduler.describe(app_id).msg == "its pods are not created yet"
     item, path = job_of(jobs)
     run_pods(jobs, item, RUNNING)
     set_status(path, {"active": 3, "ready": 3})

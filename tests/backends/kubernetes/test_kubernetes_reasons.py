@@ -91,7 +91,7 @@ def test_an_exceeded_quota_is_said(jobs, quota):
     quota("small", "pods")
     app_id = jobs.run()
     found = jobs.until(app_id, lambda job: "exceeded quota: small, requested: pods=1" in job.msg)
-    assert found.state is AppState.PENDING and "its pods cannot be made: " in found.msg, found
+    assert found.state is AppState.PENDING and "its pods cannot be created: " in found.msg, found
 
 
 def test_a_quota_on_jobs_refuses_the_submission(jobs, quota):
@@ -180,7 +180,7 @@ def test_what_the_server_warns_of_is_passed_on_once(jobs, caplog):
 def test_a_volume_that_is_not_there_is_said(jobs):
     """Of a pod that does not start, the event that says why: without it there is but `ContainerCreating`."""
     app_id = jobs.run(cfg={"secret_files": {"/s": "no-such-secret"}})
-    said = "its container is being made (ContainerCreating): MountVolume.SetUp failed"
+    said = "its container is being created (ContainerCreating): MountVolume.SetUp failed"
     found = jobs.until(app_id, lambda job: job.msg.startswith(said) and "no-such-secret" in job.msg)
     assert found.state is AppState.PENDING
 

@@ -254,16 +254,16 @@ def test_a_quota_that_lets_in_some_of_the_pods_is_named():
     job = Submitted(role(replicas=3))
     job.pods(RUNNING, RUNNING)
     job.cluster.warn(job.jobs()[0], "FailedCreate", 'pods "x" is forbidden: exceeded quota: small')
-    said = 'trainer/2: its pods cannot be made: pods "x" is forbidden: exceeded quota: small'
+    said = 'trainer/2: its pods cannot be created: pods "x" is forbidden: exceeded quota: small'
     assert job.told() == (AppState.RUNNING, said)
 
 
 @pytest.mark.parametrize(
     ("reason", "said"),
     [
-        ("Killing", "its pod was taken away, and another one is made"),
-        ("TaintManagerEviction", "its pod was taken off its node, which became unfit, and another one is made"),
-        ("Preempted", "its pod gave way to a pod of higher priority, and another one is made"),
+        ("Killing", "its pod was deleted, and will be replaced"),
+        ("TaintManagerEviction", "its pod was evicted from its node, which became unfit, and will be replaced"),
+        ("Preempted", "its pod was preempted by a pod of higher priority, and will be replaced"),
     ],
 )
 def test_that_a_pod_was_taken_away_is_said_until_there_is_another_one(reason, said):
@@ -297,7 +297,7 @@ def test_a_jobset_whose_pods_are_refused_says_why(on):
         job.cluster.warn({"kind": "Job", "metadata": metadata}, "FailedCreate", "exceeded quota: jobs")
         other = {**metadata, "name": "other-trainer-0", "uid": "other"}
         job.cluster.warn({"kind": "Job", "metadata": other}, "FailedCreate", "another quota")
-    assert job.told() == (AppState.PENDING, "its pods cannot be made: exceeded quota: jobs")
+    assert job.told() == (AppState.PENDING, "its pods cannot be created: exceeded quota: jobs")
 
 
 def test_events_are_asked_for_only_where_pods_are_missing():

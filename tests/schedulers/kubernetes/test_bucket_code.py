@@ -169,7 +169,7 @@ def test_a_dry_run_sends_nothing(code, store, capsys):
     scheduler = create_scheduler("me")
     with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
         info = runner.dryrun(app(), "kubernetes", BUCKET, workspace=str(code))
-        assert store.sent == [] and "(signed when it is submitted) tstore://mine/code/sha256-" in str(info)
+        assert store.sent == [] and "(signed at the submission) tstore://mine/code/sha256-" in str(info)
         assert "urllib" not in str(info)
         (code / "train.py").write_text("print('later')\n")
         scheduler._given_client = cluster = Cluster()
@@ -211,10 +211,10 @@ def test_temporary_credentials_are_warned_of(code, store, caplog):
     ("cfg", "said"),
     [
         ({"code": "bucket"}, "`code=bucket` needs `bucket`"),
-        ({"bucket": "my-bucket"}, "`my-bucket` is not the address of a place"),
-        ({"bucket": "s3://"}, "`s3://` is not the address"),
-        ({"bucket": "file:///tmp/x"}, "is not the address of a place in an object store"),
-        ({"bucket": "s3://key:secret@bucket/x"}, "is not the address"),
+        ({"bucket": "my-bucket"}, "`my-bucket` is not the URL of a location"),
+        ({"bucket": "s3://"}, "`s3://` is not the URL"),
+        ({"bucket": "file:///tmp/x"}, "is not the URL of a location in an object store"),
+        ({"bucket": "s3://key:secret@bucket/x"}, "is not the URL"),
     ],
 )
 def test_what_cannot_be_a_bucket_is_refused(code, store, cfg, said):
@@ -228,7 +228,7 @@ def test_a_bucket_that_refuses(code, store):
     """Its words, and nothing is made on the cluster."""
     store.refusal = PermissionError("Access Denied")
     cluster = Cluster()
-    with pytest.raises(BackendError, match=r"cannot be put at `tstore://mine/code/.*`: Access Denied"):
+    with pytest.raises(BackendError, match=r"cannot be uploaded to `tstore://mine/code/.*`: Access Denied"):
         run(cluster, code, **BUCKET)
     assert cluster.objects == {}
 
@@ -236,7 +236,7 @@ def test_a_bucket_that_refuses(code, store):
 def test_a_store_that_signs_nothing(code, store, monkeypatch):
     """Is of no use here, and says so."""
     monkeypatch.setattr(Store, "sign", MemoryFileSystem.sign)
-    with pytest.raises(BackendError, match="object stores of this kind sign no addresses"):
+    with pytest.raises(BackendError, match="object stores of this kind cannot sign URLs"):
         run(Cluster(), code, **BUCKET)
 
 

@@ -136,7 +136,7 @@ def test_the_attempts_are_the_pods_that_failed():
     job.pods({**failed(at=10, code=143), "conditions": taken}, failed(BAD_BATCH, at=20), RUNNING)
     first, second = job.attempts()
     assert (first.kind, first.again, first.started, first.ended) == ("preempted", True, 1767225600.0, 1767225610.0)
-    assert "gave way to a pod of higher priority" in first.cause
+    assert "was preempted by a pod of higher priority" in first.cause
     assert (second.kind, second.again, second.hosts) == ("error", True, ["n0"])
     assert second.cause == "trainer/0 on n0: exit code 1: ValueError: bad batch"
     assert job.scheduler.describe(job.app_id).state is AppState.RUNNING

@@ -169,7 +169,7 @@ def test_a_pod_that_cannot_leave_its_lost_node_says_who_took_it():
     """It stays until the node answers or is removed, and its Job makes no other until then."""
     taken = condition("DisruptionTarget", reason="DeletionByTaintManager")
     view = read_pod(lost(deletionTimestamp="2026-01-01T00:05:00Z", conditions=[taken]))
-    assert view.facts.reason == "was taken off its node, which became unfit (DeletionByTaintManager)"
+    assert view.facts.reason == "was evicted from its node, which became unfit (DeletionByTaintManager)"
 
 
 def test_a_pod_that_is_not_ready_by_a_gate_of_its_own_is_on_a_good_node():

@@ -91,7 +91,7 @@ def test_who_waits_bears_nine_minutes(submitted, clock, caplog, answer):
     away(cluster, clock, answer, seconds=540, then=lambda: end(cluster))
     assert runner.wait(handle, wait_interval=10).state is AppState.SUCCEEDED
     assert 540 <= clock.now - began < 600
-    assert len([m for m in caplog.messages if "keeps asking for 10 minutes" in m]) == 1
+    assert len([m for m in caplog.messages if "retries for 10 minutes" in m]) == 1
 
 
 def test_who_waits_gives_up_after_ten_minutes(submitted, clock):
@@ -157,7 +157,7 @@ def test_a_log_goes_on_after_nine_minutes(submitted, clock, caplog, answer):
         if len(got) == 3:
             away(cluster, clock, answer, seconds=540, then=then)
     assert got == lines
-    assert len([m for m in caplog.messages if "keeps asking" in m]) == 1
+    assert len([m for m in caplog.messages if "torchx retries" in m]) == 1
 
 
 def test_a_log_of_which_a_node_does_not_answer_goes_on(submitted, clock, caplog):

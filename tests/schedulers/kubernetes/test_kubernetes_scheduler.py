@@ -183,7 +183,7 @@ def test_what_cannot_be_removed_is_named():
         ("POST", "/jobs", refusal(422, "Invalid", "spec.x: bad"), "before"),
         ("DELETE", "/services", refusal(403, "Forbidden", "cannot delete"), "before"),
     ]
-    with pytest.raises(BackendError, match="could not be removed") as error:
+    with pytest.raises(BackendError, match="could not be deleted") as error:
         submit(cluster, validate_spec=False)
     assert error.value.hint.startswith("kubectl delete -n default Service train-")
 
@@ -289,7 +289,7 @@ def test_describe_rebuilds_the_job_from_the_cluster_alone():
     _, app_id = submit(cluster, given)
     found = create_scheduler("other", client=cluster).describe(app_id)
     assert found.roles == given.roles and found.metadata == {"team": "x"}
-    assert found.state is AppState.PENDING and found.msg == "its pods are not made yet"
+    assert found.state is AppState.PENDING and found.msg == "its pods are not created yet"
 
 
 def test_status_of_a_thousand_replicas_is_pages():
@@ -403,7 +403,7 @@ def test_pods_that_cannot_be_made_are_explained():
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     cluster.warn(cluster.of("jobs")[0], "FailedCreate", "exceeded quota: small")
-    assert scheduler.describe(app_id).msg == "its pods cannot be made: exceeded quota: small"
+    assert scheduler.describe(app_id).msg == "its pods cannot be created: exceeded quota: small"
 
 
 def test_a_job_that_waits_for_kueue_says_what_kueue_says():

@@ -291,7 +291,7 @@ def test_a_name_that_somebody_else_took_is_no_attempt():
     job.cluster.objects["apis/batch/v1/jobs", "default", name] = theirs
     found = job.look()
     assert found.state is AppState.FAILED
-    assert "is taken by something else" in found.attempts[0].why
+    assert "is already in use" in found.attempts[0].why
 
 
 def test_a_definition_that_no_annotation_holds():

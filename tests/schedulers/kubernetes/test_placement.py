@@ -129,7 +129,7 @@ def test_without_options_nothing_is_added():
         ({"tolerations": [""]}, "tolerations `` is not"),
         ({"spread": ["a/b/c"]}, "spread `a/b/c` is not the key of a label"),
         ({"pack": "-rack"}, "pack `-rack` is not the key of a label"),
-        ({"node_selector": {"rack": "a b"}}, "node_selector `rack=a b` has no valid value"),
+        ({"node_selector": {"rack": "a b"}}, "node_selector `rack=a b` does not have a valid"),
         ({"node_selector": {"": "a"}}, "node_selector `` is not the key"),
         ({"claims": {"GPU": "x"}}, "claims `GPU=x` is not NAME=TEMPLATE"),
         ({"topology": "rack"}, "needs `local_queue`"),
@@ -145,7 +145,7 @@ def test_what_no_server_takes_is_refused(cfg, said):
 
 def test_claims_need_a_server_that_has_them():
     """An older one drops the field, and the program would find no device."""
-    with pytest.raises(BackendError, match=r"Kubernetes 1\.33 has no `claims`"):
+    with pytest.raises(BackendError, match=r"Kubernetes 1\.33 does not support `claims`"):
         create_scheduler("me", client=Cluster(version=(1, 33))).submit(app(), {"claims": {"gpu": "two-gpus"}})
 
 

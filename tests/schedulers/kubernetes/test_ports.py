@@ -313,7 +313,7 @@ def test_an_end_that_is_not_known(kubelet: Callable[..., Kubelet], sent: bytes, 
     node = kubelet(lambda file: file.write(sent), streams=4)
     with entered(node) as process:
         assert process.read() is None
-        with pytest.raises(BackendError, match=f"not known how the command ended: {why}"):
+        with pytest.raises(BackendError, match=f"exit code of the command is unknown: {why}"):
             process.wait()
     assert len(node.asked) == 1
 
@@ -321,5 +321,5 @@ def test_an_end_that_is_not_known(kubelet: Callable[..., Kubelet], sent: bytes, 
 def test_who_passes_no_streams_is_named(kubelet: Callable[..., Kubelet]) -> None:
     """A proxy that takes the upgrade for an ordinary call."""
     node = kubelet(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
-    with pytest.raises(BackendError, match="passes no streams"):
+    with pytest.raises(BackendError, match="does not support streams"):
         entered(node)

@@ -84,5 +84,5 @@ def test_what_cannot_be_done_is_refused(job, fault: str) -> None:
 def test_a_replica_without_a_pod_does_not_run(job) -> None:
     """It may be between two of them."""
     _, scheduler, app_id = job
-    with pytest.raises(BackendError, match="replica a/7 does not run just now"):
+    with pytest.raises(BackendError, match="replica a/7 is not running now"):
         scheduler.simulate(app_id, "kill", ("a", 7))

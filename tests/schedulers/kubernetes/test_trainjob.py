@@ -167,7 +167,11 @@ def test_an_older_trainer_is_given_its_own_form():
     old, new = pod_patch(job), pod_patch(newer.of("trainjobs")[0])
     assert old["spec"] == new["spec"] and old["metadata"]["labels"].keys() == new["metadata"]["labels"].keys()
     for drops, cfg, said in [
-        (["runtimePatches", "activeDeadlineSeconds"], {"deadline_s": 5}, "knows no time limits; this needs 2.2"),
+        (
+            ["runtimePatches", "activeDeadlineSeconds"],
+            {"deadline_s": 5},
+            "does not support time limits; this needs 2.2",
+        ),
         (["runtimePatches", "podTemplateOverrides"], {}, "older than 2.1"),
     ]:
         cluster = Trained(drops)
@@ -204,9 +208,9 @@ def overlaid(spec):
     ("given", "cfg", "said"),
     [
         (two_roles(), {}, "a TrainJob has one role, and `train` has 2"),
-        (app(max_retries=1), {}, "cannot have retries"),
-        (app(min_replicas=1), {}, "cannot have fewer replicas"),
-        (app(), {"ttl_s": 5}, "cannot have `ttl_s`"),
+        (app(max_retries=1), {}, "does not support retries"),
+        (app(min_replicas=1), {}, "does not support `min_replicas`"),
+        (app(), {"ttl_s": 5}, "does not support `ttl_s`"),
         (app(), {"priority_class": "high"}, "cannot set `spec.priorityClassName`"),
         (app(), {"spread": ["zone"]}, "cannot set `spec.topologySpreadConstraints`"),
         (overlaid({"hostNetwork": True}), {}, "cannot set `spec.hostNetwork`"),
@@ -219,12 +223,15 @@ def test_what_a_trainjob_cannot_have_is_refused(given, cfg, said):
     """At the dry run, and what can have it is named: nothing is dropped in silence."""
     with pytest.raises(SpecError, match=said) as e:
         create_scheduler("me").submit_dryrun(given, {**KIND, **cfg})
-    assert "`-cfg kind=jobset` can have it" in e.value.hint
+    assert "use `-cfg kind=jobset`" in e.value.hint
 
 
 @pytest.mark.parametrize(
     ("cfg", "said"),
-    [({"queue": "q", **KIND}, "belongs to Volcano"), ({"runtime": "x", "kind": "job"}, "belongs to `kind=kubeflow`")],
+    [
+        ({"queue": "q", **KIND}, "is an option of Volcano"),
+        ({"runtime": "x", "kind": "job"}, "is an option of `kind=kubeflow`"),
+    ],
 )
 def test_options_that_contradict_one_another(cfg, said):
     """By name."""
@@ -237,7 +244,7 @@ def test_retries_by_cause_are_refused():
     with Runner("me", {"kubernetes": lambda *_, **__: create_scheduler("me")}) as runner:
         given = app()
         given.metadata = {RETRY: "node:free"}
-        with pytest.raises(NotSupportedError, match="not by a job of the kind `kubeflow`"):
+        with pytest.raises(NotSupportedError, match="not kind `kubeflow`"):
             runner.dryrun(given, "kubernetes", KIND)
 
 
@@ -268,7 +275,7 @@ def test_its_life():
     cluster = Trained()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("trainjobs")
-    assert said_of(scheduler, app_id) == (AppState.PENDING, "its pods are not made yet")
+    assert said_of(scheduler, app_id) == (AppState.PENDING, "its pods are not created yet")
     cluster.run_pods(job, RUNNING)
     found = scheduler.describe(app_id)
     assert found.state is AppState.RUNNING
@@ -313,7 +320,7 @@ def test_why_it_has_no_pods():
     (job,) = cluster.of("trainjobs")
     child = {"kind": "Job", "metadata": {**job["metadata"], "name": f"{job['metadata']['name']}-node-0", "uid": "u"}}
     cluster.warn(child, "FailedCreate", "exceeded quota: gpus")
-    assert said_of(scheduler, app_id) == (AppState.PENDING, "its pods cannot be made: exceeded quota: gpus")
+    assert said_of(scheduler, app_id) == (AppState.PENDING, "its pods cannot be created: exceeded quota: gpus")
 
 
 def test_cancel_suspends_it_and_delete_removes_it():

@@ -206,7 +206,7 @@ def _read_volcano(item: Object, *, cancelled: bool) -> Owner:
     found = status.get("state") or {}
     phase = str(found.get("phase") or "")
     if not found:
-        return Owner(state=AppState.PENDING, reason="Volcano has not looked at it yet: is it installed?")
+        return Owner(state=AppState.PENDING, reason="Volcano has not processed it yet: is it installed?")
     state = reasons.VOLCANO_PHASES.get(phase, AppState.UNKNOWN)
     if state is AppState.CANCELLED and not cancelled and int(status.get("failed") or 0):
         state = AppState.FAILED  # aborted by its policy after a pod failed
@@ -228,7 +228,7 @@ def _read_appwrapper(item: Object, *, cancelled: bool) -> Owner:
     if state is AppState.UNKNOWN:
         said = f"its state is `{word}`{': ' + said if said else ''}"
     elif state is AppState.SUBMITTED:
-        said = said or "MCAD has not looked at it yet: is it installed?"
+        said = said or "MCAD has not processed it yet: is it installed?"
     retries = int(status.get("retries") or 0)
     if cancelled and not is_terminal(state) and (item.get("spec") or {}).get("suspend"):
         return Owner(state=AppState.CANCELLED, cancelled=True, restarts=retries)
@@ -433,8 +433,8 @@ def _reason(owners: Sequence[Owner], roles: Sequence[RoleFacts], pods: Sequence[
     if missing:
         return missing
     if not roles:
-        return "the cluster shows neither its pods nor how it ended"
-    return "; ".join(dict.fromkeys(said)) or "its pods are not made yet"
+        return "the cluster has neither its pods nor its final state"
+    return "; ".join(dict.fromkeys(said)) or "its pods are not created yet"
 
 
 def _note_images(app: AppDef | None, pods: Iterable[Pod]) -> None:

@@ -46,7 +46,7 @@ def policy(app: AppDef, kind: str, caps: Capabilities, version: tuple[int, int])
         return None
     if kind != JOB:
         raise NotSupportedError(
-            f"retries by the cause of a failure are kept by plain Jobs, not by a job of the kind `{kind}`",
+            f"only plain Jobs support retries by the cause of a failure, not kind `{kind}`",
             hint="use `-cfg kind=job`, or omit `--retry` and give the component `--max_retries`",
         )
     single = any(map(each_by_itself, app.roles))
@@ -145,7 +145,7 @@ def attempts_of(app: AppDef | None, items: Sequence[Object], *, over: bool) -> l
 
 def _attempt(pod: Pod, role: str, retries: NativeRetries, *, again: bool) -> Attempt:
     attempt = attempt_of(replace(pod.facts, role=role), pod.evidence())
-    attempt.again, attempt.why = again, f"{attempt.kind}: another pod was made"
+    attempt.again, attempt.why = again, f"{attempt.kind}: the pod was replaced"
     if not again:
         seen = attempt.kind if attempt.kind in _DISRUPTIONS else "oom" if pod.facts.signal == "SIGKILL" else "error"
         used = seen in retries.retried and retries.times

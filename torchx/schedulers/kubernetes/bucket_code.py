@@ -71,7 +71,7 @@ def check_bucket(bucket: str) -> None:
     """
     scheme, separator, rest = bucket.partition("://")
     if not separator or scheme in _NOT_BUCKETS or not rest.strip("/") or "@" in rest.partition("/")[0]:
-        said = f"bucket `{bucket}` is not the address of a place in an object store"
+        said = f"bucket `{bucket}` is not the URL of a location in an object store"
         raise ConfigError(said, hint="for example `s3://my-bucket/code`")
 
 
@@ -114,11 +114,11 @@ def upload(code: BucketCode) -> str:
     except (BackendError, ConfigError):
         raise
     except NotImplementedError:
-        said = f"object stores of this kind sign no addresses: `{code.url}`"
+        said = f"object stores of this kind cannot sign URLs: `{code.url}`"
         raise BackendError(said, hint="use `code=registry`, or a bucket of S3, GCS or Azure") from None
     except Exception as e:  # fsspec's file systems raise errors of many kinds
         reason = str(e) or type(e).__name__
-        raise BackendError(f"the code cannot be put at `{code.url}`: {reason}", hint=_HINT) from e
+        raise BackendError(f"the code cannot be uploaded to `{code.url}`: {reason}", hint=_HINT) from e
     if _TEMPORARY.search(address):
         logger("torchx.schedulers").warning(
             "`%s` is signed with temporary credentials: pods that start after these have expired cannot fetch it",
@@ -138,7 +138,7 @@ def _open(url: str) -> tuple[Any, str]:
 
         fs, path = fsspec.core.url_to_fs(url, use_listings_cache=False)
     except ImportError as e:
-        hint = install_extra("s3") if scheme == "s3" else f"install fsspec's part for `{scheme}`"
+        hint = install_extra("s3") if scheme == "s3" else f"install the fsspec package for `{scheme}`"
         raise MissingDependencyError(f"bucket `{url}`: {e}", hint=hint) from e
     except Exception as e:  # as above
         raise BackendError(f"bucket `{url}` cannot be opened: {e}", hint=_HINT) from e

@@ -46,7 +46,7 @@ def _reasons(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
         if not said and found.kind in (JOBSET, KUBEFLOW):  # the events of the Jobs that it has created
             of_jobs = f"involvedObject.kind=Job,involvedObject.namespace={namespace}"
             said = _warning(api, namespace, of_jobs, NO_PODS, prefix=f"{metadata['name']}-")
-        yield f"its pods cannot be made: {said}" if said else ""
+        yield f"its pods cannot be created: {said}" if said else ""
     begun = [item["metadata"]["name"] for item in found.owners if (item.get("status") or {}).get("startTime")]
     if begun:
         yield _taken_away(api, namespace, begun, {pod["metadata"]["name"] for pod in found.pods})

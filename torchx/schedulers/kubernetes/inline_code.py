@@ -93,8 +93,8 @@ def pack(workspace: Workspace) -> Code:
                 break
     if not data or len(data) > MOST_BYTES:
         raise TooLargeError(
-            f"the workspace `{workspace}` is larger than the {MOST_BYTES // 1000} kB, compressed, that go along inline",
-            hint="name what the job does not need in `.torchxignore`; or push an image: "
+            f"the workspace `{workspace}` is larger than the {MOST_BYTES // 1000} kB, compressed, of inline code",
+            hint="exclude what the job does not need in `.torchxignore`; or push an image: "
             "`-cfg image_repo=<registry>/<name>`; or name a bucket: `-cfg bucket=s3://<name>`",
         )
     return Code(bytes(data), content.content_hash(entries))
@@ -167,5 +167,5 @@ def without_data(resource: Object) -> Object:
     texts = resource.get("stringData", {})
     if SCRIPT not in texts:
         return resource
-    shown = {URL: f"(signed when it is submitted) {texts[URL]}", SCRIPT: f"({len(texts[SCRIPT])} bytes)"}
+    shown = {URL: f"(signed at the submission) {texts[URL]}", SCRIPT: f"({len(texts[SCRIPT])} bytes)"}
     return {**resource, "stringData": shown}

@@ -90,6 +90,6 @@ class PodProcess(MarkedProcess):
     def wait(self) -> int:
         if self._mark.code is None:
             raise BackendError(
-                f"it is not known how the command ended: {self._why}", hint="it may go on inside the replica"
+                f"the exit code of the command is unknown: {self._why}", hint="it may still run inside the replica"
             )
         return self._mark.code

@@ -83,7 +83,7 @@ class KeptLog:
         except FileNotFoundError:
             pass
         except (OSError, EOFError) as e:
-            say("the archive `%s` cannot be read to its end: %s", self._archive, e)
+            say("the archive `%s` cannot be read completely: %s", self._archive, e)
             return
         yield from self._last()
 

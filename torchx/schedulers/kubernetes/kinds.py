@@ -210,7 +210,7 @@ def _limit(pod: Object, deadline_s: int | None) -> None:
 
 _PYTORCH_CONTAINER = "pytorch"
 """Name of the container that trains, which Training Operator requires."""
-_PYTORCH_HINT = "`-cfg kind=job` and `kind=jobset` can have it"
+_PYTORCH_HINT = "use `-cfg kind=job` or `kind=jobset`"
 
 
 def _pytorchjob(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:

@@ -193,7 +193,7 @@ def previous_run(api: KubeApi, pods: Sequence[Object], query: LogQuery) -> _Line
             log = ContainerLog(api, pod, str(container.get("name", "")), query)
             yield from log.run(previous=restarted)
             if not log.found:
-                raise NotFoundError("the cluster no longer has what was written before the last restart")
+                raise NotFoundError("the cluster no longer has the log from before the last restart")
             return
     raise not_started_again()
 

@@ -73,8 +73,8 @@ def _of_kubelets(api: KubeApi, namespace: str, pods: Sequence[Object]) -> dict[s
             if e.status not in _UNAVAILABLE:
                 raise
             raise NotSupportedError(
-                "the cluster has no metrics API, and its kubelets may not be asked",
-                hint="install metrics-server, or have the right to get `nodes/proxy`",
+                "the cluster has no metrics API, and you may not query its kubelets",
+                hint="install metrics-server, or get the right to `nodes/proxy`",
             ) from e
         for pod in summary.get("pods") or ():
             of = pod.get("podRef") or {}

@@ -73,7 +73,7 @@ def _judged(last: Found, facts: JobFacts, look: Look) -> Attempt:
     attempt = Attempt(started=facts.started or 0.0, ended=facts.ended or 0.0, hosts=hosts)
     judged(verdict, rules, facts.attempts, attempt)
     if attempt.again and any(map(_is_cancelled, last.owners)):
-        attempt.again, attempt.why = False, "somebody has cancelled the job"
+        attempt.again, attempt.why = False, "the job was cancelled"
     return attempt
 
 
@@ -186,7 +186,7 @@ def _create(api: KubeApi, item: Object) -> Object:
             raise
     there = api.get(path_to("Job", item))
     if number_of(there) != number_of(item):
-        raise TorchXError(f"the name `{item['metadata']['name']}` is taken by something else")
+        raise TorchXError(f"the name `{item['metadata']['name']}` is already in use")
     return there
 
 

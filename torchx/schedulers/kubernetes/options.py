@@ -112,12 +112,13 @@ class KubernetesOpts(StructuredOpts):
             raise ConfigError(f"kind `{self.kind}` is not one of {', '.join(KINDS)}")
         if self.kind in (JOB, JOBSET, KUBEFLOW, PYTORCH) and self.queue:
             raise ConfigError(
-                f"`queue` belongs to Volcano, but kind is `{self.kind}`", hint="Kueue takes `local_queue`"
+                f"`queue` is an option of Volcano, but kind is `{self.kind}`",
+                hint="the option of Kueue is `local_queue`",
             )
         if self.runtime and self.kind != KUBEFLOW:
-            raise ConfigError(f"`runtime` belongs to `kind=kubeflow`, but kind is `{self.kind}`")
+            raise ConfigError(f"`runtime` is an option of `kind=kubeflow`, but kind is `{self.kind}`")
         if self.topology and not self.local_queue:
-            raise ConfigError("`topology` is a request to Kueue, and needs `local_queue`", hint="`pack` needs no Kueue")
+            raise ConfigError("`topology` is an option of Kueue, and needs `local_queue`", hint="`pack` needs no Kueue")
         if self.deadline_s is not None and self.deadline_s <= 0:
             raise ConfigError(f"deadline_s `{self.deadline_s}` is not a positive number of seconds")
         placement.check(self)

@@ -37,7 +37,7 @@ def check(opts: KubernetesOpts) -> None:
                 raise ConfigError(f"{option} `{key}` is not the key of a label", hint="such as `example.com/rack`")
     for key, value in selector.items():
         if not _VALUE.fullmatch(value):
-            raise ConfigError(f"node_selector `{key}={value}` has no valid value of a label")
+            raise ConfigError(f"node_selector `{key}={value}` does not have a valid label value")
     for pair in (opts.claims or {}).items():
         if not all(map(_NAME.fullmatch, pair)):
             raise ConfigError(f"claims `{'='.join(pair)}` is not NAME=TEMPLATE", hint="such as `gpu=two-gpus`")

@@ -62,17 +62,17 @@ APPWRAPPER_STATES = {
 
 CREATING = "ContainerCreating"
 WAITING = {
-    CREATING: "its container is being made",
+    CREATING: "its container is being created",
     "PodInitializing": "its init containers run",
     "ImagePullBackOff": "its image cannot be pulled",
     "ErrImagePull": "its image cannot be pulled",
-    "ErrImageNeverPull": "its image is not on the node, and may not be pulled",
-    "InvalidImageName": "the name of its image is malformed",
+    "ErrImageNeverPull": "its image is not on the node, and pulling it is disabled",
+    "InvalidImageName": "the name of its image is invalid",
     "RegistryUnavailable": "the registry of its image does not answer",
     "SignatureValidationFailed": "the signature of its image is not valid",
     "CrashLoopBackOff": "its container fails again and again: Kubernetes is backing off before the next start",
     "CreateContainerConfigError": "its container cannot be configured",
-    "CreateContainerError": "its container cannot be made",
+    "CreateContainerError": "its container cannot be created",
     "RunContainerError": "its container cannot be started",
     "PostStartHookError": "its postStart hook failed",
 }
@@ -92,7 +92,7 @@ ENDED = {
     "OOMKilled": ("oom", "used more memory than its limit, and was killed"),
     "ContainerCannotRun": ("image", "its program could not be started"),
     "StartError": ("image", "its program could not be started"),
-    "ContainerStatusUnknown": ("node", "nobody knows how its container ended: its node was lost or restarted"),
+    "ContainerStatusUnknown": ("node", "it is not known how its container ended: its node was lost or restarted"),
     "DeadlineExceeded": ("timeout", "ran longer than its deadline"),
     "Evicted": ("node", "was evicted from its node"),
     "NodeLost": ("node", "its node was lost"),
@@ -100,25 +100,25 @@ ENDED = {
     "NodeShutdown": ("node", "its node was shut down"),
     "Shutdown": ("node", "its node was shut down"),
     "Terminated": ("node", "its node was shut down"),
-    "Preempting": ("preempted", "gave way to a pod of the node itself"),
-    "Preempted": ("preempted", "gave way to a pod of higher priority"),
-    "UnexpectedAdmissionError": ("node", "its node did not take it"),
+    "Preempting": ("preempted", "was preempted by a pod of the node itself"),
+    "Preempted": ("preempted", "was preempted by a pod of higher priority"),
+    "UnexpectedAdmissionError": ("node", "its node rejected it"),
     "OutOfcpu": ("node", "its node had no CPU left for it"),
     "OutOfmemory": ("node", "its node had no memory left for it"),
     "OutOfpods": ("node", "its node had room for no more pods"),
     # of the condition DisruptionTarget
-    "PreemptionByScheduler": ("preempted", "gave way to a pod of higher priority"),
-    "DeletionByTaintManager": ("preempted", "was taken off its node, which became unfit"),
-    "EvictionByEvictionAPI": ("preempted", "was evicted, as in the draining of its node"),
+    "PreemptionByScheduler": ("preempted", "was preempted by a pod of higher priority"),
+    "DeletionByTaintManager": ("preempted", "was evicted from its node, which became unfit"),
+    "EvictionByEvictionAPI": ("preempted", "was evicted, for example because its node is drained"),
     "DeletionByPodGC": ("node", "its node no longer exists"),
-    "TerminationByKubelet": ("node", "was ended by its node: shut down, or short of something"),
+    "TerminationByKubelet": ("node", "was ended by its node, which shut down or lacked a resource"),
 }
 """Reason of a failed pod or of a terminated container -> class of the cause, and sentence."""
 
 TAKEN_AWAY = {
-    "Preempted": "its pod gave way to a pod of higher priority, and another one is made",
-    "TaintManagerEviction": "its pod was taken off its node, which became unfit, and another one is made",
-    "Killing": "its pod was taken away, and another one is made",
+    "Preempted": "its pod was preempted by a pod of higher priority, and will be replaced",
+    "TaintManagerEviction": "its pod was evicted from its node, which became unfit, and will be replaced",
+    "Killing": "its pod was deleted, and will be replaced",
 }
 """Reason of an event of a deleted pod -> sentence; the most specific reason comes first."""
 
@@ -126,15 +126,15 @@ NOT_STARTED = ("ContainerCannotRun", "StartError")
 """With these reasons, the termination message is from the container runtime instead of the program."""
 
 WHY_FAILED = {
-    "BackoffLimitExceeded": ("", "more pods failed than may be retried"),
+    "BackoffLimitExceeded": ("", "more pods failed than it retries"),
     "DeadlineExceeded": ("timeout", "it ran longer than its deadline"),
-    "PodFailurePolicy": ("", "its policy on failed pods ended it"),
+    "PodFailurePolicy": ("", "its pod failure policy ended it"),
     "FailedIndexes": ("", "some of its replicas failed"),
-    "MaxFailedIndexesExceeded": ("", "more of its replicas failed than it can do without"),
+    "MaxFailedIndexesExceeded": ("", "more of its replicas failed than it tolerates"),
     "FailedJobs": ("", "one of its jobs failed"),
     "PyTorchJobFailed": ("", "some of its replicas failed"),
     "FailJobSetFailurePolicyAction": ("timeout", "it ran longer than its deadline"),
-    "ReachedMaxRestarts": ("", "it was restarted as often as it may be"),
+    "ReachedMaxRestarts": ("", "it has reached its maximum number of restarts"),
 }
 """Reason of the condition ``Failed`` of a Job or a JobSet -> class of the cause, and sentence."""
 
@@ -148,7 +148,7 @@ def waiting(reason: str, message: str) -> str:
     """Why a container waits, as a sentence.
 
     >>> waiting("InvalidImageName", "")
-    'the name of its image is malformed (InvalidImageName)'
+    'the name of its image is invalid (InvalidImageName)'
     """
     return _sentence(reason, WAITING.get(reason, ""), message)
 

@@ -18,9 +18,9 @@ from torchx.specs.api import AppState
 
 _POLICY_V1 = (1, 22)
 _WHY_NOT = {
-    "oom": "nobody can fill the memory of a container from outside",
+    "oom": "the memory of a container cannot be filled from outside",
     "node": "the nodes are not yours; ask an administrator for `kubectl drain`",
-    "hang": "nobody can stop the first process of a container from outside",
+    "hang": "the main process of a container cannot be stopped from outside",
 }
 
 
@@ -44,7 +44,7 @@ def simulation(
         return Simulation(says, partial(_expire, api, paths))
     pod = next((p for p in running if (roles[p.role_index], p.facts.replica) == replica), None)
     if pod is None:
-        raise BackendError(f"replica {replica[0]}/{replica[1]} does not run just now: no pod of it is ready")
+        raise BackendError(f"replica {replica[0]}/{replica[1]} is not running now: none of its pods is ready")
     path = path_of("Pod", namespace, pod.name)
     if fault == "kill":
         return Simulation(f"pod {pod.name} is removed at once, by SIGKILL", partial(api.delete, path, grace_s=0))

@@ -53,9 +53,9 @@ class Spdy:
         if self._response.status != 101:
             self._response.close()
             raise BackendError(
-                f"the Kubernetes API answers `{path}` with {self._response.status}: what is on the way to it passes no"
+                f"the Kubernetes API answers `{path}` with {self._response.status}: a proxy on the way does not support"
                 " streams",
-                hint="kubectl up to 1.30 needs them, too: SPDY must pass the proxy or the gateway of the cluster",
+                hint="SPDY must pass the proxy or gateway of the cluster, as for kubectl up to 1.30",
             )
         self._socket = self._response.connection.sock
         self._socket.settimeout(None)

@@ -54,7 +54,7 @@ def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tupl
     """
     only_role(app, "kubernetes", timeout=True)
     if job.opts.kind not in (JOB, AUTO):
-        raise NotSupportedError(f"a sweep is a Job, and `kind={job.opts.kind}` was asked for")
+        raise NotSupportedError(f"a sweep is a Job, and cannot have `kind={job.opts.kind}`")
     if version < PER_INDEX_SINCE:
         since = ".".join(map(str, PER_INDEX_SINCE))
         raise NotSupportedError(

@@ -70,18 +70,18 @@ def render(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     return [{"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}]
 
 
-_HINT = "`-cfg kind=jobset` can have it: Trainer needs JobSet, so that the cluster has it"
+_HINT = "use `-cfg kind=jobset`, which every cluster with Trainer supports"
 
 
 def _check(role: Role, rules: JobRules) -> None:
     cannot = {
-        "retries: its runtime says how often pods are started again": role.max_retries,
-        "fewer replicas than it asks for (`min_replicas`)": role.min_replicas is not None,
+        "retries, which its runtime defines": role.max_retries,
+        "`min_replicas`": role.min_replicas is not None,
         "`ttl_s`": rules.opts.ttl_s is not None,
     }
     what = next((what for what, wanted in cannot.items() if wanted), None)
     if what is not None:
-        raise SpecError(f"role `{role.name}`: a TrainJob cannot have {what}", hint=_HINT)
+        raise SpecError(f"role `{role.name}`: a TrainJob does not support {what}", hint=_HINT)
 
 
 def _runtime(name: str) -> Object:
@@ -96,7 +96,7 @@ def _only_container(pod: Object) -> Object:
     odd = [f"spec.{key}" for key in pod if key not in _POD | _POD_IMPLIED]
     odd += [f"spec.containers[main].{key}" for key in main if key not in _CONTAINER | _CONTAINER_IMPLIED]
     if others + odd:
-        said = f"a TrainJob cannot set `{(others + odd)[0]}` of its pods, which its runtime does"
+        said = f"a TrainJob cannot set `{(others + odd)[0]}` of its pods, which its runtime defines"
         raise SpecError(said, hint=f"{_HINT}; or another runtime: `-cfg runtime=NAME`")
     return main
 
@@ -116,7 +116,7 @@ def fitted(api: KubeApi, job: Object) -> Object:
     if _OVERRIDES not in kept and _PATCHES not in kept:
         raise BackendError("the cluster's Kubeflow Trainer is older than 2.1", hint=_HINT)
     if "activeDeadlineSeconds" in job["spec"] and "activeDeadlineSeconds" not in kept:
-        raise BackendError("the cluster's Kubeflow Trainer knows no time limits; this needs 2.2", hint=_HINT)
+        raise BackendError("the cluster's Kubeflow Trainer does not support time limits; this needs 2.2", hint=_HINT)
     return job
 
 

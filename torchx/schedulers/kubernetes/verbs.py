@@ -60,7 +60,7 @@ def _undo(api: KubeApi, owner: Object, why: TorchXError) -> None:
     except TorchXError as e:
         name, namespace = owner["metadata"]["name"], owner["metadata"]["namespace"]
         raise BackendError(
-            f"{why}; and what may have been made could not be removed: {e}",
+            f"{why}; and objects that may have been created could not be deleted: {e}",
             hint=f"kubectl delete -n {namespace} {owner['kind']} {name}",
         ) from why
 
