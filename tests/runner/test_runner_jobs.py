@@ -329,7 +329,7 @@ def test_wait_goes_on_through_an_outage(runner, jobs, clock, caplog):
     assert clock.now - began == 500
     assert len(clock.slept) < 50
     [said] = caplog.messages
-    assert said == f"connection reset by peer; `{handle}` goes on; torchx keeps asking for 10 minutes"
+    assert said == f"connection reset by peer; `{handle}` continues; torchx retries for 10 minutes"
     backend(runner).describe = asked
     with pytest.raises(WaitTimeoutError):
         runner.wait(handle, timeout=0)

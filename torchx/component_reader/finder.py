@@ -319,7 +319,7 @@ def _validation_errors(fn: Any, validators: list[ComponentFunctionValidator] | N
     try:
         read(fn)
         if not returns_appdef(fn):
-            problem = f"{location(fn)}: `{getattr(fn, '__name__', fn)}` does not say `-> AppDef`"
+            problem = f"{location(fn)}: `{getattr(fn, '__name__', fn)}` has no return type `-> AppDef`"
     except SpecError as e:
         problem = str(e)
     if not problem and validators is None:

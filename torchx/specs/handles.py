@@ -110,10 +110,10 @@ def _diagnose(text: str) -> tuple[str, str]:
     if not separator:
         return "it has no `://`", shape
     if not scheduler or "/" in scheduler:
-        return "no scheduler stands before `://`", shape
+        return "the scheduler before `://` is missing", shape
     _, slash, _ = rest.partition("/")
     if not slash:
         app_id = rest or "APP_ID"
         others = f"; `{scheduler}://{FOREIGN}/{app_id}` is one that torchx did not launch"
-        return "no `/` stands between session and app id", f"write `{scheduler}://SESSION/{app_id}`{others}"
+        return "there is no `/` between session and app id", f"write `{scheduler}://SESSION/{app_id}`{others}"
     return "the app id is empty", shape

@@ -174,10 +174,10 @@ def _made_by(factory: ResourceFactory, name: str) -> Resource:
     except TorchXError:
         raise
     except Exception as e:  # a plugin's own code
-        raise SpecError(f"named resource `{name}` cannot be made: {type(e).__name__}: {e}") from e
+        raise SpecError(f"the factory of named resource `{name}` raised {type(e).__name__}: {e}") from e
     if not isinstance(made, Resource):
         raise SpecError(
-            f"named resource `{name}` made a {type(made).__name__}",
+            f"named resource `{name}` is a {type(made).__name__}",
             hint="its function must return a torchx.specs.Resource",
         )
     return made

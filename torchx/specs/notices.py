@@ -34,11 +34,11 @@ def wish_of(metadata: Mapping[str, str]) -> tuple[list[str], list[str]]:
     channels = _words(metadata.get(NOTIFY, ""))
     for channel in channels:
         if not (channel in CHANNELS[:-1] or (channel.startswith("exec:") and channel[5:])):
-            raise SpecError(f"`{channel}` is not a way to be notified", hint=f"one of: {', '.join(CHANNELS)}")
+            raise SpecError(f"`{channel}` is not a notification channel", hint=f"one of: {', '.join(CHANNELS)}")
     events = _words(metadata.get(NOTIFY_ON, "")) or ["end"]
     for event in events:
         if event not in EVENTS:
-            raise SpecError(f"`{event}` is not an event to be notified of", hint=f"one of: {', '.join(EVENTS)}")
+            raise SpecError(f"`{event}` is not a notification event", hint=f"one of: {', '.join(EVENTS)}")
     return channels, events if channels else []
 
 

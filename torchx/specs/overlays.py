@@ -220,7 +220,7 @@ def _resolved(value: Any) -> Any:
 def _joined(old: Any, new: Any, name: str, on: str) -> list[Any]:
     for items in (old, new):
         if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
-            raise SpecError(f'JOIN("{name}", on="{on}") needs lists of dicts, and there is `{items}`')
+            raise SpecError(f'JOIN("{name}", on="{on}") needs lists of dicts, not `{items}`')
     result = list(old)
     for item in new:
         if on not in item:

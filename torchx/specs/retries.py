@@ -216,14 +216,14 @@ def _rule(word: str) -> RetryRule:
     kind, _, rest = word.partition(":")
     kind = {"preempt": "preempted"}.get(kind, kind)
     if kind == "cancelled":
-        raise SpecError("retry policy: `cancelled`: a job that somebody cancelled is not started again", hint="omit it")
+        raise SpecError("retry policy: `cancelled`: a cancelled job is not restarted", hint="omit it")
     if kind not in _CLASSES:
         hint = did_you_mean(kind, (*_CLASSES, "standard")) or f"the classes are: {', '.join(_CLASSES)}"
         raise SpecError(f"retry policy: `{word}`: there is no class `{kind}`", hint=hint)
     times, *actions = rest.split(":")
     if times != "free" and not (times.isascii() and times.isdigit() and int(times) <= _MAX_TIMES):
         raise SpecError(
-            f"retry policy: `{word}` does not say how often",
+            f"retry policy: `{word}` has no valid number of retries",
             hint=f"write `{kind}:free`, or `{kind}:3` (at most {_MAX_TIMES})",
         )
     fields: dict[str, float | bool] = {}

@@ -26,7 +26,7 @@ _HINTS = {
 }
 _UNITS = {"K": 1 / 1024, "": 1, "M": 1, "G": 1024, "T": 1024 * 1024}
 _CPU, _MEM_MB = 1, 1024
-_UNREADABLE = "is a value that torchx cannot read"
+_UNREADABLE = "has a value that torchx cannot parse"
 
 
 def script_app(path: str, text: str, args: Iterable[str], image: str) -> AppDef:
@@ -65,7 +65,7 @@ def translate(found: Iterable[Directive], name: str) -> tuple[Resource, int]:
             continue
         reader = _READERS.get(one.option)
         number = None if reader is None else reader(one.value)
-        why = "means something on Slurm alone" if reader is None else _UNREADABLE
+        why = "is supported on Slurm only" if reader is None else _UNREADABLE
         if one.option in ("nodes", "ntasks", "ntasks-per-node") and number is not None and number > 1:
             number, why = None, "asks for several processes, which only Slurm starts"
         if number is None:
@@ -81,7 +81,7 @@ def translate(found: Iterable[Directive], name: str) -> tuple[Resource, int]:
 def _refuse_steps(text: str, name: str) -> None:
     for number, line in enumerate(text.splitlines(), 1):
         if re.match(r"\s*(?:time\s+|exec\s+)?(srun|sbatch|scontrol|sbcast)\s", line):
-            raise NotSupportedError(f"{name}:{number}: `{line.strip()[:60]}` is a command of Slurm's")
+            raise NotSupportedError(f"{name}:{number}: `{line.strip()[:60]}` is a Slurm command")
 
 
 # -- values ----------------------------------------------------------------------------------------------

@@ -69,5 +69,5 @@ def parse_watchdog(text: str) -> Watchdog:
         raise SpecError(f"`{span}` of the watchdog is not a length of time from 2s up", hint="for example `10m`")
     action = action.strip() or ACTIONS[0]
     if action not in ACTIONS:
-        raise SpecError(f"`{action}` is not what a watchdog does", hint=f"one of: {', '.join(ACTIONS)}")
+        raise SpecError(f"`{action}` is not a watchdog action", hint=f"one of: {', '.join(ACTIONS)}")
     return Watchdog(int(seconds), action)

@@ -27,7 +27,7 @@ class Outage:
     >>> outage.bear(TransientError("no answer")), outage.bear(TransientError("no answer"))
     (1.0, 2.0)
     >>> said
-    ['no answer; the job goes on; torchx keeps asking for 10 minutes']
+    ['no answer; the job continues; torchx retries for 10 minutes']
     """
 
     def __init__(self, what: str, warn: Callable[[str], None], *, now: Callable[[], float] | None = None) -> None:
@@ -49,7 +49,7 @@ class Outage:
             self.over()  # a caller that polls again gets the full time
             raise error
         if not self._pause:
-            self._warn(f"{error}; {self._what} goes on; torchx keeps asking for {OUTAGE_S / 60:.0f} minutes")
+            self._warn(f"{error}; {self._what} continues; torchx retries for {OUTAGE_S / 60:.0f} minutes")
         self._pause = min(2 * self._pause or _MIN_PAUSE_S, _MAX_PAUSE_S)
         return self._pause
 

@@ -119,7 +119,7 @@ def test_who_waits_goes_on_waiting_while_the_engine_is_restarted(
         own_engine.stop(signal.SIGTERM)
         said = run.stderr.readline()
         assert "the Docker engine no longer answers" in said
-        assert f"{app_id}` goes on; torchx keeps asking for 10 minutes" in said
+        assert f"{app_id}` continues; torchx retries for 10 minutes" in said
         own_engine.start(*_OPTIONS, "--live-restore")
         put_file(scheduler, f"{app_id}-sh-0", "go")
         assert (run.wait(PATIENCE_S), run.stderr.read()) == (0, "")

@@ -156,7 +156,7 @@ def test_what_sbatch_refuses(write: Any, text: str, error: str) -> None:
 def test_a_step_of_slurm(write: Any) -> None:
     """`srun` in the script is named, too; a word that only looks like it is not."""
     app = utils.sbatch(write(script("-t 5", "# srun is not used\necho srun it\nsrun python train.py\n")))
-    assert app.metadata[SBATCH].startswith("train.sbatch:6: `srun python train.py` is a command of Slurm's")
+    assert app.metadata[SBATCH].startswith("train.sbatch:6: `srun python train.py` is a Slurm command")
     assert SBATCH not in utils.sbatch(write(script("-t 5", "echo srun it\n"))).metadata
 
 
