@@ -134,23 +134,12 @@ BROKEN: dict[str, Case] = {
 }
 
 
-@pytest.mark.parametrize(("argv", "code", "part", "hint"), UNKNOWN.values(), ids=UNKNOWN)
-def test_unknown(torchx: Call, here: Path, argv: list[str], code: int, part: str, hint: str) -> None:
-    """What does not exist is named, with the nearest that does; no job is launched."""
-    assert_one_line(torchx(*argv), code, part, hint=hint)
-    assert torchx("list").out.count("\n") == 1
-
-
-@pytest.mark.parametrize(("argv", "code", "part", "hint"), MALFORMED.values(), ids=MALFORMED)
-def test_malformed(torchx: Call, here: Path, argv: list[str], code: int, part: str, hint: str) -> None:
-    """What cannot be read is named, and how it is written."""
-    assert_one_line(torchx(*argv), code, part, hint=hint)
-    assert torchx("list").out.count("\n") == 1
-
-
-@pytest.mark.parametrize(("argv", "code", "part", "hint"), BROKEN.values(), ids=BROKEN)
-def test_broken_component(torchx: Call, here: Path, argv: list[str], code: int, part: str, hint: str) -> None:
-    """A component that cannot be run, or a script that is not there, is said before anything is launched."""
+@pytest.mark.parametrize(
+    ("argv", "code", "part", "hint"),
+    [pytest.param(*case, id=name) for cases in (UNKNOWN, MALFORMED, BROKEN) for name, case in cases.items()],
+)
+def test_refused(torchx: Call, here: Path, argv: list[str], code: int, part: str, hint: str) -> None:
+    """The error names the value, and the hint the nearest valid one or the syntax. No job is launched."""
     assert_one_line(torchx(*argv), code, part, hint=hint)
     assert torchx("list").out.count("\n") == 1
 

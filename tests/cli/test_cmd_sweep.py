@@ -146,8 +146,8 @@ def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
         (["--grid", "api_token=a,b", "utils.sh", "echo"], "the name of a credential"),
         (["--grid", "lr=1", "-s", "nosuch", "utils.sh", "echo"], "`nosuch`"),
         (["--retry-failed", "@last", "--grid", "lr=1"], "`--retry-failed` takes"),
-        (["--from", "nul.jsonl", "utils.echo", "--msg", "{v}"], "'a\\x00b' of `v`, of task 1, cannot be given"),
-        (["--grid", "v=1,it's", "dist.ddp", "-j", "1x1", "-m", "x", "--", "{v}"], "`it's` of `v` has a `'` in it"),
+        (["--from", "nul.jsonl", "utils.echo", "--msg", "{v}"], "'a\\x00b' of `v`, of task 1, cannot be passed"),
+        (["--grid", "v=1,it's", "dist.ddp", "-j", "1x1", "-m", "x", "--", "{v}"], "`it's` of `v` contains a `'`"),
     ],
     ids=[
         "placeholder",

@@ -119,7 +119,7 @@ def test_a_job_that_nobody_submits(clock: FakeClock) -> None:
     """After two minutes it is given up; one that was seen otherwise before is not."""
     began = clock.now
     runner = Runner(clock, 1e6, now=AppState.UNSUBMITTED)
-    with pytest.raises(BackendError, match="is UNSUBMITTED"):
+    with pytest.raises(BackendError, match="is still UNSUBMITTED"):
         _wait(runner)
     assert 120 < clock.now - began <= 120 + waiting._LOOK_S
     seen = Runner(clock, 500.0)
@@ -158,6 +158,6 @@ def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = _SetBack()
     monkeypatch.setattr(waiting, "time", clock)
     began = clock.now
-    with pytest.raises(BackendError, match="is UNSUBMITTED"):
+    with pytest.raises(BackendError, match="is still UNSUBMITTED"):
         _wait(Runner(clock, 1e5, now=AppState.UNSUBMITTED))
     assert 120 < clock.now - began <= 120 + waiting._LOOK_S

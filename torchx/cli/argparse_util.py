@@ -95,13 +95,7 @@ class ArgOnceAction(argparse.Action):
     torchx.cli.failures.UsageError: `--scheduler` is given more than once...
     """
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002  # argparse calls it so
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,  # noqa: ARG002  # argparse calls it so
-    ) -> None:
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: Any = None) -> None:
         # Recorded on the namespace, because a parser may parse more than once.
         given = namespace.__dict__.setdefault("_given_once", set())
         if self.dest in given:
@@ -152,13 +146,7 @@ class torchxconfig(argparse.Action):  # noqa: N801  # the name is fixed by the p
             default, required = configured, False
         super().__init__(option_strings, dest, default=default, required=required, **kwargs)
 
-    def __call__(
-        self,
-        parser: argparse.ArgumentParser,  # noqa: ARG002  # argparse calls it so
-        namespace: argparse.Namespace,
-        values: Any,
-        option_string: str | None = None,  # noqa: ARG002  # argparse calls it so
-    ) -> None:
+    def __call__(self, _parser: Any, namespace: argparse.Namespace, values: Any, _option: Any = None) -> None:
         setattr(namespace, self.dest, values)
 
 

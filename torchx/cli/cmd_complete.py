@@ -15,9 +15,7 @@ class CmdComplete(SubCommand):
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("shell", choices=["bash", "zsh", "fish"])
-        subparser.add_argument(
-            "words", nargs=argparse.REMAINDER, help="the words after `torchx`; the last one is completed"
-        )
+        subparser.add_argument("words", nargs=argparse.REMAINDER, help="words after `torchx`; the last is completed")
 
     def run(self, args: argparse.Namespace) -> None:
         """Prints a candidate per line; for zsh and fish followed by a tab and a description."""

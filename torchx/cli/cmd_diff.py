@@ -47,10 +47,7 @@ class CmdDiff(RunnerCommand):
 
 
 def _print_json(found: Comparison) -> None:
-    rows = [
-        {"section": row.section, "role": row.role or None, "name": row.name, "a": row.a, "b": row.b}
-        for row in found.rows
-    ]
+    rows = [{"section": r.section, "role": r.role or None, "name": r.name, "a": r.a, "b": r.b} for r in found.rows]
     sides = {"a": _side(found.a), "b": _side(found.b)}
     print(document({**sides, "differences": rows, "patch": mask_text(found.patch) or None, "unknown": found.unknown}))
 

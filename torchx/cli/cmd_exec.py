@@ -75,9 +75,7 @@ def find_replica(runner: Runner, identifier: str) -> tuple[str, Replica]:
         handle, replicas = find_replicas(runner, identifier)
         return handle, replicas[0]
     if len(target.ids) > 1:
-        raise UsageError(
-            f"`{identifier}` names several replicas", hint="name one, or use `torchx exec --all` to run it in each"
-        )
+        raise UsageError(f"`{identifier}` names several replicas", hint="name one, or use `torchx exec --all` for each")
     return runner.resolve(target.reference), (target.role, target.ids[0])
 
 

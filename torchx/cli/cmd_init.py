@@ -33,7 +33,7 @@ class CmdInit(SubCommand):
         there = [name for name in _FILES if os.path.lexists(os.path.join(args.folder, name))]
         if there:
             raise ConfigError(
-                f"`{os.path.join(args.folder, there[0])}` already exists", hint="name a new folder: `torchx init DIR`"
+                f"`{os.path.join(args.folder, there[0])}` already exists", hint="write `torchx init NEW_DIR`"
             )
         os.makedirs(args.folder, exist_ok=True)
         for name, template in _FILES.items():

@@ -280,9 +280,7 @@ def _of_rank(rank: int | None, regex: re.Pattern[str] | None) -> re.Pattern[str]
 
 def _number(text: str | None) -> int:
     if not (text and text.isascii() and text.isdigit() and len(text) < 20):
-        raise UsageError(
-            f"`--tail`: `{text}` is not a number of lines", hint="without a number it follows the log, as `-f`"
-        )
+        raise UsageError(f"`--tail`: `{text}` is not a number of lines", hint="without a number it follows, as `-f`")
     return min(int(text), sys.maxsize)
 
 

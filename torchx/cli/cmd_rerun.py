@@ -88,9 +88,7 @@ def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
         args._parser.parse_args(ours[1:], args)
         if args.app_handle:
             word = args.app_handle[0]
-            raise UsageError(
-                f"unexpected argument `{word}`", hint=f"arguments of the program go after `--`: `-- {word}`"
-            )
+            raise UsageError(f"unexpected argument `{word}`", hint=f"program arguments go after `--`: `-- {word}`")
     return job, new if at < len(words) else None
 
 

@@ -86,9 +86,8 @@ def _tasks(args: argparse.Namespace) -> TaskList:
     width = getattr(args, "max_parallel", 0)
     if width < 1 and hasattr(args, "max_parallel"):
         raise UsageError(f"`--max-parallel {width}` lets no task run", hint="give 1 or more")
-    names, points = read_points(
-        getattr(args, "grid", []), getattr(args, "file", None), getattr(args, "max_tasks", MOST_TASKS)
-    )
+    given = vars(args)
+    names, points = read_points(given.get("grid", []), given.get("file"), given.get("max_tasks", MOST_TASKS))
     return TaskList(names=names, points=points, max_parallel=width)
 
 

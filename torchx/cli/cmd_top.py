@@ -23,15 +23,13 @@ class CmdTop(SubCommand):
     def run(self, args: argparse.Namespace) -> None:  # noqa: ARG002  # a verb's signature
         if not (is_tty(sys.stdin) and is_tty(sys.stdout)) or os.environ.get("TERM", "") in ("", "dumb"):
             raise UsageError(
-                "`torchx top` needs a terminal", hint="in a pipe: `torchx list`, `torchx watch`, `torchx metrics JOB`"
+                "`torchx top` needs a terminal", hint="in a pipe: `torchx list`, `watch`, or `metrics JOB`"
             )
         try:
             from torchx.ui.top.app import Top
         except ImportError as e:
-            package = str(e.name).partition(".")[0]
-            raise MissingDependencyError(
-                f"`torchx top` needs the package `{package}`", hint=install_extra("top")
-            ) from e
+            name = str(e.name).partition(".")[0]
+            raise MissingDependencyError(f"`torchx top` needs the package `{name}`", hint=install_extra("top")) from e
         from torchx.runner import get_runner
 
         with get_runner() as runner:

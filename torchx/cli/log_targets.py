@@ -70,7 +70,7 @@ def job_reference(text: str) -> str:
         raise HandleError("no job is named: the argument is empty", hint="`@last` is the newest run")
     if "://" not in text and (":/" in text or not text.isprintable() or " " in text):
         raise HandleError(
-            f"`{text}` is not an app handle", hint="write SCHEDULER://SESSION_NAME/APP_ID, an app id, or @last"
+            f"`{text}` is not an app handle", hint="write SCHEDULER://SESSION/APP_ID, an app id, or @last"
         )
     return text
 

@@ -56,9 +56,7 @@ def _column(text: str, most: int) -> tuple[str, Sequence[str]]:
     if not equals:
         raise UsageError(f"`--grid {text}` has no `=`", hint=_EXAMPLE)
     if not re.fullmatch(NAME, name, re.ASCII):
-        raise UsageError(
-            f"`--grid {text}`: `{name}` is not a name", hint="letters, digits, `_`, `.` and `-`, a letter first"
-        )
+        raise UsageError(f"`--grid {text}`: `{name}` is not a name", hint="a letter, then letters, digits, `_.-`")
     if not values:
         raise UsageError(f"`--grid {text}` has no values", hint=_EXAMPLE)
     found: list[str] = []
@@ -163,9 +161,9 @@ def _read_jsonl(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]
             raise SpecError(f"line {number} of `{path}` is not an object", hint=example)
         names = names or _checked_names(list(row), path, number)
         if set(row) != set(names):
-            different = sorted(set(row) ^ set(names))[0]
+            name = sorted(set(row) ^ set(names))[0]
             raise SpecError(
-                f"line {number} of `{path}`: `{different}` is not in all rows", hint="every row needs the same names"
+                f"line {number} of `{path}`: `{name}` is not in all rows", hint="all rows need the same names"
             )
         rows.append(tuple(_text(row[name], number, path) for name in names))
     return names, rows

@@ -278,9 +278,7 @@ def _flag(key: str, text: str) -> bool:
         return True
     if text.lower() in _FALSE:
         return False
-    raise ConfigError(
-        f"`[cli:run]` of the config file: `{key} = {text}` is not true or false", hint="write `true` or `false`"
-    )
+    raise ConfigError(f"`[cli:run]`: `{key} = {text}` is not true or false", hint="write `true` or `false`")
 
 
 def read_json(text: str) -> dict[str, Any]:

@@ -91,9 +91,7 @@ class Magics:
         append = words[:1] in (["-a"], ["--append"])
         paths = words[1:] if append else words
         if len(paths) != 1:
-            raise MistakeError(
-                "`%%workspacefile` takes one path", hint="`%%workspacefile train.py`; -a before it appends"
-            )
+            raise MistakeError("`%%workspacefile` takes one path", hint="`%%workspacefile [-a] train.py`")
         try:
             size = workspace.workspacefile(paths[0], cell, append=append)
         except SpecError as e:

@@ -100,7 +100,5 @@ def _opened() -> tuple[Any, str]:
 def _checked(path: str) -> str:
     place = posixpath.normpath(path.strip())
     if not path.strip() or place.startswith(("/", "../")) or place in (".", "..") or "\0" in place:
-        raise SpecError(
-            f"`{path}` is not a path below the workspace's root", hint="for example `train.py` or `lib/data.py`"
-        )
+        raise SpecError(f"`{path}` is not a path below the workspace's root", hint="for example `lib/data.py`")
     return place
