@@ -223,7 +223,7 @@ def test_a_section_that_is_almost_one_that_means_something_is_warned_about(caplo
     project(f"# a comment\n[slurm]\nqueue = gpu\n[{section}]\n")
     config.check_sections(["slurm", "local_cwd"])
     name = section.partition("@")[0]
-    assert warnings_of(caplog) == [f".torchxconfig:4: section `[{name}]` means nothing, did you mean `[{meant}]`?"]
+    assert warnings_of(caplog) == [f".torchxconfig:4: unknown section `[{name}]`, did you mean `[{meant}]`?"]
 
 
 @pytest.mark.parametrize(

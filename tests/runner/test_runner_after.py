@@ -17,7 +17,10 @@ HANDLE = "aws_batch://torchx/queue:train-x1"
 def test_a_condition_that_the_scheduler_does_not_know(condition: str) -> None:
     """AWS Batch starts a job after the success of another one only; the hint says who can wait for the rest."""
     app = AppDef("a", metadata={AFTER: f"{condition}:{HANDLE}"})
-    with pytest.raises(NotSupportedError, match=f"only if that succeeds, and `{condition}` is asked for") as e:
+    with pytest.raises(
+        NotSupportedError,
+        match=f"starts a job only after another has succeeded, not with the condition `{condition}`",
+    ) as e:
         check_after(app, "aws_batch", Capabilities(after=("ok",)))
     assert "`--after wait`" in e.value.hint
     check_after(AppDef("a", metadata={AFTER: f"ok:{HANDLE}"}), "aws_batch", Capabilities(after=("ok",)))

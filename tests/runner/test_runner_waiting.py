@@ -99,7 +99,7 @@ def test_two_minutes_unsubmitted(clock) -> None:
     job = Job(clock, AppState.UNSUBMITTED, ends=120.0)
     assert _until_over(job, _scheduler(120.0), interval_s=120.0).state is AppState.SUCCEEDED
     unsubmitted = Job(clock, AppState.UNSUBMITTED)
-    with pytest.raises(BackendError, match="is UNSUBMITTED, says its scheduler, 121 s after"):
+    with pytest.raises(BackendError, match="is still UNSUBMITTED 121 s after its scheduler accepted it"):
         _until_over(unsubmitted, _scheduler(60.5), interval_s=60.5)
     assert unsubmitted.asked == [0, 60.5, 121.0]
     at_the_limit = Job(clock, AppState.UNSUBMITTED, ends=121.0)

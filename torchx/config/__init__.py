@@ -269,7 +269,7 @@ def check_sections(schedulers: Iterable[str], files: ConfigFiles | None = None) 
         for name in files.names():
             close = meant(name, schedulers)
             if close:
-                _warn_once(f"{files.where(name)}: section `[{name}]` means nothing, did you mean `[{close}]`?")
+                _warn_once(f"{files.where(name)}: unknown section `[{name}]`, did you mean `[{close}]`?")
 
 
 # -- sources of values -----------------------------------------------------------------------------

@@ -42,7 +42,7 @@ def put_after(
     """
     jobs = [split_condition(reference) for reference in earlier if reference != WAIT]
     if not jobs:
-        raise SpecError("`--after wait` has no job to wait for", hint="give it beside `--after JOB`")
+        raise SpecError("`--after wait` has no job to wait for", hint="use it together with `--after JOB`")
     found = [(condition, runner.resolve(reference)) for reference, condition in jobs]
     app.metadata[AFTER] = " ".join(f"{condition}:{handle}" for condition, handle in found)
     if WAIT in earlier:
@@ -63,11 +63,11 @@ def wait_for(runner: Runner, condition: str, handle: str) -> None:
     """
     status = runner.wait(handle)
     if status is None:
-        raise NotFoundError(f"`{handle}` is not known any more", hint="nothing was submitted")
+        raise NotFoundError(f"`{handle}` is no longer known", hint="nothing was submitted")
     is_met = {"ok": status.state is AppState.SUCCEEDED, "fail": status.state is not AppState.SUCCEEDED, "any": True}
     if not is_met[condition]:
         raise NotStartedError(
-            f"`{handle}` is {status.state.name}, and the job was to start once it has {_ENDS[condition]}",
+            f"`{handle}` is {status.state.name}, but the job may only start after it has {_ENDS[condition]}",
             hint="nothing was submitted",
         )
 
@@ -83,7 +83,7 @@ def check_after(app: AppDef, scheduler: str, caps: Capabilities) -> None:
             raise NotSupportedError(f"`{scheduler}` does not start one job after another", hint=_HINT)
         if condition not in caps.after:
             raise NotSupportedError(
-                f"`{scheduler}` starts a job after another one only if that succeeds, and `{condition}` is asked for",
+                f"`{scheduler}` starts a job only after another has succeeded, not with the condition `{condition}`",
                 hint=_HINT,
             )
         if parse_app_handle(handle).scheduler_backend != scheduler:

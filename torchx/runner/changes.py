@@ -298,9 +298,7 @@ class Watch:
         for handle in handles:
             run = self._registry.get(handle)
             if run is None:
-                raise NotFoundError(
-                    f"`{handle}` is not on record", hint="`torchx list` shows the runs that are; `torchx status` asks"
-                )
+                raise NotFoundError(f"`{handle}` is not on record", hint="`torchx list` shows the runs on record")
             runs.append(run)
         return runs
 

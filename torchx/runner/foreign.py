@@ -114,7 +114,7 @@ def find(runner: RunnerCore, reference: str, scheduler: str | None) -> str:
     said = "; ".join(f"{name}: {error}" for name, error in errors.items())
     raise NotFoundError(
         f"no job is called `{reference}`, neither on record nor {'there' if scheduler else 'where torchx can look'}",
-        hint=said or "name a job as its system does: a job's id, a container, `k8s://NAMESPACE/job/NAME`",
+        hint=said or "use the name that its scheduler uses: a job id, a container, `k8s://NAMESPACE/job/NAME`",
     )
 
 

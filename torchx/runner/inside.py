@@ -34,7 +34,7 @@ def able(backend: Scheduler[Any]) -> Enters:
     if not isinstance(backend, Enters):
         raise NotSupportedError(
             f"scheduler `{backend.backend}` cannot run a command inside a replica",
-            hint="`torchx log -f` shows what it writes, `torchx status` on which host",
+            hint="`torchx log -f` shows its output, `torchx status` its host",
         )
     return backend
 

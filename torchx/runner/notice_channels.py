@@ -24,7 +24,7 @@ def settings_of(channel: str) -> dict[str, Any]:
     if kind == "exec":
         path = os.path.abspath(os.path.expanduser(place))
         if not os.access(path, os.X_OK) or os.path.isdir(path):
-            raise ConfigError(f"`{channel}`: `{path}` is not a program", hint="name a file that may be executed")
+            raise ConfigError(f"`{channel}`: `{path}` is not a program", hint="name an executable file")
         return {"path": path, "cwd": os.getcwd()}
     if kind == "desktop":
         return {}
@@ -32,10 +32,10 @@ def settings_of(channel: str) -> dict[str, Any]:
     if kind in ("slack", "webhook"):
         url = _secret(section, kind)
         if not url.startswith(("https://", "http://")):
-            raise ConfigError(f"what `[notify] {kind}` refers to is not an address that begins with https://")
+            raise ConfigError(f"the value of `[notify] {kind}` does not begin with https://")
         return {"url": url}
     if not section.get("mail"):
-        raise ConfigError("`[notify]` does not say to whom mail goes", hint="write `mail = me@example.org` there")
+        raise ConfigError("`[notify]` has no key `mail`", hint="write `mail = me@example.org` there")
     mail = {"to": section["mail"], "from": section.get("mail_from") or section["mail"]}
     mail.update(server=section.get("smtp") or "localhost", user=section.get("smtp_user", ""))
     return {**mail, "password": _secret(section, "smtp_password") if mail["user"] else ""}
@@ -47,7 +47,7 @@ def _secret(section: dict[str, str], key: str) -> str:
 
     hint = f"write `{key} = env:NAME`, `cmd:COMMAND` or `file:PATH` there"
     if not section.get(key):
-        raise ConfigError(f"`[notify]` does not say where `{key}` is", hint=hint)
+        raise ConfigError(f"`[notify]` has no key `{key}`", hint=hint)
     try:
         reference = Secret(section[key])
     except SpecError:

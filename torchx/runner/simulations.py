@@ -28,7 +28,7 @@ def plan(runner: RunnerVerbs, reference: str, fault: str, chosen: Sequence[tuple
     handle, backend, app_id = runner._find(reference)
     run, status = runner.recorded(handle), runner.status(handle)
     if run is None or run.user != user_name():
-        raise NotSupportedError(f"`{handle}` is not on your record: a fault is simulated only in jobs of your own")
+        raise NotSupportedError(f"`{handle}` is not one of your jobs: faults can be simulated only in your own")
     if status is None or status.gone or is_terminal(status.state):
         raise BackendError(f"`{handle}` has ended", hint="`torchx list --state running` lists those that run")
     if status.state is not AppState.RUNNING:
@@ -41,7 +41,7 @@ def plan(runner: RunnerVerbs, reference: str, fault: str, chosen: Sequence[tuple
     if not replicas:
         raise NotFoundError(f"no replica of `{handle}` is known")
     if chosen is not None and len(chosen) > 1:
-        raise ConfigError(f"{len(chosen)} replicas are named", hint="name one: `JOB/ROLE/0`")
+        raise ConfigError(f"{len(chosen)} replicas were given", hint="give one: `JOB/ROLE/0`")
     return backend.simulate(handle.rpartition("/")[2], fault, (chosen or replicas)[0])
 
 

@@ -41,14 +41,14 @@ def check(tasks: TaskList) -> None:
         for name, value in zip(tasks.names, point, strict=True):
             if not _is_word(value):
                 raise SpecError(
-                    f"the value {value!r} of `{name}`, of task {k}, cannot be given to a program",
-                    hint="it has a NUL character, or half of a surrogate pair, in it",
+                    f"the value {value!r} of `{name}`, of task {k}, cannot be passed to a program",
+                    hint="it contains a NUL character, or half of a surrogate pair",
                 )
     for name in tasks.names:
         if is_secret_name(name):
             raise SpecError(
                 f"`{name}` is the name of a credential, and the values of a sweep are on record",
-                hint=f"hand it over as `--secret {name.upper()}`, and give the value another name if it is none",
+                hint=f"pass it as `--secret {name.upper()}`; if it is not a credential, rename it",
             )
 
 
@@ -101,8 +101,8 @@ def _check_quotes(app: AppDef, tasks: TaskList) -> None:
         column = list(tasks.names).index(name)
         if bad := next((point[column] for point in tasks.points if "'" in point[column]), None):
             raise SpecError(
-                f"the value `{bad}` of `{name}` has a `'` in it, and `{{{name}}}` stands between such marks in the"
-                " command of a shell",
+                f"the value `{bad}` of `{name}` contains a `'`, and `{{{name}}}` is within single quotes in a shell"
+                " command",
                 hint="`utils.python` takes any value; or submit such apps by `Runner.run_many`",
             )
 
@@ -122,7 +122,7 @@ def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList
 
     paced = PacedSweeps(backend)
     if paced.is_cluster():  # the sweep depends on this machine, although its jobs do not
-        logger("torchx").warning("the tasks are single jobs, which this machine submits as there is room: %s", why)
+        logger("torchx").warning("this machine submits the tasks as single jobs: %s", why)
     return paced
 
 
@@ -216,7 +216,7 @@ def again(
         )
     app = run.appdef()
     if app is None:
-        raise NotFoundError(f"what `{run.handle}` ran is not on record", hint="launch it again by `torchx sweep`")
+        raise NotFoundError(f"the AppDef of `{run.handle}` is not on record", hint="launch it again by `torchx sweep`")
     for role in app.roles:
         role.env = {name: value for name, value in role.env.items() if name not in _OURS}
         if run.tags.get(f"image.{role.name}") != role.image:

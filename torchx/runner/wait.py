@@ -138,7 +138,7 @@ class Waiter:
 def never_submitted(what: str, seconds: float) -> BackendError:
     """The error for a job that its scheduler accepted, but still reports as UNSUBMITTED."""
     return BackendError(
-        f"`{what}` is UNSUBMITTED, says its scheduler, {seconds:.0f} s after it took the job",
+        f"`{what}` is still UNSUBMITTED {seconds:.0f} s after its scheduler accepted it",
         hint="there is nothing to wait for; `torchx status` shows whether that changes",
     )
 

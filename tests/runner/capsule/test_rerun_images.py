@@ -103,7 +103,7 @@ def test_a_run_of_before(runner):
     run = launched(runner)
     store = default_registry()._store()
     store.execute("UPDATE specs SET tags = '{}' WHERE run_id = ?", (run.id,))
-    with pytest.raises(NotFoundError, match="image below the code") as error:
+    with pytest.raises(NotFoundError, match="the base image of role `echo` is not on record") as error:
         runner.rerun(run.handle)
     assert "--set roles.echo.image=" in error.value.hint
 

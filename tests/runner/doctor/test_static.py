@@ -219,7 +219,7 @@ def test_a_macro_in_an_image(image: str, scheduler: str) -> None:
 def test_it_is_refused_at_the_submission(home: Path) -> None:
     """Before the scheduler is asked for anything."""
     app = AppDef("a", [Role("r", "x:${app_id}", entrypoint="sh", resource=Resource(1, 0, 2048))])
-    with get_runner() as runner, pytest.raises(SpecError, match="has a macro in it"):
+    with get_runner() as runner, pytest.raises(SpecError, match="contains a macro, but macros are not substituted"):
         runner.run(app, "kubernetes")
 
 
@@ -230,7 +230,7 @@ def test_a_typo_is_told_at_the_submission(field: str, home: Path, caplog: pytest
     role.args, role.env = (["${replicaid}"], {}) if field == "args" else ([], {"K": "${replicaid}"})
     with get_runner() as runner:
         assert runner.wait(runner.run(AppDef("a", [role]), "local_cwd")) is not None
-    assert "a macro is called `${replica_id}`" in caplog.text
+    assert "there is a macro `${replica_id}`" in caplog.text
 
 
 MACROS = {

@@ -93,7 +93,7 @@ def _resize(role: dict[str, Any], before: Any, after: Any) -> None:
         return
     if "localhost" in line:
         raise SpecError(
-            f"role `{role['name']}` was made for one node, and its workers meet there",
+            f"role `{role['name']}` was made for one node, and its rendezvous is on localhost",
             hint="launch it with `torchx run` and another `-j`",
         )
     role["args"] = [re.sub(rf"(--nnodes[ =]){before}(?![\d:])", rf"\g<1>{after}", arg) for arg in role["args"]]

@@ -57,7 +57,7 @@ def toplevel(run: Run, cwd: str) -> str:
     """
     if not run.git_commit:
         raise CodeGoneError(
-            f"`{run.app_id}` was not launched in a git repository, so that its code is not on record",
+            f"`{run.app_id}` was not launched in a git repository, so its code is not on record",
             hint="`--code now` runs the code as it is",
         )
     if not os.path.isdir(cwd):

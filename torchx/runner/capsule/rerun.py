@@ -119,13 +119,13 @@ def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
     """Prepares a run to be launched again; errors are those of :meth:`RunnerVerbs.rerun`."""
     app = run.appdef()
     if app is None:
-        raise NotFoundError(f"what `{run.app_id}` was made of is not on record", hint="launch it with `torchx run`")
+        raise NotFoundError(f"the AppDef of `{run.app_id}` is not on record", hint="launch it with `torchx run`")
     scheduler = wish.scheduler or run.scheduler
     new = Plan(run=run, app=app, scheduler=scheduler, cfg={}, cwd=run.cwd, tasks=default_registry().tasks(run))
     if new.tasks is not None and wish.export:
         raise NotSupportedError(
-            f"`{run.app_id}` is a sweep of {len(new.tasks.points)} tasks, which no export has",
-            hint="`torchx run --export DIR` with the values of one writes that one down",
+            f"`{run.app_id}` is a sweep of {len(new.tasks.points)} tasks, and sweeps cannot be exported",
+            hint="`torchx run --export DIR` with the values of one task exports that task",
         )
     if new.tasks is not None:
         new.notes.append(
@@ -190,7 +190,7 @@ def _code_now(new: Plan) -> None:
             role.image = base
         elif role.workspace and role.name in run.image_digests:
             raise NotFoundError(
-                f"the image below the code of role `{role.name}` is not on record",
+                f"the base image of role `{role.name}` is not on record",
                 hint=f"add `--set roles.{role.name}.image=IMAGE`, or `--code then`",
             )
     if run.git_commit and (run.git_dirty or read_commit(find_git_dir(new.cwd)) != run.git_commit):

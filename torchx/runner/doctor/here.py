@@ -79,7 +79,7 @@ def _record(path: str) -> Iterator[Finding]:
     for aside in glob.glob(f"{glob.escape(path)}.*-*"):
         if not aside.endswith(("-wal", "-shm", "-journal")):
             yield doubt(
-                f"`{aside}` was set aside, since it could not be used", f"when nobody misses its runs: `rm {aside}`"
+                f"`{aside}` was set aside, because it could not be used", f"if its runs are not needed: `rm {aside}`"
             )
     if not os.path.exists(path):
         yield Finding(GOOD, "", f"`{path}` is made with the first run")
@@ -107,7 +107,7 @@ def _record(path: str) -> Iterator[Finding]:
 def _completion(environ: Mapping[str, str]) -> str | Finding:
     shell = os.path.basename(environ.get("SHELL", ""))
     if shell not in _RC_FILES:
-        return doubt(f"`{shell or 'no shell'}` is not one that torchx completes words for")
+        return doubt(f"torchx has no completion for `{shell or 'no shell'}`")
     file = os.path.expanduser(_RC_FILES[shell])
     try:
         with open(file, encoding="utf-8", errors="replace") as f:

@@ -67,7 +67,7 @@ def of_job(runner: RunnerVerbs, app: AppDef, name: str, cfg: _Cfg, workspace: Wo
         code = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
         for role in given.roles:
             role.workspace = role.workspace or code
-    found = [Finding(GOOD, "request", f"`{name}` has one for each role"), *static.findings(given, backend, settled)]
+    found = [Finding(GOOD, "request", f"the dry run for `{name}` succeeded"), *static.findings(given, backend, settled)]
     try:
         return found + _asked(backend, name, settled, info)
     except TorchXError as e:

@@ -106,7 +106,7 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
         return Finding(BAD, what, place.problem, _way_to(name, place))
     if place.ignores:
         return Finding(UNKNOWN, what, place.problem, _way_to(name, place))
-    return Finding(UNKNOWN, what, f"{place.problem}; the image, or an earlier job, may bring it")
+    return Finding(UNKNOWN, what, f"{place.problem}; it may be in the image, or an earlier job may create it")
 
 
 def leftovers(role: Role, backend: Scheduler[Any]) -> Iterator[Finding]:
@@ -114,14 +114,14 @@ def leftovers(role: Role, backend: Scheduler[Any]) -> Iterator[Finding]:
     if _BRACES.search(role.image):
         from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
-        said = f"`{role.image}` has a macro in it, and none is replaced there"
+        said = f"`{role.image}` contains a macro, but macros are not substituted in images"
         if isinstance(backend, DockerWorkspaceMixin):
             yield Finding(BAD, f"image of role `{role.name}`", said, "write the name itself: `--image HOST/NAME:TAG`")
     texts = [role.entrypoint, *role.args, *role.env.values()]
     for word in {found for text in texts if "${" in text for found in _BRACES.findall(text)} - {*_MACROS}:
         meant = nearest(word, _MACROS, cutoff=0.8)
         if meant and word not in role.env:
-            said = f"`${{{word}}}` is left as it is; a macro is called `${{{meant}}}`"
+            said = f"`${{{word}}}` is not a macro and is not substituted; there is a macro `${{{meant}}}`"
             fix = f"write `${{{meant}}}`, or `$${{{word}}}` if a shell is meant"
             yield Finding(UNKNOWN, f"macros of role `{role.name}`", said, fix)
 
@@ -134,7 +134,7 @@ def memory(role: Role) -> Finding | None:
     what = f"memory of role `{role.name}`"
     if mb > _LITTLE_MB:
         return Finding(GOOD, what, f"{mb} MiB for {gpus} GPUs")
-    said = f"{int(mb)} MiB with {gpus:d} GPUs and {int(role.resource.cpu)} CPUs: most training ends out of memory"
+    said = f"{int(mb)} MiB with {gpus:d} GPUs and {int(role.resource.cpu)} CPUs: most training jobs run out of memory"
     usual = f"`--cpu {8 * gpus} --memMB {32768 * gpus}` is usual, or a named resource, such as `-h gpu.small`"
     return Finding(UNKNOWN, what, said, usual)
 
@@ -148,7 +148,7 @@ def _workers(role: Role) -> Finding | None:
     if int(found[1]) <= gpus:
         return Finding(GOOD, what, said)
     fix = f"`-j {role.num_replicas}x{gpus}`, or `--gpu {found[1]}`"
-    return Finding(UNKNOWN, what, f"{said}: some share one, which NCCL refuses", fix)
+    return Finding(UNKNOWN, what, f"{said}: some share a GPU, which NCCL does not support", fix)
 
 
 @dataclass(frozen=True)

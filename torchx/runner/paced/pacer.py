@@ -73,7 +73,7 @@ class Pacer:
                 more = self._submit()
                 active = self._update()
             except BackendError as e:  # the scheduler cannot be queried at the moment
-                self._tasks.say(f"{e}; it is asked again")
+                self._tasks.say(f"{e}; retrying")
                 more, active = True, 1
                 self._delay()
             if not (active or more):
@@ -91,7 +91,7 @@ class Pacer:
             try:
                 self._submit_one(task, self._app)
             except _PERMANENT as e:
-                self._tasks.end(task.k, AppState.FAILED, f"it was refused: {e}")
+                self._tasks.end(task.k, AppState.FAILED, f"it was rejected: {e}")
             except BackendError as e:
                 self._delay()
                 if isinstance(e, TransientError):
@@ -102,7 +102,7 @@ class Pacer:
                     # The next task is tried only once: the scheduler will probably reject it, too.
                     self._refused, self._not_before = _REFUSALS - 1, 0.0
                     continue
-                self._tasks.say(f"the next task could not be submitted, and is tried again: {e}")
+                self._tasks.say(f"the next task could not be submitted, retrying: {e}")
                 return True
             else:
                 self._refused = 0
@@ -221,7 +221,7 @@ def build(app: AppDef, backend: Scheduler[Any], head: dict[str, Any]) -> None:
         if before and role.env.get(ENV_WORKSPACE_HASH) != before:
             raise ConfigError(
                 f"the workspace `{role.workspace}` has changed since the launch",
-                hint="put it back; or `torchx cancel` the sweep, and `torchx sweep --retry-failed` it",
+                hint="restore it; or `torchx cancel` the sweep, and then `torchx sweep --retry-failed`",
             )
 
 
@@ -249,11 +249,11 @@ def main() -> None:
             tasks.say("")
         except TorchXError as e:
             app = None
-            tasks.say(f"the tasks that wait cannot be submitted: {e}{f' ({e.hint})' if e.hint else ''}")
+            tasks.say(f"waiting tasks cannot be submitted: {e}{f' ({e.hint})' if e.hint else ''}")
         try:
             Pacer(tasks, backend, app, head).run()
         except Exception:
-            tasks.say(f"what submits its tasks has crashed: see `{os.path.join(folder, LOG_FILE)}`")
+            tasks.say(f"the pacer, which submits its tasks, has crashed: see `{os.path.join(folder, LOG_FILE)}`")
             raise
         finally:
             backends.close()
