@@ -244,7 +244,7 @@ def test_failed_build(source: str, quiet: bool, capsys: pytest.CaptureFixture[st
 
 def test_build_without_an_id(source: str) -> None:
     """An engine that does not say what it built is an error."""
-    with pytest.raises(BackendError, match="did not say which image it built"):
+    with pytest.raises(BackendError, match="reported no image id after it built"):
         DockerWorkspaceMixin(docker_client=FakeClient([{"stream": "x"}])).build_workspaces(roles(source), {})
 
 

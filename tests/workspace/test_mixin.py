@@ -146,7 +146,7 @@ def test_a_rule_of_one_project_is_none_of_the_others(tmp_path: Any) -> None:
 
 def test_a_mixin_that_builds_nothing_says_so() -> None:
     """A bare WorkspaceMixin refuses a workspace in one clear line."""
-    with pytest.raises(NotSupportedError, match="`WorkspaceMixin` does not say how to build a workspace"):
+    with pytest.raises(NotSupportedError, match="`WorkspaceMixin` cannot build workspaces"):
         WorkspaceMixin().build_workspaces([role("r", {"/x": ""})], {})
 
 

@@ -118,7 +118,7 @@ class WorkspaceMixin(Generic[T]):
         Deprecated: override :meth:`caching_build_workspace_and_update_role`.
         """
         raise NotSupportedError(
-            f"`{type(self).__name__}` does not say how to build a workspace",
+            f"`{type(self).__name__}` cannot build workspaces",
             hint="override `caching_build_workspace_and_update_role`, or run without a workspace",
         )
 
@@ -129,7 +129,7 @@ class WorkspaceMixin(Generic[T]):
     def push_images(self, images_to_push: T) -> None:
         """Pushes what :meth:`dryrun_push_images` returned."""
         if images_to_push:
-            raise NotSupportedError(f"`{type(self).__name__}` does not say how to push `{images_to_push}`")
+            raise NotSupportedError(f"`{type(self).__name__}` cannot push images: `{images_to_push}`")
 
 
 def materialize(workspace: Workspace, outdir: str) -> None:

@@ -1,7 +1,7 @@
-"""Images made without an engine: the workspace becomes layers on the base image, straight in the registry.
+"""Builds images without an engine: pushes the workspace as layers on the base image straight to the registry.
 
-No process of Docker is needed, nothing of the base image is pulled, and nothing is sent that the registry has. What
-this cannot do is run a command: a ``Dockerfile.torchx`` needs an engine.
+It needs no Docker process, pulls no layers of the base image, and sends nothing that the registry has. It cannot run
+commands: a ``Dockerfile.torchx`` needs an engine.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from torchx.workspace.images.registry import DOCKER_MANIFEST, OCI_MANIFEST, PUSH
 
 T = TypeVar("T")
 
-_FORMAT = "torchx-image-1"  # a part of what the tag is a hash of
+_FORMAT = "torchx-image-1"  # part of the input of the hash that is the tag
 _OVERLAYFS_LAYERS = 125
 _AT_ONCE = 6
 _MANY_BYTES = 32 << 20
@@ -55,16 +55,16 @@ _LABEL_BASE = "org.opencontainers.image.base.digest"
 
 @dataclass(frozen=True)
 class Plan:
-    """An image that is known to the last byte, and what of it is still to be sent.
+    """A completely determined image, and the parts of it to upload.
 
     Attributes:
-        name: repository, and the tag, a hash of the content: of the base image, and of the workspace.
+        name: repository and tag; the tag is a hash of base image and workspace.
         digest: of its manifest.
-        workspace_hash: of the workspace alone.
-        base: the image below.
-        manifest: None when the registry has the image.
-        uploads: blobs to be sent, unless the registry turns out to have them.
-        layers: of the workspace, to be remembered after the push.
+        workspace_hash: of the workspace only.
+        base: the base image.
+        manifest: None if the registry has the image.
+        uploads: blobs to upload, unless the registry has them.
+        layers: of the workspace, to be cached after the push.
     """
 
     name: ImageName
@@ -78,23 +78,23 @@ class Plan:
 
     @property
     def reference(self) -> str:
-        """The image by its digest, as it can be pulled."""
+        """The name of the image by its digest, as it can be pulled."""
         return str(ImageName(self.name.registry, self.name.repository, digest=self.digest))
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What is in a workspace: path -> item, sorted, and the hash of it all."""
+    """The contents of a workspace: path -> item, sorted, and their hash."""
 
     items: dict[str, Item]
     hash: str
 
 
 class ImageBuilder:
-    """Plans images, and pushes them. Connections to registries are kept until it is closed.
+    """Plans and pushes images. Keeps connections to registries open until it is closed.
 
     Args:
-        connect: makes the client of a registry from its host.
+        connect: creates the client of a registry from its host.
     """
 
     def __init__(self, connect: Callable[[str], Registry] = Registry) -> None:
@@ -107,17 +107,17 @@ class ImageBuilder:
             registry.close()
 
     def plan(self, workspace: Workspace, *, base: str, repository: str, platform: str = "") -> Plan:
-        """What would be pushed: reads the workspace, and what registries say of base and repository. Sends nothing.
+        """Determines what to push: reads the workspace and queries the registries. Sends nothing.
 
         Args:
             base: name of the base image.
-            repository: where the image is to go.
-            platform: for a base image that is there for several.
+            repository: target of the push.
+            platform: of a multi-platform base image.
 
         Raises:
-            SpecError: a name that is none, or a workspace that cannot be read.
+            SpecError: a name is invalid, or the workspace cannot be read.
             NotSupportedError: the workspace or the base image needs an engine.
-            BackendError: a registry refuses or fails.
+            BackendError: a registry rejects the request or fails.
         """
         base_name, target = ImageName.parse(base), ImageName.parse_repository(repository)
         refuse_dockerfile(workspace)
@@ -130,10 +130,10 @@ class ImageBuilder:
         if digest:
             return Plan(name, digest, found.hash, base_image, None, [], [], pushed)
         most = min(MOST_LAYERS, _OVERLAYFS_LAYERS - len(base_image.layers))
-        before = pushed.load()  # registries are cleaned up, and replaced by empty ones
-        asked = [functools.partial(registry.has_blob, name.repository, layer.digest) for layer in before]
-        there = zip(before, self._in_parallel(asked), strict=True)
-        arrangement = arrange(found.items, [layer for layer, has in there if has], most)
+        before = pushed.load()  # the registry may have lost some of these, or be a new one
+        checks = [functools.partial(registry.has_blob, name.repository, layer.digest) for layer in before]
+        checked = zip(before, self._in_parallel(checks), strict=True)
+        arrangement = arrange(found.items, [layer for layer, exists in checked if exists], most)
         made = in_parallel(
             [functools.partial(pack, group, base_image.place, base_image.above) for group in arrangement.new],
             at_once=_AT_ONCE,
@@ -145,14 +145,14 @@ class ImageBuilder:
         return Plan(name, manifest.digest, found.hash, base_image, manifest, uploads, layers, pushed)
 
     def push(self, plan: Plan, sent: Callable[[int, bool], None] = lambda _bytes, _done: None) -> None:
-        """Sends what the registry lacks, and last the manifest: before that nobody can see the image.
+        """Uploads missing blobs, and finally the manifest, which makes the image visible.
 
         Args:
-            sent: called, from several threads, with the bytes of each chunk, and whether a blob is complete with it.
+            sent: called from several threads with the size of each chunk in bytes, and whether it completes a blob.
 
         Raises:
-            SpecError: the workspace was changed since it was planned.
-            BackendError: the registry refuses or fails.
+            SpecError: the workspace has changed since it was planned.
+            BackendError: the registry rejects the push or fails.
         """
         if plan.manifest is None:
             return
@@ -185,7 +185,7 @@ class ImageBuilder:
     def _take_over(
         self, registry: Registry, plan: Plan, layer: Mapping[str, Any], sent: Callable[[int, bool], None]
     ) -> None:
-        """Has a layer of the base image in our repository: it is there, or is mounted, or is copied."""
+        """Ensures that the repository has a layer of the base image: mounts or copies it if missing."""
         digest, source, repository = str(layer["digest"]), plan.base.name, plan.name.repository
         same_registry = source.registry == plan.name.registry
         there = (same_registry and source.repository == repository) or bool(layer.get("urls"))
@@ -199,11 +199,7 @@ class ImageBuilder:
 
 
 def push_visibly(builder: ImageBuilder, plan: Plan, *, quiet: bool = False, stream: TextIO | None = None) -> None:
-    """Pushes, and says how it goes.
-
-    Raises:
-        as :meth:`ImageBuilder.push`.
-    """
+    """Pushes an image and shows the progress; raises as :meth:`ImageBuilder.push`."""
     display = Display(stream or sys.stderr, quiet=quiet)
     name = short_name(f"{plan.name.registry}/{plan.name.repository}", plan.name.tag)
     total = len(plan.uploads) + len(plan.base.layers) if plan.manifest else 0
@@ -228,7 +224,7 @@ def push_visibly(builder: ImageBuilder, plan: Plan, *, quiet: bool = False, stre
 
 
 def refuse_dockerfile(workspace: Workspace) -> None:
-    """Refuses a workspace that says how it is to be built: that takes an engine.
+    """Rejects a workspace with its own build instructions, which need an engine.
 
     Raises:
         NotSupportedError: there is a ``Dockerfile.torchx``.
@@ -244,7 +240,7 @@ def refuse_dockerfile(workspace: Workspace) -> None:
 
 
 def read_workspace(workspace: Workspace) -> Contents:
-    """Reads what has changed since it was read last."""
+    """Reads a workspace; only files that have changed since the last time are read."""
     entries = content.entries(workspace)
     with FileHashes(str(workspace)) as hashes:
         digests = _digests([entry for entry in entries if entry.kind == content.FILE], hashes)
@@ -253,7 +249,7 @@ def read_workspace(workspace: Workspace) -> Contents:
 
 
 def _digests(files: list[Entry], hashes: Any) -> dict[str, str]:
-    """Path -> SHA-256. Reading is shared among threads where it is much: hashing lets other threads run."""
+    """Returns path -> SHA-256. Large amounts are read in several threads, because hashing releases the GIL."""
     digests = {entry.path: hashes.known(entry) for entry in files if entry.identity}
     unknown = [entry for entry in files if not digests.get(entry.path)]
     at_once = _AT_ONCE if sum(entry.size for entry in unknown) > _MANY_BYTES else 1
@@ -268,10 +264,10 @@ def _tag(base: BaseImage, found: Contents) -> str:
 
 
 def _config(base: BaseImage, layers: list[Layer]) -> Blob:
-    """The base image's configuration with our layers in it. Times are the base's, or each build would differ."""
+    """Returns the base image's configuration with our layers added, and its times, so that builds are reproducible."""
     config = copy.deepcopy(base.config)
     config["rootfs"]["diff_ids"] += [layer.diff_id for layer in layers]
-    if config.get("history"):  # if there is one, it has to tell of each layer
+    if config.get("history"):  # it needs an entry for each layer
         step = {"created_by": "COPY . .  # torchx workspace", "comment": f"torchx {__version__}"}
         if config.get("created"):
             step["created"] = config["created"]
@@ -319,10 +315,10 @@ def _counted(blob: Blob, sent: Callable[[int, bool], None]) -> Blob:
 
 
 def in_parallel(tasks: Iterable[Callable[[], T]], *, at_once: int) -> list[T]:
-    """The results of all tasks, in their order.
+    """Runs tasks in threads, and returns their results in order.
 
-    The first exception of a task is raised at once, and no other task is begun. Those that run are not waited for:
-    their threads are daemons, and a Ctrl-C must not wait for a gigabyte to be sent.
+    Raises the first exception of a task at once, and starts no further task. It does not wait for running tasks: their
+    threads are daemons, so Ctrl-C does not wait for the upload of a gigabyte.
 
     >>> in_parallel([lambda: 1, lambda: 2], at_once=2)
     [1, 2]

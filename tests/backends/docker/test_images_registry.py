@@ -246,7 +246,7 @@ def test_image_for_several_platforms(oci_format: bool, open_registry: Registry, 
         assert config["architecture"] == architecture
         assert len(config["rootfs"]["diff_ids"]) == len(config["history"]) == 2
     with pytest.raises(
-        NotSupportedError, match="not there for `linux/s390x`, only for `linux/arm64/v8`, `linux/amd64`"
+        NotSupportedError, match="not available for `linux/s390x`, only for `linux/arm64/v8`, `linux/amd64`"
     ):
         build(source, image=base, repo=f"{client.host}/me/multi", builder="oci", platform="linux/s390x")
     client.close()

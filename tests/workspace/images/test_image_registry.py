@@ -150,7 +150,7 @@ def test_token_is_used_until_it_is_refused() -> None:
 def test_token_that_is_none(body: bytes) -> None:
     """A token service that answers something else is named."""
     answers = one_after_the_other(reply(401, www_authenticate='Bearer realm="https://auth.io/t"'), reply(200, body))
-    with pytest.raises(ParseError, match=r"`auth\.io` gave no token for registry `r\.io`"):
+    with pytest.raises(ParseError, match=r"`auth\.io` returned no token for registry `r\.io`"):
         client(answers)[0].has_blob("me/x", "sha256:1")
 
 
@@ -177,7 +177,7 @@ def test_upload_in_vain() -> None:
     registry, _ = client(lambda method, *_: reply(404) if method == "HEAD" else Again("it answered 500"))
     with pytest.raises(TransientError) as e:
         registry.upload_blob("me/x", Blob("sha256:ab", 0, lambda: iter(())))
-    assert str(e.value) == "registry `r.io` did not take a layer of `me/x`: it answered 500 (6 attempts)"
+    assert str(e.value) == "registry `r.io` did not accept a layer of `me/x`: it answered 500 (6 attempts)"
 
 
 def test_waiting_grows() -> None:

@@ -133,7 +133,7 @@ def test_helper_that_does_not_know(helper: Path, home: Path) -> None:
     [
         ("echo the keychain is locked >&2; exit 1", "failed for `a.io`: the keychain is locked"),
         ("exit 3", "failed for `a.io`: no reason given"),
-        ("echo '{}'", "gave no credentials for `a.io`"),
+        ("echo '{}'", "returned no credentials for `a.io`"),
     ],
 )
 def test_helper_that_fails(script: str, message: str, helper: Path, home: Path) -> None:

@@ -1,4 +1,4 @@
-"""Tar archives of workspace entries, block by block: what layers and build contexts have in common."""
+"""Tar archives of workspace entries, block by block, for layers and build contexts."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def header(  # a header's fields
     folder: bool = False,
     owner: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """The header of a file, of a link to ``link``, or of a folder."""
+    """Returns the header of a file, of a link to ``link``, or of a folder."""
     import tarfile
 
     info = tarfile.TarInfo(path)
     info.mode, info.mtime, info.size, info.linkname = mode, mtime, size, link
     info.type = tarfile.DIRTYPE if folder else tarfile.SYMTYPE if link else tarfile.REGTYPE
     info.uid, info.gid = owner
-    # GNU's format holds any name and any size, with no text encoding; engines read it through Go's archive/tar.
+    # GNU's format supports any name and any size, without a text encoding; engines read it with Go's archive/tar.
     return info.tobuf(tarfile.GNU_FORMAT, "utf-8", "surrogateescape")
 
 
 def header_of(entry: Entry, path: str, mtime: int) -> bytes:
-    """The header of a workspace entry."""
+    """Returns the header of a workspace entry."""
     if entry.kind == DIRECTORY:
         return header(path, entry.mode, mtime=mtime, folder=True)
     if entry.kind == LINK:
@@ -42,17 +42,17 @@ def header_of(entry: Entry, path: str, mtime: int) -> bytes:
 
 
 def small_file(path: str, mode: int, data: bytes) -> bytes:
-    """A whole file: its header and its content."""
+    """Returns a whole file: its header and its content."""
     return header(path, mode, size=len(data)) + data + padding(len(data))
 
 
 def padding(size: int) -> bytes:
-    """What follows a content of so many bytes."""
+    """Returns the padding after a content of ``size`` bytes."""
     return b"\0" * (-size % _BLOCK)
 
 
 def gathered(blocks: Iterable[tuple[bytes, bool]]) -> Iterator[tuple[bytes, bool]]:
-    """In chunks of about a megabyte, for most files are small; each of blocks of one kind."""
+    """Joins consecutive blocks of the same kind to chunks of about a megabyte."""
     taken, kind = bytearray(), True
     for block, this in blocks:
         if taken and (this != kind or len(taken) >= _CHUNK):

@@ -1,4 +1,4 @@
-"""Small files below ``$TORCHX_HOME/cache``: written whole or not at all, and never worth failing for."""
+"""A cache of small files below ``$TORCHX_HOME/cache``: writes are atomic, and errors are ignored."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torchx.settings import make_private, torchx_home
 
 
 class Cache:
-    """Remembers bytes by a key in a folder of its own.
+    """Stores bytes by key in its own folder.
 
     Args:
         folder: its name below ``$TORCHX_HOME/cache``.
-        most: how many are kept.
+        most: maximum number of entries.
     """
 
     def __init__(self, folder: str, *, most: int) -> None:
@@ -21,7 +21,7 @@ class Cache:
         self._most = most
 
     def recall(self, key: str) -> bytes:
-        """What was remembered, or nothing."""
+        """Returns the stored bytes, or empty bytes."""
         try:
             with open(self._path(key), "rb") as f:
                 return f.read()
@@ -29,7 +29,7 @@ class Cache:
             return b""
 
     def remember(self, key: str, content: bytes) -> None:
-        """Writes it down, where the home can be written."""
+        """Stores bytes, if the home is writable."""
         path = self._path(key)
         draft = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
         try:

@@ -1,4 +1,4 @@
-"""Images built and pushed by a Docker engine, or by what speaks its API; and what it says meanwhile."""
+"""Builds and pushes images with a Docker engine (or a compatible one), and shows its output."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LABEL_VERSION = "torchx.pytorch.org/version"
 _MOST_KEPT_LINES = 2000
 # The engine writes the errors of a command in red, on terminals and elsewhere.
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-# It is in order not to use what we offer.
+# A Dockerfile need not use our build arguments.
 _OUR_ARGUMENTS = re.compile(
     r"\[Warning\] One or more build-args \[(?:IMAGE|WORKSPACE|IMAGE WORKSPACE|WORKSPACE IMAGE)\].*"
 )
@@ -34,15 +34,15 @@ class Options:
 
 
 def build(client: Any, workspace: Workspace, image: str, options: Options, stream: TextIO | None = None) -> str:
-    """Has the engine build the workspace onto ``image``. It pulls that image if it lacks it, and only if it is used.
+    """Builds the workspace onto ``image`` with the engine, which pulls that image only if it needs and lacks it.
 
-    A failed build's own output is shown, ``quiet`` or not.
+    Shows the output of a failed build, even if ``quiet``.
 
     Returns:
         The id of the new image, ``sha256:...``.
 
     Raises:
-        BackendError: the build failed, or the engine did.
+        BackendError: the build or the engine failed.
         SpecError: the workspace cannot be read.
     """
     display = Display(stream or sys.stderr, quiet=options.quiet)
@@ -68,20 +68,20 @@ def build(client: Any, workspace: Workspace, image: str, options: Options, strea
         finally:
             display.close()
     if not built:
-        raise BackendError(f"the engine did not say which image it built from workspace `{workspace}`")
+        raise BackendError(f"the engine reported no image id after it built workspace `{workspace}`")
     if display.is_live:
         display.line(f"Built {built[:19]} from {workspace} on {image}")
     return built
 
 
 def push(client: Any, image: str, repository: str, tag: str, *, quiet: bool = False) -> str:
-    """Has the engine push an image under a name.
+    """Pushes an image under a name with the engine.
 
     Returns:
-        ``repository@sha256:...`` if the engine said, else the empty string.
+        ``repository@sha256:...`` if the engine reports the digest, else the empty string.
 
     Raises:
-        BackendError: the registry refused, or the engine failed.
+        BackendError: the registry rejected the push, or the engine failed.
     """
     display = Display(sys.stderr, quiet=quiet)
     with engine_errors(f"image `{repository}:{tag}` could not be pushed"):
@@ -100,18 +100,18 @@ def push(client: Any, image: str, repository: str, tag: str, *, quiet: bool = Fa
 
 
 def short_name(repository: str, tag: str) -> str:
-    """A name for a line of progress: of a hash twelve digits will do."""
+    """Returns the name for progress output, with a hash shortened to twelve digits."""
     return f"{repository}:{tag[:12] if len(tag) == 64 else tag}"
 
 
 def show_push(events: Iterable[Mapping[str, Any]], display: Display, name: str = "") -> str:
-    """Shows how a push goes: one line that changes on a terminal, else one line a change of a layer's status.
+    """Shows the progress of a push: on a terminal one line that changes, else a line for each change of a layer.
 
     Returns:
-        The digest that the registry has it under, or the empty string.
+        The digest of the image in the registry, or the empty string.
 
     Raises:
-        BackendError: the registry refused.
+        BackendError: the registry rejected the push.
     """
     transfer = Transfer(display, f"Pushing {name}".strip())
     shown: dict[str, str] = {}
@@ -142,7 +142,7 @@ def _show_layer(transfer: Transfer, layer: str, status: str, event: Mapping[str,
 
 
 class _Console:
-    """What the engine says of a build."""
+    """The output of a build."""
 
     def __init__(self, display: Display, workspace: Workspace, image: str) -> None:
         self._display = display
@@ -153,7 +153,7 @@ class _Console:
         self._step = ""
 
     def follow(self, events: Iterable[Mapping[str, Any]]) -> str:
-        """Shows all events; returns the built image's id.
+        """Shows all events; returns the id of the built image.
 
         Raises:
             BackendError: the build failed.
@@ -168,20 +168,20 @@ class _Console:
                 )
             built = (event.get("aux") or {}).get("ID", built)
             if event.get("stream"):
-                self._said(str(event["stream"]))
+                self._show_build(str(event["stream"]))
             elif event.get("status"):
-                self._pulls(event)
+                self._show_pull(event)
         return str(built)
 
     def show_output(self) -> None:
-        """Shows what was not shown yet."""
+        """Shows the output that was not shown yet."""
         lines, self._unseen = self._unseen, []
         loud = Display(self._display.stream)
         self._display.close()
         for line in lines[-_MOST_KEPT_LINES:]:
             loud.line(line)
 
-    def _said(self, text: str) -> None:
+    def _show_build(self, text: str) -> None:
         for line in _ESCAPES.sub("", text).splitlines():
             if not line.strip() or _OUR_ARGUMENTS.fullmatch(line.strip()):
                 continue
@@ -190,7 +190,7 @@ class _Console:
             self._display.doing(f"Building: {line}")
             self._keep_or_show(line)
 
-    def _pulls(self, event: Mapping[str, Any]) -> None:
+    def _show_pull(self, event: Mapping[str, Any]) -> None:
         layer, status = str(event.get("id") or ""), str(event["status"])
         if self._display.is_live:
             if layer and event.get("progressDetail") is not None:
@@ -207,6 +207,6 @@ class _Console:
 
 
 def _one_line(text: object) -> str:
-    said = " ".join(str(text).split())
-    # It repeats the whole command, which stands before it already.
-    return re.sub(r"The command '.*' returned a non-zero code: (\d+)", r"exit code \1", said)
+    line = " ".join(str(text).split())
+    # Our message contains the command already.
+    return re.sub(r"The command '.*' returned a non-zero code: (\d+)", r"exit code \1", line)

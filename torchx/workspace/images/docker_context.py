@@ -1,4 +1,4 @@
-"""The build context of an engine: the workspace as a tar archive, with the Dockerfile that says what to do with it."""
+"""The build context for an engine: the workspace and a Dockerfile as a tar archive."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from torchx.workspace.files import open_workspace
 from torchx.workspace.images import archive
 
 TORCHX_DOCKERFILE = "Dockerfile.torchx"
-# The files are in a folder of their own, so that `COPY` leaves out the Dockerfile that was not the user's.
+# With the default Dockerfile the files are in a folder, so that `COPY` excludes that Dockerfile.
 _FOLDER = "workspace"
 DEFAULT_DOCKERFILE = f"ARG IMAGE\nFROM $IMAGE\nCOPY {_FOLDER}/ .\n".encode()
 
 
 def context_chunks(workspace: Workspace | str) -> Iterator[bytes]:
-    """The tar archive of a build context: the workspace less ignored files, and a ``Dockerfile.torchx``.
+    """Returns the tar archive of a build context: the workspace without ignored files, and a ``Dockerfile.torchx``.
 
-    The same files give the same bytes but for their times: entries are sorted, owners are dropped.
+    The bytes depend only on the files and their times: entries are sorted, owners are dropped.
 
     Raises:
-        SpecError: the workspace cannot be read, or is written to meanwhile.
+        SpecError: the workspace cannot be read, or is written to in the meantime.
     """
     return (chunk for chunk, _ in archive.gathered((block, True) for block in _blocks(workspace)))
 
 
 def own_dockerfile(workspace: Workspace | str) -> bytes:
-    """The ``Dockerfile.torchx`` at the workspace's root, or nothing.
+    """Returns the ``Dockerfile.torchx`` at the workspace's root, or empty bytes.
 
-    An ignore rule does not keep it from the engine, as with Docker's own.
+    As with Docker's own Dockerfile, ignore rules do not apply to it.
     """
     projects = {workspace: ""} if isinstance(workspace, str) else workspace.projects
     found = b""

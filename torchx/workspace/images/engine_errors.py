@@ -1,4 +1,4 @@
-"""Errors of a Docker engine, of its client and of the way to it, as ours."""
+"""Translates errors of a Docker engine, of its client and of the connection to ours."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchx.errors import BackendError, TorchXError, TransientError
 
 NO_PROGRAM = "its entrypoint is not a program of its image"
 
-# What the engine says (Docker 20.10 to 28, Podman 4 and 5) -> what it means, and what to do about it.
+# Message of the engine (Docker 20.10 to 28, Podman 4 and 5) -> meaning and hint.
 _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
     (re.compile(pattern, re.IGNORECASE), meaning, hint)
     for pattern, meaning, hint in (
@@ -73,10 +73,10 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
 
 @contextmanager
 def engine_errors(doing: str) -> Iterator[None]:
-    """Within it, errors of the engine, of its client and of the way to it are ours.
+    """Translates errors of the engine, of its client and of the connection in the block to ours.
 
     Args:
-        doing: what fails then, as the beginning of a sentence.
+        doing: what failed, as the beginning of a sentence.
     """
     try:
         yield
@@ -90,14 +90,14 @@ def engine_errors(doing: str) -> Iterator[None]:
 
 
 def translate(error: Exception, doing: str) -> TorchXError | None:
-    """Our error for one of the client's; None for one that is not the client's.
+    """Returns our error for an error of the client; None for any other error.
 
     Args:
         doing: what failed, as the beginning of a sentence.
     """
     import docker.errors
     import requests.exceptions
-    import urllib3.exceptions  # of what is read as a stream
+    import urllib3.exceptions  # raised while a stream is read
 
     if isinstance(error, docker.errors.APIError):
         said = explanation(error)
@@ -117,33 +117,33 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
 
 
 def explanation(error: Any) -> str:
-    """What the engine itself says, in one line."""
+    """Returns the engine's own message, in one line."""
     said = getattr(error, "explanation", None) or str(error)
     text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
     return " ".join(text.split())
 
 
 def is_missing(error: BaseException) -> bool:
-    """Whether the engine says that what was asked for does not exist."""
+    """Returns whether the engine reports that the object does not exist."""
     return getattr(getattr(error, "response", None), "status_code", None) == 404
 
 
 def is_conflict(error: Exception) -> bool:
-    """Whether the engine says that there is one of that name already."""
+    """Returns whether the engine reports that the name is in use."""
     said = explanation(error).lower()
     code = getattr(getattr(error, "response", None), "status_code", None)
     return code == 409 or "is already in use" in said or "already exists" in said
 
 
 def _innermost(error: BaseException) -> str:
-    """The words of the system in an error that the layers of HTTP have wrapped."""
+    """Returns the system's message in an error that the HTTP libraries have wrapped."""
     text = str(error)
     found = re.search(r"\w*Error\(\d+, '([^']+)'\)", text)
     return found[1] if found else text
 
 
 def meaning_of(said: str) -> tuple[str, str]:
-    """What an answer of the engine means, and what to do; empty texts when it speaks for itself.
+    """Returns the meaning of an engine's message, and a hint; empty strings if it needs no explanation.
 
     >>> meaning_of("Bind for 0.0.0.0:80 failed: port is already allocated")[0]
     "a port that it publishes is in use on the engine's machine"

@@ -1,10 +1,9 @@
-"""Which layers of earlier pushes are used again, so that little is sent when little has changed.
+"""Selects the layers of earlier pushes to reuse, so that small changes need small uploads.
 
-What was pushed for a workspace is remembered: its layers, and what is in each of them. The next image has those
-layers, and one more with what has changed. No layer ever *removes* a file, for a file of the base image may be below
-it: a layer with a file that is no longer there is not used again, and what else was in it goes into a new one. Layers
-are therefore of moderate size. One of which more than half was replaced is not used again either, and when there are
-too many, the small ones are made one.
+A cache has the layers that were pushed for a workspace, and their contents. The next image reuses them, and adds a
+layer with the changes. No layer ever *removes* a file, because that could uncover a file of the base image. A layer
+with a file that no longer exists is therefore replaced as a whole, which is why layers have a moderate size. A layer
+is also replaced if more than half of it is outdated; if there are too many layers, the small ones are merged.
 """
 
 from __future__ import annotations
@@ -26,21 +25,19 @@ _CACHE = Cache("images", most=100)
 
 @dataclass(frozen=True)
 class Arrangement:
-    """Layers that are used again, bottom first, and the items of each layer to be made on top of them."""
+    """Layers to reuse, bottom first, and the items of each new layer on top of them."""
 
     kept: list[Layer]
     new: list[list[Item]]
 
 
 def arrange(desired: Mapping[str, Item], pushed: Sequence[Layer], most_layers: int = MOST_LAYERS) -> Arrangement:
-    """Decides what is used again.
+    """Selects the layers to reuse. Unpacking ``kept`` and ``new`` in order yields exactly the desired items.
 
     Args:
         desired: path -> item of the whole workspace.
         pushed: layers of an earlier push, bottom first.
-        most_layers: that the result may have.
-
-    After unpacking ``kept`` and ``new`` in order exactly the desired items are there, and nothing else.
+        most_layers: maximum number of layers of the result.
     """
     kept = [layer for layer in pushed if layer.contents.keys() <= desired.keys()]
     while True:
@@ -58,7 +55,7 @@ def arrange(desired: Mapping[str, Item], pushed: Sequence[Layer], most_layers: i
 
 
 def _is_worn(layer: Layer, top: Mapping[str, tuple[Layer, str]], desired: Mapping[str, Item]) -> bool:
-    """Whether most of what nodes would pull with this layer is not to be seen."""
+    """Returns whether more than half of the layer is hidden by later layers or outdated."""
     whole = live = 0
     for path, (key, size) in layer.contents.items():
         whole += size
@@ -67,7 +64,7 @@ def _is_worn(layer: Layer, top: Mapping[str, tuple[Layer, str]], desired: Mappin
 
 
 def _divide(desired: Mapping[str, Item], changed: set[str]) -> list[list[Item]]:
-    """The changed items in groups of moderate size, each with the directories that it needs."""
+    """Divides the changed items into groups of moderate size, each with its parent directories."""
     total = sum(desired[path].size for path in changed)
     room = max(_LAYER_BYTES, total // _FIRST_LAYERS)
     groups: list[set[str]] = []
@@ -83,17 +80,17 @@ def _divide(desired: Mapping[str, Item], changed: set[str]) -> list[list[Item]]:
 
 
 class Pushed:
-    """What was pushed, kept in ``$TORCHX_HOME/cache/images``. A cache that cannot be used costs time, never the run.
+    """Cache of the pushed layers in ``$TORCHX_HOME/cache/images``; without it, everything is pushed again.
 
     Args:
-        what: everything that the layers depend on but the files: repository, workspace, place in the image.
+        what: everything except the files that the layers depend on: repository, workspace, place in the image.
     """
 
     def __init__(self, what: Iterable[str]) -> None:
         self._key = json.dumps([_FORMAT, *what])
 
     def load(self) -> list[Layer]:
-        """The layers, bottom first; none when nothing is known."""
+        """Returns the cached layers, bottom first."""
         try:
             known = json.loads(_CACHE.recall(self._key))["layers"]
             contents = [
@@ -104,6 +101,6 @@ class Pushed:
             return []
 
     def save(self, layers: Sequence[Layer]) -> None:
-        """Remembers the layers, bottom first."""
+        """Caches the layers, bottom first."""
         known = {"layers": [vars(layer) for layer in layers]}
         _CACHE.remember(self._key, json.dumps(known).encode())

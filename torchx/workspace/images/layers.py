@@ -1,8 +1,8 @@
-"""Image layers made of workspace files: the same files give the same bytes, whoever makes them, wherever and when.
+"""Image layers from workspace files. The bytes of a layer depend only on its files.
 
 A layer is a tar archive of files with their directories, see
-https://github.com/opencontainers/image-spec/blob/main/layer.md. Owners are root, as ``COPY`` leaves them; times are all
-the same. It is compressed where a sample says that this pays: most of what is large is compressed already.
+https://github.com/opencontainers/image-spec/blob/main/layer.md. Owners are root, as with ``COPY``; all times are the
+same. Layers are compressed if a sample shows that it pays, because most large files are compressed already.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from torchx.workspace.hashes import identity
 from torchx.workspace.images import archive
 from torchx.workspace.images.registry import Blob
 
-# 1981: what zip archives, and so wheels that a job builds, can hold in every time zone.
+# 1981: valid in every time zone in zip archives, and so in wheels that a job builds.
 TIME = 347155200
 _CHUNK = 1 << 20
 _IN_MEMORY = 1 << 20
 _SAMPLES = 32
 _SAMPLE = 16 << 10
-_SAMPLED = 64 << 10  # smaller files are compressed with what is around them
+_SAMPLED = 64 << 10  # smaller files are compressed without a sample
 _PAYS = 0.85
 _SMALL = 256 << 10  # below this the sample would cost as much as the compression
 _LEVEL = 4  # 3 times as fast as the default, for 5 % more bytes of Python source
@@ -35,7 +35,7 @@ _REMOVES = ".wh."
 
 @dataclass(frozen=True)
 class Folder:
-    """A directory of the base image above the workspace. A layer has to hold it, or engines make one of their own."""
+    """A directory of the base image above the workspace. Layers must contain it, or engines create it with defaults."""
 
     path: str
     mode: int = 0o755
@@ -45,7 +45,7 @@ class Folder:
 
 @dataclass(frozen=True)
 class Item:
-    """A workspace entry, and what makes two of them the same: kind, mode, hash of the content or the link's target."""
+    """A workspace entry with its key: kind, mode, and the hash of the content or the link's target."""
 
     entry: Entry
     key: str
@@ -57,13 +57,13 @@ class Item:
 
 @dataclass(frozen=True)
 class Layer:
-    """What an image's configuration and manifest say of a layer, and what is in it.
+    """A layer as in an image's configuration and manifest, and its contents.
 
     Attributes:
         digest: of the bytes in the registry.
-        diff_id: of the tar archive in them.
+        diff_id: digest of the uncompressed tar archive.
         size: bytes in the registry.
-        compressed: whether they are compressed by gzip.
+        compressed: whether the bytes are compressed with gzip.
         contents: path -> (key, size in bytes) of each :class:`Item`.
     """
 
@@ -75,10 +75,10 @@ class Layer:
 
 
 def item(entry: Entry, sha256: Callable[[Entry], str]) -> Item:
-    """The entry with its key.
+    """Returns the entry with its key.
 
     Raises:
-        SpecError: the file cannot be read, or has a name that means something else in a layer.
+        SpecError: the file cannot be read, or its name has a special meaning in a layer.
     """
     name = entry.path.rpartition("/")[2]
     if name.startswith(_REMOVES):
@@ -91,15 +91,15 @@ def item(entry: Entry, sha256: Callable[[Entry], str]) -> Item:
 
 
 def pack(items: list[Item], place: str, above: list[Folder]) -> tuple[Layer, Blob]:
-    """Makes a layer. Its bytes are kept where they were worth compressing; else the files are read again.
+    """Builds a layer. Keeps its bytes if they are compressed; otherwise reads the files again for the upload.
 
     Args:
-        items: sorted; with the directories that the files are in.
+        items: sorted, with all parent directories.
         place: directory of the workspace in the image, without the leading slash.
-        above: directories of the image above the workspace, that one included.
+        above: directories of the image down to ``place``, inclusive.
 
     Raises:
-        SpecError: a file changes, cannot be read, or is gone.
+        SpecError: a file has changed, cannot be read, or no longer exists.
     """
     contents = {i.entry.path: (i.key, i.size) for i in items}
 
@@ -125,9 +125,9 @@ def pack(items: list[Item], place: str, above: list[Folder]) -> tuple[Layer, Blo
 
 
 def _gzip(blocks: Iterable[tuple[bytes, bool]], plain: object) -> Iterator[bytes]:
-    """Compresses; what cannot be made smaller is stored as it is, ten times as fast, in a member of its own.
+    """Compresses blocks; stores incompressible ones, which is ten times as fast, in separate gzip members.
 
-    See https://datatracker.ietf.org/doc/html/rfc1952#page-5: a gzip file is a series of members.
+    A gzip file is a series of members: https://datatracker.ietf.org/doc/html/rfc1952#page-5
     """
     squeeze, squeezes = None, True
     for chunk, pays in archive.gathered(blocks):
@@ -135,7 +135,7 @@ def _gzip(blocks: Iterable[tuple[bytes, bool]], plain: object) -> Iterator[bytes
         if squeeze is None or pays != squeezes:
             if squeeze is not None:
                 yield squeeze.flush()
-            # 31: with a header of gzip, in which zlib writes no time
+            # 31: with a gzip header, in which zlib writes no time
             squeeze, squeezes = zlib.compressobj(_LEVEL if pays else 0, zlib.DEFLATED, 31), pays
         yield squeeze.compress(chunk)
     if squeeze is not None:
@@ -143,7 +143,7 @@ def _gzip(blocks: Iterable[tuple[bytes, bool]], plain: object) -> Iterator[bytes
 
 
 def _blocks(items: list[Item], place: str, above: list[Folder]) -> Iterator[tuple[bytes, bool]]:
-    """The tar archive, in pieces, with whether it pays to compress them."""
+    """Yields the tar archive in pieces, each with whether it pays to compress it."""
     for folder in above:
         owner = (folder.uid, folder.gid)
         yield archive.header(folder.path, folder.mode, mtime=TIME, folder=True, owner=owner), True
@@ -164,7 +164,7 @@ def _pays(sample: bytes) -> bool:
 
 
 def _content(one: Item) -> Iterator[bytes]:
-    """The bytes of a file, which are those that its key was made from."""
+    """Yields the content of a file, and checks that it matches the item's key."""
     entry = one.entry
     digest = None if entry.identity else hashlib.sha256()
     for chunk in entry.chunks():
@@ -172,8 +172,8 @@ def _content(one: Item) -> Iterator[bytes]:
             digest.update(chunk)
         yield chunk
     same = identity(entry.local) == entry.identity if digest is None else one.key.endswith(digest.hexdigest())
-    # A file that only grows has the same first bytes, which are all that was read. Whatever else happened to it shows
-    # in its hash, and a log that a job writes to must not keep another job from being launched.
+    # A file that only grows, such as the log of another job, is no error: its first bytes, which were read, are
+    # unchanged. The hash detects any other change.
     if not same and digest is None:
         same = one.key.endswith(sha256_of(entry))
     if not same:
@@ -184,7 +184,7 @@ def _content(one: Item) -> Iterator[bytes]:
 
 
 def _worth_compressing(items: list[Item]) -> bool:
-    """By a sample of the content, so that the same content always gives the same answer."""
+    """Decides by a sample of the content only, so that the same content always gives the same layer."""
     files = [i.entry for i in items if i.size]
     if sum(f.size for f in files) < _SMALL:
         return True
@@ -200,7 +200,7 @@ def _worth_compressing(items: list[Item]) -> bool:
 
 
 class _Spool:
-    """Bytes in memory, or when they are many in a file without a name, which is gone with this object."""
+    """Bytes in memory, or in an unnamed temporary file if there are many."""
 
     def __init__(self) -> None:
         import tempfile
@@ -223,7 +223,7 @@ class _Spool:
 
 
 def parents(paths: Iterable[str]) -> set[str]:
-    """All directories that the paths are in.
+    """Returns all parent directories of the paths.
 
     >>> sorted(parents(["a/b/c", "d"]))
     ['a', 'a/b']
@@ -238,5 +238,5 @@ def parents(paths: Iterable[str]) -> set[str]:
 
 
 def lookup(desired: Mapping[str, Item], paths: set[str]) -> list[Item]:
-    """The items of the paths, and of all directories that they are in, sorted as a walk goes."""
+    """Returns the items of the paths and of their parent directories, in the order of a walk."""
     return [desired[p] for p in sorted(paths | parents(paths), key=lambda p: p.split("/"))]

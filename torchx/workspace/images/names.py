@@ -18,7 +18,7 @@ _TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
 @dataclass(frozen=True)
 class ImageName:
-    """Where an image is: registry host (with port), repository, and tag or digest.
+    """The name of an image: registry host (with port), repository, and tag or digest.
 
     >>> ImageName.parse("ubuntu")
     ImageName(registry='docker.io', repository='library/ubuntu', tag='latest', digest='')
@@ -71,7 +71,7 @@ class ImageName:
 
     @property
     def reference(self) -> str:
-        """The reference that the registry's API takes: the digest if there is one, else the tag."""
+        """The reference for the registry's API: the digest if there is one, else the tag."""
         return self.digest or self.tag
 
     def __str__(self) -> str:

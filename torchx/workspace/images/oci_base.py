@@ -1,4 +1,4 @@
-"""The base image as its registry has it: manifest, configuration, and where a workspace goes in it."""
+"""Reads a base image from its registry: manifest, configuration, and the place for a workspace."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from torchx.workspace.images.registry import DOCKER_INDEX, DOCKER_MANIFEST, OCI_
 from torchx.workspace.images.registry_http import Again
 
 DEFAULT_PLATFORM = "linux/amd64"
-# Of a base image's layers only small ones are looked into, for the owners of the few directories above the workspace:
-# the layer that `WORKDIR` makes is small, and to pull gigabytes is what we are here to avoid.
+# To find the owners of the directories above the workspace, we read only small layers of the base image: the layer of
+# `WORKDIR` is small, and pulling gigabytes would defeat the purpose.
 _SMALL_LAYER = 4 << 20
-_LOOKED_INTO = 16 << 20
+_MOST_READ = 16 << 20
 _MOST_LINKS = 8
 _DOCUMENTS = Cache("documents", most=200)  # by digest
-_WAYS = Cache("ways", most=200)
+_PLACES = Cache("ways", most=200)
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class BaseImage:
     Attributes:
         name: by digest.
         manifest, config: the parsed documents.
-        is_docker: whether the manifest is of Docker's format (version 2, schema 2), else OCI's.
-        place: working directory without the leading slash: that is where a workspace goes.
-        above: the directories on the way there, that one included.
+        is_docker: whether the manifest has Docker's format (version 2, schema 2), else OCI's.
+        place: working directory without the leading slash, where the workspace goes.
+        above: the directories down to ``place``, inclusive.
     """
 
     name: ImageName
@@ -54,15 +54,15 @@ class BaseImage:
 
 
 def resolve(registry: Registry, image: ImageName, platform: str = "") -> BaseImage:
-    """Reads what a registry says of an image. What cannot change, because its digest names it, is remembered.
+    """Reads an image from a registry. Caches documents by digest.
 
     Args:
-        platform: ``OS/ARCHITECTURE[/VARIANT]`` of an image for several; by default ``linux/amd64``.
+        platform: ``OS/ARCHITECTURE[/VARIANT]`` of a multi-platform image; by default ``linux/amd64``.
 
     Raises:
         NotFoundError: there is no such image.
-        NotSupportedError: it is not for the platform, or only an engine can build on it.
-        BackendError: the registry refuses or fails.
+        NotSupportedError: it is not available for the platform, or only an engine can build on it.
+        BackendError: the registry rejects the request or fails.
     """
     found = _pinned(registry, image)
     manifest = _parse(found.content, str(image))
@@ -81,13 +81,13 @@ def resolve(registry: Registry, image: ImageName, platform: str = "") -> BaseIma
     config = _parse(_remembered_blob(registry, name, manifest["config"]["digest"]), str(image))
     _check_config(config, platform, image)
     place = os.path.normpath("/" + str((config.get("config") or {}).get("WorkingDir") or "")).lstrip("/")
-    place, above = _way(registry, name, manifest, place)
+    place, above = _resolve_place(registry, name, manifest, place)
     is_docker = kind == DOCKER_MANIFEST or (kind != OCI_MANIFEST and "docker" in str(manifest["config"]["mediaType"]))
     return BaseImage(name, manifest, config, is_docker, place, above)
 
 
 def _pinned(registry: Registry, image: ImageName) -> Manifest:
-    """The manifest, from the cache if the registry still means the same by its name."""
+    """Returns the manifest, from the cache if the registry still has the same digest under this name."""
     digest = image.digest or registry.manifest_digest(image)
     known = _recall(digest) if digest else b""
     if known:
@@ -103,14 +103,14 @@ def _for_platform(index: dict[str, Any], platform: str, image: ImageName) -> str
     for one in index.get("manifests", []):
         has = one.get("platform") or {}
         parts = [str(has.get("os", "")), str(has.get("architecture", "")), str(has.get("variant", ""))]
-        if parts[0] == "unknown":  # an attestation, no image
+        if parts[0] == "unknown":  # an attestation, not an image
             continue
-        # A variant counts only where it is asked for: `arm64` is `arm64/v8`.
+        # A variant matters only if it is requested: `arm64` matches `arm64/v8`.
         if parts[: len(wanted)] == wanted:
             return str(one["digest"])
         offered.append("/".join(part for part in parts if part))
     raise NotSupportedError(
-        f"image `{image}` is not there for `{platform}`, only for " + ", ".join(f"`{one}`" for one in offered),
+        f"image `{image}` is not available for `{platform}`, only for " + ", ".join(f"`{one}`" for one in offered),
         hint="choose one of these: `-cfg platform=...`",
     )
 
@@ -128,12 +128,14 @@ def _check_config(config: dict[str, Any], platform: str, image: ImageName) -> No
         )
 
 
-def _way(registry: Registry, name: ImageName, manifest: dict[str, Any], place: str) -> tuple[str, list[Folder]]:
-    """Where a place really is, links followed, with the directories on the way there as the image has them."""
+def _resolve_place(
+    registry: Registry, name: ImageName, manifest: dict[str, Any], place: str
+) -> tuple[str, list[Folder]]:
+    """Follows the links in a path of the image; returns the real path, and the directories down to it."""
     if not place:
         return "", []
     key = f"way {name.digest} {place}"
-    known = _WAYS.recall(key)
+    known = _PLACES.recall(key)
     if known:
         found = json.loads(known)
         return found["place"], [Folder(*one) for one in found["above"]]
@@ -149,7 +151,7 @@ def _way(registry: Registry, name: ImageName, manifest: dict[str, Any], place: s
             above.append(Folder(path, mode, uid, gid))
         else:
             way = {"place": place, "above": [(one.path, one.mode, one.uid, one.gid) for one in above]}
-            _WAYS.remember(key, json.dumps(way).encode())
+            _PLACES.remember(key, json.dumps(way).encode())
             return place, above
     raise NotSupportedError(f"the working directory `/{place}` of `{name}` is a link that leads nowhere")
 
@@ -162,9 +164,9 @@ def _steps(place: str) -> list[str]:
 def _small_entries(
     registry: Registry, name: ImageName, manifest: dict[str, Any]
 ) -> dict[str, tuple[str, int, int, int, str]]:
-    """Directories and links in an image's small layers: path -> (kind, mode, uid, gid, target); the top one wins."""
+    """Reads directories and links in small layers: path -> (kind, mode, uid, gid, target); the top layer wins."""
     found: dict[str, tuple[str, int, int, int, str]] = {}
-    left = _LOOKED_INTO
+    left = _MOST_READ
     for layer in reversed(manifest["layers"]):
         size = int(layer.get("size", 0))
         if size > min(_SMALL_LAYER, left) or layer.get("urls"):
@@ -174,7 +176,7 @@ def _small_entries(
             for entry in _directories(registry.blob(name.repository, layer["digest"])):
                 found.setdefault(entry[0], entry[1:])
         except (TorchXError, Again):
-            continue  # the owners of directories are not worth failing for
+            continue  # missing owners of directories are no reason to fail
     return found
 
 
@@ -210,6 +212,6 @@ def _remembered_blob(registry: Registry, name: ImageName, digest: str) -> bytes:
 
 
 def _recall(digest: str) -> bytes:
-    """A remembered document, checked: files get damaged."""
+    """Returns a cached document if it matches its digest, else empty bytes."""
     content = _DOCUMENTS.recall(digest)
     return content if f"sha256:{hashlib.sha256(content).hexdigest()}" == digest else b""

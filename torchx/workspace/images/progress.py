@@ -1,4 +1,4 @@
-"""What a person sees of a build or a push: one line that changes on a terminal, plain lines elsewhere."""
+"""Progress output of builds and pushes: one line that changes on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -13,13 +13,11 @@ _REFRESH_S = 0.1
 
 
 class Display:
-    """Lines on a stream; on a terminal one more at the end that says what is being done.
-
-    May be used by several threads.
+    """Writes lines to a stream, followed by a progress line on a terminal. Thread-safe.
 
     Args:
         quiet: show nothing.
-        clock: seconds, for how often the last line changes.
+        clock: returns seconds; limits how often the progress line changes.
     """
 
     def __init__(self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +31,7 @@ class Display:
         self._lock = threading.Lock()
 
     def doing(self, text: str) -> None:
-        """On a terminal: what is being done. Cut to the terminal's width, and not shown more often than can be read."""
+        """Updates the progress line on a terminal, cut to its width; skips updates that follow too quickly."""
         with self._lock:
             now = self._clock()
             if self.is_live and now >= self._next:
@@ -42,14 +40,14 @@ class Display:
                 self._write(f"\r{fit(_printable(text), width(self.stream) - 1, pad=False)}\x1b[K")
 
     def line(self, text: str) -> None:
-        """A line that stays."""
+        """Writes a permanent line."""
         with self._lock:
             self._clear()
             if not self._quiet:
                 self._write(text + "\n")
 
     def close(self) -> None:
-        """Takes away what was being done."""
+        """Removes the progress line."""
         with self._lock:
             self._clear()
 
@@ -63,12 +61,12 @@ class Display:
         try:
             self.stream.write(text)
             self.stream.flush()
-        except (OSError, ValueError):  # a closed terminal or pipe: nobody looks
+        except (OSError, ValueError):  # a closed terminal or pipe
             self.is_live, self._quiet = False, True
 
 
 class Transfer:
-    """Bytes and layers that go somewhere, as ``Pushing NAME: 2/5 layers, 1.2/4.0 MB``."""
+    """Progress of a transfer of layers, such as ``Pushing NAME: 2/5 layers, 1.2/4.0 MB``."""
 
     def __init__(self, display: Display, what: str) -> None:
         self._display = display
@@ -76,12 +74,12 @@ class Transfer:
         self._layers: dict[str, tuple[int, int, bool]] = {}
 
     def layer(self, name: str, *, sent: int = 0, size: int = 0, done: bool = False) -> None:
-        """How far one layer is: bytes sent of its size."""
+        """Updates one layer: bytes sent of its size."""
         before = self._layers.get(name, (0, 0, False))
         self._layers[name] = (max(sent, before[0]), size or before[1], done or before[2])
         layers = list(self._layers.values())
         whole = sum(one[1] for one in layers)
-        # The engine counts tar headers twice: more than everything is never sent.
+        # The engine counts tar headers twice, so cap the sum at the total size.
         bytes_ = f", {megabytes(min(sum(one[0] for one in layers), whole))}/{megabytes(whole)} MB" if whole else ""
         self._display.doing(f"{self._what}: {sum(one[2] for one in layers)}/{len(layers)} layers{bytes_}")
 
@@ -95,5 +93,5 @@ def megabytes(size: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """On one line, and without what would move the cursor."""
+    """Replaces line ends and control characters."""
     return "".join(c if c.isprintable() else " " for c in text)

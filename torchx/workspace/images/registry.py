@@ -1,4 +1,4 @@
-"""A container registry: manifests and blobs by its HTTP API.
+"""Client of a container registry: manifests and blobs over its HTTP API.
 
 See https://github.com/opencontainers/distribution-spec/blob/main/spec.md.
 """
@@ -51,7 +51,7 @@ class Manifest:
 
 @dataclass(frozen=True)
 class Blob:
-    """What is to be in a repository: its digest, size in bytes, and its bytes, from the start each time."""
+    """Content for a repository: its digest, size in bytes, and a function that yields its bytes from the start."""
 
     digest: str
     size: int
@@ -59,15 +59,15 @@ class Blob:
 
 
 class Registry:
-    """One registry; may be used by several threads at once.
+    """One registry. Thread-safe.
 
     Args:
         host: host and port, as in the name of an image.
-        credentials: how to log in; by default what the user's login files say.
-        sleep: how to wait between attempts.
+        credentials: the login; by default that of the user's login files.
+        sleep: waits between attempts.
 
-    All methods raise ``BackendError`` when the registry refuses, and ``TransientError`` when it did not answer
-    or failed in each of several attempts.
+    All methods raise ``BackendError`` if the registry rejects the request, and ``TransientError`` if several attempts
+    failed or timed out.
     """
 
     def __init__(
@@ -91,11 +91,11 @@ class Registry:
         self._http.close()
 
     def abort(self) -> None:
-        """Ends what other threads do with this client, which cannot be used any more."""
+        """Aborts requests of other threads; the client cannot be used afterwards."""
         self._http.abort()
 
     def manifest(self, image: ImageName) -> Manifest:
-        """The manifest or index under a tag or digest.
+        """Returns the manifest or index under a tag or digest.
 
         Raises:
             NotFoundError: there is no such image.
@@ -114,7 +114,7 @@ class Registry:
         return Manifest(answer.headers.get("content-type", "").partition(";")[0].strip(), digest, answer.body)
 
     def manifest_digest(self, image: ImageName, *, action: str = PULL) -> str:
-        """The digest of what is under a tag, or the empty string."""
+        """Returns the digest of the manifest under a tag, or the empty string."""
         path = f"{image.repository}/manifests/{image.reference}"
         answer = self._call("HEAD", path, _scope(image.repository, action), headers={"Accept": _ACCEPT})
         if answer.status == 404:
@@ -124,7 +124,7 @@ class Registry:
         return digest if DIGEST.fullmatch(digest) else self.manifest(image).digest
 
     def put_manifest(self, image: ImageName, manifest: Manifest) -> None:
-        """Publishes a manifest under its tag: the last step of a push, for it makes the image visible."""
+        """Publishes a manifest under its tag. This is the last step of a push, because it makes the image visible."""
         answer = self._call(
             "PUT",
             f"{image.repository}/manifests/{image.reference}",
@@ -142,18 +142,18 @@ class Registry:
         return True
 
     def mount_blob(self, repository: str, digest: str, *, source: str) -> bool:
-        """Whether the registry took the blob over from another of its repositories."""
+        """Mounts a blob from another repository; returns whether the registry did."""
         query = urlencode({"mount": digest, "from": source})
         scopes = (*_scope(repository, PUSH), *_scope(source, PULL))
         answer = self._call("POST", f"{repository}/blobs/uploads/?{query}", scopes, body=b"")
-        if answer.status == 202:  # it began an upload instead
+        if answer.status == 202:  # the registry started an upload instead
             self._abandon(answer, scopes)
             return False
         self._expect(answer, (201, 202), f"push to `{repository}`")
         return True
 
     def upload_blob(self, repository: str, blob: Blob) -> None:
-        """Sends a blob; after a failed attempt from its start, unless it has arrived after all."""
+        """Uploads a blob. Retries from the start, unless the blob has arrived despite the failure."""
         tried = False
 
         def attempt() -> None:
@@ -163,17 +163,17 @@ class Registry:
             tried = True
             self._upload(repository, blob)
 
-        persist(f"registry `{self.host}` did not take a layer of `{repository}`", attempt, sleep=self._http.sleep)
+        persist(f"registry `{self.host}` did not accept a layer of `{repository}`", attempt, sleep=self._http.sleep)
 
     def read_blob(self, repository: str, digest: str) -> Iterator[bytes]:
-        """A blob's bytes.
+        """Yields the bytes of a blob, for a copy to another registry.
 
         Raises:
-            Again: the connection was cut; for the ``chunks`` of a blob that is copied.
+            Again: the connection broke.
         """
         path = f"{repository}/blobs/{digest}"
         scopes = _scope(repository, PULL)
-        self.has_blob(repository, digest, action=PULL)  # settles the token: a stream is not started twice
+        self.has_blob(repository, digest, action=PULL)  # get the token first: a stream cannot be retried
         headers = self._authorization(scopes)
         response, _ = self._http.open("GET", self._url(path), headers=headers)
         with response:
@@ -182,7 +182,7 @@ class Registry:
             yield from chunks(response)
 
     def blob(self, repository: str, digest: str) -> bytes:
-        """A small blob, whole and checked.
+        """Returns a small blob, after checking its digest.
 
         Raises:
             NotFoundError: it is not in the repository.
@@ -209,11 +209,11 @@ class Registry:
             body=Body(blob.size, blob.chunks),
         )
         if answer.status == 404:
-            raise Again("it forgot the upload")
+            raise Again("it lost the upload")
         self._expect(answer, (201,), f"push to `{repository}`")
 
     def _abandon(self, begun: Answer, scopes: tuple[str, ...]) -> None:
-        """Tells the registry that an upload will not go on. It would find out by itself, in a week."""
+        """Cancels an upload, which the registry would otherwise keep for about a week."""
         try:
             self._attempt("DELETE", self._location(begun), scopes)
         except (Again, TorchXError):
@@ -222,7 +222,7 @@ class Registry:
     def _location(self, begun: Answer) -> str:
         target = begun.headers.get("location", "")
         if not target:
-            raise ParseError(f"registry `{self.host}` did not say where to upload to", text=str(begun.headers))
+            raise ParseError(f"registry `{self.host}` returned no upload location", text=str(begun.headers))
         return absolute(begun.url, target)
 
     def _call(
@@ -249,12 +249,12 @@ class Registry:
         headers: Mapping[str, str] | None = None,
         body: bytes | Body | None = None,
     ) -> Answer:
-        """One attempt, logged in as the registry asks for. ``target`` is a path below ``/v2/`` or a whole URL."""
+        """Makes one attempt, and logs in if required. ``target`` is a path below ``/v2/`` or a whole URL."""
         url = self._url(target)
-        own = host_of(url) == host_of(self._url(""))  # an upload may lead to a store that knows nothing of our login
+        own = host_of(url) == host_of(self._url(""))  # an upload may lead to another host, which must not get our login
         used = self._authorization(scopes) if own else {}
         answer = self._http.request(method, url, headers={**(headers or {}), **used}, body=body)
-        # Whoever answers may ask for a login; ours is for the host that was asked, not for one that it led to.
+        # After a redirect another host may ask for a login; it must not get ours.
         if answer.status == 401 and own and origin_of(answer.url) == origin_of(url):
             self._log_in(Challenge.parse(answer.headers.get("www-authenticate", "")), scopes, refused=used)
             answer = self._http.request(
@@ -293,7 +293,7 @@ class Registry:
             elif challenge.scheme == "basic" and self._credentials.username and not refused:
                 self._headers[scopes] = self._credentials.basic()
             else:
-                return  # the answer 401 stands
+                return  # the caller reports the 401
             self._challenge = challenge
 
     def _token(self, challenge: Challenge, scopes: tuple[str, ...]) -> str:
@@ -312,7 +312,9 @@ class Registry:
             given = json.loads(answer.body)
             return str(given.get("token") or given["access_token"])
         except (ValueError, LookupError, AttributeError, RecursionError) as e:
-            raise ParseError(f"`{host_of(url)}` gave no token for registry `{self.host}`", text="(not shown)") from e
+            raise ParseError(
+                f"`{host_of(url)}` returned no token for registry `{self.host}`", text="(not shown)"
+            ) from e
 
     def _expect(self, answer: Answer, statuses: tuple[int, ...], action: str) -> None:
         if answer.status in statuses:

@@ -1,4 +1,4 @@
-"""Credentials of registries: ``~/.docker/config.json``, its credential helpers, and the tokens that they buy."""
+"""Credentials of registries: ``~/.docker/config.json``, its credential helpers, and access tokens."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from torchx.errors import BackendError, ConfigError
 from torchx.util.records import dataclass, field
 from torchx.workspace.images.names import DOCKER_HUB
 
-# The name under which Docker keeps what belongs to its own registry.
+# Docker's key for its own registry.
 _DOCKER_HUB_KEY = "https://index.docker.io/v1/"
 _HELPER_NAME = re.compile(r"[A-Za-z0-9_.-]+")
-_HELPER_PATIENCE_S = 60
+_HELPER_TIMEOUT_S = 60
 # https://github.com/docker/docker-credential-helpers/blob/master/credentials/error.go
 _NOT_THERE = ("credentials not found", "no credentials", "not found in native keychain")
 _PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))')
@@ -26,7 +26,7 @@ _PARAMETER = re.compile(r'([A-Za-z_]+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s,"]+))'
 
 @dataclass(frozen=True)
 class Credentials:
-    """A user's name and password, or an identity token that is exchanged for access tokens."""
+    """A user name and password, or an identity token to exchange for access tokens."""
 
     username: str = ""
     password: str = field(default="", repr=False)
@@ -36,13 +36,13 @@ class Credentials:
         return bool(self.username or self.identity_token)
 
     def basic(self) -> str:
-        """The value of the ``Authorization`` header."""
+        """Returns the value of the ``Authorization`` header."""
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 
 @dataclass(frozen=True)
 class Challenge:
-    """What a registry's ``WWW-Authenticate`` header asks for.
+    """The challenge in a registry's ``WWW-Authenticate`` header.
 
     >>> Challenge.parse('Bearer realm="https://auth.x/token",service="x",scope="repository:a:pull,push"').parameters
     {'realm': 'https://auth.x/token', 'service': 'x', 'scope': 'repository:a:pull,push'}
@@ -53,34 +53,35 @@ class Challenge:
 
     @staticmethod
     def parse(header: str) -> Challenge:
-        """Reads the header; what is not a challenge has the empty scheme."""
+        """Parses the header; without a challenge the scheme is empty."""
         scheme, _, rest = header.strip().partition(" ")
         found = {m[1].lower(): m[3] or (m[2] or "").replace('\\"', '"') for m in _PARAMETER.finditer(rest)}
         return Challenge(scheme.lower(), found)
 
 
 PROVIDERS: dict[str, Callable[[str], Credentials | None]] = {}
-"""Whom :func:`find_credentials` asks where the login files say nothing, by name: a cloud knows its own registry."""
+"""By name, functions that :func:`find_credentials` calls if the login files have no entry: for registries of clouds."""
 
 
 def find_credentials(registry: str) -> Credentials:
-    """What the user's login files say about a registry; empty credentials when they say nothing.
+    """Returns the credentials for a registry from the user's login files; empty credentials if there are none.
 
-    Looked at, first to last: ``$DOCKER_CONFIG`` or ``~/.docker/config.json`` with its ``credHelpers``,
-    ``credsStore`` and ``auths``; then Podman's ``$REGISTRY_AUTH_FILE`` or ``auth.json``.
+    Searches, in this order, ``$DOCKER_CONFIG`` or ``~/.docker/config.json`` with its ``credHelpers``, ``credsStore``
+    and ``auths``; then Podman's ``$REGISTRY_AUTH_FILE`` or ``auth.json``.
 
     Raises:
-        ConfigError: a file that is not JSON, or an entry of it that cannot be read.
-        BackendError: a credential helper that fails.
+        ConfigError: a file is not JSON, or its entry cannot be read.
+        BackendError: a credential helper fails.
     """
+    found: Credentials | None
     for path in _login_files():
         found = _in_file(path, registry)
         if found:
             return found
     for provider in PROVIDERS.values():
-        lent = provider(registry)
-        if lent:
-            return lent
+        found = provider(registry)
+        if found:
+            return found
     return Credentials()
 
 
@@ -119,7 +120,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def names_of(registry: str) -> list[str]:
-    """The names under which login files may keep a registry.
+    """Returns the names that login files may use for a registry.
 
     >>> names_of("ghcr.io")
     ['ghcr.io', 'https://ghcr.io', 'http://ghcr.io']
@@ -164,7 +165,7 @@ def _ask_helper(helper: str, registry: str, path: str) -> Credentials:
     server = _DOCKER_HUB_KEY if registry == DOCKER_HUB else registry
     try:
         done = subprocess.run(
-            [program, "get"], input=server, capture_output=True, text=True, timeout=_HELPER_PATIENCE_S, check=False
+            [program, "get"], input=server, capture_output=True, text=True, timeout=_HELPER_TIMEOUT_S, check=False
         )
     except FileNotFoundError as e:
         raise BackendError(
@@ -172,11 +173,11 @@ def _ask_helper(helper: str, registry: str, path: str) -> Credentials:
         ) from e
     except (OSError, subprocess.TimeoutExpired) as e:
         raise BackendError(f"the credential helper `{program}` failed for `{registry}`: {e}") from e
-    said = (done.stdout + done.stderr).strip()
+    output = (done.stdout + done.stderr).strip()
     if done.returncode != 0:
-        if any(words in said.lower() for words in _NOT_THERE):
+        if any(words in output.lower() for words in _NOT_THERE):
             return Credentials()
-        reason = said.splitlines()[-1] if said else "no reason given"
+        reason = output.splitlines()[-1] if output else "no reason given"
         raise BackendError(
             f"the credential helper `{program}` failed for `{registry}`: {reason}",
             hint=f"try `echo {registry} | {program} get`",
@@ -185,14 +186,14 @@ def _ask_helper(helper: str, registry: str, path: str) -> Credentials:
         answer = json.loads(done.stdout)
         username, secret = str(answer["Username"]), str(answer["Secret"])
     except (ValueError, KeyError, TypeError, RecursionError) as e:
-        raise BackendError(f"the credential helper `{program}` gave no credentials for `{registry}`") from e
+        raise BackendError(f"the credential helper `{program}` returned no credentials for `{registry}`") from e
     return Credentials(identity_token=secret) if username == "<token>" else Credentials(username, secret)
 
 
 def token_request(
     challenge: Challenge, scopes: tuple[str, ...], credentials: Credentials
 ) -> tuple[str, str, Mapping[str, str], bytes | None]:
-    """The request for a token: method, URL, headers, body.
+    """Returns the request for a token: method, URL, headers, body.
 
     See https://distribution.github.io/distribution/spec/auth/token/ and its page on OAuth.
     """

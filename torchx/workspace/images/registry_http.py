@@ -1,7 +1,4 @@
-"""HTTP as registries need it: bodies are streamed, and what may pass is tried again.
-
-Connections, proxies and TLS are the business of urllib3.
-"""
+"""HTTP for registries, on urllib3: streams bodies, and retries temporary failures."""
 
 from __future__ import annotations
 
@@ -30,13 +27,13 @@ T = TypeVar("T")
 
 ATTEMPTS = 6
 _FIRST_WAIT_S = 0.5
-_LONGEST_WAIT_S = 120.0  # a registry that asks for more is not waited for
-_PATIENCE_S = 300.0  # for one answer: some stores copy a large blob before they say that they have it
+_LONGEST_WAIT_S = 120.0  # we give up if a registry asks for a longer pause
+_PATIENCE_S = 300.0  # for one answer: some stores copy a large blob before they acknowledge it
 _CONNECT_PATIENCE_S = 20.0
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 5
-_LARGEST_ANSWER = 32 << 20  # of what is read into memory; manifests are at most 4 MiB
+_LARGEST_ANSWER = 32 << 20  # read into memory; manifests are at most 4 MiB
 _CHUNK = 1 << 20
 _KEPT = 8  # open connections to one host
 # https://docs.docker.com/engine/security/certificates/
@@ -44,11 +41,12 @@ _CERTS_D = ("/etc/docker/certs.d", "~/.config/docker/certs.d", "/etc/containers/
 
 
 class Again(Exception):
-    """An attempt that failed and may succeed later.
+    """An attempt failed, but may succeed later.
 
     Args:
-        reason: a part of a sentence, for the error when no attempt succeeds.
-        after_s: how long the other side asked to wait.
+        reason: clause for the error message if no attempt succeeds.
+        after_s: the pause that the server requested.
+        hopeless_soon: give up after three attempts.
     """
 
     def __init__(self, reason: str, after_s: float | None = None, *, hopeless_soon: bool = False) -> None:
@@ -59,7 +57,7 @@ class Again(Exception):
 
 @dataclass(frozen=True)
 class Body:
-    """What is sent: its size in bytes, and a function that gives its chunks, from the start each time."""
+    """A request body: its size in bytes, and a function that yields its chunks from the start."""
 
     size: int
     chunks: Callable[[], Iterator[bytes]]
@@ -67,7 +65,7 @@ class Body:
 
 @dataclass(frozen=True)
 class Answer:
-    """A whole answer. Header names are in lower case; ``url`` is where it came from after redirects."""
+    """A whole answer. Header names are in lower case; ``url`` is the URL after redirects."""
 
     status: int
     headers: dict[str, str]
@@ -76,10 +74,10 @@ class Answer:
 
 
 def persist(what: str, attempt: Callable[[], T], *, sleep: Callable[[float], None] = time.sleep) -> T:
-    """The result of ``attempt``, which is called again, after growing pauses, while it raises :class:`Again`.
+    """Returns the result of ``attempt``. Calls it again, after growing pauses, while it raises :class:`Again`.
 
     Raises:
-        TransientError: it never succeeded, or the other side asked for too long a pause.
+        TransientError: no attempt succeeded, or the server requested too long a pause.
     """
     for number in range(1, ATTEMPTS + 1):
         try:
@@ -97,7 +95,7 @@ def persist(what: str, attempt: Callable[[], T], *, sleep: Callable[[float], Non
 
 
 def is_loopback(netloc: str) -> bool:
-    """Whether a host, with or without port, is this machine.
+    """Returns whether a host, with or without port, is this machine.
 
     >>> [is_loopback(h) for h in ("localhost:5000", "127.0.0.1", "[::1]:5000", "ghcr.io", "127.evil.io")]
     [True, True, True, False, False]
@@ -112,7 +110,7 @@ def is_loopback(netloc: str) -> bool:
 
 
 class Http:
-    """Requests to any number of hosts; may be used by several threads at once."""
+    """Sends requests to any number of hosts. Thread-safe."""
 
     def __init__(self, *, sleep: Callable[[float], None] = time.sleep) -> None:
         self.sleep = sleep
@@ -121,23 +119,23 @@ class Http:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Closes idle connections. More requests open new ones."""
+        """Closes idle connections; later requests open new ones."""
         with self._lock:
             for pool in self._pools.values():
                 pool.clear()
 
     def abort(self) -> None:
-        """For good: requests of other threads end at the next chunk, and no new one is begun."""
+        """Ends requests of other threads at the next chunk, and rejects new ones, permanently."""
         self._aborted = True
         self.close()
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | Body | None = None
     ) -> Answer:
-        """One attempt. Redirects of GET and HEAD are followed, without credentials once they lead to another host.
+        """Makes one attempt. Follows redirects of GET and HEAD, without credentials after a change of host.
 
         Raises:
-            Again: the connection failed, or the answer says to come back.
+            Again: the connection failed, or the status is a temporary one.
             BackendError: the certificate is not trusted, or the answer is too large.
         """
         response, url = self.open(method, url, headers=headers, body=body)
@@ -160,7 +158,7 @@ class Http:
     def open(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | Body | None = None
     ) -> tuple[BaseHTTPResponse, str]:
-        """Like :meth:`request`, for an answer of any size and with any status: it, to be closed, and its URL."""
+        """Like :meth:`request`, but returns the open response, of any size and status, and its URL."""
         sent = {"User-Agent": "torchx", **(headers or {})}
         for _ in range(_MOST_REDIRECTS):
             response = self._exchange(method, url, sent, body)
@@ -174,7 +172,7 @@ class Http:
         raise BackendError(f"`{host_of(url)}` redirects without end")
 
     def speaks_tls(self, netloc: str) -> bool:
-        """Whether the host answers TLS; for this machine's registries, which may speak plain HTTP."""
+        """Returns whether the host uses TLS; registries on this machine may use plain HTTP."""
         parts = urlsplit(f"https://{netloc}")
         try:
             with socket.create_connection((parts.hostname, parts.port or 443), _CONNECT_PATIENCE_S) as connection:
@@ -212,7 +210,7 @@ class Http:
 
     def _check(self) -> None:
         if self._aborted:
-            raise BackendError("given up, because something else failed")
+            raise BackendError("cancelled, because another request failed")
 
     def _unless_aborted(self, body: Body) -> Iterator[bytes]:
         for chunk in body.chunks():
@@ -227,7 +225,7 @@ class Http:
 
 
 def chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """The body of an answer. The connection is used again when all of it was read.
+    """Yields the body of an answer. The connection is reused if all of it was read.
 
     Raises:
         Again: the connection failed before the body's end.
@@ -241,7 +239,7 @@ def chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def _new_pool(scheme: str, netloc: str) -> PoolManager:
-    """Connections to one host, through the proxy of the environment; plain HTTP is never spoken to a distant one."""
+    """Creates the connection pool of one host, through the proxy of the environment if it uses TLS."""
     try:
         import urllib3
     except ImportError:
@@ -269,7 +267,7 @@ def _new_pool(scheme: str, netloc: str) -> PoolManager:
 
 
 def _patient(pool: Any) -> Any:
-    """Such a pool, whose limit for connecting is not that for sending: a registry may be busy with what it has got."""
+    """Returns a pool class that uses the connect timeout only to connect: a busy registry may be slow to receive."""
 
     class Connection(pool.ConnectionCls):  # type: ignore[misc]  # a class that is chosen at run time
         def connect(self) -> None:
@@ -280,7 +278,7 @@ def _patient(pool: Any) -> Any:
 
 
 def _context(netloc: str) -> ssl.SSLContext:
-    """Trusts what the system does (``SSL_CERT_FILE`` and ``SSL_CERT_DIR`` included) and the files for this host."""
+    """Trusts the system's CAs (or ``SSL_CERT_FILE`` and ``SSL_CERT_DIR``) and the certificate files for this host."""
     context = ssl.create_default_context()
     for bundle in (os.environ.get("REQUESTS_CA_BUNDLE"), os.environ.get("CURL_CA_BUNDLE")):
         if bundle and os.path.isfile(bundle):
@@ -296,7 +294,7 @@ def _context(netloc: str) -> ssl.SSLContext:
 
 
 def explain(body: bytes) -> str:
-    """The reason in a registry's error document, on one line and with secrets masked.
+    """Returns the reason in a registry's error document, on one line and with secrets masked.
 
     >>> explain(b'{"errors": [{"code": "DENIED", "message": "no push"}]}')
     'no push (DENIED)'
@@ -312,7 +310,7 @@ def explain(body: bytes) -> str:
 
 
 def absolute(url: str, target: str) -> str:
-    """A ``Location`` as a whole URL; it never leads the same host from TLS back to plain HTTP.
+    """Returns a ``Location`` as a whole URL; never downgrades the same host from TLS to plain HTTP.
 
     >>> absolute("https://r.io/v2/a", "http://r.io/v2/b"), absolute("http://r/v2/a", "/v2/b")
     ('https://r.io/v2/b', 'http://r/v2/b')
@@ -320,19 +318,19 @@ def absolute(url: str, target: str) -> str:
     try:
         found = urljoin(url, target)
     except ValueError:
-        found = target  # refused when it is used
+        found = target  # rejected when it is used
     if url.startswith("https:") and found.startswith("http:") and host_of(url) == host_of(found):
         return "https:" + found.removeprefix("http:")
     return found
 
 
 def host_of(url: str) -> str:
-    """Host and port of a URL."""
+    """Returns host and port of a URL."""
     return _split(url)[1]
 
 
 def origin_of(url: str) -> tuple[str, str]:
-    """Scheme and host of a URL, by which it is decided who gets a login.
+    """Returns scheme and host of a URL, which determine whether it gets a login.
 
     >>> origin_of("HTTPS://me:pw@R.io/v2/")
     ('https', 'r.io')
@@ -344,7 +342,7 @@ def _split(url: str) -> tuple[str, str, str]:
     try:
         parts = urlsplit(url)
         host = parts.netloc.rpartition("@")[2].lower() if parts.port is None or parts.port > 0 else ""
-    except ValueError:  # a host or port that is none
+    except ValueError:  # an invalid host or port
         parts, host = urlsplit(""), ""
     if parts.scheme not in ("http", "https") or not host:
         raise BackendError(f"the registry redirects to `{url[:200]}`, which is not a valid URL of http or https")
@@ -353,7 +351,7 @@ def _split(url: str) -> tuple[str, str, str]:
 
 
 def _trouble(error: BaseException) -> Again:
-    """What went wrong with a connection: urllib3 has the system's own error, or says it as a cause."""
+    """Translates an error of a connection; urllib3 may have the system's own error as a cause."""
     from urllib3.exceptions import TimeoutError as Timeout
 
     root = error
@@ -369,7 +367,7 @@ def _trouble(error: BaseException) -> Again:
 
 
 def _retry_after(value: str) -> float | None:
-    """Seconds that a ``Retry-After`` header asks to wait, given as such or as a date."""
+    """Returns the seconds to wait according to a ``Retry-After`` header, which has seconds or a date."""
     if not value:
         return None
     if value.strip().isdigit():
