@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
@@ -154,13 +155,16 @@ def test_mounts():
 
 
 def test_retries():
-    """By default only a lost host is retried; with `max_retries` any failure is."""
+    """By default only a lost host is retried; with `max_retries` any failure is, except of pulling the image."""
     alone = request(role()).job_def["retryStrategy"]
     assert alone["attempts"] == 3
     assert [rule["action"] for rule in alone["evaluateOnExit"]] == ["RETRY", "EXIT"]
     asked = request(role(max_retries=4)).job_def["retryStrategy"]
     assert asked["attempts"] == 5
     assert asked["evaluateOnExit"][-1] == {"onReason": "*", "action": "RETRY"}
+    [pull] = [rule["onReason"] for rule in asked["evaluateOnExit"] if rule["action"] == "EXIT"]
+    for error in ("CannotPullContainerError: x", "CannotPullECRContainerError: x", "CannotPullImageManifestError: x"):
+        assert fnmatchcase(error, pull)
     assert request(role(), host_retries=0).job_def["retryStrategy"] == {"attempts": 1}
     with pytest.raises(SpecError, match="0 to 9"):
         request(role(max_retries=10))

@@ -72,6 +72,19 @@ def test_login_and_repository(no_files):
     assert list(no_files.iterdir()) == []
 
 
+def test_a_login_is_renewed_before_it_expires(no_files):
+    """A token is valid for 12 hours, and a program may run for longer."""
+    ecr, now = Ecr(), [1000.0]
+    logins = EcrLogins(Clients({"ecr": ecr}), clock=lambda: now[0])
+    logins.credentials(HOST)
+    now[0] += 10 * 3600
+    logins.credentials(HOST)
+    assert ecr.calls == ["login"]
+    now[0] += 2 * 3600
+    assert logins.credentials(HOST) == registry_auth.Credentials("AWS", "pass:word")
+    assert ecr.calls == ["login", "login"]
+
+
 def test_no_repository_unless_asked(no_files):
     """Repositories, which cost money, are created only on request."""
     ecr = Ecr()

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from torchx.schedulers.aws.client import Clients, call
@@ -16,6 +17,7 @@ from torchx.schedulers.aws.errors import AwsError
 from torchx.workspace.images.engine_errors import engine_errors
 from torchx.workspace.images.registry_auth import Credentials
 
+_REUSE_S = 11 * 3600.0
 _HOST = r"(?P<account>\d{12})\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:amazonaws\.com(?:\.cn)?|on\.aws)"
 
 
@@ -30,24 +32,25 @@ def region_of(registry: str) -> str:
 
 
 class EcrLogins:
-    """Cached logins, by registry."""
+    """Logins by registry, cached for most of the time that they are valid."""
 
-    def __init__(self, clients: Clients) -> None:
+    def __init__(self, clients: Clients, *, clock: Callable[[], float] = time.time) -> None:
         self._clients = clients
-        self._known: dict[str, Credentials] = {}
+        self._clock = clock
+        self._known: dict[str, tuple[float, Credentials]] = {}  # registry -> when it was requested, login
 
     def credentials(self, registry: str) -> Credentials | None:
         """The login of an ECR registry; None for any other registry. Raises TorchXError if AWS refuses it."""
         region = region_of(registry)
         if not region:
             return None
-        if registry not in self._known:
+        if registry not in self._known or self._clock() > self._known[registry][0] + _REUSE_S:
             client = self._clients.client("ecr", region=region)
             answer = call(client, "get_authorization_token", f"there is no login for `{registry}`")
             token = base64.b64decode(answer["authorizationData"][0]["authorizationToken"])
             user, _, password = token.decode().partition(":")
-            self._known[registry] = Credentials(user, password)
-        return self._known[registry]
+            self._known[registry] = (self._clock(), Credentials(user, password))
+        return self._known[registry][1]
 
     def prepare(self, pushes: Iterable[tuple[str, str]], engine: Any | None, *, create: bool) -> None:
         """Prepares repositories for a push.

@@ -165,9 +165,9 @@ def render_retries(max_retries: int, host_retries: int) -> _Object:
             raise SpecError(f"{what} is {count}: Batch retries a job 0 to {most} times")
     host_lost = {"onStatusReason": "Host EC2*", "action": "RETRY"}
     if max_retries:
-        hopeless = {"onReason": "CannotPullContainerError:*", "action": "EXIT"}
+        no_image = {"onReason": "CannotPull*", "action": "EXIT"}
         any_end = {"onReason": "*", "action": "RETRY"}
-        return {"attempts": max_retries + 1, "evaluateOnExit": [host_lost, hopeless, any_end]}
+        return {"attempts": max_retries + 1, "evaluateOnExit": [host_lost, no_image, any_end]}
     if host_retries:
         return {"attempts": host_retries + 1, "evaluateOnExit": [host_lost, {"onReason": "*", "action": "EXIT"}]}
     return {"attempts": 1}

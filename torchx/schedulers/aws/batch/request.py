@@ -135,7 +135,6 @@ def render_job(
         definition.update(type="container", containerProperties=ranges[0]["container"])
         if per_job:
             overrides["containerOverrides"] = per_job[0]["containerOverrides"]
-    definition = {"jobDefinitionName": "", **definition}
     if opts.compute == FARGATE:
         definition = to_fargate(definition, assign_public_ip=opts.assign_public_ip)
     return BatchJob(name, opts.queue, opts.share_id, with_name(definition, app.name), {}, overrides, opts)
