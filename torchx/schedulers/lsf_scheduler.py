@@ -207,8 +207,8 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         from torchx.schedulers.lsf.inside import OnHost, host_of
 
-        app_id, _, task = app_id.partition("/")
-        k = int(task) if task else k
+        whole, _, task = app_id.partition("/")
+        app_id, k = (whole, int(task)) if task.isdecimal() else (app_id, k)
         site = self._site(app_id)
         folder, known = self._log_folder(site, app_id), self._known(app_id)
         if folder is None or known is None:

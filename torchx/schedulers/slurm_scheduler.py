@@ -323,8 +323,8 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         site = self._site(app_id)
         run = functools.partial(self.run_command, site)
         job_id, component = app_id, None
-        whole, _, task = app_id.partition("/")
-        if (sweep := self._sweep(whole)) is not None:
+        task = app_id.partition("/")[2]
+        if (sweep := self._sweep(app_id)) is not None:
             job_id, host, sign = inside.of_task(sweep, run, int(task) if task else None, role, k)
         else:
             folder = self._log_folder(site, app_id)
@@ -407,19 +407,15 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     def _query(
         self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
     ) -> dict[str, DescribeAppResponse]:
-        sweeps = [i for i in app_ids if i.startswith(SWEEP_PREFIX)]
-        if not sweeps:
-            return super()._query(site, app_ids, folders)
-        jobs = [i for i in app_ids if i not in sweeps]
+        jobs = [i for i in app_ids if not i.startswith(SWEEP_PREFIX)]
         answers = super()._query(site, jobs, {i: f for i, f in folders.items() if i in jobs}) if jobs else {}
-        for app_id in sweeps:
-            whole, _, task = app_id.partition("/")
-            if task:
-                if tasks := self.describe_tasks(whole, [int(task)]):
-                    answers[app_id] = tasks[0]
+        for app_id in app_ids:
+            if (sweep := self._sweep(app_id)) is None:
                 continue
-            sweep = self._sweep(app_id)
-            found = sweep.describe() if sweep is not None else None
+            if task := app_id.partition("/")[2]:
+                found = next(iter(self.describe_tasks(sweep.app_id, [int(task)]) or ()), None)
+            else:
+                found = sweep.describe()
             if found is not None:
                 answers[app_id] = found
         return answers

@@ -433,6 +433,16 @@ def test_tasks_of_several_replicas(cluster: Cluster, scheduler: SlurmScheduler) 
     assert [task.state.name for task in tasks] == ["SUCCEEDED", "FAILED"]
 
 
+@pytest.mark.parametrize("task", ["x", "", "1/2"])
+def test_what_is_not_the_number_of_a_task(task: str, cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """There is no such job, and the sweep is left alone."""
+    app_id = f"{submit(scheduler, 'true', 1)}/{task}"
+    assert scheduler.describe(app_id) is None
+    assert scheduler.log_replicas(app_id) is None
+    scheduler.cancel(app_id)
+    assert cluster.asked("scancel") == []
+
+
 def test_ranges_of_waiting_tasks() -> None:
     """Numbers and ranges; what Slurm cuts off with dots is left out."""
     assert _ranges("0-3,7,9-9") == [(0, 3), (7, 7), (9, 9)]

@@ -67,8 +67,7 @@ def program(backend: str) -> str:
 
 
 def script(module: str, *names: str) -> str:
-    """The functions of ``program.sh``, followed by these parts of a backend's own script, beside the file ``module``.
-    """
+    """The functions of ``program.sh``, and these parts of a backend's own script, beside the file ``module``."""
     texts = [read_script(__file__, "program.sh"), *(read_script(module, name) for name in names)]
     return "\n\n".join(map(str.strip, texts))
 

@@ -246,8 +246,7 @@ def folder_name(role: str) -> str:
 
 
 def shared_folder(nodes: Completed, backend: str, remote: str) -> str | Finding:
-    """Whether the ``nodes`` (host names) see the folder of the backend's jobs, on login node ``remote`` or else here.
-    """
+    """Whether the ``nodes`` (host names) see the folder of the backend's jobs, on login node ``remote`` or here."""
     import socket
 
     hosts = set(nodes.check().stdout.split())

@@ -28,8 +28,7 @@ _NO_BASH = "127"
 
 @dataclass(frozen=True)
 class Exit:
-    """How a replica ended, as its script recorded it: exit code, whether it was told to end before, and the Unix time.
-    """
+    """How a replica ended, as its script recorded it: exit code, whether it was killed, and the Unix time."""
 
     code: int
     killed: bool
@@ -68,8 +67,7 @@ def left_row(app_id: str, role: int, k: int, *, left: Exit | None, report: str) 
 
 
 def nothing_left(app_id: str, role: int, k: int, *, young: bool) -> Row:
-    """A replica without traces: pending while ``young``, since LSF's answers lag; later it was cancelled before it ran.
-    """
+    """A replica without traces: pending while ``young``, since LSF's answers lag; later it counts as cancelled."""
     if young:
         return Row("", "PEND", app_id, role, k, pend_reason="New job is waiting for scheduling")
     return Row("", "EXIT", app_id, role, k, exit_reason="")
@@ -234,8 +232,7 @@ def line_of(job: Known) -> ListAppResponse:
 
 
 def bjobs_msg_to_log_file(app_id: str, role_name: str, k: int = 0, streams: Stream | None = None, msg: str = "") -> str:
-    """Path of a replica's log, stdout by default, from ``bjobs -a -o FORMAT``. Raises NotFoundError if it is missing.
-    """
+    """Path of a replica's log (default: stdout) from ``bjobs -a -o FORMAT``. Raises NotFoundError if it is missing."""
     for row in rows(msg):
         if row.name == job_name(app_id, row.role, role_name, k) and row.output_file:
             name = STDERR_LOG if streams is Stream.STDERR else STDOUT_LOG

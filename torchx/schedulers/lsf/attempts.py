@@ -76,11 +76,11 @@ def main() -> None:
     sys.stdout.write("stopped\n" if attempt is None else "again\n" if attempt.again else "end\n")
 
 
-def attempt_ended(folder: str, how: str, who: tuple[int, int], *, host: str = "") -> Attempt | None:
+def attempt_ended(folder: str, how: str, failed: tuple[int, int], *, host: str = "") -> Attempt | None:
     """Records the attempt that has just ended, and whether to start another one; None if the job was cancelled.
 
     Args:
-        who: numbers of the role and replica that failed.
+        failed: numbers of the role and replica that failed.
         host: its previous host, if LSF requeued it.
     """
     kind = _kind(how, host)
@@ -90,8 +90,8 @@ def attempt_ended(folder: str, how: str, who: tuple[int, int], *, host: str = ""
     place = JobFolder(LocalFiles(), folder)
     earlier = attempts_in(folder)
     place.begins = begins_of(earlier)
-    known = _known(place, app_id, app, who)
-    facts = _with_ends(known, who, kind, host)
+    known = _known(place, app_id, app, failed)
+    facts = _with_ends(known, failed, kind, host)
     verdict = judge(facts, lambda replicas: place.evidence([(r.role, r.replica) for r in replicas]))
     paths = [f"{folder_name(r.role)}/{r.replica}/{name}.log" for r in facts.replicas() for name in ("stdout", "stderr")]
     attempt = Attempt(
@@ -152,7 +152,7 @@ def _megabytes(text: str) -> float:
     return float(found[1]) * 1024.0 ** ("KMGT".index(found[2]) - 1) if found else 0.0
 
 
-def _known(place: JobFolder, app_id: str, app: AppDef, who: tuple[int, int]) -> JobFacts:
+def _known(place: JobFolder, app_id: str, app: AppDef, failed: tuple[int, int]) -> JobFacts:
     """Facts about the job. The calling replica has ended, although LSF still reports it as running."""
     try:
         known = {(row.role, row.k): row for row in bjobs(LocalCommandRunner().run, [app_id])}
@@ -161,7 +161,7 @@ def _known(place: JobFolder, app_id: str, app: AppDef, who: tuple[int, int]) -> 
     rows, exits = [], {}
     for index, role in enumerate(app.roles):
         for k in range(role.num_replicas):
-            row = known.get((index, k)) or Row("", "RUN" if (index, k) == who else "PEND", app_id, index, k)
+            row = known.get((index, k)) or Row("", "RUN" if (index, k) == failed else "PEND", app_id, index, k)
             left = Exit.parse((place.files.read(f"{place.replica(role.name, k)}/{EXIT_FILE}") or b"").decode())
             if row.stat == "RUN" and left is not None:
                 exits[index, k] = left
@@ -171,11 +171,11 @@ def _known(place: JobFolder, app_id: str, app: AppDef, who: tuple[int, int]) -> 
     return facts_of(app_id, rows, roles=app.roles, exits=exits, hang=seen(place.path), silent=silent)
 
 
-def _with_ends(facts: JobFacts, who: tuple[int, int], kind: str, host: str) -> JobFacts:
+def _with_ends(facts: JobFacts, failed: tuple[int, int], kind: str, host: str) -> JobFacts:
     """Marks the replicas that LSF has ended or lost."""
     for index, of in enumerate(facts.roles):
         for one in list(of.replicas):
-            end = kind if (index, one.replica) == who else "node" if one.native in _LOST else ""
+            end = kind if (index, one.replica) == failed else "node" if one.native in _LOST else ""
             if end:
                 of.replicas[one.replica] = _ended(one, end, host)  # type: ignore[index]  # it is a list
     return replace(facts, state=AppState.FAILED, unattended=True)  # though others may run on

@@ -61,9 +61,9 @@ def jobs_of(
 
         young = now - _number(text(SUBMITTED_FILE)) < _KNOWN_AFTER_S
         rest = [
-            left_row(app_id, *who, left=exits[app_id].get(who), report=reports[app_id].get(who, ""))
-            or nothing_left(app_id, *who, young=young)
-            for who in sorted(_forgotten(members, roles[app_id]))
+            left_row(app_id, *position, left=exits[app_id].get(position), report=reports[app_id].get(position, ""))
+            or nothing_left(app_id, *position, young=young)
+            for position in sorted(_forgotten(members, roles[app_id]))
         ]
         noted = text(ATTEMPTS_FILE)
         attempts = read_attempts(noted.splitlines()) if noted else []
@@ -107,10 +107,10 @@ def _ends(
     exits: dict[str, dict[Position, Exit]] = {i: ends_of(f) if sizes[i] else {} for i, f in folders.items()}
     for app_id, folder in folders.items():
         if size := sizes[app_id]:
-            for who in _forgotten(found[app_id], roles[app_id]):
-                left = exits[app_id].get(who)
+            for position in _forgotten(found[app_id], roles[app_id]):
+                left = exits[app_id].get(position)
                 if left is None or left.killed:
-                    places[posixpath.join(folder.path, REPORTS, report_name(who[1], size))] = (app_id, who)
+                    places[posixpath.join(folder.path, REPORTS, report_name(position[1], size))] = (app_id, position)
             continue
         failed = {(row.role, row.k) for row in found[app_id] if row.stat == "EXIT" and row.role < len(roles[app_id])}
         forgotten = _forgotten(found[app_id], roles[app_id])
@@ -121,12 +121,12 @@ def _ends(
             places[posixpath.join(folder.path, REPORTS, f"{index}.{k}")] = (app_id, (index, k))
     reports: dict[str, dict[Position, str]] = {app_id: {} for app_id in folders}
     for path, data in read_whole(files, places).items():
-        app_id, who = places[path]
+        app_id, position = places[path]
         text = data.decode("utf-8", "replace")
         if posixpath.basename(path) != EXIT_FILE:
-            reports[app_id][who] = text
+            reports[app_id][position] = text
         elif (left := Exit.parse(text)) is not None:
-            exits[app_id][who] = left
+            exits[app_id][position] = left
     return exits, reports
 
 

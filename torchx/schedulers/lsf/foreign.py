@@ -37,8 +37,7 @@ _TRAILER = re.compile(r"\s+PS:\s+Read file <[^\n]*> for stderr output of this jo
 
 @dataclass(frozen=True)
 class Job:
-    """A job, or an element of an array (``index`` from 1), with the fields of LSF's answer, and its role as a replica.
-    """
+    """A job, or an element of an array (``index`` from 1), with the fields of LSF's answer."""
 
     index: int
     row: Row

@@ -61,7 +61,7 @@ class Opts(StructuredOpts):
     """how GPUs are given (bsub -gpu), for example mode=exclusive_process:j_exclusive=yes"""
 
     memory: str = "host"
-    """how memMB is asked for: host; task, a share for each CPU (RESOURCE_RESERVE_PER_TASK=Y clusters); none"""
+    """how memMB is requested: host; task, a share for each CPU (RESOURCE_RESERVE_PER_TASK=Y clusters); none"""
 
     bsub_args: str | None = None
     """any other options of bsub, as in a shell: -G team -sla gold"""

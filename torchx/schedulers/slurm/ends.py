@@ -85,11 +85,11 @@ class EndsOfJobs(BatchScheduler):
 
     def _sweep(self, app_id: str) -> Sweep | None:
         """The sweep with this id, or the sweep of this task; None if the id is neither, or its folder is unknown."""
-        if not app_id.startswith(SWEEP_PREFIX):
+        app_id, slash, task = app_id.partition("/")
+        if not app_id.startswith(SWEEP_PREFIX) or (slash and not task.isdecimal()):
             return None
         from torchx.schedulers.slurm.sweeps import Sweep
 
-        app_id = app_id.partition("/")[0]
         folder, run = self._folder(app_id), functools.partial(self.run_command, self._site(app_id))
         return None if folder is None else Sweep(app_id, folder, run)
 

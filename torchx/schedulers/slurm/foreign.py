@@ -104,8 +104,7 @@ def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]], *, no
 
 
 def _array(facts: JobFacts, tasks: Mapping[int, Sequence[JobRecord]], *, waits: str) -> JobFacts:
-    """Facts about an array, whose tasks continue when one has failed. ``waits``: why further tasks are pending, if any.
-    """
+    """Facts about an array, whose tasks continue when one has failed. ``waits``: why further tasks are pending."""
     members = []
     for k, found in sorted(tasks.items()):
         kind, why = ENDINGS.get(found[0].state, ("", ""))

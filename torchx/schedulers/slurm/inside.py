@@ -29,8 +29,7 @@ def host_of(folder: JobFolder, role: str, k: int) -> str:
 
 
 def of_task(sweep: Sweep, run: Run, task: int | None, role: str, k: int) -> tuple[str, str, str]:
-    """Slurm's id, node (empty if not running) and sign of a sweep's task; without ``task``, ``k`` counts all replicas.
-    """
+    """Slurm's id, node (empty if not running) and sign of a sweep's task; without ``task``, ``k`` counts all."""
     if whole := sweep.is_whole():
         if task is None:
             task, (role, k) = replica_of(sweep.folder.roles(), (role, k))
@@ -48,8 +47,7 @@ def of_task(sweep: Sweep, run: Run, task: int | None, role: str, k: int) -> tupl
 
 
 def component_of(run: Run, host: str, nodes: Mapping[int, str]) -> int | None:
-    """The component of a heterogeneous job, among these node lists, that contains a node; None for a single component.
-    """
+    """The component of a heterogeneous job whose node list contains a host; None for a single component."""
     if len(nodes) < 2:
         return None
     found = {component: run(["scontrol", "show", "hostnames", some]) for component, some in nodes.items()}

@@ -138,8 +138,7 @@ class RemoteFiles:
         return found
 
     def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
-        """One command per thousand files, however long it waits. After a lost connection it reads the same bytes again.
-        """
+        """One command per thousand files, however long it waits. It is repeated after a lost connection."""
         deadline = time.monotonic() + wait_s
         batches = _batches([*map(_checked, offsets)])
         while batches:

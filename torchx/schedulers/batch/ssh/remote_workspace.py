@@ -75,8 +75,7 @@ exit $code
 
 @dataclass(frozen=True)
 class Placed:
-    """A workspace that was copied: folder, hash of the content, and ``rsync``, ``tar`` or empty (it was there already).
-    """
+    """A workspace that was copied: folder, hash of the content; ``rsync``, ``tar`` or empty if it was there."""
 
     folder: str
     hash: str
