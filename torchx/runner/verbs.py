@@ -165,7 +165,7 @@ class RunnerVerbs(RunnerCore):
 
     def _on_record(self, reference: str) -> Run:
         if (run := self.recorded(reference)) is None:
-            raise NotFoundError(f"`{reference}` is not on record", hint="`torchx list` shows the runs on record")
+            raise NotFoundError(f"`{reference}` is not on record", hint="`torchx list` shows runs, sweeps as a whole")
         return run
 
     def rerun_dryrun(self, plan: Plan) -> AppDryRunInfo[Any]:
