@@ -23,7 +23,13 @@ BANNED = {
     r"^The same\b": "a docstring that can be read alone",
     r"\btells (?!you\b|[^.;]{0,40}\b(?:apart|from)\b)": "reports, says, shows",
     r"\bis waited with\b": "is backing off",
+    r"\bwhat there is of\b": "name it",
+    r"\b(?:where|when) nobody (?:has|is)\b": "if it is not x",
+    r"\b(?:is|are) told to (?:end|stop)\b": "is stopped",
+    r"\bof which each\b": "each of which",
     r"\bnot told (?:where|whether|how)\b": "does not know where",
+    r"\b[Aa]s (?:many|much)\b[^.;]{0,40}\bas (?:it|you|they|one user) may\b": "has reached its limit of x",
+    r"\b(?:[Ee]rrors|[Aa]rguments) as of\b": "see x",
 }
 
 
@@ -68,6 +74,8 @@ def test_no_banned_phrase(phrase: str) -> None:
         ("The same, where there is none.", True),
         ("LSF tells why", True),
         ("what tells them apart", False),
+        ("its queue runs as many jobs as it may", True),
+        ("Log in. Errors as of `ensure`.", True),
     ],
 )
 def test_what_is_banned(text: str, bad: bool) -> None:
