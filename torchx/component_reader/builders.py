@@ -138,9 +138,9 @@ def _call(fn: Callable[..., AppDef], args: ComponentArgs, name: str) -> AppDef:
     try:
         with importable(unwrap(fn)):
             app = fn(*args.positional_args.values(), *args.var_args, **args.kwargs)
-    except TorchXError:
+    except (TorchXError, KeyboardInterrupt):
         raise
-    except (Exception, SystemExit) as e:
+    except BaseException as e:
         if isinstance(e, SystemExit) and not e.code:
             raise  # success, for example after printing its own help
         raise SpecError(

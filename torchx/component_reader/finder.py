@@ -136,7 +136,9 @@ class CustomComponentsFinder(ComponentsFinder):
             raise ComponentNotFoundException(f"component file `{self._filepath}` does not exist", hint=_near_file(path))
         try:
             return load_file(path)
-        except (Exception, SystemExit) as e:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as e:
             what = "has a mistake" if isinstance(e, SyntaxError) else "raised while it was imported"
             problem = f"{what}: {blame(e, path)}"
             if isinstance(e, OSError) and e.filename and os.path.realpath(e.filename) == os.path.realpath(path):
@@ -373,7 +375,9 @@ def _resolve(module: ModuleType, dotted: str) -> Any:
 def _import(module: str) -> ModuleType:
     try:
         __import__(module)
-    except (Exception, SystemExit) as e:
+    except KeyboardInterrupt:
+        raise
+    except BaseException as e:
         message = f"component module `{module}` cannot be imported: {blame(e)}"
         raise ComponentValidationException(message, hint=_import_hint(e)) from e
     return sys.modules[module]
