@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 from typing import Any
 
@@ -49,21 +51,18 @@ def load_file(path: str) -> ModuleType:
     return module
 
 
-class importable:  # noqa: N801  # used as a verb: `with importable(fn):`
-    """Context manager that adds the directories of a component file, or of a function in it, to ``sys.path``."""
-
-    def __init__(self, owner: Any) -> None:
-        scope = getattr(owner, "__globals__", None) or getattr(owner, "__dict__", {})
-        self._added = [p for p in scope.get(PATHS, ()) if p not in sys.path]
-
-    def __enter__(self) -> None:
-        if self._added:
-            sys.path.insert(0, self._added[0])
-            sys.path.extend(self._added[1:])
-
-    def __exit__(self, *exc_info: object) -> None:
-        for path in self._added:
-            if path in sys.path:
+@contextlib.contextmanager
+def importable(owner: Any) -> Iterator[None]:
+    """Add the directories of a component file, or of a function in it, to ``sys.path`` temporarily."""
+    scope = getattr(owner, "__globals__", None) or getattr(owner, "__dict__", {})
+    added = [p for p in scope.get(PATHS, ()) if p not in sys.path]
+    sys.path[:0] = added[:1]
+    sys.path.extend(added[1:])
+    try:
+        yield
+    finally:
+        for path in added:
+            with contextlib.suppress(ValueError):  # the component has removed it
                 sys.path.remove(path)
 
 

@@ -91,7 +91,7 @@ def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
         SpecError: the metadata contains no valid overlay.
     """
     if isinstance(target, AppDef):
-        found: Any = _read_json(target.metadata.get(_app_key(namespace, kind)), namespace, kind)
+        found: Any = _read_json(target.metadata, f"{namespace}.{kind}")
     else:
         in_namespace = target.metadata.get(namespace) or {}
         what = f"overlay `{namespace}.{kind}` of `{target.name}`"
@@ -123,7 +123,7 @@ def set_overlay(target: AppDef | Role, namespace: str, kind: str, overlay: _Over
     """
     validate_overlay(overlay, overlay_name=f"{namespace}.{kind}")
     if isinstance(target, AppDef):
-        target.metadata[_app_key(namespace, kind)] = json.dumps(_added(get_overlay(target, namespace, kind), overlay))
+        target.metadata[f"{namespace}.{kind}"] = json.dumps(_added(get_overlay(target, namespace, kind), overlay))
         return
     in_namespace = target.metadata.setdefault(namespace, {})
     if not isinstance(in_namespace, dict):
@@ -295,14 +295,9 @@ def read_file(location: str, what: str) -> Any:
         raise SpecError(f"{what}: the file `{location}` cannot be read: {e}", hint=hint) from None
 
 
-def _app_key(namespace: str, kind: str) -> str:
-    return f"{namespace}.{kind}"
-
-
-def _read_json(text: str | None, namespace: str, kind: str) -> Any:
-    if text is None:
-        return None
+def _read_json(metadata: dict[str, str], key: str) -> Any:
+    text = metadata.get(key)
     try:
-        return json.loads(text)
+        return None if text is None else json.loads(text)
     except (ValueError, RecursionError) as e:
-        raise SpecError(f"metadata `{_app_key(namespace, kind)}` is not valid JSON: {e}") from None
+        raise SpecError(f"metadata `{key}` is not valid JSON: {e}") from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchx.errors import ConfigError
 from torchx.specs.cases import cases
 from torchx.specs.runopts import CfgVal, runopts
-from torchx.util.records import is_record, own_annotations, record_fields
+from torchx.util.records import own_annotations, record_fields
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -106,28 +106,15 @@ _known_fields: dict[Any, list[tuple[str, Any, CfgVal, bool]]] = {}
 def _fields(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
     """Return name, type, default, and whether there is a default, of each field."""
     if cls not in _known_fields:
-        _known_fields[cls] = [(n, _resolve_type(cls, n, tp), default, has) for n, tp, default, has in _declared(cls)]
+        # A subclass without a decorator has the fields of its base.
+        decorated = next((base for base in cls.__mro__ if "__dataclass_fields__" in base.__dict__), None)
+        if decorated is None:
+            raise ConfigError(
+                f"`{cls.__name__}` is a StructuredOpts, but not a dataclass", hint="put `@dataclass` above the class"
+            )
+        fields = record_fields(decorated)
+        _known_fields[cls] = [(n, _resolve_type(cls, n, tp), default, has) for n, tp, default, has in fields]
     return _known_fields[cls]
-
-
-def _declared(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
-    for base in cls.__mro__:  # a subclass without a decorator has the fields of its base
-        if is_record(base):
-            return record_fields(base)
-        if "__dataclass_fields__" in base.__dict__:
-            import dataclasses
-
-            found = []
-            for f in dataclasses.fields(base):
-                default: Any = f.default
-                if f.default_factory is not dataclasses.MISSING:
-                    default = f.default_factory()
-                has_default = default is not dataclasses.MISSING
-                found.append((f.name, f.type, default if has_default else None, has_default))
-            return found
-    raise ConfigError(
-        f"`{cls.__name__}` is a StructuredOpts, but not a dataclass", hint="put `@dataclass` above the class"
-    )
 
 
 def _resolve_type(cls: Any, name: str, annotation: Any) -> Any:

@@ -7,7 +7,6 @@ import os
 import sys
 import time
 
-_CLOEXEC, _NONBLOCK = os.O_CLOEXEC, os.O_NONBLOCK
 _WRITTEN = 0x2 | 0x80 | 0x100 | 0x200  # IN_MODIFY, IN_MOVED_TO, IN_CREATE, IN_DELETE of <sys/inotify.h>
 _MAX_SLEEP_S = 2.0  # inotify does not report changes that another machine makes in a shared folder
 
@@ -63,7 +62,7 @@ def _open(path: str) -> int:
 
     try:
         libc = ctypes.CDLL(None, use_errno=True)
-        fd = int(libc.inotify_init1(_CLOEXEC | _NONBLOCK))
+        fd = int(libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK))
     except (OSError, AttributeError):
         return -1
     if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(path), _WRITTEN) < 0:

@@ -99,14 +99,16 @@ def is_record(cls: Any) -> bool:
 
 
 def record_fields(cls: Any) -> list[tuple[str, Any, Any, bool]]:
-    """Return name, annotation, default (made by the factory if it has one) and whether it has one, of each field."""
-    fields: dict[str, _Field] = getattr(cls, _FIELDS)
-    return [
-        (f.name, f.type, f.factory(), True)
-        if f.factory is not _MISSING
-        else (f.name, f.type, None if f.default is _MISSING else f.default, f.default is not _MISSING)
-        for f in fields.values()
-    ]
+    """Return name, annotation, default and whether it has one, of each field of a record or a real dataclass.
+
+    A factory is called to get the default.
+    """
+    found = []
+    for f in _fields_of(cls).values():
+        default = f.default if f.factory is _MISSING else f.factory()
+        has_default = default is not _MISSING
+        found.append((f.name, f.type, default if has_default else None, has_default))
+    return found
 
 
 def _process(cls: Any, frozen: bool, kw_only: bool) -> Any:
