@@ -24,7 +24,7 @@ BANNED = {
     r"\btells (?!you\b|[^.;]{0,40}\b(?:apart|from)\b)": "reports, says, shows",
     r"\bis waited with\b": "is backing off",
     r"\bwhat there is of\b": "name it",
-    r"\b(?:where|when) nobody (?:has|is)\b": "if it is not x",
+    r"\bwhere nobody (?:has|is)\b": "if it is not x",
     r"\b(?:is|are) told to (?:end|stop)\b": "is stopped",
     r"\bof which each\b": "each of which",
     r"\bnot told (?:where|whether|how)\b": "does not know where",

@@ -101,7 +101,7 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
         return verdict.describe(facts)
     if any(c.mark.final for c in job.containers) and len(attempts) <= gangs.waves(job):
         facts = replace(facts, notes=[*facts.notes, _NO_DECISION])
-    # Evidence costs four calls per replica: collect it for one at a time, as the first is usually the cause.
+    # Evidence takes four calls per replica: examine a second one only if the first is not the cause.
     return verdict.describe(facts, Look(client, job, past, attempts), at_once=1)
 
 

@@ -39,7 +39,8 @@ class RefusedError(Exception):
 class EngineHttp:
     """A client of one engine.
 
-    All calls raise OSError if the engine does not answer, and RefusedError if it answers with an error.
+    Calls other than :meth:`post` raise OSError if the engine does not answer, and RefusedError if it answers with an
+    error.
 
     Args:
         environ: ``DOCKER_HOST`` (``unix://``, ``tcp://``, ``ssh://``), ``DOCKER_TLS_VERIFY``, ``DOCKER_CERT_PATH``, as
