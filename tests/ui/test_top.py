@@ -360,7 +360,7 @@ def test_ten_thousand_tasks(runner: Runner) -> None:
 
     async def work(pilot: Pilot[None], app: Top) -> None:
         page = Page(sh(runner, "true"), sweep=True)
-        page._look = lambda: asyncio.sleep(0)  # type: ignore[method-assign]  # its tasks are those of this test
+        page._refresh_status = lambda: asyncio.sleep(0)  # type: ignore[method-assign]  # its tasks are those of this test
         app.push_screen(page)
         await until(pilot, lambda: app.screen is page and page.is_mounted)
         assert page.tasks is not None

@@ -22,9 +22,7 @@ class CmdTop(SubCommand):
 
     def run(self, args: argparse.Namespace) -> None:  # noqa: ARG002  # a verb's signature
         if not (is_tty(sys.stdin) and is_tty(sys.stdout)) or os.environ.get("TERM", "") in ("", "dumb"):
-            raise UsageError(
-                "`torchx top` needs a terminal", hint="in a pipe: `torchx list`, `watch`, or `metrics JOB`"
-            )
+            raise UsageError("`torchx top` needs a terminal", hint="in a pipe, use `torchx list` or `torchx watch`")
         try:
             from torchx.ui.top.app import Top
         except ImportError as e:

@@ -58,6 +58,6 @@ def _listen(port: int) -> socket.socket:
     except OSError as e:
         listener.close()
         raise ConfigError(
-            f"port {port} is not available: {e.strerror or e}", hint="choose another, or omit --port"
+            f"port {port} of {_HOST} is not available: {e.strerror or e}", hint="choose another, or omit --port"
         ) from e
     return listener

@@ -1,4 +1,4 @@
-// The list of runs. What is looked for stands in the address, so that it can be kept and sent.
+// The list of runs. The address holds the search, so that it can be bookmarked and shared.
 
 import { Rows, address, ago, el, pill, took } from "/parts.js";
 

@@ -1,4 +1,4 @@
-// A log: follows, searches, and jumps to where it went wrong. Any number of lines, those in sight in the document.
+// A log: follows, searches, and jumps to the failure. The document holds only the visible lines.
 
 import { Rows, coloured, el, stream } from "/parts.js";
 
@@ -90,7 +90,7 @@ export function showLog(target, parts, evidence) {
     let i = text ? lines.findLastIndex((line) => line.line?.includes(text)) : -1;
     if (i < 0) i = lines.findIndex((line) => WRONG.test(line.line ?? ""));
     if (i < 0) { count.textContent = "nothing that looks like a failure"; return; }
-    // A traceback begins above its last line.
+    // The last line of a traceback was found; show its beginning.
     for (let j = i; j >= Math.max(0, i - 60); j--) if (/^Traceback/.test(lines[j].line ?? "")) { at = 0; found = [i]; show(j); return; }
     at = 0;
     found = [i];

@@ -1,4 +1,4 @@
-// What the replicas use, as charts: a line for each replica, a chart for each resource.
+// Metrics: a chart for each resource, with a line for each replica.
 
 import { ask, at, el, svg } from "/parts.js";
 
@@ -32,9 +32,9 @@ export class Metrics {
     try {
       ({ replicas } = await ask("metrics", { handle: this.handle }));
     } catch {
-      return; // its scheduler reports nothing
+      return; // the scheduler reports no metrics
     }
-    for (const replica of replicas) { // of a scheduler that knows this moment alone, the page remembers what it saw
+    for (const replica of replicas) { // if the scheduler reports only current values, the page accumulates samples
       const name = `${replica.role}/${replica.replica}`;
       const before = this.seen.get(name)?.samples ?? [];
       if (replica.samples.length === 1) replica.samples = [...before.filter((s) => s.at < replica.samples[0].at), ...replica.samples];

@@ -1,4 +1,4 @@
-// What every part of the page uses: asking the server, elements, times. No text of a job is ever parsed as HTML.
+// Shared by all parts of the page: requests, elements, times. Text of a job is never parsed as HTML.
 
 const given = new URLSearchParams(location.hash.slice(1)).get("token");
 if (given) {
@@ -23,7 +23,7 @@ export const address = (path, query = {}) => {
 export const ask = async (path, query, options = {}) =>
   (await checked(await fetch(address(`/api/${path}`, query), { headers: headers(), ...options }))).json();
 
-// One JSON document a line, until the server has no more or the signal says so.
+// Reads JSON lines until the server closes the stream or the signal aborts it.
 export async function stream(path, query, signal, take) {
   const answer = await checked(await fetch(address(`/api/${path}`, query), { headers: headers(), signal }));
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
@@ -58,7 +58,7 @@ export function svg(tag, props, ...children) {
 
 const SIGNS = { RUNNING: "●", SUCCEEDED: "✓", FAILED: "✕", PENDING: "◌", SUBMITTED: "◌", UNSUBMITTED: "◌", CANCELLED: "–" };
 export const TERMINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);
-// Told by sign and word, not by colour alone.
+// Shows a state by sign and word, not by colour alone.
 export const pill = (state) =>
   el("span", { class: `pill s-${state}` }, el("span", { "aria-hidden": "true" }, SIGNS[state] ?? "?"), ` ${state.toLowerCase()}`);
 
@@ -83,7 +83,7 @@ export function ago(seconds) {
 }
 export const took = (row) => (row.ended ? span(row.ended - row.created) : TERMINAL.has(row.state) ? "" : span(now() - row.created));
 
-// A text that may hold terminal colours, as text and spans.
+// Converts text with terminal colours into text nodes and spans.
 const SGR = /\x1b\[([0-9;]*)m|\x1b\[[0-9;?]*[A-Za-z]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|[\x00-\x08\x0b-\x1f]/g;
 export function coloured(text) {
   const parts = [];
@@ -120,7 +120,7 @@ export async function copy(text) {
   toast("Copied");
 }
 
-// Rows of one height, of which only those in sight are in the document.
+// Rows of equal height; the document holds only the visible ones.
 export class Rows {
   constructor(frame, height, draw) {
     Object.assign(this, { frame, height, draw, items: [], drawn: "" });
@@ -148,7 +148,7 @@ export class Rows {
   }
   reveal(index) {
     const height = this.height(), top = index * height, { scrollTop, clientHeight } = this.frame;
-    const seen = clientHeight - this.inside.offsetTop; // below a head that stays
+    const seen = clientHeight - this.inside.offsetTop; // below the sticky heading
     if (top < scrollTop) this.frame.scrollTop = top;
     else if (top + height > scrollTop + seen) this.frame.scrollTop = top + height - seen;
   }

@@ -1,4 +1,4 @@
-// What came out of a sweep: its tasks as a table, and as points of two of their numbers.
+// Results of a sweep: a table of its tasks, and a scatter plot of two of their values.
 
 import { address, ask, el, svg } from "/parts.js";
 
@@ -21,7 +21,7 @@ export class Results {
     new ResizeObserver(() => { if (this.rows && this.plot.clientWidth !== this.width) this.draw(); }).observe(this.plot);
   }
 
-  // Asked for again when other tasks have ended.
+  // Loads the results again when more tasks have ended.
   async load(states) {
     const key = states.replaceAll(/[PR]/g, "");
     if (key === this.loaded || !key) return;
@@ -29,7 +29,7 @@ export class Results {
     try {
       ({ tasks: this.tasks } = await ask("results", { handle: this.handle }));
     } catch {
-      return; // the tracker does not answer
+      return; // the tracker cannot be read
     }
     const given = Object.keys(this.tasks[0]?.values ?? {});
     const wrote = [...new Set(this.tasks.flatMap((task) => Object.keys(task.metadata)))].filter((name) => !given.includes(name));
@@ -46,14 +46,14 @@ export class Results {
     this.table();
   }
 
-  // What was chosen stays.
+  // Keeps the selection.
   choose(axis, names, first = "task") {
     const select = this.choices[axis], before = select.value, chosen = before || first;
     select.replaceChildren(...["task", ...names].map((name) => el("option", { value: name, selected: name === chosen }, name)));
     if (!before) this.fit(axis);
   }
 
-  // An axis is logarithmic where its numbers span two decades.
+  // An axis is logarithmic if its values span two decades.
   fit(axis) {
     const values = this.rows.map((row) => number(row[this.choices[axis].value])).filter((value) => value != null);
     press(this.log[axis], Math.min(...values) > 0 && Math.max(...values) / Math.min(...values) >= 100);
@@ -118,7 +118,7 @@ function compare(a, b) {
   return p != null && q != null ? p - q : String(a).localeCompare(String(b));
 }
 
-// Where a number stands between two edges, and some round numbers to write there.
+// Returns the scale between two edges, and round numbers for its ticks.
 function scale(numbers, log, [start, end]) {
   const f = log ? Math.log10 : (v) => v;
   let low = f(Math.min(...numbers)), high = f(Math.max(...numbers));

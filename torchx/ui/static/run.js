@@ -1,4 +1,4 @@
-// One run: how it is and why, when what happened, what it writes, what was launched.
+// The page of a run: state and cause, timeline, log, definition.
 
 import { TERMINAL, address, ago, ask, at, copy, el, pill, span, toast, took } from "/parts.js";
 import { showLog } from "/log.js";

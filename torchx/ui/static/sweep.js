@@ -1,4 +1,4 @@
-// The tasks of a sweep: how far it is, why some failed, and each task as a square.
+// The tasks of a sweep: progress, causes of failures, and a square for each task.
 
 import { address, at, el, span } from "/parts.js";
 

@@ -105,13 +105,13 @@ class Top(App[None]):
         words = "words in name, id, scheduler, state or cause; Enter keeps them, Esc clears"
         self._words = Input(placeholder=words, id="search")
         self._list = Rows(self.runs, id="runs")
-        self._counts, self._why = Static(id="sum"), Static(id="why")
+        self._counts, self._details = Static(id="sum"), Static(id="why")
 
     def compose(self) -> ComposeResult:
         yield self._counts
         yield self._words
         yield self._list
-        yield self._why
+        yield self._details
         yield Footer()
 
     def on_mount(self) -> None:
@@ -128,7 +128,7 @@ class Top(App[None]):
             async for news in documents:
                 self.runs.update(news["rows"])
                 self._show()
-                self._sum(news["problems"])
+                self._show_counts(news["problems"])
                 page, new = self.screen, {row["handle"] for row in news["rows"]}
                 if isinstance(page, Page) and not new.isdisjoint((page.handle, page.handle.rpartition("/")[0])):
                     page.changed()
@@ -153,9 +153,9 @@ class Top(App[None]):
             text.append("no runs on record: `torchx run` launches one", MUTED)
         else:
             text.append("no run matches: Esc shows all", MUTED)
-        self._why.update(text, layout=False)
+        self._details.update(text, layout=False)
 
-    def _sum(self, problems: dict[str, str] | None = None) -> None:
+    def _show_counts(self, problems: dict[str, str] | None = None) -> None:
         text = Text("torchx  ", style="bold", no_wrap=True, overflow="ellipsis")
         for group, count in self.runs.counts().items():
             if count or group == self.runs.group:
@@ -188,16 +188,16 @@ class Top(App[None]):
 
     def on_input_changed(self, event: Input.Changed) -> None:
         self.runs.words = event.value
-        self._again()
+        self._filter()
 
     def on_input_submitted(self) -> None:
         self._words.display = bool(self.runs.words)
         self._list.focus()
 
-    def _again(self) -> None:
+    def _filter(self) -> None:
         self.runs.choose()
         self._show()
-        self._sum()
+        self._show_counts()
 
     def action_search(self) -> None:
         self._words.display = True
@@ -207,13 +207,13 @@ class Top(App[None]):
         """Shows the next group of states; after the last group all runs."""
         names = ["", *GROUPS]
         self.runs.group = names[(names.index(self.runs.group) + by) % len(names)]
-        self._again()
+        self._filter()
 
     def action_everything(self) -> None:
         self.runs.group = self._words.value = ""
         self._words.display = False
         self._list.focus()
-        self._again()
+        self._filter()
 
     def action_help(self) -> None:
         self.push_screen(Help())

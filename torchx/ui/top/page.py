@@ -70,25 +70,25 @@ class Page(Screen[None]):
         self.handle = handle
         self.tasks = Tasks() if sweep else None
         self.replicas = Replicas()
-        self._head, self._said = Static(id="title"), Static(id="cause")
+        self._head, self._cause = Static(id="title"), Static(id="cause")
         self._rows = Rows(self.replicas if self.tasks is None else self.tasks, id="parts")
         self._log = Lines(id="log", max_lines=_MOST_LINES)
         self._times = False
         self._status: AppStatus | None = None
         self._used: dict[tuple[str, int], ReplicaMetrics] = {}
         self._news = asyncio.Event()
-        self._looked = asyncio.Event()  # set after the first look
+        self._refreshed = asyncio.Event()  # set after the first status
         self._near = False  # whether the scheduler can be asked often
 
     def compose(self) -> ComposeResult:
-        yield from (self._head, self._said, self._rows, self._log, Footer())
+        yield from (self._head, self._cause, self._rows, self._log, Footer())
 
     def on_mount(self) -> None:
         self._rows.focus()
         self._lay_out()
         self._title()
         self._follow()
-        self.run_worker(self._keep_looking(), group="look")
+        self.run_worker(self._refresh_loop(), group="status")
         self.set_interval(1.0, self._title)
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:  # noqa: ARG002  # Textual's
@@ -120,32 +120,32 @@ class Page(Screen[None]):
             task.update(state=str(known.state), created=began, ended=known.ended_at, msg=known.msg, tasks="")
         return task
 
-    async def _keep_looking(self) -> None:
+    async def _refresh_loop(self) -> None:
         while True:
             self._news.clear()
-            await self._look()
-            self._looked.set()
+            await self._refresh_status()
+            self._refreshed.set()
             over = self._status is not None and self._status.is_terminal()
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._news.wait(), None if over else _NEAR_S if self._near else _FAR_S)
 
-    async def _look(self) -> None:
+    async def _refresh_status(self) -> None:
         """Asks the scheduler for replicas, tasks and metrics, which are not on record."""
         aio = self.app.runner.aio
         try:
             self._near = await aio.is_near(self.handle)
             self._status = status = await aio.status(self.handle)
         except TorchXError as e:
-            self._say([printable(str(e))], BAD)
+            self._show_message([printable(str(e))], BAD)
             return
         if status is not None and status.tasks is not None:
-            await self._take_tasks(status.tasks)
+            await self._update_tasks(status.tasks)
         elif status is not None:
             with contextlib.suppress(TorchXError):
                 self._used = replica_metrics(await aio.metrics(self.handle), self._used)
-            self.replicas.take(status, self._used)
+            self.replicas.update(status, self._used)
             self._show_replicas()
-            self._cause(status)
+            self._show_cause(status)
         self._title()
 
     def _show_replicas(self) -> None:
@@ -158,36 +158,36 @@ class Page(Screen[None]):
         assert self._status is not None
         return timeline(self._status, row["created"] if row else None)
 
-    async def _take_tasks(self, table: TaskTable) -> None:
+    async def _update_tasks(self, table: TaskTable) -> None:
         if self.tasks is None:
             self.tasks = Tasks()
             self._lay_out()
         if not self.tasks.order:
             run = await asyncio.to_thread(self.app.runner.recorded, self.handle)
-            self.tasks.give(await asyncio.to_thread(default_registry().tasks, run))
+            self.tasks.set_values(await asyncio.to_thread(default_registry().tasks, run))
         before = self.tasks.table.failed()
         self.show(self.tasks, table)
         if table.failed() != before:
-            await self._why(self.tasks)
+            await self._show_causes(self.tasks)
 
     def show(self, tasks: Tasks, table: TaskTable) -> None:
         """Shows the tasks in order, and keeps the chosen task chosen unless it is the first line."""
         at = tasks.order[self._rows.cursor] if self._rows.cursor and tasks.order else None
-        tasks.take(table)
+        tasks.update(table)
         self._rows.show(tasks, None if at is None else tasks.order.index(at))
 
     # -- cause and title -------------------------------------------------------------------------
 
-    def _cause(self, status: AppStatus) -> None:
-        said = "" if status.msg == "<NONE>" else printable(status.msg, lines=True)
+    def _show_cause(self, status: AppStatus) -> None:
+        message = "" if status.msg == "<NONE>" else printable(status.msg, lines=True)
         failure = parse_failure(status.structured_error_msg) if str(status.state) == "FAILED" else None
-        lines = [said or (printable(failure.summary()) if failure else "")]
+        lines = [message or (printable(failure.summary()) if failure else "")]
         if failure is not None and failure.traceback:
-            trace = printable(failure.traceback.strip(), lines=True).splitlines()
-            lines += [f"  {line}" for line in trace[-_CAUSE_LINES:] if line.strip(" ^~") and line.strip() not in said]
-        self._say(lines, BAD if failure else MUTED)
+            trace = printable(failure.traceback.strip(), lines=True).splitlines()[-_CAUSE_LINES:]
+            lines += [f"  {line}" for line in trace if line.strip(" ^~") and line.strip() not in message]
+        self._show_message(lines, BAD if failure else MUTED)
 
-    async def _why(self, tasks: Tasks) -> None:
+    async def _show_causes(self, tasks: Tasks) -> None:
         groups = await self.app.runner.aio.sweep_failures(self.handle, tasks.table)
         tasks.causes = {k: group.cause for group in groups for k in group.tasks}
         lines = []
@@ -196,13 +196,13 @@ class Page(Screen[None]):
             lines.append(f"{len(group.tasks):,} tasks: {printable(group.cause)}  ({numbers})")
         if len(groups) > _GROUPS:
             lines.append(f"and {len(groups) - _GROUPS:,} more causes")
-        self._say(lines, BAD)
+        self._show_message(lines, BAD)
         self._rows.refresh()
 
-    def _say(self, lines: Sequence[str], style: str) -> None:
-        self._said.update(Text("\n".join(lines), style=style, overflow="ellipsis"))
-        self._said.set_class(style == MUTED, "calm")
-        self._said.display = bool(lines and lines[0])
+    def _show_message(self, lines: Sequence[str], style: str) -> None:
+        self._cause.update(Text("\n".join(lines), style=style, overflow="ellipsis"))
+        self._cause.set_class(style == MUTED, "calm")
+        self._cause.display = bool(lines and lines[0])
 
     def _title(self) -> None:
         row = self.row()
@@ -255,7 +255,7 @@ class Page(Screen[None]):
         """Toggles between the log alone and all panes."""
         shown = self._rows.display
         self._rows.display = not shown
-        self._said.display = not shown and bool(str(self._said.render()))
+        self._cause.display = not shown and bool(str(self._cause.render()))
         (self._log if shown else self._rows).focus()
 
     def action_times(self) -> None:
@@ -274,7 +274,7 @@ class Page(Screen[None]):
         self.run_worker(self._read_log(part), exclusive=True, group="log")
 
     async def _read_log(self, part: str) -> None:
-        await self._looked.wait()  # to know whether it is a sweep, and the number of replicas
+        await self._refreshed.wait()  # to know whether it is a sweep, and the number of replicas
         if self.tasks is not None:
             return
         several = len(self.replicas) > 1 and not part

@@ -32,7 +32,7 @@ class Replicas(Table):
         self._over = False
         self._drawn: tuple[int, list[list[str]]] = 0, []
 
-    def take(self, status: AppStatus, used: Mapping[tuple[str, int], ReplicaMetrics]) -> None:
+    def update(self, status: AppStatus, used: Mapping[tuple[str, int], ReplicaMetrics]) -> None:
         """Replaces states and metrics."""
         replicas = [replica for role in status.roles for replica in role.replicas]
         self.found = [(f"{r.role}/{r.id}", str(r.state), r.hostname or r.hostaddr or "") for r in replicas]
@@ -102,14 +102,14 @@ class Tasks(Table):
         self._values: TaskList | None = None
         self._longest = 0  # approximate width of a task's values
 
-    def take(self, table: TaskTable) -> None:
+    def update(self, table: TaskTable) -> None:
         """Replaces the states."""
         self.table = table
         rank = {name: i for i, name in enumerate(_FIRST)}
         ranks = [rank[state.name] for state in table.states]
         self.order = sorted(range(len(ranks)), key=ranks.__getitem__)
 
-    def give(self, values: TaskList | None) -> None:
+    def set_values(self, values: TaskList | None) -> None:
         """Sets the values of the tasks."""
         self._values = values
         some = range(0, len(values.points) if values else 0, max(len(values.points) // 100, 1) if values else 1)
