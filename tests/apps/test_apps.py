@@ -172,7 +172,7 @@ def test_monitor_outlives_a_store_that_fails(
         return 3600.0 if len(looks) >= 3 and (tmp_path / "ran").exists() else 0.0
 
     monkeypatch.setattr(process_monitor, "_exists", counted)
-    monkeypatch.setattr(process_monitor, "_told", set())
+    monkeypatch.setattr(process_monitor, "_warned", set())
     monkeypatch.setattr(process_monitor, "time", SimpleNamespace(monotonic=now))
     words = ["--poll_rate", "0.02", "--timeout", "1800", "--exit_on_file", "nosuch://store/done"]
     with pytest.raises(SystemExit) as e:

@@ -18,8 +18,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file by which a checkpoint is asked for; not there yet."""
     path = tmp_path / "checkpoint"
     monkeypatch.setenv("TORCHX_CHECKPOINT_NOW", str(path))
-    monkeypatch.setattr(checkpoints, "_asker", None)
-    monkeypatch.setattr(checkpoints, "_LOOK_S", -1.0)
+    monkeypatch.setattr(checkpoints, "_requests", None)
+    monkeypatch.setattr(checkpoints, "_CHECK_S", -1.0)
     return path
 
 
@@ -60,7 +60,7 @@ def test_all_ranks_agree_on_the_step(tmp_path: Path) -> None:
         import os, sys
         from torchx import distributed
         from torchx.distributed import checkpoints
-        checkpoints._LOOK_S = -1.0
+        checkpoints._CHECK_S = -1.0
         rank = int(os.environ["RANK"])
         os.environ["TORCHX_CHECKPOINT_NOW"] = os.environ["HERE"] + f"/checkpoint.{rank}"
         distributed.init_pg("gloo")

@@ -105,7 +105,7 @@ def test_a_tracker_that_is_down_never_fails_the_job(caplog: pytest.LogCaptureFix
     assert good.metadata("r") == {"a": 1}
     assert [r.getMessage() for r in caplog.records] == [
         "tracker `DownTracker` could not be written to: ConnectionError: refused"
-        " (the job goes on; said once, whatever else is lost)"
+        " (the job goes on; later failures are not logged)"
     ]
 
 

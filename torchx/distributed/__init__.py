@@ -1,6 +1,6 @@
-"""Where this process stands among the others of its job, and the process group they talk through.
+"""The rank of this process in its job, and the process group of the job.
 
-Works alike in a job of one process, started with plain ``python``, and in one of many, started with torchrun::
+It works the same in a job of one process, started with plain ``python``, and in one of many, started with torchrun::
 
     from torchx import distributed
 
@@ -9,10 +9,10 @@ Works alike in a job of one process, started with plain ``python``, and in one o
         download(dataset)  # once on each host; the other ranks find it there
     model = Model().to(device)
 
-PyTorch is imported when it is needed: :func:`rank` and its like need none.
+PyTorch is imported only when needed; :func:`rank` and similar functions do not need it.
 
-Inside a job, importing this also lets ``torchx stacks`` see where the process is: it writes its stack down when it
-gets the signal ``SIGRTMIN + 13``, unless the program uses that one itself.
+Inside a job, importing this module also lets ``torchx stacks`` read the stack of the process, which it dumps on the
+signal ``SIGRTMIN + 13`` unless the program handles that signal itself.
 """
 
 from __future__ import annotations
@@ -53,21 +53,20 @@ __all__ = [
 
 
 def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
-    """Makes the default process group, unless there is one, and returns the device to compute on.
+    """Creates the default process group, unless there is one, and returns the device to compute on.
 
-    In a process that torchrun did not start, the group has this process alone, so that the same program runs anywhere.
+    In a process that torchrun did not start, the group has only this process, so the same program runs anywhere.
+    Inside a job, ``torchx stacks`` can then show in which call of a collective this process waits.
 
     Args:
-        backend: ``auto`` is ``nccl`` where there is a GPU for this rank, else ``gloo``.
+        backend: ``auto`` is ``nccl`` if there is a GPU for this rank, else ``gloo``.
         kwargs: for :func:`torch.distributed.init_process_group`, for example ``timeout``.
 
     Returns:
-        The GPU of this process with ``nccl``, made the current one; else the CPU.
-
-    Inside a job, ``torchx stacks`` can from now on tell in which call of a collective this process waits.
+        With ``nccl`` the GPU of this process, which becomes the current device; else the CPU.
 
     Raises:
-        SpecError: ``nccl`` is asked for and there is no GPU for this rank.
+        SpecError: ``nccl`` is requested, but there is no GPU for this rank.
         MissingDependencyError: PyTorch is not installed.
     """
     torch = _torch()
@@ -87,7 +86,9 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
         device = local_cuda_device()
         torch.cuda.set_device(device)
     if not (
-        kwargs.keys() & {"init_method", "store", "rank", "world_size"} or dist.is_torchelastic_launched() or _told()
+        kwargs.keys() & {"init_method", "store", "rank", "world_size"}
+        or dist.is_torchelastic_launched()
+        or _has_env_rendezvous()
     ):
         kwargs.update(store=dist.HashStore(), rank=0, world_size=1)
     dist.init_process_group(backend=backend, **kwargs)
@@ -96,34 +97,34 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
 
 
 def rank() -> int:
-    """This process's number in the whole job; 0 in a job of one process."""
+    """Returns the rank of this process in the job; 0 in a job of one process."""
     dist = _group()
     return int(dist.get_rank()) if dist else _number("RANK", 0)
 
 
 def world_size() -> int:
-    """How many processes the job has."""
+    """Returns the number of processes of the job."""
     dist = _group()
     return int(dist.get_world_size()) if dist else _number("WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
-    """This process's number on its host, which is also that of its GPU; 0 in a process that torchrun did not start."""
+    """Returns the rank of this process on its host, also the index of its GPU; 0 if torchrun did not start it."""
     return _number("LOCAL_RANK", 0)
 
 
 def is_rank0() -> bool:
-    """Whether this is the first process of the job."""
+    """Returns whether this is the first process of the job."""
     return rank() == 0
 
 
 def is_local_rank0() -> bool:
-    """Whether this is the first process on its host."""
+    """Returns whether this is the first process on its host."""
     return local_rank() == 0
 
 
 def local_cuda_device() -> torch.device:
-    """The GPU of this process: the one with the number of its local rank.
+    """Returns the GPU of this process, whose index is the local rank.
 
     Raises:
         SpecError: there is no such GPU.
@@ -139,9 +140,9 @@ def local_cuda_device() -> torch.device:
 
 
 def local_device() -> torch.device:
-    """The device that fits the process group: the GPU of this process with NCCL, the CPU with Gloo.
+    """Returns the device for the process group: the GPU of this process with NCCL, the CPU with Gloo.
 
-    Without a process group: the GPU if there is one for this process, else the CPU.
+    Without a process group, it returns the GPU of this process if there is one, else the CPU.
     """
     torch = _torch()
     dist = _group()
@@ -151,10 +152,10 @@ def local_device() -> torch.device:
 
 @contextmanager
 def on_rank0_first() -> Iterator[None]:
-    """Rank 0 goes through the block while the others wait, then all others do.
+    """Runs the block on rank 0 while the others wait, then on all others.
 
-    All ranks have to come to it. When rank 0 fails in it, the others go on, and find out by themselves.
-    They wait no longer than the process group's ``timeout``.
+    All ranks must enter it. If rank 0 fails in the block, the others continue. They wait no longer than the process
+    group's ``timeout``.
     """
     with _first(is_rank0()):
         yield
@@ -162,7 +163,7 @@ def on_rank0_first() -> Iterator[None]:
 
 @contextmanager
 def on_local_rank0_first() -> Iterator[None]:
-    """As :func:`on_rank0_first`, with the first rank of each host: to download once a host, say."""
+    """Like :func:`on_rank0_first`, for the first rank of each host: for example, to download once per host."""
     with _first(is_local_rank0()):
         yield
 
@@ -187,12 +188,12 @@ def _barrier() -> None:
             text = "the %d processes of this job do not wait for each other: no process group yet, call init_pg() first"
             logging.getLogger(__name__).warning(text, world_size())
         return
-    # NCCL would have to guess the device.
+    # Without the device NCCL would have to guess it.
     dist.barrier(**({"device_ids": [local_rank()]} if "nccl" in dist.get_backend() else {}))
 
 
 def _group() -> Any:
-    """``torch.distributed`` where there is a process group; else None, and PyTorch is not imported to find that out."""
+    """Returns ``torch.distributed`` if there is a process group, else None; does not import PyTorch."""
     import sys
 
     dist = sys.modules.get("torch.distributed")
@@ -209,8 +210,8 @@ def _has_cuda() -> bool:
     return bool(torch.cuda.is_available()) and local_rank() < torch.cuda.device_count()
 
 
-def _told() -> bool:
-    """Whether somebody other than torchrun (srun, a test) has set what the default ``env://`` reads."""
+def _has_env_rendezvous() -> bool:
+    """Returns whether another launcher (srun, a test) has set the variables that the default ``env://`` reads."""
     return all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
 
 
@@ -244,7 +245,7 @@ def __getattr__(name: str) -> Any:
         from torchx.distributed import checkpoints
 
         return getattr(checkpoints, name)
-    if name == "Backend":  # made when it is asked for: `typing` takes longer to import than all of this
+    if name == "Backend":  # lazily: `typing` takes longer to import than this module
         from typing import Literal
 
         return Literal["nccl", "gloo", "auto"]

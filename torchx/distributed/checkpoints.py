@@ -1,4 +1,4 @@
-"""A job and what it leaves behind when it is about to end: whether to write a checkpoint, and that there is progress.
+"""Requests for checkpoints before a job is ended, and reports of progress.
 
 In the loop of each rank, once a step::
 
@@ -10,8 +10,8 @@ In the loop of each rank, once a step::
             save(step)  # on all ranks in the same step
             distributed.progress()
 
-Who ends a job (a time limit, a preemption) asks for a checkpoint first: the file ``$TORCHX_CHECKPOINT_NOW`` appears, or
-changes. Programs that do without torchx look at it themselves; once a second is enough.
+Before a job is ended by a time limit or a preemption, the file ``$TORCHX_CHECKPOINT_NOW`` appears or changes. Programs
+that do not import torchx can check it themselves, once a second.
 """
 
 from __future__ import annotations
@@ -27,36 +27,37 @@ if TYPE_CHECKING:
 
 __all__ = ["progress", "should_checkpoint"]
 
-_LOOK_S = 0.2
+_CHECK_S = 0.2
 _MOST_CALLS = 100
 _MARK_S = 1.0
 _LEAVE_S = 5
 
 
-class _Asker:
-    """The requests that this process has seen, and the ranks' agreement on the newest of them."""
+class _Requests:
+    """The requests that this process has seen, and the ranks' agreement on the newest one."""
 
     def __init__(self) -> None:
-        self.answered = self.seen = 0  # who starts another attempt takes the old request away
-        self._looked = 0.0
+        self.answered = self.seen = 0  # the file of an earlier attempt is removed before this one starts
+        self._checked = 0.0
         self._group: Any = None
         self._flags: Any = None  # the newest request seen, and after how many calls to exchange again
         self._work: Any = None
         self._calls = self._next = 0
         self._exchanged = 0.0
 
-    def look(self) -> int:
+    def newest(self) -> int:
+        """Returns the newest request that this rank has seen; reads the file five times a second."""
         now = time.monotonic()
-        if now - self._looked > _LOOK_S:
-            self._looked = now
-            self.seen = max(self.seen, _asked())
+        if now - self._checked > _CHECK_S:
+            self._checked = now
+            self.seen = max(self.seen, _requested_at())
         return self.seen
 
     def agreed(self, dist: Any) -> int:
-        """The newest request that any rank had seen at the exchange before; all ranks get the same in the same call.
+        """Returns the newest request that any rank had seen at the previous exchange, the same on all ranks.
 
-        The ranks exchange what they have seen some five times a second, after as many calls as they agree on. It
-        travels while steps are computed: nobody waits for it.
+        The ranks exchange the newest request about five times a second, after a number of calls that they agree on. The
+        exchange is asynchronous: it runs while steps are computed.
         """
         self._calls += 1
         if self._calls < self._next:
@@ -73,15 +74,15 @@ class _Asker:
         if self._work is not None:
             self._work.wait()
             newest, stride = self._flags.tolist()
-        a_call = (now - self._exchanged) / self._calls if self._exchanged else _LOOK_S
-        wanted = min(max(int(_LOOK_S / max(a_call, 1e-6)), 1), _MOST_CALLS)
-        self._flags = torch.tensor([self.look(), wanted], dtype=torch.int64)
+        call_s = (now - self._exchanged) / self._calls if self._exchanged else _CHECK_S
+        calls = min(max(int(_CHECK_S / max(call_s, 1e-6)), 1), _MOST_CALLS)
+        self._flags = torch.tensor([self.newest(), calls], dtype=torch.int64)
         self._work = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._calls, self._next, self._exchanged = 0, stride, now
         return newest
 
     def _leave(self, dist: Any) -> None:
-        """Ends what is under way: PyTorch aborts a process that ends with a collective in the air."""
+        """Finishes the current exchange: PyTorch aborts a process that exits during a collective."""
         from datetime import timedelta
 
         try:
@@ -91,34 +92,34 @@ class _Asker:
             pass  # a rank has died, or the program has destroyed all groups itself
 
 
-_asker: _Asker | None = None
+_requests: _Requests | None = None
 
 
 def should_checkpoint() -> bool:
-    """Whether to write a checkpoint now, because the job is about to be ended. True once for each request.
+    """Returns whether to write a checkpoint now, because the job is about to be ended. True once for each request.
 
-    All ranks have to call it, once a step. They get the same answer in the same step, within a second of the request,
-    or two steps where these are longer. A call takes some microseconds, and five times a second, when the ranks tell
-    each other what they have seen, about half a millisecond.
+    All ranks must call it once a step. They get the same answer in the same step, within a second of the request, or
+    within two steps if these are longer. A call takes some microseconds; five times a second, when the ranks exchange
+    requests, it takes about half a millisecond.
     """
-    global _asker
+    global _requests
     if not os.environ.get(ENV_CHECKPOINT):
         return False
-    _asker = _asker or _Asker()
+    _requests = _requests or _Requests()
     from torchx.distributed import _group, world_size
 
     dist = _group()
-    newest = _asker.agreed(dist) if dist is not None and world_size() > 1 else _asker.look()
-    if newest <= _asker.answered:
+    newest = _requests.agreed(dist) if dist is not None and world_size() > 1 else _requests.newest()
+    if newest <= _requests.answered:
         return False
-    _asker.answered = newest
+    _requests.answered = newest
     return True
 
 
 def progress() -> None:
-    """Says that the job has got further, so that the next failure gets its full budget of retries.
+    """Reports progress of the job, so that the next failure gets its full budget of retries.
 
-    Call it where losing the job would no longer lose the work: after a checkpoint was written. It touches the file
+    Call it when a failure would no longer lose the work, for example after a checkpoint. It touches the file
     ``$TORCHX_PROGRESS``, at most once a second; without that variable it does nothing.
     """
     global _marked
@@ -130,14 +131,14 @@ def progress() -> None:
         with open(path, "a"):
             os.utime(path)
     except OSError:
-        pass  # a mark that cannot be left must not end the job
+        pass  # an unwritable file must not fail the job
 
 
 _marked = float("-inf")
 
 
-def _asked() -> int:
-    """When a checkpoint was asked for last, in nanoseconds; 0: never."""
+def _requested_at() -> int:
+    """Returns the time of the latest request in nanoseconds; 0 if there was none."""
     try:
         return os.stat(os.environ[ENV_CHECKPOINT]).st_mtime_ns
     except (KeyError, OSError):

@@ -1,15 +1,15 @@
-"""How ``torchx stacks`` learns where this process is: it writes down its stack when it gets a signal.
+"""Lets ``torchx stacks`` read the stack of this process, which it dumps on a signal.
 
-``faulthandler`` does that even while the process waits in a collective. The stack goes to a file in memory that nobody
-else has, whose name says which signal it is. A program that does without torchx offers the same with three lines::
+``faulthandler`` does this even while the process waits in a collective. The stack goes to a private in-memory file with
+the number of the signal in its name. A program without torchx can do the same with three lines::
 
     import faulthandler, os, signal
 
     number = signal.SIGRTMIN + 13
     faulthandler.register(number, open(os.memfd_create(f"torchx-stacks-{number:d}"), "a"))
 
-A stack says in which line a rank waits; in which call of that line, PyTorch's Flight Recorder knows. It is asked by a
-thread of this process, whenever a byte comes in by a pipe whose number stands in the name of another such file.
+A stack shows the line in which a rank waits; PyTorch's Flight Recorder shows which call of that line. A thread of this
+process reads it when a byte arrives on a pipe, whose file descriptor is in the name of another in-memory file.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _pipe: tuple[int, int] | None = None
 
 
 def offer() -> None:
-    """Writes the stack down on ``SIGRTMIN + 13``, from now on; does nothing twice, and nothing but on Linux."""
+    """Dumps the stack on ``SIGRTMIN + 13`` from now on. Idempotent; does nothing except on Linux."""
     global _file
     if _file is not None or sys.platform != "linux":
         return
@@ -38,17 +38,17 @@ def offer() -> None:
     import signal
 
     number = int(signal.SIGRTMIN) + 13
-    if signal.getsignal(number) != signal.SIG_DFL:  # the program has a use for it
+    if signal.getsignal(number) != signal.SIG_DFL:  # the program handles it
         return
     try:
         _file = open(os.memfd_create(f"torchx-stacks-{number}"), "a")  # noqa: SIM115  # for as long as the process lives
         faulthandler.register(number, _file, all_threads=False)
     except OSError:
-        return  # a sandbox: what can be asked by py-spy alone is asked by it
+        return  # a sandbox: only py-spy may work
 
 
 def offer_calls() -> None:
-    """Tells the latest collectives of each process group when it is asked; on Linux alone, and once."""
+    """Starts the thread that reports the latest collectives of each process group. Idempotent; Linux only."""
     global _pipe
     if _pipe is not None or sys.platform != "linux":
         return
@@ -59,31 +59,31 @@ def offer_calls() -> None:
         answer = os.memfd_create(f"torchx-calls-{_pipe[0]}")
     except OSError:
         return
-    threading.Thread(target=_tell_calls, args=(_pipe[0], answer), name="torchx-calls", daemon=True).start()
+    threading.Thread(target=_report_calls, args=(_pipe[0], answer), name="torchx-calls", daemon=True).start()
 
 
-def _tell_calls(asked: int, answer: int) -> None:
+def _report_calls(requests: int, answer: int) -> None:
     import json
 
-    while os.read(asked, 1 << 12):
+    while os.read(requests, 1 << 12):
         try:
             text = json.dumps(_calls())
-        except (RuntimeError, TypeError, ValueError, LookupError):  # it is no public interface of PyTorch
+        except (RuntimeError, TypeError, ValueError, LookupError):  # not a public interface of PyTorch
             text = "{}"
         os.ftruncate(answer, 0)
         os.pwrite(answer, text.encode(), 0)
 
 
 def _calls() -> dict[str, list[list[Any]]]:
-    """By process group: its description; of each call the operation, number, input sizes, and whether it is over."""
+    """Returns the latest calls by process group: description, operation, number, input sizes, completion, record id."""
     import pickle
 
     c10d = sys.modules.get("torch._C._distributed_c10d")
-    asker = getattr(sys.modules.get("torchx.distributed.checkpoints"), "_asker", None)
-    ours = getattr(getattr(asker, "_group", None), "group_name", None)  # always has a call under way
+    requests = getattr(sys.modules.get("torchx.distributed.checkpoints"), "_requests", None)
+    ours = getattr(getattr(requests, "_group", None), "group_name", None)  # always has a pending call
     found: dict[str, list[list[Any]]] = {}
     for dump in filter(None, (getattr(c10d, name, None) for name in _RECORDERS)):
-        # without the stacks of calls: to find their lines takes PyTorch seconds
+        # without the stacks of calls: PyTorch takes seconds to symbolize them
         for e in pickle.loads(dump(True, False, False)).get("entries", ()):  # noqa: S301  # PyTorch's, of this process
             (name, about), (kind, _, op) = e["process_group"], e["profiling_name"].partition(":")
             if not e.get("is_p2p") and name != ours:

@@ -1,4 +1,4 @@
-"""What a job leaves behind: artifacts, metadata, and which runs they came from.
+"""Records the results of a job: metadata, artifacts, and the runs they came from.
 
 In a job::
 
@@ -8,7 +8,7 @@ In a job::
     app_run.add_metadata(accuracy=0.98)
     app_run.add_artifact("model", "s3://bucket/model.pt")
 
-Which trackers these go to is set where the job is launched, in ``.torchxconfig``.
+The trackers are configured where the job is launched, in ``.torchxconfig``.
 """
 
 from __future__ import annotations
@@ -19,5 +19,5 @@ __all__ = ["AppRun", "app_run_from_env"]
 
 
 def app_run_from_env() -> AppRun:
-    """The run that this process is part of; see :meth:`torchx.tracker.api.AppRun.run_from_env`."""
+    """Returns the run that this process is part of; see :meth:`torchx.tracker.api.AppRun.run_from_env`."""
     return AppRun.run_from_env()

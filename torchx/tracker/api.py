@@ -1,6 +1,6 @@
 """The contract of a tracker backend, and the run that a job's code writes to.
 
-A tracker never fails a job: one that cannot be loaded or written to is warned about, and the job goes on.
+A tracker never fails a job: if it cannot be loaded or written to, the job logs a warning and goes on.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ UNDEFINED = "<UNDEFINED>"
 _BUILTIN_TRACKERS = {
     "fsspec": "torchx.tracker.backend.fsspec:create",
     "mlflow": "torchx.tracker.mlflow:create_tracker",
-}  # name -> "module:factory"; plugins come beside them
+}  # name -> "module:factory"
 
-_SLOW_S = 1.0  # a write that fails after longer than this has cost the job something
-_PAUSE = 20  # so many times as long the tracker is let alone then: a job loses at most a twentieth of its time
+_SLOW_S = 1.0  # a write that fails after more than this time delays the job
+_PAUSE = 20  # skip the tracker for this multiple of the delay, so that a job loses at most a twentieth of its time
 _LEAST_PAUSE_S = 60.0
 
 
@@ -47,7 +47,7 @@ class TrackerSource:
 
 @dataclass
 class TrackerArtifact:
-    """A named thing that a run made, and where it is."""
+    """A named output of a run, and its path."""
 
     name: str
     path: str
@@ -56,22 +56,22 @@ class TrackerArtifact:
 
 @dataclass
 class Lineage:
-    """What a run was made from, and the runs that were made from it."""
+    """The sources of a run, and the runs that were made from it."""
 
     sources: list[TrackerSource] = field(default_factory=list)
     descendants: list[str] = field(default_factory=list)
 
 
 class TrackerBase(ABC):
-    """A place where runs are written down. A run is known by its id: the handle of the job."""
+    """A store of runs. The id of a run is the handle of the job."""
 
     @abstractmethod
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Adds an artifact by its path (a file path or any URL); its bytes are not touched."""
+        """Adds or replaces an artifact by its path (a file path or any URL); the bytes stay where they are."""
 
     @abstractmethod
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
-        """The artifacts of a run by name."""
+        """Returns the artifacts of a run by name."""
 
     @abstractmethod
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
@@ -79,28 +79,28 @@ class TrackerBase(ABC):
 
     @abstractmethod
     def metadata(self, run_id: str) -> Mapping[str, object]:
-        """All values of a run by name."""
+        """Returns all values of a run by name."""
 
     @abstractmethod
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
-        """Writes down that the run was made from another run, or from one artifact of it."""
+        """Records that the run was made from another run, or from one of its artifacts."""
 
     @abstractmethod
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
-        """What the run was made from; with ``artifact_name`` only sources that name that artifact."""
+        """Returns the distinct sources of the run; with ``artifact_name`` only those with that artifact."""
 
     @abstractmethod
     def lineage(self, run_id: str) -> Lineage:
-        """Sources and descendants of a run."""
+        """Returns the direct sources and descendants of a run."""
 
     @abstractmethod
     def run_ids(self, **kwargs: str) -> Iterable[str]:
-        """Ids of the runs; with ``parent_run_id`` only of those that have this run as a source."""
+        """Returns the ids of all runs; with ``parent_run_id`` only of those that have this run as a source."""
 
 
 @dataclass
 class AppRunTrackableSource:
-    """A source of a run, as a run of its own."""
+    """A source of a run, as an :class:`AppRun`."""
 
     parent: AppRun
     artifact_name: str | None
@@ -108,9 +108,9 @@ class AppRunTrackableSource:
 
 @dataclass
 class AppRun:
-    """A run and the trackers that it is written to; reads ask the first one that answers.
+    """A run and its trackers. Writes go to all trackers; reads use the first one that answers.
 
-    A tracker that fails never fails the job: it is warned about once, and one that takes long to fail is let alone
+    A failing tracker never fails the job: the first failure is logged, and after a slow failure the tracker is skipped
     for a while.
 
     >>> AppRun(id="local://me/job", backends=[]).job_id()
@@ -121,15 +121,14 @@ class AppRun:
     backends: Iterable[TrackerBase]
 
     def __post_init__(self) -> None:
-        """By the identity of a backend, what is remembered of its failures."""
-        self._troubles: dict[int, _Trouble] = {}
+        self._failures: dict[int, _Failures] = {}  # by the identity of the backend
 
     @staticmethod
     def run_from_env() -> AppRun:
-        """The run that this process is part of, by the environment variables that torchx sets in a job.
+        """Returns the run that this process is part of, from the environment variables that torchx sets in a job.
 
-        The same object for the same environment. In a process that torchx did not launch, the id is
-        ``<UNDEFINED>``. A parent run is written down as a source, by rank 0 only.
+        The same environment gives the same object. In a process that torchx did not launch, the id is
+        ``<UNDEFINED>``. Rank 0 records a parent run as a source.
         """
         names = [ENV_TORCHX_JOB_ID, ENV_TORCHX_PARENT_RUN_ID, ENV_TORCHX_TRACKERS]
         names += [tracker_config_env_var_name(n) for n in _tracker_names()]
@@ -142,7 +141,7 @@ class AppRun:
         return _runs[key]
 
     def job_id(self) -> str:
-        """The handle of the job."""
+        """Returns the handle of the job."""
         return self.id
 
     def add_metadata(self, **kwargs: object) -> None:
@@ -154,16 +153,16 @@ class AppRun:
         self._write(lambda backend: backend.add_artifact(self.id, name, path, metadata))
 
     def add_source(self, source_id: str, artifact_name: str | None = None) -> None:
-        """Writes down, in every tracker, that this run was made from another one."""
+        """Records in every tracker that this run was made from another one."""
         self._write(lambda backend: backend.add_source(self.id, source_id, artifact_name))
 
     def sources(self) -> Iterable[AppRunTrackableSource]:
-        """The runs that this one was made from, as the first tracker that answers has it."""
+        """Returns the runs that this one was made from, according to the first tracker that answers."""
         found = self._read(lambda backend: backend.sources(self.id))
         return [AppRunTrackableSource(AppRun(s.source_run_id, self.backends), s.artifact_name) for s in found]
 
     def children(self) -> Iterable[AppRun]:
-        """The runs that were made from this one, as the first tracker that answers has it."""
+        """Returns the runs that were made from this one, according to the first tracker that answers."""
         found = self._read(lambda backend: backend.run_ids(parent_run_id=self.id))
         return [AppRun(run_id, self.backends) for run_id in found]
 
@@ -177,34 +176,34 @@ class AppRun:
 
     def _write(self, write: Callable[[TrackerBase], None]) -> None:
         for backend in self.backends:
-            trouble = self._troubles.setdefault(id(backend), _Trouble())
+            failures = self._failures.setdefault(id(backend), _Failures())
             started = time.monotonic()
-            if started < trouble.let_alone_until:
+            if started < failures.skip_until:
                 continue
             try:
                 write(backend)
             except Exception as e:
-                trouble.met(type(backend).__name__, e, time.monotonic() - started)
+                failures.add(type(backend).__name__, e, time.monotonic() - started)
 
 
-class _Trouble:
-    """What a run remembers of a tracker that fails: that it has said so, and until when it is let alone."""
+class _Failures:
+    """The failures of one tracker: until when to skip it, and whether a warning was logged."""
 
     def __init__(self) -> None:
-        self.let_alone_until = 0.0
-        self._told = False
+        self.skip_until = 0.0
+        self._warned = False
 
-    def met(self, name: str, error: Exception, took_s: float) -> None:
+    def add(self, name: str, error: Exception, took_s: float) -> None:
         if took_s > _SLOW_S:
-            self.let_alone_until = time.monotonic() + max(took_s * _PAUSE, _LEAST_PAUSE_S)
-        if not self._told:
-            self._told = True
-            text = "tracker `%s` could not be written to: %s: %s (the job goes on; said once, whatever else is lost)"
+            self.skip_until = time.monotonic() + max(took_s * _PAUSE, _LEAST_PAUSE_S)
+        if not self._warned:
+            self._warned = True
+            text = "tracker `%s` could not be written to: %s: %s (the job goes on; later failures are not logged)"
             _warn(text, name, type(error).__name__, error)
 
 
 def tracker_config_env_var_name(entrypoint_key: str) -> str:
-    """The variable that carries a tracker's configuration into a job.
+    """Returns the name of the environment variable with a tracker's configuration.
 
     >>> tracker_config_env_var_name("my-tracker")
     'TORCHX_TRACKER_MY_TRACKER_CONFIG'
@@ -214,23 +213,23 @@ def tracker_config_env_var_name(entrypoint_key: str) -> str:
 
 
 def trackers_from_environ() -> Iterable[TrackerBase]:
-    """The trackers named in ``TORCHX_TRACKERS`` (separated by commas), each with its configuration."""
+    """Creates the trackers named in ``TORCHX_TRACKERS`` (separated by commas), each with its configuration."""
     return build_trackers(trackers_in_environ())
 
 
 def trackers_in_environ() -> dict[str, str | None]:
-    """The names in ``TORCHX_TRACKERS``, each with its configuration."""
+    """Returns the names in ``TORCHX_TRACKERS``, each with its configuration."""
     return {name: os.environ.get(tracker_config_env_var_name(name)) for name in _tracker_names()}
 
 
 def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[TrackerBase]:
-    """Makes trackers by their names in the entry-point group ``torchx.tracker``.
+    """Creates trackers by their names in the entry-point group ``torchx.tracker``.
 
     Args:
-        factory_and_config: name -> what its factory is given.
+        factory_and_config: name -> configuration for the factory.
 
     Returns:
-        Those that could be made; each of the others is warned about.
+        The trackers that could be created; a warning is logged for each of the others.
     """
     trackers = []
     for name, config in factory_and_config.items():
@@ -243,10 +242,10 @@ def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[Tra
 
 
 def make_tracker(name: str, config: str | None) -> TrackerBase:
-    """One tracker by its name: a built-in one, or one in the entry-point group ``torchx.tracker``.
+    """Creates one tracker by its name: a built-in one, or one in the entry-point group ``torchx.tracker``.
 
     Raises:
-        NotFoundError: there is none of that name.
+        NotFoundError: there is no tracker of that name.
         PluginError: it cannot be imported.
         Exception: whatever its factory raises.
     """

@@ -1,4 +1,4 @@
-"""Calls that may hang, made in a thread of their own and waited for only so long."""
+"""Calls with a timeout, made in a separate thread because they may hang."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ DEFAULT_TIMEOUT_S = 30.0
 
 
 class Bounded:
-    """Makes calls one after the other, in one thread, and gives up waiting after ``timeout_s`` seconds.
+    """Makes calls one after the other in one thread, and stops waiting after ``timeout_s`` seconds.
 
-    A call that hangs goes on in its thread; until it has ended, other calls are refused at once, so that a job loses
-    the time of one call and not of all of them. The thread never keeps the process from ending.
+    While a call hangs in the thread, other calls fail at once, so that a job loses the time of one call only. The
+    thread never prevents the process from exiting.
 
     >>> Bounded(5).call(lambda: 1 + 1)
     2
@@ -30,17 +30,17 @@ class Bounded:
         self._pid = 0
 
     def call(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns.
+        """Returns the result of ``work``.
 
         Raises:
-            TimeoutError: there was no answer in time, or there still is none to an earlier call.
+            TimeoutError: the call timed out, or an earlier call has not returned yet.
             Exception: whatever ``work`` raises.
         """
-        if self._calls is None or self._pid != os.getpid():  # a thread does not live on in a forked process
+        if self._calls is None or self._pid != os.getpid():  # a forked process does not inherit the thread
             self._calls = _started()
             self._stuck, self._pid = None, os.getpid()
         if self._stuck is not None and not self._stuck.ended.is_set():
-            raise TimeoutError("an earlier call has not been answered yet")
+            raise TimeoutError("an earlier call has not returned yet")
         call = _Call(work)
         self._calls.put(call)
         if not call.ended.wait(self._timeout_s):
@@ -70,7 +70,7 @@ def _serve(calls: SimpleQueue[_Call]) -> None:
         call = calls.get()
         try:
             call.result = call.work()
-        except BaseException as e:  # it is raised again where the call was made
+        except BaseException as e:  # raised again in the caller's thread
             call.error = e
         call.ended.set()
-        del call  # or it would be kept until the next one comes
+        del call  # release it before the next one arrives

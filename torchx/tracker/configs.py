@@ -1,4 +1,4 @@
-"""What a tracker's factory is given, read: an address, an INI file, or a JSON object."""
+"""Reads the configuration of a tracker: an address, an INI file, or a JSON object."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _FILE_ENDINGS = (".ini", ".cfg", ".conf")
 
 
 def read_config(text: str, section: str) -> Mapping[str, object] | None:
-    """The settings that a config gives, or None when it is an address.
+    """Returns the settings in a config, or None if it is an address.
 
     Args:
         text: a JSON object, an address, or the path of an INI file with ``[section]``, ``[tracker:section]`` or no
@@ -41,7 +41,7 @@ def _json(text: str) -> dict[str, object]:
     try:
         found = json.loads(text)
     except ValueError as e:
-        # Without its text: there may be a password in it.
+        # The message omits the text, which may contain a password.
         raise ConfigError(f"the tracker's config begins with a brace and is not a JSON object: {e}") from None
     return dict(found)
 
@@ -69,7 +69,7 @@ def _ini(path: str, section: str) -> dict[str, object]:
 
 
 def _value(text: str) -> object:
-    """A number, yes or no, or a JSON value, where the text is one; else the text.
+    """Returns the boolean, None or JSON value in the text; else the text.
 
     >>> _value("TRUE"), _value("8"), _value('{"a": 1}'), _value("file")
     (True, 8, {'a': 1}, 'file')
@@ -84,10 +84,10 @@ def _value(text: str) -> object:
 
 
 def seconds(value: object, name: str) -> float:
-    """A positive number of seconds.
+    """Returns a positive number of seconds.
 
     Raises:
-        ConfigError: it is none.
+        ConfigError: ``value`` is not one.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         return float(value)

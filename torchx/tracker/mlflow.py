@@ -29,17 +29,17 @@ _DEFAULT_EXPERIMENT = "torchx"
 
 
 class MLflowTracker(TrackerBase):
-    """Runs on an MLflow server, or in its files.
+    """Stores runs on an MLflow server, or in MLflow's files.
 
-    Metadata are tags, which can be replaced. Besides, numbers are metrics, with all values that a name ever had; and
-    the first value of each name is a parameter, because MLflow does not let a parameter change.
-    Artifacts and sources are tags, too: the bytes of an artifact stay where they are.
+    Metadata are tags, which can be replaced. Numbers are also metrics, with their history, and the first value of each
+    name is also a parameter, because an MLflow parameter cannot change. Artifacts and sources are tags, too: the bytes
+    of an artifact stay where they are.
 
     Args:
-        experiment_name: made when it is missing; default :meth:`default_experiment_name`.
+        experiment_name: created if missing; default :meth:`default_experiment_name`.
         tracking_uri: of the server, ``http://host:5000``; or a path or a database.
-        artifact_location: of the experiment, if it has to be made; default: the server's.
-        timeout_s: how long one write may take.
+        artifact_location: for a new experiment; default: the server's.
+        timeout_s: maximum duration of a write.
 
     Raises:
         MissingDependencyError: the package `mlflow` is not installed.
@@ -60,14 +60,14 @@ class MLflowTracker(TrackerBase):
 
     @staticmethod
     def default_experiment_name() -> str:
-        """``$MLFLOW_EXPERIMENT_NAME``; else, in a job, the session it was launched in; else ``torchx``."""
+        """Returns ``$MLFLOW_EXPERIMENT_NAME``; else, in a job, the session it was launched in; else ``torchx``."""
         named = os.environ.get("MLFLOW_EXPERIMENT_NAME")
         _, _, rest = (os.environ.get(ENV_TORCHX_JOB_ID) or "").partition("://")
         return named or rest.partition("/")[0] or _DEFAULT_EXPERIMENT
 
     @property
     def tracking_uri(self) -> str:
-        """Where the server is."""
+        """The tracking URI of the server."""
         return self._runs.uri
 
     @property
@@ -77,26 +77,26 @@ class MLflowTracker(TrackerBase):
 
     @property
     def experiment_id(self) -> str:
-        """Its id; the experiment is made when it is missing."""
+        """The id of the experiment, which is created if missing."""
         return self._runs.experiment_id()
 
     @property
     def artifact_location(self) -> str | None:
-        """What was given for the experiment."""
+        """The artifact location given for the experiment."""
         return self._runs.artifact_location
 
     def get_run(self, run_name: str) -> Run:
-        """The MLflow run of that name; it is made when it is missing."""
+        """Returns the MLflow run of that name, which is created if missing."""
         return self._runs.client.get_run(self.get_run_id(run_name))
 
     def get_run_id(self, run_name: str) -> str:
-        """MLflow's id for the run of that name; it is made when it is missing."""
+        """Returns MLflow's id for the run of that name, which is created if missing."""
         return self._runs.made(run_name)
 
     def close(self) -> None:
-        """Says, in rank 0 of a job, that the job's MLflow run has ended; it can be written to all the same.
+        """Marks the job's MLflow run as ended, in rank 0 of a job; it can still be written to.
 
-        It is done at the end of the process, too.
+        This also happens at the end of the process.
         """
         self._bounded.call(self._runs.end)
 
@@ -104,7 +104,7 @@ class MLflowTracker(TrackerBase):
         """Adds or replaces values.
 
         Raises:
-            ValueError: a value is longer than MLflow keeps, or a name is. The others are written.
+            ValueError: a value or a name is too long for MLflow. The others are written.
         """
         refused = []
         written = {}
@@ -119,7 +119,7 @@ class MLflowTracker(TrackerBase):
             raise ValueError("; ".join(refused))
 
     def metadata(self, run_id: str) -> Mapping[str, object]:
-        """All values of a run; those that a program gave to MLflow itself as parameters and metrics are among them."""
+        """Returns all values of a run, including parameters and metrics that a program logged to MLflow directly."""
         theirs: dict[str, object] = {}
         ours: dict[str, object] = {}
         for run in self._runs.found(run_id):
@@ -132,18 +132,17 @@ class MLflowTracker(TrackerBase):
         return ours
 
     def log_params_flat(self, run_name: str, cfg: Any, key: str = "") -> None:
-        """Logs a configuration (dictionaries, lists, data classes, what OmegaConf makes) as parameters, ``optim.lr``.
+        """Logs a configuration (dictionaries, lists, data classes, OmegaConf) as parameters such as ``optim.lr``.
 
         Args:
             run_name: the torchx run.
             cfg: the configuration.
-            key: what the names begin with.
+            key: prefix of the names.
         """
         flat = tags.flat(cfg, key)
         self._write(run_name, lambda run: self._params(run, flat))
 
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Adds an artifact by its path; one of the same name is replaced."""
         safe = tags.safe(name)
         written = {
             tags.ARTIFACT + safe: tags.encode(name, path),
@@ -152,7 +151,6 @@ class MLflowTracker(TrackerBase):
         self._write(run_id, lambda run: self._tags(run, written))
 
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
-        """The artifacts of a run by name."""
         found: dict[str, TrackerArtifact] = {}
         for run in self._runs.found(run_id):
             described = dict(tags.decoded(run.data.tags, f"{TAG_ARTIFACT_MD_PREFIX}."))
@@ -162,13 +160,11 @@ class MLflowTracker(TrackerBase):
         return found
 
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
-        """Writes down that the run was made from another run, or from one artifact of it."""
         source = json.dumps({"source_run_id": source_id, "artifact_name": artifact_name})
         written = {tags.SOURCE + tags.digest(source): source, tags.PARENT + tags.digest(source_id): source_id}
         self._write(run_id, lambda run: self._tags(run, written))
 
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
-        """What the run was made from, each once; with ``artifact_name`` only sources that name that artifact."""
         found: dict[str, TrackerSource] = {}
         for run in self._runs.found(run_id):
             for tag, text in sorted(run.data.tags.items()):
@@ -177,11 +173,9 @@ class MLflowTracker(TrackerBase):
         return [s for s in found.values() if artifact_name is None or s.artifact_name == artifact_name]
 
     def lineage(self, run_id: str) -> Lineage:
-        """Sources and descendants of a run: those that were made from it directly."""
         return Lineage(sources=list(self.sources(run_id)), descendants=self._children(run_id))
 
     def run_ids(self, **kwargs: str) -> Iterable[str]:
-        """Ids of all runs; with ``parent_run_id`` only of those that have this run as a source."""
         parent = kwargs.get("parent_run_id")
         return self._runs.names() if parent is None else self._children(parent)
 
@@ -189,19 +183,19 @@ class MLflowTracker(TrackerBase):
         return self._runs.names(f"tags.`{tags.PARENT}{tags.digest(run_id)}` LIKE '%'")
 
     def _write(self, run_id: str, write: Callable[[str], None]) -> None:
-        if self._pid != os.getpid():  # for a forked process ends for itself only
+        if self._pid != os.getpid():  # a forked process must not end the runs of its parent
             self._pid = os.getpid()
             self._runs.owned.clear()
             atexit.register(self._at_exit)
         self._bounded.call(lambda: self._runs.write(run_id, write))
 
     def _at_exit(self) -> None:
-        # The interpreter leaves an uncaught exception there.
+        # The interpreter sets `last_type` on an uncaught exception.
         status = "FAILED" if hasattr(sys, "last_type") else "FINISHED"
         try:
             if self._pid == os.getpid() and self._runs.owned:
                 self._bounded.call(lambda: self._runs.end(status))
-        except Exception:  # noqa: S110  # the job is over, and what it wrote is there
+        except Exception:  # noqa: S110  # the job has ended, and its values are written
             pass
 
     def _log(self, run: str, values: Mapping[str, object], written: Mapping[str, str]) -> None:
@@ -226,11 +220,11 @@ def create_tracker(config: str | None) -> MLflowTracker:
 
     Args:
         config: a tracking URI (``http://host:5000``); or the path of an INI file with a section ``[mlflow]``, or a JSON
-            object: ``tracking_uri``, ``experiment_name``, ``artifact_location``, ``timeout_s``. What is not said is
-            asked of ``$MLFLOW_TRACKING_URI`` and ``$MLFLOW_EXPERIMENT_NAME``.
+            object: ``tracking_uri``, ``experiment_name``, ``artifact_location``, ``timeout_s``. The defaults are
+            ``$MLFLOW_TRACKING_URI`` and ``$MLFLOW_EXPERIMENT_NAME``.
 
     Raises:
-        ConfigError: the config has other keys, or a wrong value, or nothing says where the server is.
+        ConfigError: the config has an unknown key or a wrong value, or there is no tracking URI.
         MissingDependencyError: the package `mlflow` is not installed.
     """
     text = (config or "").strip()
@@ -244,7 +238,7 @@ def create_tracker(config: str | None) -> MLflowTracker:
             f"the tracker `mlflow` has no setting `{next(iter(settings))}`",
             hint="there are: tracking_uri, experiment_name, artifact_location, timeout_s",
         )
-    if not uri:  # a default on this machine's disk would be lost with the job's container
+    if not uri:  # a default on the local disk would be lost with the job's container
         raise ConfigError(
             "the tracker `mlflow` does not know where its server is",
             hint="for example `mlflow = http://host:5000` in section `[torchx:tracker]` of `.torchxconfig`",

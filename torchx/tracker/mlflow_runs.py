@@ -1,4 +1,4 @@
-"""The MLflow runs behind torchx runs: found by name, made once even when all ranks of a job begin together."""
+"""Finds MLflow runs by name, and creates each only once even if all ranks of a job start at the same time."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
 TAG_JOB = "torchx.job_id"
 TAG_DUPLICATE_OF = "torchx.duplicate_of"
-TAG_TURN = "torchx.turn"  # of the runs that ranks have made at once, the lowest counts
+TAG_TURN = "torchx.turn"  # if several ranks have created a run, the lowest turn wins
 _CHOOSING = "choosing"
-_CHOOSING_S = 10.0  # so long a rank that is about to take its turn is waited for: it may have died
+_CHOOSING_S = 10.0  # maximum wait for a rank that is choosing its turn: it may have died
 _PAGE = 1000
 _ENV_SILENT = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
 _PROBE_TIMEOUT_S = 5.0
@@ -30,17 +30,17 @@ _PROBE_TIMEOUT_S = 5.0
 _MOST_TAGS = 100
 _MOST_METRICS = 800
 _CONFLICT = "INVALID_PARAMETER_VALUE"
-_GONE = (_CONFLICT, "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")  # what is said of a run that somebody has deleted
+_GONE = (_CONFLICT, "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")  # error codes for a deleted run
 
 
 class Runs:
-    """Those of one experiment.
+    """The runs of one experiment.
 
     Args:
         uri: MLflow's tracking URI.
-        experiment_name: where runs are made.
-        artifact_location: of the experiment, if it has to be made.
-        search_all: whether runs are looked for in the other experiments, too.
+        experiment_name: where runs are created.
+        artifact_location: for a new experiment.
+        search_all: also search the other experiments.
     """
 
     def __init__(self, uri: str, experiment_name: str, artifact_location: str | None, *, search_all: bool) -> None:
@@ -61,10 +61,10 @@ class Runs:
         self._params: set[tuple[str, str]] = set()
 
     def experiment_id(self) -> str:
-        """The experiment's id; it is made when it is missing.
+        """Returns the experiment's id; creates the experiment if missing.
 
         Raises:
-            BackendError: it was deleted, and MLflow keeps its name.
+            BackendError: it was deleted, and MLflow reserves its name.
         """
         from mlflow.exceptions import MlflowException
 
@@ -76,7 +76,7 @@ class Runs:
                 self._experiment_id = self.client.create_experiment(self.experiment_name, self.artifact_location)
             except MlflowException:
                 experiment = self.client.get_experiment_by_name(self.experiment_name)
-                if experiment is None:  # or another rank was quicker
+                if experiment is None:  # else another rank was faster
                     raise
         if experiment is not None:
             if experiment.lifecycle_stage != "active":
@@ -88,10 +88,10 @@ class Runs:
         return self._experiment_id
 
     def made(self, name: str) -> str:
-        """MLflow's id for the run of that name, which is made when it is missing.
+        """Returns MLflow's id for the run of that name, which is created if missing.
 
-        Several ranks may find none, and each makes one. All choose the same then, and the others are marked as its
-        duplicates and deleted; :meth:`found` still reads what was written to them in that moment.
+        Several ranks may find none and create one each. They then elect one of them; the others are marked as
+        duplicates and deleted. :meth:`found` still reads values written to duplicates.
         """
         if name not in self._ids:
             chosen = self._first(name) or self._elected(name)
@@ -100,11 +100,11 @@ class Runs:
         return self._ids[name]
 
     def _elected(self, name: str) -> Run:
-        """Makes a run, and says which of those that ranks make in this moment counts: for all ranks the same.
+        """Creates a run, and elects one of the runs that ranks create at the same time; all ranks elect the same.
 
-        The times of their start do not tell: clocks differ, and who asked first may make its own last. So each says
-        that it takes a turn, then takes the one after all that it sees, and waits for those that are about to take
-        theirs (Lamport's bakery): nobody who begins after another has chosen has an earlier turn.
+        Start times cannot decide, because clocks differ and a rank that searched first may create its run last. With
+        Lamport's bakery algorithm, each rank announces that it chooses a turn, takes the next free turn that it sees,
+        and waits for ranks that are still choosing. A rank that begins after another has chosen gets a later turn.
         """
         tags = {TAG_JOB: name, TAG_TURN: _CHOOSING}
         mine = self.client.create_run(self.experiment_id(), run_name=name, tags=tags)
@@ -117,20 +117,20 @@ class Runs:
         return first
 
     def _first(self, name: str) -> Run | None:
-        """The active run that counts, once no rank is about to take its turn."""
+        """Returns the elected active run, once no rank is choosing its turn."""
         deadline, pause = time.monotonic() + _CHOOSING_S, 0.05
-        while any(map(_is_choosing, there := self._active(name))) and time.monotonic() < deadline:
+        while any(map(_is_choosing, active := self._active(name))) and time.monotonic() < deadline:
             time.sleep(pause)
-            pause = min(2 * pause, 1.0)  # there may be a thousand ranks that ask
-        return min(there, key=lambda run: (_turn(run), *_age(run)), default=None)
+            pause = min(2 * pause, 1.0)  # there may be a thousand ranks
+        return min(active, key=lambda run: (_turn(run), *_age(run)), default=None)
 
     def found(self, name: str) -> list[Run]:
-        """The MLflow runs that hold what is known of a run, oldest first; none when there is no such run."""
+        """Returns the MLflow runs with the values of a run, oldest first; empty if there is no such run."""
         runs = [r for r in self._search(_named(name)) if r.info.run_name == name]
         return sorted(runs, key=_age) if any(_is_active(r) for r in runs) else []
 
     def names(self, condition: str = "") -> list[str]:
-        """The names of all runs that torchx made, or of those that fulfil a condition; oldest first."""
+        """Returns the names of all runs created by torchx, or of those that match a condition, oldest first."""
         text = f"tags.`{TAG_JOB}` LIKE '%'"
         runs = self._search(f"{text} and {condition}" if condition else text)
         return list(dict.fromkeys(str(r.info.run_name) for r in sorted(runs, key=_age)))
@@ -151,13 +151,13 @@ class Runs:
                 known = self._ids.pop(name, "")
                 if not known or self._is_writable(known):
                     raise
-                write(self.made(name))  # it was a duplicate that we took for the oldest, or somebody has deleted it
+                write(self.made(name))  # the run was a duplicate, or somebody has deleted it
         except Exception:
             self._reached = False
             raise
 
     def log(self, run: str, metrics: Sequence[Any], params: Sequence[Any], tags: Sequence[Any]) -> None:
-        """Writes all of it, in as many requests as MLflow wants."""
+        """Writes metrics, parameters and tags, in several requests if MLflow's limits require it."""
         for i in range(0, max(len(tags), 1), _MOST_TAGS):
             first = i == 0
             some = metrics[:_MOST_METRICS] if first else []
@@ -166,7 +166,7 @@ class Runs:
             self.client.log_batch(run, metrics=metrics[i : i + _MOST_METRICS])
 
     def log_new_params(self, run: str, params: Mapping[str, str]) -> None:
-        """Writes the parameters that have no value yet: MLflow does not let a parameter change."""
+        """Writes the parameters that have no value yet, because an MLflow parameter cannot change."""
         from mlflow.entities import Param
         from mlflow.exceptions import MlflowException
 
@@ -178,12 +178,12 @@ class Runs:
             except MlflowException as e:
                 if e.error_code != _CONFLICT:
                     raise
-                for param in some:  # one of them has another value already: the others are written all the same
+                for param in some:  # one of them has another value already: write the others
                     self._log_param(run, param)
             self._params.update((run, param.key) for param in some)
 
     def end(self, status: str = "FINISHED") -> None:
-        """Says that the run whose end is ours to tell has ended."""
+        """Marks the runs that this process owns as ended."""
         from mlflow.exceptions import MlflowException
 
         with _silent_mlflow():
@@ -196,11 +196,11 @@ class Runs:
 
     @staticmethod
     def now_ms() -> int:
-        """The time, for a metric."""
+        """Returns the timestamp for a metric."""
         return time.time_ns() // 1_000_000
 
     def _own(self, run: Run) -> None:
-        """Rank 0 of a job decides when its run ends; one that had ended before the job was restarted goes on."""
+        """Lets rank 0 of a job own its run; reopens a run that ended before the job was restarted."""
         if os.environ.get(ENV_JOB_ID) != run.info.run_name or os.environ.get("RANK", "0") != "0":
             return
         self.owned.add(run.info.run_id)
@@ -222,14 +222,14 @@ class Runs:
                 raise
 
     def _active(self, name: str) -> list[Run]:
-        there = self._search(_named(name), experiments=[self.experiment_id()])
-        return [r for r in there if r.info.run_name == name and _is_active(r)]
+        runs = self._search(_named(name), experiments=[self.experiment_id()])
+        return [r for r in runs if r.info.run_name == name and _is_active(r)]
 
     def _is_writable(self, run: str) -> bool:
         return _is_active(self.client.get_run(run))
 
     def _search(self, condition: str, *, experiments: list[str] | None = None) -> list[Run]:
-        """Active runs, and the deleted ones that are duplicates of one."""
+        """Returns active runs, and deleted duplicates of active runs."""
         from mlflow.entities import ViewType
 
         self._reach()
@@ -250,7 +250,7 @@ class Runs:
         return bool(original) and self._is_writable(original)
 
     def _readable(self) -> list[str]:
-        """The experiments that are searched; none is made."""
+        """Returns the ids of the experiments to search; creates none."""
         if self._search_all:
             return [e.experiment_id for e in self.client.search_experiments()]
         experiment = self.client.get_experiment_by_name(self.experiment_name)
@@ -259,7 +259,7 @@ class Runs:
 
 @contextmanager
 def _silent_mlflow() -> Iterator[None]:
-    """MLflow prints addresses when a run ends; what a job prints is its own affair."""
+    """Keeps MLflow from printing URLs to the job's output when a run ends."""
     before = os.environ.get(_ENV_SILENT)
     os.environ[_ENV_SILENT] = "true"
     try:
@@ -272,16 +272,16 @@ def _silent_mlflow() -> Iterator[None]:
 
 
 def probe(uri: str) -> None:
-    """Asks whether anybody listens there: MLflow's client would try for minutes to find out.
+    """Checks that the server accepts connections, because MLflow's client would retry for minutes.
 
     Raises:
-        ConnectionError: nobody does.
+        ConnectionError: it does not.
     """
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return
     if parts.scheme in getproxies() and not proxy_bypass(parts.hostname):
-        return  # the proxy is who would answer
+        return  # a connection would only test the proxy
 
     port = parts.port or (443 if parts.scheme == "https" else 80)
     try:
@@ -293,7 +293,7 @@ def probe(uri: str) -> None:
 def _named(name: str) -> str:
     if "'" not in name:
         return f"attributes.run_name = '{name}'"
-    # A quote cannot be said in a filter; `_` stands for any character, and the caller looks at the names.
+    # A filter cannot contain a quote; `_` matches any character, and the caller checks the names.
     return f"attributes.run_name LIKE '{name.replace(chr(39), '_')}'"
 
 
@@ -306,7 +306,7 @@ def _is_choosing(run: Run) -> bool:
 
 
 def _turn(run: Run) -> float:
-    """Runs of others, and those of earlier versions, which were there before, come first."""
+    """Returns the turn of a run; runs without one (of other programs and earlier versions) come first."""
     return float("inf") if _is_choosing(run) else float(run.data.tags.get(TAG_TURN, 0))
 
 

@@ -1,6 +1,6 @@
-"""How what a tracker keeps is written in MLflow's tags, metrics and parameters.
+"""Encodes names and values for MLflow's tags, metrics and parameters.
 
-What MLflow takes: https://mlflow.org/docs/latest/rest-api.html (names: up to 250 letters, digits, ``_-. /``).
+MLflow's limits: https://mlflow.org/docs/latest/rest-api.html (names: up to 250 letters, digits, ``_-. /``).
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ ARTIFACT = "torchx.artifact.path."
 TAG_ARTIFACT_MD_PREFIX = "torchx.artifact.metadata"
 SOURCE = "torchx.source."
 PARENT = "torchx.parent."
-LONGEST_VALUE = 5000  # of a tag; newer servers take 8000
+LONGEST_VALUE = 5000  # of a tag; newer servers accept 8000
 _LONGEST_NAME = 250 - len(TAG_ARTIFACT_MD_PREFIX) - 1
-_LONGEST_PARAM = 500  # what the oldest servers take
+_LONGEST_PARAM = 500  # the limit of the oldest servers
 _ODD = re.compile(r"[^A-Za-z0-9_. /-]|-(?=u)")
 _ESCAPE = re.compile(r"-u([0-9a-f]+)-")
 
 
 def safe(name: str) -> str:
-    """The name in characters that MLflow takes; :func:`unsafe` gives it back.
+    """Encodes a name in characters that MLflow accepts; :func:`unsafe` decodes it.
 
     >>> safe("loss"), safe("train/loss"), safe("a:b"), safe("../x")
     ('loss', 'train/loss', 'a-u3a-b', '-u2e-./x')
     """
     text = _ODD.sub(_escape, name)
-    # MLflow takes no name that begins with `..`, or that is not the shortest way to say a path, as `a//b` or `/a`.
+    # MLflow rejects names that begin with `..`, and names that are not normalized paths, such as `a//b` or `/a`.
     if text == "." or text.startswith(".."):
         text = f"-u2e-{text[1:]}"
     if text.startswith("/") or (text and posixpath.normpath(text) != text):
@@ -43,7 +43,7 @@ def safe(name: str) -> str:
 
 
 def unsafe(name: str) -> str:
-    """The name that :func:`safe` was given.
+    """Decodes a name encoded with :func:`safe`.
 
     >>> unsafe(safe("-u2f- è"))
     '-u2f- è'
@@ -52,10 +52,10 @@ def unsafe(name: str) -> str:
 
 
 def encode(name: str, value: object) -> str:
-    """The value as the text of a tag.
+    """Encodes a value as the text of a tag.
 
     Raises:
-        ValueError: MLflow does not keep as much.
+        ValueError: the value or the name is too long for MLflow.
     """
     text = json.dumps(plain(value))
     if len(text) > LONGEST_VALUE:
@@ -69,7 +69,7 @@ def encode(name: str, value: object) -> str:
 
 
 def decoded(tags: Mapping[str, str], prefix: str) -> Iterator[tuple[str, object]]:
-    """Names and values of the tags with that prefix, as they were before :func:`safe` and :func:`encode`."""
+    """Decodes names and values of the tags with that prefix."""
     for tag, text in tags.items():
         if tag.startswith(prefix):
             try:
@@ -79,7 +79,7 @@ def decoded(tags: Mapping[str, str], prefix: str) -> Iterator[tuple[str, object]
 
 
 def numbers(values: Mapping[str, object]) -> dict[str, float]:
-    """Those that are numbers.
+    """Returns the values that are numbers.
 
     >>> numbers({"loss": 0.5, "ok": True, "name": "x"})
     {'loss': 0.5}
@@ -89,7 +89,7 @@ def numbers(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def flat(value: Any, key: str) -> dict[str, str]:
-    """The leaves of a configuration, by the names on the way to them.
+    """Returns the leaves of a configuration by their paths.
 
     >>> flat({"optim": {"lr": 0.1}, "sizes": [1, 2]}, "")
     {'optim.lr': '0.1', 'sizes.0': '1', 'sizes.1': '2'}
@@ -105,7 +105,7 @@ def flat(value: Any, key: str) -> dict[str, str]:
 
 
 def digest(text: str) -> str:
-    """A short name for a text that MLflow may not take as a name."""
+    """Returns a short name for a text that MLflow may not accept as a name."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -114,7 +114,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _container(value: Any) -> Any:
-    """Dictionaries and lists in place of whatever holds values: data classes, tuples, what OmegaConf makes."""
+    """Converts containers (data classes, tuples, OmegaConf) to dictionaries and lists."""
     if type(value).__module__.partition(".")[0] == "omegaconf":
         from omegaconf import OmegaConf
 

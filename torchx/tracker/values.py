@@ -1,4 +1,4 @@
-"""Values of any type as JSON knows them."""
+"""Converts values of any type to JSON types."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _MAX_DEPTH = 20
 
 
 def plain(value: Any, _depth: int = 0) -> Any:
-    """Numbers, texts, None, lists and dictionaries of these; scalars of NumPy and PyTorch become numbers, others text.
+    """Converts a value to JSON types: scalars of NumPy and PyTorch become numbers, other objects strings.
 
     >>> plain({"lr": 0.1, "shape": (2, 3), 1: {"x"}})
     {'lr': 0.1, 'shape': [2, 3], '1': ['x']}
@@ -31,9 +31,9 @@ def plain(value: Any, _depth: int = 0) -> Any:
 
 def _scalar(value: Any) -> Any:
     try:
-        found = value.item()  # of one element: a number
+        found = value.item()
         if type(found) in (bool, int, float, str):
             return found
-    except Exception:  # noqa: S110  # it has no such method, or more than one element: its text is kept
+    except Exception:  # noqa: S110  # it has no such method, or more than one element
         pass
     return str(value)

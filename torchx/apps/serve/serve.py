@@ -2,11 +2,11 @@
 
 ``python -m torchx.apps.serve.serve --model_path s3://bucket/model.mar --management_api http://host:8081``
 
-TorchServe fetches the archive from a URL. For one that is not on the web already, this program is the web server: it
-serves that one file, under a name nobody can guess, until TorchServe has answered.
+TorchServe fetches the archive from a URL. If the archive is not on the web, this program serves that one file over
+HTTP, under an unguessable name, until TorchServe has answered.
 TorchServe's interface: https://pytorch.org/serve/management_api.html#register-a-model
 
-Since 0.11 TorchServe asks for a token, unless it was started with ``--disable-token-auth``. It comes from
+Since 0.11 TorchServe requires a token, unless it was started with ``--disable-token-auth``. The token comes from
 ``--token_file``, which may be TorchServe's own ``key_file.json``, or from ``$TORCHSERVE_TOKEN``; never from the command
 line, which every user of the machine can read. See https://pytorch.org/serve/token_authorization_api.html
 """
@@ -39,21 +39,21 @@ TORCHSERVE_PARAMS = [
     "synchronous",
     "response_timeout",
 ]
-"""What TorchServe takes with a new model; each is an option here."""
+"""Parameters of a new model in TorchServe; each is an option here."""
 
 ENV_TOKEN = "TORCHSERVE_TOKEN"  # noqa: S105  # the name of a variable
-"""What TorchServe's management API asks for, where ``--token_file`` does not say it."""
+"""Environment variable with the token of TorchServe's management API, used without ``--token_file``."""
 
 PORT = 8222
-"""Where an archive is served from: the one that the component publishes."""
+"""Default port to serve the archive from; the component publishes it."""
 
 _BLOCK = 1 << 20  # bytes held in memory at a time
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """The model, the server, and the parameters for registering the model."""
+    """Parses the model, the server, and the parameters of the model."""
     parser = argparse.ArgumentParser(description="registers a model archive with a running TorchServe")
-    parser.add_argument("--model_path", required=True, help="the archive (.mar): a path or a URL that fsspec knows")
+    parser.add_argument("--model_path", required=True, help="the archive (.mar): a path or a URL that fsspec supports")
     parser.add_argument(
         "--management_api", required=True, help="address of TorchServe's management API: http://host:8081"
     )
@@ -65,18 +65,18 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=300.0, help="seconds to wait for TorchServe's answer")
     parser.add_argument("--token_file", help="TorchServe's key_file.json, or a file with the token: a path or a URL")
     parser.add_argument("--dryrun", action="store_true", help="print the request without sending it")
-    told = parser.add_argument_group("the model", "see TorchServe's management API")
+    model = parser.add_argument_group("the model", "see TorchServe's management API")
     for name in TORCHSERVE_PARAMS:
-        told.add_argument(f"--{name}")
+        model.add_argument(f"--{name}")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> None:
-    """Registers the model and prints what TorchServe said.
+    """Registers the model and prints TorchServe's answer.
 
     Raises:
-        SpecError: the address of the management API is none.
-        BackendError: TorchServe refused the model, or cannot be reached.
+        SpecError: the address of the management API is invalid.
+        BackendError: TorchServe rejected the model, or cannot be reached.
         OSError: the archive cannot be read.
     """
     args = parse_args(argv)
@@ -89,8 +89,8 @@ def main(argv: list[str]) -> None:
         return
     name = f"{rand_id()}/{os.path.basename(args.model_path.rstrip('/')) or 'model.mar'}"
     address = get_routable_ip_to(host)
-    # To a server on this machine it is shown on loopback alone. Elsewhere on every interface, for which one TorchServe
-    # comes by is not ours to know. The name is the key.
+    # For a TorchServe on this machine, listen only on loopback. Otherwise listen on every interface, because we cannot
+    # know which one TorchServe uses; the unguessable name protects the file.
     bind = address if address.startswith("127.") else ""
     port = args.port if args.port is not None else 0 if bind else PORT
     if args.dryrun:
@@ -101,7 +101,7 @@ def main(argv: list[str]) -> None:
 
 
 def get_routable_ip_to(addr: str) -> str:
-    """This host's address, as a host at ``addr`` sees it; nothing is sent.
+    """Returns this host's address as seen from ``addr``; sends nothing.
 
     >>> get_routable_ip_to("127.0.0.1")
     '127.0.0.1'
@@ -114,7 +114,7 @@ def get_routable_ip_to(addr: str) -> str:
 
 
 def rand_id() -> str:
-    """A name that nobody can guess.
+    """Returns an unguessable name.
 
     >>> len(rand_id()) >= 20 and rand_id() != rand_id()
     True
@@ -131,47 +131,47 @@ def _register(args: argparse.Namespace, params: dict[str, str]) -> None:
         return
     token = _token(args.token_file)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
-    request = Request(url, data=b"", headers=headers, method="POST")  # noqa: S310  # the caller has looked: it is http
+    request = Request(url, data=b"", headers=headers, method="POST")  # noqa: S310  # the caller has checked the scheme
     try:
         with urlopen(request, timeout=args.timeout) as answer:  # noqa: S310  # as above
             print(answer.read().decode(errors="replace").strip())
     except HTTPError as e:
         with e:
-            said = _said(e.read().decode(errors="replace")) or e.reason
-        raise BackendError(f"TorchServe refused `{args.model_path}`: {e.code} {said}", hint=_what_to_do(said)) from e
+            reason = _explain(e.read().decode(errors="replace")) or e.reason
+        raise BackendError(f"TorchServe refused `{args.model_path}`: {e.code} {reason}", hint=_hint(reason)) from e
     except OSError as e:
-        reason = getattr(e, "reason", e)
-        raise BackendError(f"TorchServe at `{args.management_api}` cannot be reached: {reason}") from e
+        cause = getattr(e, "reason", e)
+        raise BackendError(f"TorchServe at `{args.management_api}` cannot be reached: {cause}") from e
 
 
-def _said(answer: str) -> str:
-    """What an answer of TorchServe says, on one line: ``{"type": ..., "message": ...}`` as ``type: message``.
+def _explain(answer: str) -> str:
+    """Returns an error of TorchServe on one line: ``{"type": ..., "message": ...}`` as ``type: message``.
 
-    >>> _said('{"code": 409, "type": "ConflictStatusException", "message": "Model m is already registered."}')
+    >>> _explain('{"code": 409, "type": "ConflictStatusException", "message": "Model m is already registered."}')
     'ConflictStatusException: Model m is already registered.'
-    >>> _said("<h1>Bad\\n gateway</h1>")
+    >>> _explain("<h1>Bad\\n gateway</h1>")
     '<h1>Bad gateway</h1>'
     """
     try:
-        told = json.loads(answer)
-        answer = f"{told['type']}: {told['message']}"
+        error = json.loads(answer)
+        answer = f"{error['type']}: {error['message']}"
     except (ValueError, KeyError, TypeError):
-        pass  # something else than TorchServe has answered: a proxy
+        pass  # not from TorchServe but from a proxy
     return " ".join(answer.split())
 
 
-def _what_to_do(said: str) -> str:
-    if said.startswith("InvalidKeyException"):
+def _hint(reason: str) -> str:
+    if reason.startswith("InvalidKeyException"):
         return f"the management key of its key_file.json: --token_file, or ${ENV_TOKEN}"
-    if "already exists" in said:
+    if "already exists" in reason:
         return "TorchServe keeps archives by file name: unregister that model, or give the archive another name"
-    if "model API" in said or said.startswith("MethodNotAllowed"):
+    if "model API" in reason or reason.startswith("MethodNotAllowed"):
         return "TorchServe takes new models when it is started with --enable-model-api"
     return ""
 
 
 def _token(path: str | None) -> str:
-    """The token that TorchServe asks for; empty when nobody has said one."""
+    """Returns the token for TorchServe; empty if none is configured."""
     if not path:
         return os.environ.get(ENV_TOKEN, "").strip()
     with _opened(path) as (fs, name):
@@ -180,11 +180,11 @@ def _token(path: str | None) -> str:
         keys = json.loads(text)
         text = str(keys["management"]["key"])
     except ValueError:
-        pass  # the token itself
+        pass  # the file contains the bare token
     except (KeyError, TypeError) as e:
         raise SpecError(f"`{path}` has no management key", hint="it is TorchServe's key_file.json, or the token") from e
     if not text.strip().isprintable():
-        raise SpecError(f"`{path}` holds no token", hint="it is TorchServe's key_file.json, or the token alone")
+        raise SpecError(f"`{path}` contains no token", hint="it is TorchServe's key_file.json, or the token alone")
     return text.strip()
 
 
@@ -205,7 +205,7 @@ def _opened(url: str) -> Iterator[tuple[Any, str]]:
 
 @contextmanager
 def _served(fs: Any, path: str, name: str, address: tuple[str, int]) -> Iterator[int]:
-    """Serves one file, and gives the port."""
+    """Serves one file; yields the port."""
     size = int(fs.size(path))
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""Evaluates the Booth function at one point and keeps the result: a trial of a parameter search.
+"""Evaluates the Booth function at one point and stores the result: a trial of a parameter search.
 
 ``python -m torchx.apps.utils.booth_main --x1=1 --x2=3 --tracker_base=/tmp/trials``
 """
@@ -12,12 +12,12 @@ from torchx.runtime.tracking import FsspecResultTracker
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """The point, the number of the trial, and where its result goes."""
+    """Parses the point, the number of the trial, and the place for its result."""
     parser = argparse.ArgumentParser(description="evaluates the Booth function; its minimum is 0 at (1, 3)")
     parser.add_argument("--x1", type=float, required=True, help="the first variable")
     parser.add_argument("--x2", type=float, required=True, help="the second variable")
-    parser.add_argument("--trial_idx", type=int, default=0, help="under which number the result is kept")
-    parser.add_argument("--tracker_base", required=True, help="where results are kept: a directory or a URL of fsspec")
+    parser.add_argument("--trial_idx", type=int, default=0, help="number of the trial")
+    parser.add_argument("--tracker_base", required=True, help="where to store results: a directory or an fsspec URL")
     return parser.parse_args(argv)
 
 
@@ -31,7 +31,7 @@ def booth(x1: float, x2: float) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Prints the value and keeps it as ``booth_eval``."""
+    """Prints the value and stores it as ``booth_eval``."""
     args = parse_args(argv)
     value = booth(args.x1, args.x2)
     FsspecResultTracker(args.tracker_base).put(args.trial_idx, booth_eval=value)

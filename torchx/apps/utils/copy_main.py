@@ -1,4 +1,4 @@
-"""Copies a file between any two places that fsspec knows.
+"""Copies a file between any two places that fsspec supports.
 
 ``python -m torchx.apps.utils.copy_main --src s3://bucket/a --dst file:///tmp/a``
 """
@@ -20,18 +20,18 @@ _BLOCK = 1 << 20  # bytes held in memory at a time
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """``src`` and ``dst``: paths or URLs."""
-    parser = argparse.ArgumentParser(description="copies a file between any two places that fsspec knows")
-    parser.add_argument("--src", required=True, help="what to copy: a path or URL")
-    parser.add_argument("--dst", required=True, help="where to: a path or URL")
+    """Parses ``src`` and ``dst``: paths or URLs."""
+    parser = argparse.ArgumentParser(description="copies a file between any two places that fsspec supports")
+    parser.add_argument("--src", required=True, help="the source: a path or URL")
+    parser.add_argument("--dst", required=True, help="the destination: a path or URL")
     return parser.parse_args(argv)
 
 
 def main(argv: list[str]) -> None:
-    """Copies; missing directories of a local destination are created. A copy that fails leaves no half file.
+    """Copies the file; creates missing directories of a local destination. A failed copy leaves no incomplete file.
 
     Raises:
-        OSError: the source cannot be read or the destination not be written.
+        OSError: the source cannot be read, or the destination cannot be written.
     """
     args = parse_args(argv)
     try:
@@ -53,7 +53,7 @@ def _is_local(fs: Any) -> bool:
 
 @contextmanager
 def _local(path: str) -> Iterator[Any]:
-    """A file that has its name only when it is whole; a pipe or a device is written to as it is."""
+    """Yields a file that gets its name when it is complete; writes directly to a pipe or a device."""
     if os.path.exists(path) and not os.path.isfile(path):
         with open(path, "wb") as f:
             yield f
@@ -71,7 +71,7 @@ def _local(path: str) -> Iterator[Any]:
 
 @contextmanager
 def _remote(fs: Any, path: str) -> Iterator[Any]:
-    """An object of a store: a transaction, for a file that is merely closed is taken for whole."""
+    """Yields an object of a store, in a transaction: otherwise closing it would publish an incomplete object."""
     with fs.transaction, fs.open(path, "wb") as f:
         yield f
 

@@ -1,10 +1,10 @@
-"""Runs a program from the moment that one file appears until another does, or for a time at most.
+"""Starts a program when one file appears, and ends it when another file appears or after a timeout.
 
 ``python -m torchx.apps.utils.process_monitor --timeout 3600 --exit_on_file /data/done -- tensorboard --logdir /data``
 
-Files may be URLs of fsspec. Ends with the program's exit code; with 0 when the exit file ended it,
-with 34 when time did, or with ``$TORCHX_TIMEOUT_EXIT_CODE``: 0 for a program that is meant to run until time is over.
-Time that is over before the program could be started is 34 all the same.
+Files may be fsspec URLs. The exit code is that of the program; 0 if the exit file ended it; 34 after the timeout, or
+``$TORCHX_TIMEOUT_EXIT_CODE``, which is 0 for a program that is meant to run until the timeout. A timeout before the
+program has started is always 34.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ import sys
 import time
 
 TIMEOUT_EXIT_CODE = 34
-"""Exit code when the time is over."""
+"""Exit code after the timeout."""
 
 ENV_TIMEOUT_EXIT_CODE = "TORCHX_TIMEOUT_EXIT_CODE"
-"""Set by components whose program is meant to run until time is over: the exit code then."""
+"""Exit code after the timeout, set by components whose program is meant to run until then."""
 
 _GRACE_S = 10.0  # from SIGTERM to SIGKILL
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """When to start, when to end, and the program."""
+    """Parses the conditions and the program."""
     parser = argparse.ArgumentParser(description="runs a program until a file appears or a time limit is reached")
     parser.add_argument("--timeout", type=float, default=0.0, help="seconds to run for; 0 for no limit")
     parser.add_argument("--poll_rate", type=float, default=1.0, help="seconds between checks of the files")
@@ -38,13 +38,13 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the program and leaves with the exit code described above.
+    """Runs the program and exits with the code described above.
 
     Raises:
-        SystemExit: always, unless the program ended with 0.
+        SystemExit: always, unless the exit code is 0.
     """
     args = parse_args(argv)
-    # Before anything is started: a signal that ends us must end the program as well.
+    # Before the program starts, so that a signal that ends us also ends the program.
     signals = _Forwarder()
     end = time.monotonic() + args.timeout if args.timeout > 0 else float("inf")
     while args.start_on_file and not _exists(args.start_on_file):
@@ -64,7 +64,7 @@ def main(argv: list[str]) -> None:
 
 
 class _Forwarder:
-    """Passes SIGTERM and SIGINT on to the program; before there is one, they end us."""
+    """Forwards SIGTERM and SIGINT to the program; before it starts, they end this process."""
 
     def __init__(self) -> None:
         self._program: subprocess.Popen[bytes] | None = None
@@ -74,11 +74,11 @@ class _Forwarder:
             signal.signal(number, self._received)
 
     def starting(self) -> None:
-        """From now on a signal is kept for the program."""
+        """From now on, signals are kept for the program."""
         self._starting = True
 
     def to(self, program: subprocess.Popen[bytes]) -> None:
-        """The program has been started."""
+        """Forwards signals to the program, which has started."""
         self._program = program
         if self._early:
             program.send_signal(self._early)
@@ -111,7 +111,7 @@ def _watch(program: subprocess.Popen[bytes], end: float, args: argparse.Namespac
 
 
 def _timeout_exit_code() -> int:
-    # Not an option: components pass it on to images with an older torchx, too, which would refuse an option.
+    # Not a command-line option, because an older torchx in the image would reject it.
     text = os.environ.get(ENV_TIMEOUT_EXIT_CODE, "")
     return int(text) if text.isdecimal() else TIMEOUT_EXIT_CODE
 
@@ -126,7 +126,7 @@ def _stop(program: subprocess.Popen[bytes]) -> None:
 
 
 def _exists(path: str) -> bool:
-    """Whether the file is there; a store that does not answer says neither, and is asked again."""
+    """Returns whether the file exists; on an error warns once and returns False, so that it is checked again."""
     from fsspec.core import url_to_fs
 
     try:
@@ -134,13 +134,13 @@ def _exists(path: str) -> bool:
         fs.invalidate_cache()
         return bool(fs.exists(name))
     except (OSError, ValueError, ImportError) as e:
-        if path not in _told:
-            _told.add(path)
+        if path not in _warned:
+            _warned.add(path)
             print(f"process_monitor: `{path}` cannot be looked for: {e}", file=sys.stderr)
         return False
 
 
-_told: set[str] = set()
+_warned: set[str] = set()
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Results of trials, kept where the program that started them can read them.
+"""Results of trials, stored where the program that started them can read them.
 
 >>> import tempfile
 >>> base = tempfile.mkdtemp()

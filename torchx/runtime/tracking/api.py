@@ -1,4 +1,4 @@
-"""Keeps the results of a trial under a key."""
+"""Stores the results of a trial under a key."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ ResultType = int | float | str
 
 
 class ResultTracker(ABC):
-    """Where results are put by a job, and got by whoever started it."""
+    """A store where a job puts results, and the program that started it gets them."""
 
     @abstractmethod
     def put(self, key: KeyType, **results: ResultType) -> None:
-        """Keeps the results of a trial, in the place of those it had."""
+        """Stores the results of a trial; replaces earlier ones."""
 
     @abstractmethod
     def get(self, key: KeyType) -> dict[str, ResultType]:
-        """The results of a trial; empty when there are none."""
+        """Returns the results of a trial; empty if there are none."""
 
     def __getitem__(self, key: KeyType) -> dict[str, ResultType]:
         return self.get(key)
@@ -34,7 +34,7 @@ class ResultTracker(ABC):
 
 
 class FsspecResultTracker(ResultTracker):
-    """One JSON file a trial, below a directory of any file system that fsspec knows.
+    """Stores one JSON file per trial below a directory of any file system that fsspec supports.
 
     Args:
         tracker_base: the directory: a path, ``s3://...``, ``gs://...``, ...
@@ -44,11 +44,11 @@ class FsspecResultTracker(ResultTracker):
         self._base = tracker_base.rstrip("/") or "/"
 
     def put(self, key: KeyType, **results: ResultType) -> None:
-        """Keeps the results; directories are created.
+        """Stores the results; creates missing directories.
 
         Raises:
-            ValueError: the key is not a name of a file.
-            OSError: they cannot be written.
+            ValueError: the key is not a valid file name.
+            OSError: the file cannot be written.
         """
         import json
 
@@ -58,16 +58,16 @@ class FsspecResultTracker(ResultTracker):
         if "file" not in fs.protocol:
             fs.pipe_file(path, text.encode())
             return
-        # Under another name first: whoever waits for the results must not read half of them.
+        # Under another name first, so that readers never see an incomplete file.
         unfinished = f"{path}.{os.getpid()}"
         fs.pipe_file(unfinished, text.encode())
         os.replace(unfinished, path)
 
     def get(self, key: KeyType) -> dict[str, ResultType]:
-        """The results; empty when there are none.
+        """Returns the results; empty if there are none.
 
         Raises:
-            ParseError: the file is not what :meth:`put` writes.
+            ParseError: the file was not written by :meth:`put`.
         """
         import json
 

@@ -1,14 +1,14 @@
-"""A tracker that keeps small files below one directory of any file system that fsspec knows: a disk, S3, GCS, ...
+"""A tracker that stores small files below one directory of any file system that fsspec supports: a disk, S3, GCS, ...
 
 No two writers share a file, so writers on many machines never wait for each other nor overwrite anything::
 
     ROOT/runs/RUN/metadata/TIME-RANDOM.json     one call of add_metadata; the newest value of a name counts
     ROOT/runs/RUN/artifacts/TIME-RANDOM.json    one call of add_artifact
     ROOT/runs/RUN/sources/TIME-RANDOM.json      one call of add_source
-    ROOT/children/SOURCE/RUN.json               the same call, to find RUN from its source without a look at all runs
+    ROOT/children/SOURCE/RUN.json               the same call, to find RUN from its source without reading all runs
 
-``RUN`` is the id, percent-encoded. On a disk a process has one ``TIME-RANDOM.jsonl`` in each folder instead, to which
-it appends a line for each call.
+``RUN`` is the percent-encoded id. On a disk each process instead appends a line per call to its own
+``TIME-RANDOM.jsonl`` in each folder.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ _CONFIG_HINT = "for example `fsspec = s3://bucket/runs` in section `[torchx:trac
 
 
 class FsspecTracker(TrackerBase):
-    """Runs below a directory.
+    """Stores runs below a directory.
 
     Args:
         fs: the file system.
-        root_dir: the directory on it; made when something is written.
-        timeout_s: how long a write to a file system that is not a local disk may take.
+        root_dir: the directory on it; created on the first write.
+        timeout_s: maximum duration of a write, except on a local disk.
 
     >>> import fsspec
     >>> tracker = FsspecTracker(fsspec.filesystem("memory"), "/example")
@@ -64,11 +64,9 @@ class FsspecTracker(TrackerBase):
         self._pid = os.getpid()
 
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Adds an artifact by its path; one of the same name is replaced."""
         self._add(run_id, "artifacts", {"name": name, "path": path, "metadata": dict(metadata) if metadata else None})
 
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
-        """The artifacts of a run by name."""
         found = {}
         for record in self._records(run_id, "artifacts"):
             name, path, metadata = record.get("name"), record.get("path"), record.get("metadata")
@@ -76,26 +74,23 @@ class FsspecTracker(TrackerBase):
         return found
 
     def add_metadata(self, run_id: str, **metadata: object) -> None:
-        """Adds or replaces values. What JSON does not know is kept as text; scalars of NumPy and PyTorch as numbers."""
+        """Adds or replaces values. Scalars of NumPy and PyTorch become numbers; other non-JSON values strings."""
         if metadata:
             self._add(run_id, "metadata", {"metadata": metadata})
 
     def metadata(self, run_id: str) -> Mapping[str, object]:
-        """All values of a run; where a name was written twice, the one that was written last."""
         found: dict[str, object] = {}
         for record in self._records(run_id, "metadata"):
             found.update(record.get("metadata") or {})
         return found
 
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
-        """Writes down that the run was made from another run, or from one artifact of it."""
-        # The way back first: a reader checks it against the source, so half of a write is as good as none.
+        # The back reference first: readers check it against the source, so an incomplete write has no effect.
         back = f"{self._root}/children/{_key(source_id)}/{_key(run_id)}{_ENDING}"
         self._write(back, {"run_id": run_id, "source_run_id": source_id})
         self._add(run_id, "sources", {"source_run_id": source_id, "artifact_name": artifact_name})
 
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
-        """What the run was made from, each once; with ``artifact_name`` only sources that name that artifact."""
         found: dict[tuple[str, str | None], TrackerSource] = {}
         for record in self._records(run_id, "sources"):
             name = record.get("artifact_name")
@@ -105,11 +100,9 @@ class FsspecTracker(TrackerBase):
         return list(found.values())
 
     def lineage(self, run_id: str) -> Lineage:
-        """Sources and descendants of a run: those that were made from it directly."""
         return Lineage(sources=list(self.sources(run_id)), descendants=self._children(run_id))
 
     def run_ids(self, parent_run_id: str | None = None) -> Iterable[str]:  # type: ignore[override]  # promised so
-        """Ids of all runs that something was written about; or of those that have this one as a source."""
         if parent_run_id is not None:
             return self._children(parent_run_id)
         found = (self._run_id(name) for name in self._names(f"{self._root}/runs"))
@@ -129,14 +122,14 @@ class FsspecTracker(TrackerBase):
             self._write(f"{folder}/{generate_filename()}{_ENDING}", {"run_id": run_id, **record})
 
     def _records(self, run_id: str, kind: str) -> list[dict[str, Any]]:
-        # Two ids may have one folder where file names are the same in capitals.
+        # Two ids may share a folder if the file system ignores case.
         return [r for r in self._read(f"{self._root}/runs/{_key(run_id)}/{kind}") if r.get("run_id") == run_id]
 
     def _run_id(self, name: str) -> str:
-        """The id behind the name of a folder; empty when it is not ours."""
+        """Returns the run id of a folder; empty if the folder is not ours."""
         if "~" not in name:
             return unquote(name)
-        for kind in ("metadata", "artifacts", "sources"):  # it was too long for a name: any record tells it
+        for kind in ("metadata", "artifacts", "sources"):  # the id was too long for a name: any record has it
             for record in self._read(f"{self._root}/runs/{name}/{kind}", most=1):
                 return str(record.get("run_id") or "")
         return ""
@@ -153,14 +146,14 @@ class FsspecTracker(TrackerBase):
         try:
             self._fs.pipe_file(path, data)
         except FileNotFoundError:
-            if _names(self._fs) & _OBJECT_STORES:  # these have no folders: the bucket is missing, and not ours to make
+            if _names(self._fs) & _OBJECT_STORES:  # these have no folders: the bucket is missing; do not create it
                 raise
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(path, data)
 
     def _put_local(self, path: str, data: bytes) -> None:
         folder, _, name = path.rpartition("/")
-        hidden = f"{folder}/.{name}"  # so that nobody reads, and a crash does not leave, half a record
+        hidden = f"{folder}/.{name}"  # readers ignore an incomplete record, also after a crash
         try:
             _new_file(hidden, data)
         except FileNotFoundError:
@@ -169,10 +162,10 @@ class FsspecTracker(TrackerBase):
         os.replace(hidden, path)
 
     def _read(self, folder: str, *, most: int | None = None) -> list[dict[str, Any]]:
-        """The records in a folder, oldest first.
+        """Returns the records in a folder, oldest first.
 
         Args:
-            most: look into this many files only.
+            most: maximum number of files to read.
         """
         endings = (_ENDING, _LINES_ENDING)
         names = [n for n in self._names(folder) if n.endswith(endings) and not n.startswith(".")][:most]
@@ -189,17 +182,17 @@ class FsspecTracker(TrackerBase):
 
     def _names(self, folder: str) -> list[str]:
         self._own_file_system()
-        self._fs.invalidate_cache(folder)  # others write
+        self._fs.invalidate_cache(folder)  # other processes write, too
         try:
             return sorted(str(path).rstrip("/").rpartition("/")[2] for path in self._fs.ls(folder, detail=False))
         except (FileNotFoundError, NotADirectoryError):
             return []
 
     def _contents(self, paths: list[str]) -> list[bytes | None]:
-        """What is in the files; None for one that is gone."""
+        """Returns the contents of the files; None for a missing one."""
         found: list[bytes | None] = []
         if self._fs.async_impl and paths and not any(c in paths[0] for c in "*?["):
-            answers = self._fs.cat(paths, on_error="return")  # many at a time
+            answers = self._fs.cat(paths, on_error="return")  # concurrently
             by_name = {str(path).rpartition("/")[2]: data for path, data in answers.items()}
             for path in paths:
                 data = by_name.get(path.rpartition("/")[2])
@@ -215,21 +208,20 @@ class FsspecTracker(TrackerBase):
         return found
 
     def _own_file_system(self) -> None:
-        """In a forked process: one of its own, for connections and loops do not live on in it."""
+        """Creates a new file system in a forked process, which does not inherit connections and event loops."""
         if self._pid != os.getpid():
             self._fs = type(self._fs)(*self._fs.storage_args, **self._fs.storage_options)
             self._pid = os.getpid()
 
 
 class Appender:
-    """Records appended to files on a disk, a line each, in one file in each folder.
+    """Appends records as lines to one file per folder on a disk.
 
-    To create and rename a file for each record takes several times as long, and its reader has to open as many.
-
-    The file is closed after each record, so that machines which share a disk over NFS see it.
+    This is several times faster than creating and renaming a file for each record, and faster to read. The file is
+    closed after each record, so that other machines see it over NFS.
 
     Args:
-        new_name: a name that no other writer has.
+        new_name: returns a name that no other writer uses.
     """
 
     def __init__(self, new_name: Callable[[], str]) -> None:
@@ -238,12 +230,12 @@ class Appender:
         self._pid = os.getpid()
 
     def add(self, folder: str, record: bytes) -> None:
-        """Appends a record without line ends; the folder is made when it is not there.
+        """Appends a record, which has no line ends; creates the folder if needed.
 
         Raises:
-            OSError: it could not be written; what was written of it is not a record.
+            OSError: the record could not be written; readers ignore an incomplete one.
         """
-        if self._pid != os.getpid():  # a forked process has files of its own
+        if self._pid != os.getpid():  # a forked process uses its own files
             self._paths, self._pid = {}, os.getpid()
         path = self._paths.get(folder)
         if path is None:
@@ -254,7 +246,7 @@ class Appender:
             os.makedirs(folder, exist_ok=True)
             fd = os.open(path, _APPEND, 0o666)
         try:
-            # The line end before it sets it apart from what a full disk has left of an earlier one.
+            # The leading line end separates it from an incomplete record that a full disk has left.
             left = memoryview(b"\n" + record + b"\n")
             while left:
                 left = left[os.write(fd, left) :]
@@ -263,7 +255,7 @@ class Appender:
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    r"""The records in a file, oldest first, less one that is being written just now.
+    r"""Returns the records in a file, oldest first, without one that is still being written.
 
     >>> split_lines(b'\n{"a": 1}\n\n{"b": 2}\n\n{"c"')
     [b'{"a": 1}', b'{"b": 2}']
@@ -280,8 +272,8 @@ def create(config_file: str | None) -> TrackerBase:
             the file system.
 
     Raises:
-        ConfigError: it says no place.
-        MissingDependencyError: fsspec, or what the file system needs, is not installed.
+        ConfigError: it has no directory or URL.
+        MissingDependencyError: fsspec, or a package that the file system needs, is not installed.
     """
     if not config_file or not config_file.strip():
         raise ConfigError("the tracker `fsspec` does not know where to keep runs", hint=_CONFIG_HINT)
@@ -312,7 +304,7 @@ _last_ns = 0
 
 
 def generate_filename() -> str:
-    """A name that no other writer has; names sort by the time when they were made.
+    """Returns a name that no other writer uses; names sort by creation time.
 
     >>> first, second = generate_filename(), generate_filename()
     >>> first < second
@@ -322,14 +314,14 @@ def generate_filename() -> str:
 
 
 def _now() -> int:
-    """Nanoseconds since the epoch; later at each call, also when the clock goes back."""
+    """Returns nanoseconds since the epoch, strictly increasing even if the clock goes back."""
     global _last_ns
     _last_ns = max(time.time_ns(), _last_ns + 1)
     return _last_ns
 
 
 def _time_of(record: Mapping[str, Any], name: str) -> int:
-    """When a record was written: it says so itself, or the name of its file does."""
+    """Returns the time of a record, which is in the record or in the name of its file."""
     at = record.get("at")
     if type(at) is int:
         return at
@@ -343,7 +335,7 @@ def _encoded(record: Mapping[str, object]) -> bytes:
 
 @functools.lru_cache(maxsize=256)
 def _key(run_id: str) -> str:
-    """The id as the name of a folder.
+    """Returns the name of the folder for a run id.
 
     >>> _key("local_cwd://me/train-1")
     'local_cwd%3A%2F%2Fme%2Ftrain-1'
@@ -369,7 +361,7 @@ def _new_file(path: str, data: bytes) -> None:
 
 
 def _record(path: str, data: bytes) -> dict[str, Any] | None:
-    """The record in a file; None, with a warning, when it is not one of ours."""
+    """Returns the record in a file; None, with a warning, if it is not one of ours."""
     try:
         found = json.loads(data)
     except ValueError:
