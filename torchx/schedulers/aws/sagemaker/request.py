@@ -100,12 +100,11 @@ def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, 
         run = {"ContainerEntrypoint": entrypoint, **_present(ContainerArguments=arguments)}
     if len(env) > 100:
         raise SpecError(f"{len(env)} environment variables: SageMaker allows at most 100")
-    image: _Object = {}
-    if opts.training_repository_access_mode or opts.training_repository_credentials_provider_arn:
-        provider = opts.training_repository_credentials_provider_arn
-        image["TrainingRepositoryAccessMode"] = opts.training_repository_access_mode or "Vpc"
-        if provider:
-            image["TrainingRepositoryAuthConfig"] = {"TrainingRepositoryCredentialsProviderArn": provider}
+    provider = opts.training_repository_credentials_provider_arn
+    image = _present(
+        TrainingRepositoryAccessMode=opts.training_repository_access_mode or ("Vpc" if provider else None),
+        TrainingRepositoryAuthConfig={"TrainingRepositoryCredentialsProviderArn": provider} if provider else None,
+    )
     metrics = [{"Name": n, "Regex": r} for n, r in (opts.metric_definitions or {}).items()]
     run_s = opts.max_run or DEFAULT_MAX_RUN_S
     own_tags = {**tags(app.name, user, session, opts.tags), TAG_MANAGED_BY: MANAGED_BY}
