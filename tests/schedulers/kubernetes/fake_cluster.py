@@ -1,7 +1,4 @@
-"""An API server in memory, as far as a launcher needs one: names, labels, pages, merge patches, faults.
-
-It proves nothing of Kubernetes: `tests/backends/kubernetes` does. It counts calls and fails where a test wants it to.
-"""
+"""An API server in memory, which can fail on demand. Only `tests/backends/kubernetes` tests real servers."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import urllib3
 
 
 class Response:
-    """As much of an `urllib3` response as is read; it breaks off before the byte ``cut``."""
+    """The part of a `urllib3` response that is used; the connection breaks before the byte ``cut``."""
 
     def __init__(self, status, body, headers=None, cut=None):
         self.status = status
@@ -75,13 +72,13 @@ class Cluster:
         self._numbers = itertools.count()
 
     def clear(self):
-        """As a pool of connections has it."""
+        """Does nothing; part of the interface of a connection pool."""
 
     def auth_settings(self):
         return {"BearerToken": {"in": "header", "key": "authorization", "value": f"Bearer {self.token}"}}
 
     def request(self, method, url, body=None, headers=None, **_):
-        """One call. A fault is `(method, part of the path, what happens, before or after the server acted)`."""
+        """Handles one call. A fault: method, part of the path, response or exception, before or after the server acts."""
         parts = urlsplit(url)
         query = {k: v[0] for k, v in parse_qs(parts.query).items()}
         self.calls.append((method, parts.path, query))
@@ -133,7 +130,7 @@ class Cluster:
         return self._list(base, namespace, query)
 
     def _forbids(self, method, path, query, group):
-        """What RBAC says, which comes before anything else, be there such objects or not; empty: go on."""
+        """The message of RBAC, which is checked before the object is looked up; empty if allowed."""
         rest = [unquote(part) for part in path.removeprefix(f"/{group}").strip("/").split("/") if part]
         if not rest:
             return ""
@@ -198,7 +195,7 @@ class Cluster:
         return [item for (base, _, _), item in self.objects.items() if base.endswith(f"/{kind}")]
 
     def warn(self, item, reason, message, kind="Warning"):
-        """What a controller says of an object, as an event."""
+        """Creates a warning event of a controller about an object."""
         metadata = item["metadata"]
         of = {
             "kind": item["kind"],
@@ -211,7 +208,7 @@ class Cluster:
         self.objects["api/v1/events", of["namespace"], name] = {**event, "reason": reason, "message": message}
 
     def grant(self, rules):
-        """Gives the user these rights and no others, as the rules of a Role have them."""
+        """Grants the rights in the rules of a Role, and no others."""
         self.rights = {
             (verb, group, resource)
             for rule in rules
@@ -221,12 +218,12 @@ class Cluster:
         }
 
     def end_by_ttl(self, job, reason="Completed"):
-        """The Job has ended, and its TTL has taken it and its pods; what it owned alone goes with it."""
+        """Ends a Job and deletes it, its pods, and objects that it alone owned, like a TTL."""
         self.warn(job, reason, "Job completed", kind="Normal" if reason == "Completed" else "Warning")
         self.take(job)
 
     def take(self, item):
-        """Removes an object as the garbage collector does: what it owns goes when its last owner does."""
+        """Deletes an object, and like the garbage collector, objects whose last owner it was."""
         uid = item["metadata"]["uid"]
         self.objects = {key: other for key, other in self.objects.items() if other is not item}
         for other in list(self.objects.values()):
@@ -238,7 +235,7 @@ class Cluster:
                 other["metadata"]["ownerReferences"] = left
 
     def run_pods(self, job, status, *, most=10**6):
-        """What the Job controller would make of a Job: its pods, or some of them, in this state."""
+        """Creates the pods of a Job, or some of them, with this status, like the Job controller."""
         spec = job["spec"]
         for k in range(min(spec["completions"], most)):
             name = f"{job['metadata']['name']}-{k}-abcde"
@@ -260,12 +257,12 @@ class Cluster:
 
 
 def refusal(status, reason, message, headers=None):
-    """An answer as https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/ has it."""
+    """An error response: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/"""
     return Response(status, {"kind": "Status", "reason": reason, "message": message, "code": status}, headers)
 
 
 def _jobset_webhook(item):
-    """What JobSet's webhook says of the names of the pods, as its release 0.8 does; empty: it takes them."""
+    """The message of JobSet's webhook (release 0.8) on too long names of pods; empty if it accepts them."""
     for job in item["spec"]["replicatedJobs"]:
         last = job["template"]["spec"].get("completions", 1) - 1
         if len(f"{item['metadata']['name']}-{job['name']}-{job['replicas'] - 1}-{last}-abcde") > 63:
@@ -274,7 +271,7 @@ def _jobset_webhook(item):
 
 
 def _field(item, pair):
-    """Whether a field selector finds an object."""
+    """Whether a field selector matches an object."""
     path, wanted = pair.split("=")
     for key in path.rstrip("!").split("."):
         item = item.get(key, {}) if isinstance(item, dict) else {}

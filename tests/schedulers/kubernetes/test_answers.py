@@ -1,4 +1,4 @@
-"""What is said of jobs as clusters answer of them: one verdict, for `status` and `list` alike."""
+"""States and causes of jobs, from the objects of the API; `status` and `list` agree."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def role(name="trainer", replicas=2, **fields):
 
 
 class Submitted:
-    """A job, and what a test does to it."""
+    """A job, with helpers that change its objects."""
 
     def __init__(self, *roles, groups=(), **cfg):
         self.cluster = Cluster(groups=groups)
@@ -65,7 +65,7 @@ class Submitted:
         self.jobs()[job]["status"] = {"conditions": list(conditions)}
 
     def told(self):
-        """State and sentence; `list` says the same state."""
+        """State and sentence of a job; asserts that `list` shows the same state."""
         found = self.scheduler.describe(self.app_id)
         (row,) = self.scheduler.list()
         assert (row.app_id, row.state) == (self.app_id, found.state)
@@ -82,7 +82,7 @@ class Submitted:
 
 
 def test_the_one_that_lost_its_peer_is_not_blamed():
-    """Rank 0 dies first, of what rank 1 did: rank 1's replica is named. It costs no call beyond the status's own."""
+    """Rank 0 dies first, because of rank 1: rank 1's replica is the cause. No additional call is made."""
     job = Submitted()
     job.pods(failed(LOST_PEER, at=10), failed(BAD_BATCH, at=11))
     job.end(condition("Failed", reason="BackoffLimitExceeded"))
@@ -95,7 +95,7 @@ def test_the_one_that_lost_its_peer_is_not_blamed():
 
 
 def test_a_pod_that_was_ended_because_of_others_is_not_blamed():
-    """Its deletion was asked for before it ended, by a signal; the order of the ends decides nothing."""
+    """A pod that was deleted before it ended by a signal is not the cause, whatever the order of the ends."""
     job = Submitted()
     job.pods(failed(at=10, code=137), failed(BAD_BATCH, at=10))
     told = job.cluster.of("pods")[0]["metadata"]
@@ -106,7 +106,7 @@ def test_a_pod_that_was_ended_because_of_others_is_not_blamed():
 
 
 def test_the_box_of_torchrun_that_was_cut_is_read_from_the_log():
-    """A pod's status keeps 2 KiB: where that does not reach back to the worker's words, the log is asked, once."""
+    """If the 2 KiB in a pod's status do not contain the worker's error, the log is read once."""
     job = Submitted(role(replicas=1))
     box = (
         f"torch.distributed.elastic.multiprocessing.errors.ChildFailedError:\n{'=' * 60}\nt.py FAILED\n{'-' * 60}\n"
@@ -125,7 +125,7 @@ def test_the_box_of_torchrun_that_was_cut_is_read_from_the_log():
 
 
 def test_logs_of_few_are_asked_for_where_the_status_of_many_says_nothing():
-    """And none is missed where we may not see them."""
+    """At most a few logs are read for many failed pods, and missing rights to logs are tolerated."""
     job = Submitted(role(replicas=40))
     job.pods(*[failed() for _ in range(40)])
     job.end(condition("Failed", reason="BackoffLimitExceeded"))
@@ -137,7 +137,7 @@ def test_logs_of_few_are_asked_for_where_the_status_of_many_says_nothing():
 
 
 def test_a_pod_of_somebody_else_with_our_label_spoils_nothing():
-    """Of a role that the job does not have."""
+    """A pod with our label but an unknown role index is ignored."""
     job = Submitted()
     job.pods(RUNNING, RUNNING)
     (foreign, _) = job.cluster.of("pods")
@@ -163,7 +163,7 @@ def test_a_pod_of_somebody_else_with_our_label_spoils_nothing():
 )
 @pytest.mark.parametrize("kind", ["job", "jobset"])
 def test_list_says_what_status_says(statuses, state, kind):
-    """Whatever a Job counts: those of its pods that are waiting are `active`, too."""
+    """`list` shows the state of `status`, although a Job also counts waiting pods as `active`."""
     job = Submitted(groups=[JOBSETS], kind="job")
     job.pods(*statuses)
     job.jobs()[0]["status"] = {"active": 2, "ready": 0}
@@ -178,7 +178,7 @@ def test_list_says_what_status_says(statuses, state, kind):
 
 
 def test_list_asks_once_for_the_pods_of_many_jobs():
-    """Of those that have ended, only what still runs is asked for."""
+    """For jobs that have ended, only running pods are fetched."""
     job = Submitted()
     for _ in range(59):
         job.scheduler.submit(AppDef("train", [role()]), {})
@@ -194,7 +194,7 @@ def test_list_asks_once_for_the_pods_of_many_jobs():
 
 
 def test_nothing_is_over_while_a_pod_of_it_runs():
-    """A Job before 1.31 says Failed while its last pods are being ended; so does a JobSet."""
+    """A Job before 1.31, and a JobSet, are Failed while their last pods still run: the job has not ended."""
     job = Submitted()
     job.pods(failed(BAD_BATCH), RUNNING)
     job.end(condition("Failed", reason="BackoffLimitExceeded"))
@@ -206,7 +206,7 @@ def test_nothing_is_over_while_a_pod_of_it_runs():
 
 
 def test_a_job_that_is_being_cancelled_says_so_until_its_pods_are_gone():
-    """Not RUNNING above CANCELLED, and not CANCELLED above RUNNING."""
+    """The states of the job and of its replicas do not contradict each other during cancellation."""
     job = Submitted()
     job.pods(RUNNING, RUNNING)
     job.scheduler.cancel(job.app_id)
@@ -239,7 +239,7 @@ def test_of_plain_jobs_the_others_run_on_until_somebody_waits():
 
 
 def test_a_role_whose_pods_have_yet_to_start_is_not_called_ended():
-    """They will run: the job has not ended."""
+    """A job whose pods will still run has not ended."""
     job = Submitted(role(replicas=1), role("reader", 1))
     job.pods(failed(BAD_BATCH), job=0)
     job.end(condition("Failed", reason="BackoffLimitExceeded"), job=0)
@@ -250,7 +250,7 @@ def test_a_role_whose_pods_have_yet_to_start_is_not_called_ended():
 
 
 def test_a_quota_that_lets_in_some_of_the_pods_is_named():
-    """Events are asked for whenever a Job has fewer pods than it wants."""
+    """Events are queried if a Job has fewer pods than it wants."""
     job = Submitted(role(replicas=3))
     job.pods(RUNNING, RUNNING)
     job.cluster.warn(job.jobs()[0], "FailedCreate", 'pods "x" is forbidden: exceeded quota: small')
@@ -267,7 +267,7 @@ def test_a_quota_that_lets_in_some_of_the_pods_is_named():
     ],
 )
 def test_that_a_pod_was_taken_away_is_said_until_there_is_another_one(reason, said):
-    """A Job waits ten seconds and more before it makes one; of the pod that is gone, only its events are left."""
+    """While a Job waits to replace a deleted pod, the status shows the reason from the pod's events."""
     job = Submitted(role(replicas=2))
     job.pods(RUNNING, RUNNING)
     (item,) = job.jobs()
@@ -287,7 +287,7 @@ def test_that_a_pod_was_taken_away_is_said_until_there_is_another_one(reason, sa
 
 @pytest.mark.parametrize("on", ["jobset", "job"])
 def test_a_jobset_whose_pods_are_refused_says_why(on):
-    """`JobCreationFailed` stands on the JobSet, `FailedCreate` on the Job that it has made."""
+    """The reason is in `JobCreationFailed` of the JobSet, or in `FailedCreate` of its Job."""
     job = Submitted(groups=[JOBSETS])
     (item,) = job.cluster.of("jobsets")
     if on == "jobset":
@@ -301,7 +301,7 @@ def test_a_jobset_whose_pods_are_refused_says_why(on):
 
 
 def test_events_are_asked_for_only_where_pods_are_missing():
-    """Those that have succeeded, or failed for good, are not missed."""
+    """Pods that have succeeded, or failed for good, do not count as missing."""
     job = Submitted(role(replicas=3, max_retries=1, retry_policy=RetryPolicy.REPLICA))
     job.pods(DONE, failed(), RUNNING)
     job.jobs()[0]["status"] = {"active": 1, "succeeded": 1, "completedIndexes": "0", "failedIndexes": "1"}
@@ -312,7 +312,7 @@ def test_events_are_asked_for_only_where_pods_are_missing():
 
 
 def test_pods_without_a_number_are_not_missing():
-    """A server that lets the number fall makes pods that all seem to be of replica 0."""
+    """Pods without an index, as from a server that drops the field, do not count as missing."""
     job = Submitted(role(replicas=3))
     job.pods(PENDING, PENDING, PENDING)
     for pod in job.cluster.of("pods"):
@@ -330,7 +330,7 @@ def volcano(**cfg):
 
 
 def test_what_volcano_says_of_a_gang_that_waits_stands_on_its_pod_group():
-    """In its own words."""
+    """The message of the pod group's condition is shown."""
     job, item = volcano()
     name = f"{item['metadata']['name']}-{item['metadata']['uid']}"
     said = "2/2 tasks in gang unschedulable: pod group is not ready, 2 Pending, 2 minAvailable"
@@ -341,7 +341,7 @@ def test_what_volcano_says_of_a_gang_that_waits_stands_on_its_pod_group():
 
 
 def test_a_queue_of_volcano_that_is_not_there_is_named():
-    """One that is there, or that we may not see, is not."""
+    """A queue that does not exist is reported; one that exists or may not be read is not."""
     job, _ = volcano(queue="gpu")
     assert job.told() == (AppState.PENDING, "its queue `gpu` does not exist")
     job.cluster.faults += [("GET", "/queues", refusal(403, "Forbidden", "no"), "before")]
@@ -351,7 +351,7 @@ def test_a_queue_of_volcano_that_is_not_there_is_named():
 
 
 def test_volcano_aborts_a_job_that_failed():
-    """By its own policy: it has failed. One that a person aborted was cancelled."""
+    """A job that Volcano's policy aborted has failed; one that a user aborted was cancelled."""
     job, item = volcano()
     item["status"] = {"state": {"phase": "Aborted"}, "failed": 1}
     assert job.told()[0] is AppState.FAILED
@@ -364,7 +364,7 @@ def test_volcano_aborts_a_job_that_failed():
 @pytest.mark.parametrize(("least", "state"), [(2, AppState.SUCCEEDED), (3, AppState.FAILED)])
 @pytest.mark.parametrize("kind", ["job", "jobset", "volcano"])
 def test_an_elastic_job_ends_alike_whatever_it_is_made_of(kind, least, state):
-    """Two of 2:3 replicas did it: SUCCEEDED. The Job and the JobSet call the loss a failure, Volcano does not."""
+    """With two of 2:3 replicas succeeded, the job has succeeded, although a Job and a JobSet report a failure."""
     job = Submitted(role(replicas=3, min_replicas=least), groups=[JOBSETS, VOLCANO], kind=kind)
     (item,) = job.cluster.of("jobsets" if kind == "jobset" else "jobs")
     template = {
@@ -395,7 +395,7 @@ def test_an_elastic_job_ends_alike_whatever_it_is_made_of(kind, least, state):
 
 
 def test_a_jobset_whose_time_is_over_has_failed_however_elastic():
-    """The deadline was the whole job's."""
+    """The deadline applies to the whole job."""
     job = Submitted(role(replicas=2, min_replicas=1), groups=[JOBSETS], kind="jobset")
     (item,) = job.cluster.of("jobsets")
     item["status"] = {"conditions": [condition("Failed", reason="DeadlineExceeded")]}
@@ -405,7 +405,7 @@ def test_a_jobset_whose_time_is_over_has_failed_however_elastic():
 
 
 def test_the_cause_is_on_record_with_its_class():
-    """As `--json` shows it: what the cluster says of an end decides."""
+    """`--json` shows the class that the cluster's reason determines."""
     job = Submitted(role(replicas=1))
     job.pods(failed(code=137, reason="OOMKilled"))
     job.end(condition("Failed", reason="BackoffLimitExceeded"))

@@ -1,4 +1,4 @@
-"""Code in an object store: what is sent there, when, and how a container gets it."""
+"""Code in an object store: when it is uploaded, and how a container downloads it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ BUCKET: dict[str, Any] = {"code": "bucket", "bucket": "tstore://mine/code", "kin
 
 
 class Store(MemoryFileSystem):  # type: ignore[misc]  # fsspec has no types
-    """An object store with signed addresses."""
+    """An object store that signs URLs."""
 
     protocol = "tstore"
     store: ClassVar[dict] = {}
@@ -70,7 +70,7 @@ def store():
 
 
 class Handler(BaseHTTPRequestHandler):
-    """Gives out what the bucket has, as often broken off or refused as a test wants."""
+    """Serves the bucket; a test can make responses break or fail."""
 
     faults: ClassVar[list] = []
 
@@ -103,7 +103,7 @@ def served(store):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_container_finds_a_signed_address(code, store, kind):
-    """In a Secret that goes with the job; the archive is whole, and named after what is in it."""
+    """The signed URL is in a Secret that the job owns; the archive is complete, and named after its content."""
     cluster = Cluster(groups=GROUPS)
     scheduler, app_id = run(cluster, code, **{**BUCKET, "kind": kind})
     (path,) = store.sent
@@ -124,7 +124,7 @@ def test_each_container_finds_a_signed_address(code, store, kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_schemas_agree(code, store, kind):
-    """Of all that plain Kubernetes knows."""
+    """All built-in objects are valid."""
     validate = pytest.importorskip("kubernetes_validate")
     cluster = Cluster(groups=GROUPS)
     run(cluster, code, **{**BUCKET, "kind": kind})
@@ -135,7 +135,7 @@ def test_the_schemas_agree(code, store, kind):
 
 
 def test_what_has_not_changed_is_not_sent_again(code, store):
-    """A change is. What is older than a signature is good for is sent again: a rule may be about to remove it."""
+    """An archive is uploaded again if it has changed, or is older than the validity of a signature."""
     run(Cluster(), code, **BUCKET)
     run(Cluster(), code, **BUCKET)
     assert len(store.sent) == 1
@@ -149,7 +149,7 @@ def test_what_has_not_changed_is_not_sent_again(code, store):
 
 
 def test_who_may_write_alone_needs_no_right_to_look(code, store, monkeypatch):
-    """S3 refuses a look at what is not there to who may not list the bucket: it is sent then. Times without a zone are UTC."""
+    """Without the right to list, missing objects are forbidden: upload. Times without zone are UTC."""
 
     def refused(*_):
         raise PermissionError("Forbidden")
@@ -165,7 +165,7 @@ def test_who_may_write_alone_needs_no_right_to_look(code, store, monkeypatch):
 
 
 def test_a_dry_run_sends_nothing(code, store, capsys):
-    """It shows where the code will be, and no signature."""
+    """It shows the location of the code, without a signature."""
     scheduler = create_scheduler("me")
     with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
         info = runner.dryrun(app(), "kubernetes", BUCKET, workspace=str(code))
@@ -179,7 +179,7 @@ def test_a_dry_run_sends_nothing(code, store, capsys):
 
 
 def test_auto_takes_the_bucket_for_what_is_too_large_for_a_config_map(code, store):
-    """What fits goes along without the detour."""
+    """Code that fits into a ConfigMap is shipped inline."""
     cluster = Cluster()
     run(cluster, code, **{**BUCKET, "code": "auto"})
     assert store.sent == [] and cluster.of("configmaps")
@@ -190,7 +190,7 @@ def test_auto_takes_the_bucket_for_what_is_too_large_for_a_config_map(code, stor
 
 
 def test_what_is_said_of_an_upload(code, store, capsys):
-    """How much; not by the option `quiet`."""
+    """The size of the upload is shown, except with the option `quiet`."""
     run(Cluster(), code, **BUCKET)
     assert "Uploaded the code to /mine/code/sha256-" in capsys.readouterr().err
     run(Cluster(), code, **BUCKET)
@@ -201,7 +201,7 @@ def test_what_is_said_of_an_upload(code, store, capsys):
 
 
 def test_temporary_credentials_are_warned_of(code, store, caplog):
-    """What they sign ends with them."""
+    """URLs that they sign expire with them."""
     store.query = "X-Amz-Security-Token=abc&X-Amz-Signature=def"
     run(Cluster(), code, **BUCKET)
     assert "signed with temporary credentials" in caplog.text
@@ -218,14 +218,14 @@ def test_temporary_credentials_are_warned_of(code, store, caplog):
     ],
 )
 def test_what_cannot_be_a_bucket_is_refused(code, store, cfg, said):
-    """At the dry run, with an example."""
+    """The dry run rejects it, with an example in the hint."""
     with pytest.raises(ConfigError, match=said) as e:
         run(Cluster(), code, **cfg)
     assert "s3://my-bucket/code" in e.value.hint
 
 
 def test_a_bucket_that_refuses(code, store):
-    """Its words, and nothing is made on the cluster."""
+    """The error has the message of the bucket, and nothing is created in the cluster."""
     store.refusal = PermissionError("Access Denied")
     cluster = Cluster()
     with pytest.raises(BackendError, match=r"cannot be uploaded to `tstore://mine/code/.*`: Access Denied"):
@@ -234,14 +234,14 @@ def test_a_bucket_that_refuses(code, store):
 
 
 def test_a_store_that_signs_nothing(code, store, monkeypatch):
-    """Is of no use here, and says so."""
+    """A store that cannot sign URLs is an error with a hint."""
     monkeypatch.setattr(Store, "sign", MemoryFileSystem.sign)
     with pytest.raises(BackendError, match="object stores of this kind cannot sign URLs"):
         run(Cluster(), code, **BUCKET)
 
 
 def test_what_is_not_installed_is_named(code, monkeypatch):
-    """With the command that installs it."""
+    """The hint has the command that installs it."""
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(MissingDependencyError, match="bucket `s3://b/sha256") as e:
         run(Cluster(), code, code="bucket", bucket="s3://b")
@@ -252,7 +252,7 @@ def test_what_is_not_installed_is_named(code, monkeypatch):
     "tools", [{"python3": sys.executable}, {"curl": "/usr/bin/curl"}, {"wget": "/usr/bin/wget"}], ids=list
 )
 def test_what_a_container_does(code, served, tmp_path, tools):
-    """A real shell fetches over HTTP, unpacks over what is there, leaves no trace and becomes the program."""
+    """A real shell downloads over HTTP, unpacks over existing files, cleans up and executes the program."""
     if not all(os.access(target, os.X_OK) for target in tools.values()):
         pytest.skip("the machine has no such program")
     cluster = Cluster()
@@ -292,7 +292,7 @@ def test_what_a_container_does(code, served, tmp_path, tools):
 
 
 def test_progress_is_shown_on_a_terminal(code, store, monkeypatch):
-    """One line that changes."""
+    """The progress is one line that is updated."""
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", stream)

@@ -1,4 +1,4 @@
-"""Calls of the Kubernetes API while others are at it: what is gone, what is there already, a list that changes."""
+"""Calls of the Kubernetes API: retries, existing and missing objects, lists that change."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PATH = path_of("Pod", "ns", "a")
 
 
 def test_deleting_what_is_gone_is_quiet(api: KubeApi, cluster: Any) -> None:
-    """Another may have removed it meanwhile; what else goes wrong is an error."""
+    """Deleting a missing object succeeds; other failures are errors."""
     api.create(_pod("a"))
     api.delete(PATH, propagation="Orphan")
     assert cluster.objects == {}
@@ -57,7 +57,7 @@ def test_deleting_what_is_gone_is_quiet(api: KubeApi, cluster: Any) -> None:
 
 
 def test_what_is_there_already(api: KubeApi, cluster: Any) -> None:
-    """An answer that was lost: the object is ours when it carries all of our annotations, else somebody else's."""
+    """An existing object is returned if it has all our annotations; otherwise its name is taken."""
     made = api.create(_pod("a", mine="1", more="2"))
     assert api.create(_pod("a", mine="1"))["metadata"]["uid"] == made["metadata"]["uid"]
     for other in (_pod("a", mine="2"), _pod("a", mine="1", third="3"), _pod("a")):
@@ -69,14 +69,14 @@ def test_what_is_there_already(api: KubeApi, cluster: Any) -> None:
 
 
 def test_a_lost_answer_is_asked_for_again(api: KubeApi, cluster: Any, slept: list[float]) -> None:
-    """The object that the first attempt made is the answer of the second."""
+    """The retry returns the object that the first attempt created."""
     cluster.faults.append(("POST", "pods", refusal(500, "InternalError", "x"), "after"))
     assert api.create(_pod("a", mine="1"))["metadata"]["uid"]
     assert len(cluster.objects) == 1 and len(slept) == 1
 
 
 def test_what_does_not_pass_is_given_up(api: KubeApi, cluster: Any, slept: list[float]) -> None:
-    """So many attempts, with pauses between them, and none after the last; what cannot pass is tried once."""
+    """Transient errors are retried with pauses, up to the limit; other errors are not retried."""
     cluster.faults += [("GET", "pods", refusal(503, "Unavailable", "x"), "before")] * module._ATTEMPTS
     with pytest.raises(BackendError):
         api.get(PATH)
@@ -90,7 +90,7 @@ def test_what_does_not_pass_is_given_up(api: KubeApi, cluster: Any, slept: list[
 
 
 def test_an_answer_that_breaks_off(api: KubeApi, cluster: Any, slept: list[float]) -> None:
-    """It is asked for again; in the end it is an error that may pass."""
+    """A broken response is retried, up to the limit; then it is a transient error."""
     api.create(_pod("a"))
     cluster.logs["a", ""] = b"x" * 100
     cluster.cuts[:] = [5]
@@ -103,7 +103,7 @@ def test_an_answer_that_breaks_off(api: KubeApi, cluster: Any, slept: list[float
 
 
 def test_lists_of_pages(api: KubeApi, cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All of them, once each, also when the list changed so much that it is read again from its beginning."""
+    """All objects are returned once, also if the list expires between two pages."""
     monkeypatch.setattr(module, "PAGE", 2)
     for name in "abcde":
         api.create(_pod(name))
@@ -128,7 +128,7 @@ def test_lists_of_pages(api: KubeApi, cluster: Any, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.parametrize(("status", "found"), [(403, set()), (500, None)])
 def test_a_cluster_that_does_not_say_what_it_has(api: KubeApi, cluster: Any, status: int, found: Any) -> None:
-    """Where we may not ask there is nothing known; any other failure is one."""
+    """Without the right to list APIs the result is empty; other failures are errors."""
     cluster.faults += [("GET", "/apis", refusal(status, "x", "x"), "before")] * module._ATTEMPTS
     if found is not None:
         assert api.groups() == found
@@ -139,7 +139,7 @@ def test_a_cluster_that_does_not_say_what_it_has(api: KubeApi, cluster: Any, sta
 
 @pytest.mark.parametrize("target", ["http://[::bad", "https://elsewhere/", "/again"])
 def test_an_api_that_leads_elsewhere(slept: list[float], target: str) -> None:
-    """It is not followed, with our token or without: what it answers is no answer of an API server."""
+    """Redirects are not followed, so that our token is not sent elsewhere."""
     import socket
     import threading
     from types import SimpleNamespace
@@ -169,7 +169,7 @@ def test_an_api_that_leads_elsewhere(slept: list[float], target: str) -> None:
 
 
 def test_an_answer_that_is_too_deep(cluster: Any, api: KubeApi) -> None:
-    """It is as little JSON of Kubernetes as one that cannot be read at all."""
+    """JSON that is nested too deeply is treated as invalid JSON."""
     from tests.schedulers.kubernetes.fake_cluster import Response
 
     cluster.away = lambda method, path: Response(200, b"[" * 5000 + b"]" * 5000)

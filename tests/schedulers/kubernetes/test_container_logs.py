@@ -1,4 +1,4 @@
-"""The log of a container that is started again between two calls."""
+"""The log of a container that is restarted between two calls."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def cluster():
 
 @pytest.fixture
 def read(cluster):
-    """Reads what is new, after a look that saw the container run, started again so many times."""
+    """Reads new lines, with a status that has this number of restarts."""
     pod = {"metadata": {"namespace": "default", "name": "p"}}
     log = ContainerLog(KubeApi(cluster), pod, "main", LogQuery())
 
@@ -33,7 +33,7 @@ def read(cluster):
 
 
 def test_a_run_that_ended_before_it_was_read_comes_late(cluster, read):
-    """The look still saw it, and what was read was the next one's: nothing of either is lost, or shown again."""
+    """Lines of the next run were read in its place: its own lines come late, and no line is lost or repeated."""
     cluster.logs["p", ""] = stamped(10, "c")
     cluster.logs["p", "true"] = stamped(0, "a", "b")
     assert read(0) == ["c\n"]
@@ -44,7 +44,7 @@ def test_a_run_that_ended_before_it_was_read_comes_late(cluster, read):
 
 
 def test_the_rest_of_a_run_that_ended_between_two_reads_comes_late(cluster, read):
-    """What was read of it before is not shown again."""
+    """Lines that were read before are not repeated."""
     cluster.logs["p", ""] = stamped(0, "a")
     assert read(0) == ["a\n"]
     cluster.logs["p", ""], cluster.logs["p", "true"] = stamped(10, "c"), stamped(0, "a", "b")
@@ -53,7 +53,7 @@ def test_the_rest_of_a_run_that_ended_between_two_reads_comes_late(cluster, read
 
 
 def test_a_run_that_was_read_is_not_shown_again(cluster, read):
-    """Of the one before the present, only what is new."""
+    """Only unread lines of the previous run are shown."""
     cluster.logs["p", ""] = stamped(0, "a", "b")
     assert read(0) == ["a\n", "b\n"]
     cluster.logs["p", ""], cluster.logs["p", "true"] = stamped(10, "d"), stamped(0, "a", "b", "c")
@@ -61,7 +61,7 @@ def test_a_run_that_was_read_is_not_shown_again(cluster, read):
 
 
 def test_a_run_that_is_no_longer_kept_is_left_out(cluster, read):
-    """The present one is read all the same."""
+    """The current run is read nevertheless."""
     cluster.logs["p", ""] = stamped(0, "a")
     assert read(0) == ["a\n"]
     cluster.logs["p", ""] = stamped(10, "b")

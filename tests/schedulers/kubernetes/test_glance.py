@@ -1,4 +1,4 @@
-"""How often a cluster is asked on behalf of those who follow a job."""
+"""How often a cluster is polled on behalf of the followers of a job."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from torchx.schedulers.kubernetes import logs
     ],
 )
 def test_a_look_that_takes_long_is_taken_less_often_but_is_taken(monkeypatch, took, next_after):
-    """Seconds from one to the next; in between everyone is told what the last one saw."""
+    """Slow polls are less frequent; in between, all followers get the last result."""
     clock = SimpleNamespace(now=1000.0)
     monkeypatch.setattr(logs, "time", SimpleNamespace(monotonic=lambda: clock.now))
     looks = []
@@ -39,7 +39,7 @@ def test_a_look_that_takes_long_is_taken_less_often_but_is_taken(monkeypatch, to
 
 
 def test_what_is_read_to_its_end_is_looked_at_once():
-    """However long the reading takes, and however many replicas there are."""
+    """One poll is sufficient, whatever the duration and the number of replicas."""
     looks = []
     glance = logs.Glance(lambda: looks.append(1) or logs.Seen([]), once=True)
     assert glance.now() is glance.now()

@@ -1,4 +1,4 @@
-"""Code without a registry: what goes along, how a container gets it, and what is too much."""
+"""Code in a ConfigMap: what is shipped, how a container unpacks it, and its limits."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def app(*names: str) -> AppDef:
 
 
 def run(cluster: Cluster, workspace: Path, given: AppDef | None = None, **cfg):
-    """By a Runner, as the command line does."""
+    """Runs a job with a Runner, as the command line does."""
     scheduler = create_scheduler("me", client=cluster)
     with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
         return scheduler, runner.run(given or app(), "kubernetes", cfg, workspace=str(workspace)).rpartition("/")[2]
@@ -64,7 +64,7 @@ def templates(cluster: Cluster, kind: str):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_container_unpacks_the_code_before_its_program(code, kind):
-    """One ConfigMap for all roles, which goes with the job; arguments arrive as they were written."""
+    """All roles share one ConfigMap, which is deleted with the job; arguments are passed unchanged."""
     cluster = Cluster(groups=GROUPS)
     scheduler, app_id = run(cluster, code, kind=kind)
     (found,) = cluster.of("configmaps")
@@ -83,7 +83,7 @@ def test_each_container_unpacks_the_code_before_its_program(code, kind):
 
 
 def test_a_ttl_takes_the_code_along(code):
-    """The Service belongs to the Jobs alone, not to what belongs to it: nothing keeps itself alive."""
+    """Only the Jobs own the Service, so that no cycle of owners keeps the objects alive."""
     cluster = Cluster()
     run(cluster, code, ttl_s=1, kind="job")
     for job in cluster.of("jobs"):
@@ -92,7 +92,7 @@ def test_a_ttl_takes_the_code_along(code):
 
 
 def test_roles_with_code_of_their_own(code, tmp_path):
-    """Each has its ConfigMap; a role without a workspace runs as it is."""
+    """Each has its own ConfigMap; a role without a workspace is not changed."""
     other = tmp_path / "other"
     other.mkdir()
     (other / "serve.py").write_text("print('serving')\n")
@@ -113,7 +113,7 @@ def test_roles_with_code_of_their_own(code, tmp_path):
 
 
 def test_what_is_packed(code):
-    """Files, links, empty folders, permissions; not what is ignored. The same files are the same bytes."""
+    """Files, links, empty folders and permissions, but no ignored files. The archive is reproducible."""
     packed = pack(Workspace({str(code): ""}))
     with tarfile.open(fileobj=io.BytesIO(packed.data)) as archive:
         found = {one.name: one for one in archive.getmembers()}
@@ -156,7 +156,7 @@ def test_what_a_container_does(code, tmp_path, tools):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_schemas_agree(code, kind):
-    """Of all that plain Kubernetes knows."""
+    """All built-in objects are valid."""
     validate = pytest.importorskip("kubernetes_validate")
     cluster = Cluster(groups=GROUPS)
     run(cluster, code, kind=kind)
@@ -167,7 +167,7 @@ def test_the_schemas_agree(code, kind):
 
 
 def test_a_dry_run_says_how_much_and_not_what(code):
-    """A megabyte of base64 helps nobody."""
+    """It shows the size of the code instead of base64."""
     scheduler = create_scheduler("me")
     with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
         info = runner.dryrun(app(), "kubernetes", workspace=str(code))
@@ -180,7 +180,7 @@ def test_a_dry_run_says_how_much_and_not_what(code):
 
 
 def test_what_is_too_large_is_refused(code):
-    """Compressed it has to fit; what compresses well may be larger. Nothing is made."""
+    """The limit applies after compression. Nothing is created."""
     (code / "zeros").write_bytes(bytes(5_000_000))
     assert len(pack(Workspace({str(code): ""})).data) < 100_000
     (code / "noise").write_bytes(os.urandom(1_100_000))
@@ -191,7 +191,7 @@ def test_what_is_too_large_is_refused(code):
 
 
 def test_a_dockerfile_needs_an_image(code):
-    """Which only a builder can follow."""
+    """A `Dockerfile.torchx` is rejected without an image."""
     (code / "Dockerfile.torchx").write_text("ARG IMAGE\nFROM $IMAGE\n")
     with pytest.raises(ConfigError, match=r"has a `Dockerfile.torchx`"):
         run(Cluster(), code, code="inline")
@@ -201,7 +201,7 @@ def test_a_dockerfile_needs_an_image(code):
     "cfg", [{"code": "registry"}, {"image_repo": "ghcr.io/me/jobs"}], ids=["asked for", "there is a registry"]
 )
 def test_an_image_is_built_where_that_is_wanted(code, cfg, monkeypatch):
-    """Or where a registry is named; where none is, an image could not be pushed, and code that is too large is an error."""
+    """With `code=registry` or an `image_repo`; without `image_repo`, code that is too large is an error."""
     from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
     built = []
@@ -220,6 +220,6 @@ def test_an_image_is_built_where_that_is_wanted(code, cfg, monkeypatch):
 
 
 def test_an_option_that_nobody_knows_is_refused(code):
-    """By name."""
+    """The error has the value."""
     with pytest.raises(ConfigError, match="code `carrier-pigeon` is not one of auto, bucket, inline, registry"):
         run(Cluster(), code, code="carrier-pigeon")

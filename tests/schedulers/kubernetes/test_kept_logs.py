@@ -1,4 +1,4 @@
-"""Logs that outlive their pods: what is archived, what is shown of it, and when it goes."""
+"""Logs that outlive their pods: archives and the ends of followed logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def role(name):
 
 
 class Job:
-    """A job whose first replica has ended and written :data:`LINES`."""
+    """A job whose first replica has ended and has the log :data:`LINES`."""
 
     def __init__(self):
         self.cluster = Cluster()
@@ -53,7 +53,7 @@ class Job:
             return list(lines)
 
     def vanish(self):
-        """As by `kubectl delete job`."""
+        """Deletes the Job like `kubectl delete job`."""
         self.cluster.take(self.cluster.of("services")[0])
         for pod in self.cluster.of("pods"):
             self.cluster.take(pod)
@@ -69,7 +69,7 @@ def archive() -> list[Path]:
 
 
 def test_an_archived_log_is_shown_whole_when_the_pods_are_gone(job, caplog):
-    """Byte by byte, also by another process; it is for its owner alone, and goes with `torchx delete`."""
+    """Unchanged, also in another process; only the owner can read it, and `torchx delete` deletes it."""
     assert job.read(KEEP) == LINES
     (path,) = archive()
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o600
@@ -90,7 +90,7 @@ def test_an_archived_log_is_shown_whole_when_the_pods_are_gone(job, caplog):
 
 
 def test_archived_lines_have_their_times(job):
-    """For `--since`, `--until` and `--timestamps`; a line that comes in pieces has one."""
+    """For `--since`, `--until` and `--timestamps`; a line in several parts has one time."""
     from datetime import datetime, timezone
 
     (pod,) = job.cluster.of("pods")
@@ -109,7 +109,7 @@ def test_archived_lines_have_their_times(job):
 
 
 def test_reading_an_archive_changes_nothing(job):
-    """Neither the archive of the archive, nor what a follower keeps."""
+    """It changes neither the archive nor the end of a followed log."""
     job.read(KEEP)
     job.vanish()
     (before,) = [path.read_bytes() for path in archive()]
@@ -120,7 +120,7 @@ def test_reading_an_archive_changes_nothing(job):
 
 
 def test_the_end_that_was_followed_is_not_taken_for_the_whole(job):
-    """What `--archive` finds too late is shown, and not kept as an archive."""
+    """If `--archive` finds only the end of a followed log, this is shown, and not archived."""
     assert job.read(LogQuery(follow=True)) == LINES
     job.vanish()
     assert job.read(KEEP) == LINES[-200:]
@@ -128,7 +128,7 @@ def test_the_end_that_was_followed_is_not_taken_for_the_whole(job):
 
 
 def test_a_newer_archive_takes_the_place_of_the_older(job):
-    """When it is whole: one that breaks off leaves the older one; the first is kept as far as it came."""
+    """A complete archive replaces an older one; an incomplete one does not, except the first."""
     (pod,) = job.cluster.of("pods")
     with job.runner() as runner:
         (lines,) = runner.open_logs(job.handle, [("a", 0)], KEEP)
@@ -148,7 +148,7 @@ def test_a_newer_archive_takes_the_place_of_the_older(job):
 
 
 def test_a_damaged_archive_is_read_as_far_as_it_goes(job, caplog):
-    """And the reader is told."""
+    """A warning says so."""
     job.read(KEEP)
     (path,) = archive()
     path.write_bytes(path.read_bytes()[:-20])
@@ -158,7 +158,7 @@ def test_a_damaged_archive_is_read_as_far_as_it_goes(job, caplog):
 
 
 def test_what_only_a_regex_shows_is_kept_whole(job):
-    """It is a choice of what is shown."""
+    """A regex selects the lines to show, not those to archive."""
     import re
 
     assert job.read(LogQuery(keep=True, regex=re.compile("step 7 "))) == ["step 7 é\n"]
@@ -167,7 +167,7 @@ def test_what_only_a_regex_shows_is_kept_whole(job):
 
 
 def test_a_scheduler_that_keeps_logs_itself_refuses(tmp_path):
-    """With what to do instead."""
+    """The hint says what to do instead."""
     from torchx.specs import AppState
 
     with Runner("me") as runner:
@@ -179,7 +179,7 @@ def test_a_scheduler_that_keeps_logs_itself_refuses(tmp_path):
 
 
 def test_a_job_that_is_gone_is_deleted_without_force(job):
-    """Nothing of it can run: its record goes, and what `kubectl` has left. One that runs needs force."""
+    """The record and the remaining objects are deleted. A job that still runs needs `--force`."""
     del job.cluster.of("jobs")[0]["status"]
     job.cluster.of("pods")[0]["status"] = {"phase": "Running"}
     with job.runner() as runner:

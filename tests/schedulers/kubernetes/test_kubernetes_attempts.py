@@ -1,4 +1,4 @@
-"""Retries by cause on Kubernetes: the rules of the Jobs, what is refused before anything is made, and the attempts."""
+"""Retries by cause: the rules of the Jobs, what is rejected before the submission, and the attempts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Submitted:
         (self.job,) = self.cluster.of("jobs")
 
     def pods(self, *statuses):
-        """Of replica 0, one after the other: each was made when the one before it had ended."""
+        """Pods of replica 0, each created after the previous one has ended."""
         self.cluster.run_pods(self.job, RUNNING, most=1)
         (first,) = self.cluster.of("pods")
         for k, status in enumerate(statuses):
@@ -73,7 +73,7 @@ class Submitted:
     ],
 )
 def test_a_policy_is_the_rules_of_the_job(policy, fields, limits, rules):
-    """The first rule that matches decides; what the policy does not retry ends the job. `max_retries` counts nothing."""
+    """The first matching rule decides; a cause that is not retried ends the job. `max_retries` is ignored."""
     spec = Submitted(policy, **fields).job["spec"]
     assert {k: v for k, v in spec.items() if k.startswith(("backoff", "maxFailed"))} == limits
     found = spec["podFailurePolicy"]["rules"]
@@ -83,7 +83,7 @@ def test_a_policy_is_the_rules_of_the_job(policy, fields, limits, rules):
 @pytest.mark.parametrize("policy", ["standard", "preempted:free", "standard, error:1"])
 @pytest.mark.parametrize("fields", [{}, {"retry_policy": RetryPolicy.REPLICA}], ids=["app", "replica"])
 def test_the_rules_are_valid(policy, fields):
-    """Checked strictly against the schema that Kubernetes publishes."""
+    """They are valid in the schema of Kubernetes, without unknown fields."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     job = Submitted(policy, **fields).job
     spec = {**job, "metadata": {"name": "x"}}
@@ -92,14 +92,14 @@ def test_the_rules_are_valid(policy, fields):
 
 @pytest.mark.parametrize("cfg", [{"kind": "jobset"}, {"kind": "volcano"}, {"queue": "gpus"}], ids=str)
 def test_other_kinds_of_jobs_refuse_a_policy(cfg):
-    """A JobSet and Volcano count; they do not know causes."""
+    """JobSets and Volcano do not support retries by cause."""
     with pytest.raises(NotSupportedError) as error:
         create_scheduler("me", client=Cluster()).submit_dryrun(app("standard"), cfg)
     assert "kind=job" in error.value.hint
 
 
 def test_with_a_policy_auto_is_plain_jobs():
-    """Also where the cluster has JobSets and Volcano."""
+    """Also if the cluster supports JobSets and Volcano."""
     cluster = Cluster(groups=GROUPS)
     create_scheduler("me", client=cluster).submit(app("standard"), {})
     (job,) = cluster.of("jobs")
@@ -107,14 +107,14 @@ def test_with_a_policy_auto_is_plain_jobs():
 
 
 def test_a_dry_run_does_not_say_that_it_may_become_something_else():
-    """With a policy `auto` is decided; without one it depends on the cluster."""
+    """With a policy, `auto` always selects Jobs; without one, it depends on the cluster."""
     scheduler = create_scheduler("me", client=Cluster())
     assert "kind=auto" not in str(scheduler.submit_dryrun(app("standard"), {}).request)
     assert "kind=auto" in str(scheduler.submit_dryrun(AppDef("train", app("").roles), {}).request)
 
 
 def test_an_older_cluster_refuses_budgets_of_replicas_before_anything_is_made():
-    """Its version is known at the submission."""
+    """The submission checks the version of the cluster first."""
     cluster = Cluster(version=(1, 28))
     with pytest.raises(BackendError, match=r"this needs 1\.29"):
         create_scheduler("me", client=cluster).submit(app("standard", retry_policy=RetryPolicy.REPLICA), {})
@@ -122,7 +122,7 @@ def test_an_older_cluster_refuses_budgets_of_replicas_before_anything_is_made():
 
 
 def test_containers_that_nodes_start_again_are_refused():
-    """`restartPolicy: OnFailure` of an overlay and a policy on failed pods exclude one another."""
+    """An overlay with `restartPolicy: OnFailure` excludes pod failure policies."""
     given = app("error:1")
     set_overlay(given.roles[0], "kubernetes", "pod", {"spec": {"restartPolicy": "OnFailure"}})
     with pytest.raises(SpecError, match="restartPolicy"):
@@ -130,7 +130,7 @@ def test_containers_that_nodes_start_again_are_refused():
 
 
 def test_the_attempts_are_the_pods_that_failed():
-    """Each with its times, class, cause and node; a job without policy has none."""
+    """Each attempt has times, class, cause and node; a job without policy has no attempts."""
     job = Submitted("preempted:free, error:2")
     taken = [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]
     job.pods({**failed(at=10, code=143), "conditions": taken}, failed(BAD_BATCH, at=20), RUNNING)
@@ -143,7 +143,7 @@ def test_the_attempts_are_the_pods_that_failed():
 
 
 def test_the_last_attempt_says_why_there_is_no_other():
-    """Its class is not retried, or its retries are used."""
+    """Its class is not retried, or all retries are used."""
     job = Submitted("error:1")
     job.pods(failed(BAD_BATCH, at=10), failed(BAD_BATCH, at=20))
     job.job["status"] = {"conditions": [condition("Failed", reason="BackoffLimitExceeded")]}
@@ -157,7 +157,7 @@ def test_the_last_attempt_says_why_there_is_no_other():
 
 
 def test_a_definition_with_a_policy_that_cannot_be_read_spoils_no_status():
-    """Another version of torchx may have written it."""
+    """A policy of another version of torchx is ignored."""
     job = Submitted("error:1")
     annotations = job.job["metadata"]["annotations"]
     for key, text in annotations.items():

@@ -1,4 +1,4 @@
-"""`torchx doctor -s kubernetes` and `run --check`: what a cluster answers, and what is made of it."""
+"""`torchx doctor -s kubernetes` and `run --check`: answers of a cluster, and the findings."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def put(cluster: Cluster, base: str, space: str | None, name: str, item: dict[st
 
 
 def serve(monkeypatch: pytest.MonkeyPatch, images: dict[str, list[str]] | Exception) -> None:
-    """A registry with these images, for these machines."""
+    """A registry with these images, for these platforms."""
     from torchx.errors import NotFoundError
 
     def manifest(self: Registry, image: Any) -> Manifest:
@@ -80,14 +80,14 @@ def verdicts(found: dict[str, Finding]) -> dict[str, str]:
 
 
 def test_a_cluster_that_works(cluster: Cluster) -> None:
-    """All is good, and no object is made."""
+    """All findings are good, and no object is created."""
     before = dict(cluster.objects)
     assert verdicts(system(cluster)) == dict.fromkeys(["cluster", "namespace `default`", "kind", "rights"], GOOD)
     assert cluster.objects == before
 
 
 def test_a_job_that_fits(cluster: Cluster) -> None:
-    """Admission, quota, nodes, image; nothing is made."""
+    """Admission, quota, nodes and image are good; nothing is created."""
     before = dict(cluster.objects)
     assert verdicts(job(cluster)) == dict.fromkeys(["admission", "quota", "nodes", "image of role `trainer`"], GOOD)
     assert cluster.objects == before
@@ -97,7 +97,7 @@ def test_a_job_that_fits(cluster: Cluster) -> None:
 
 
 def test_mcad(cluster: Cluster) -> None:
-    """AppWrappers, too: without MCAD in the cluster both say so."""
+    """Jobs and clusters are checked for AppWrappers, too; both checks report a cluster without MCAD."""
     found = job(cluster, create=create_mcad)
     assert found["admission"].verdict == BAD
     scheduler = create_mcad("me", client=cluster)
@@ -115,7 +115,7 @@ def test_mcad(cluster: Cluster) -> None:
     ],
 )
 def test_options_for_which_there_is_nothing(cluster: Cluster, cfg: dict[str, str], what: str, fix: str) -> None:
-    """Each is bad, with what helps."""
+    """Each missing object is bad, with a fix."""
     found = system(cluster, **cfg)[what]
     assert found.verdict == BAD
     assert fix in found.fix
@@ -123,7 +123,7 @@ def test_options_for_which_there_is_nothing(cluster: Cluster, cfg: dict[str, str
 
 @pytest.mark.parametrize("there", [True, False])
 def test_a_queue_of_kueue(cluster: Cluster, there: bool) -> None:
-    """One that is not there is bad; one that takes no jobs now may take them later; another version of Kueue is not asked."""
+    """A missing queue is bad; one that accepts no jobs now, or of another version of Kueue, is a doubt."""
     queue = "apis/kueue.x-k8s.io/v1beta1/localqueues"
     assert system(cluster, local_queue="team")["queue `team`"].verdict == UNKNOWN
     cluster.groups.add("kueue.x-k8s.io/v1beta1")
@@ -146,7 +146,7 @@ def test_a_queue_of_kueue(cluster: Cluster, there: bool) -> None:
     ],
 )
 def test_a_right_that_is_missing(cluster: Cluster, right: tuple[str, str, str], verdict: str) -> None:
-    """Bad where no job runs without; the fix prints what to grant."""
+    """A right that every job needs is bad, others are doubts; the fix prints what to grant."""
     from torchx.schedulers.kubernetes.client import PLURALS
     from torchx.schedulers.kubernetes.rights import needed
 
@@ -180,7 +180,7 @@ PLACES = {
 
 @pytest.mark.parametrize("case", REFERENCES)
 def test_what_pods_refer_to(cluster: Cluster, case: str) -> None:
-    """Bad when it is not there, good when it is, and a doubt where we may not look."""
+    """A missing object is bad, an existing one good, and one that we may not read a doubt."""
     change, cfg, what, fix = REFERENCES[case]
     found = job(cluster, change, **cfg)[what]
     assert (found.verdict, fix in found.fix) == (BAD, True)
@@ -191,7 +191,7 @@ def test_what_pods_refer_to(cluster: Cluster, case: str) -> None:
 
 
 def test_a_host_path_is_nobodys_business(cluster: Cluster) -> None:
-    """It is on the nodes, which nobody sees from here."""
+    """Host paths are not checked, because they are on the nodes."""
     assert set(job(cluster, lambda r: r.mounts.append(BindMount("/data", "/d")))) == set(job(cluster))
 
 
@@ -206,7 +206,7 @@ SIZES: dict[str, tuple[Callable[[Role], object], str]] = {
 
 @pytest.mark.parametrize("case", SIZES)
 def test_a_node_that_fits(cluster: Cluster, case: str) -> None:
-    """One node has to have all of it; the fix shows what they have."""
+    """One node must have all resources of a replica; the fix shows the nodes' resources."""
     change, verdict = SIZES[case]
     found = job(cluster, change)["nodes"]
     assert found.verdict == verdict
@@ -214,7 +214,7 @@ def test_a_node_that_fits(cluster: Cluster, case: str) -> None:
 
 
 def test_labels_of_nodes(cluster: Cluster) -> None:
-    """No node has the label: bad. One that has is too small: bad, too."""
+    """A label that no node has, or only a node that is too small, is bad."""
     assert job(cluster, node_selector={"gpu": "a100"})["nodes"].verdict == BAD
     put(cluster, "api/v1/nodes", None, "n2", node(gpu=1, labels={"gpu": "a100"}))
     assert job(cluster, node_selector={"gpu": "a100"})["nodes"].verdict == BAD
@@ -224,7 +224,7 @@ def test_labels_of_nodes(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("grows", ["cloud", "karpenter", "autoscaler", "hidden", "forbidden"])
 def test_clusters_that_grow(cluster: Cluster, grows: str) -> None:
-    """Where somebody may add a larger node, nothing is certain."""
+    """If larger nodes may be added, too small nodes are a doubt."""
     if grows == "cloud":
         put(cluster, "api/v1/nodes", None, "n1", node(providerID="gce://p/z/n1"))
     elif grows == "karpenter":
@@ -251,7 +251,7 @@ def test_clusters_that_grow(cluster: Cluster, grows: str) -> None:
     ],
 )
 def test_quotas(cluster: Cluster, hard: dict[str, str], used: dict[str, str], verdict: str) -> None:
-    """More than there will ever be is bad; what is in use now may be free later."""
+    """Needing more than the quota is bad; needing more than is free now is a doubt."""
     put(cluster, "api/v1/resourcequotas", "default", "q", {"spec": {}, "status": {"hard": hard, "used": used}})
     assert job(cluster)["quota"].verdict == verdict
     scoped = {"spec": {"scopes": ["BestEffort"]}, "status": {"hard": {"pods": "0"}}}
@@ -260,7 +260,7 @@ def test_quotas(cluster: Cluster, hard: dict[str, str], used: dict[str, str], ve
 
 
 def test_an_elastic_job_needs_the_least_only(cluster: Cluster) -> None:
-    """It runs with `min_replicas`."""
+    """Only `min_replicas` must fit."""
     put(cluster, "api/v1/resourcequotas", "default", "q", {"status": {"hard": {"pods": "1"}}})
     assert job(cluster, lambda r: setattr(r, "min_replicas", 1))["quota"].verdict != BAD
 
@@ -277,7 +277,7 @@ def test_an_elastic_job_needs_the_least_only(cluster: Cluster) -> None:
     ],
 )
 def test_admission(cluster: Cluster, said: str, status: int, verdict: str) -> None:
-    """What the API server refuses is bad, unless it may pass."""
+    """A rejection by the API server is bad, unless it is transient."""
     cluster.away = lambda method, path: (
         refusal(status, "x", said) if method == "POST" and path.endswith("/jobs") else None
     )
@@ -294,7 +294,7 @@ IMAGES = {
 
 @pytest.mark.parametrize("case", IMAGES)
 def test_images(cluster: Cluster, case: str) -> None:
-    """One that is neither in its registry nor on a node is bad."""
+    """An image that is neither in its registry nor on a node is bad."""
     image, nodes, verdict = IMAGES[case]
     put(cluster, "api/v1/nodes", None, "n1", nodes[0])
     found = job(cluster, lambda r: setattr(r, "image", image))["image of role `trainer`"]
@@ -303,14 +303,14 @@ def test_images(cluster: Cluster, case: str) -> None:
 
 
 def test_an_image_for_other_machines(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The fix builds one for these."""
+    """The fix builds an image for the platform of the nodes."""
     serve(monkeypatch, {IMAGE: ["arm64"]})
     found = job(cluster)["image of role `trainer`"]
     assert (found.verdict, "--platform linux/amd64" in found.fix) == (BAD, True)
 
 
 def test_a_registry_that_lets_us_not_in(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster may have a login: nothing can be told. Nor when it does not answer."""
+    """A registry that requires a login, or does not respond, is a doubt: the cluster may have access."""
     from torchx.errors import BackendError, TransientError
 
     for error in (BackendError("401 Unauthorized"), TransientError("no answer")):
@@ -327,7 +327,7 @@ def test_a_registry_that_lets_us_not_in(cluster: Cluster, monkeypatch: pytest.Mo
     ],
 )
 def test_cut_connections(cluster: Cluster, error: Exception) -> None:
-    """Nothing can be told, and nothing is asked again: no pause is made."""
+    """They are doubts, and nothing is retried."""
     cluster.away = lambda method, path: error  # type: ignore[assignment]  # it is raised
     assert set(verdicts(system(cluster)).values()) == {UNKNOWN}
     assert (
@@ -338,7 +338,7 @@ def test_cut_connections(cluster: Cluster, error: Exception) -> None:
 
 
 def test_no_cluster_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    """That is certain, and is told once."""
+    """This is certain, and reported once."""
     pytest.importorskip("kubernetes")
     from torchx.runner import get_runner
 
@@ -349,7 +349,7 @@ def test_no_cluster_is_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Any
 
 
 def test_credentials_that_are_refused(cluster: Cluster) -> None:
-    """401 is certain, 403 on the version is not."""
+    """Status 401 is certain, 403 for the version is not."""
     cluster.away = lambda method, path: refusal(401, "Unauthorized", "Unauthorized")
     assert system(cluster)["cluster"].verdict == BAD
     cluster.away = lambda method, path: refusal(403, "Forbidden", "no")

@@ -1,4 +1,4 @@
-"""How jobs end on clusters as labs run them: by a TTL, by `kubectl delete`, in a queue of Kueue, with missing rights."""
+"""How jobs end: by a TTL, by `kubectl delete`, in a queue of Kueue, with missing rights."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ DONE = {"conditions": [{"type": "Complete", "status": "True"}]}
 
 @pytest.fixture(autouse=True)
 def pauses(monkeypatch):
-    """Pauses between two tries, in seconds, are noted and not slept."""
+    """Collects the pauses between retries instead of sleeping."""
     found = []
     monkeypatch.setattr(kube_api.KubeApi.__init__, "__kwdefaults__", {"context": None, "sleep": found.append})
     return found
@@ -50,7 +50,7 @@ def two():
 
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_role_whose_job_the_ttl_took_had_ended(two, first):
-    """Its end is an event; the other role goes on, and with its end the job ends."""
+    """Its final state is read from an event; the job ends with the other role."""
     cluster, scheduler, app_id = two
     jobs = cluster.of("jobs")
     cluster.end_by_ttl(jobs[first])
@@ -66,7 +66,7 @@ def test_a_role_whose_job_the_ttl_took_had_ended(two, first):
 
 
 def test_a_role_that_failed_and_was_taken_ends_the_other(two):
-    """Whoever waits ends it, although nothing but an event knows of the failure."""
+    """A waiting process ends it, although only an event has the failure."""
     cluster, scheduler, app_id = two
     jobs = cluster.of("jobs")
     cluster.end_by_ttl(jobs[0], "BackoffLimitExceeded")
@@ -80,7 +80,7 @@ def test_a_role_that_failed_and_was_taken_ends_the_other(two):
 
 
 def test_a_replica_whose_job_the_ttl_took_had_ended():
-    """Before 1.22 each replica has a Job of its own, which goes by itself."""
+    """Before 1.22 each replica has a Job, which the TTL deletes separately."""
     cluster = Cluster(version=(1, 20))
     scheduler, app_id = submit(cluster, ttl_s=1)
     jobs = cluster.of("jobs")
@@ -92,7 +92,7 @@ def test_a_replica_whose_job_the_ttl_took_had_ended():
 
 @pytest.mark.parametrize("blind", [False, True])
 def test_a_role_of_whose_end_nobody_knows(two, blind):
-    """Without the event, or the right to see it: the job runs while others do; then its end is not known."""
+    """Without the event, or the right to read it, the job runs while other roles do, and is then unknown."""
     cluster, scheduler, app_id = two
     jobs = cluster.of("jobs")
     cluster.take(jobs[0])
@@ -109,7 +109,7 @@ def test_a_role_of_whose_end_nobody_knows(two, blind):
 
 @pytest.mark.parametrize(("condition", "state"), [("Complete", AppState.SUCCEEDED), ("Failed", AppState.FAILED)])
 def test_a_ttl_that_is_quicker_than_who_waits(condition, state):
-    """The watch has heard how the Job ended, in the event of its removal: that is told once, and then on record."""
+    """The watch's deletion event has the final state, which is reported once and then recorded."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster, ttl_s=0)
     assert scheduler.describe(app_id).state is AppState.PENDING
@@ -123,7 +123,7 @@ def test_a_ttl_that_is_quicker_than_who_waits(condition, state):
 
 
 def test_who_waits_for_a_job_that_kubectl_deletes():
-    """Its pod is being ended: the job runs until that is over, has then not failed, and is gone."""
+    """The job runs until its pod has ended, does not count as failed, and then no longer exists."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("jobs")
@@ -142,7 +142,7 @@ def test_who_waits_for_a_job_that_kubectl_deletes():
 
 
 def test_the_last_job_takes_all_along(two):
-    """Nothing is left, and nobody knows the job."""
+    """No objects are left, and the job is unknown."""
     cluster, scheduler, app_id = two
     for job in cluster.of("jobs"):
         cluster.end_by_ttl(job)
@@ -152,7 +152,7 @@ def test_the_last_job_takes_all_along(two):
 
 
 def test_what_was_followed_is_shown_when_the_ttl_has_taken_the_job(caplog):
-    """From a process that has not seen the job; of a replica that nobody followed it is said that its log is gone."""
+    """Another process shows it; the log of a replica that was not followed is an error."""
     cluster = Cluster()
 
     def runner():
@@ -186,7 +186,7 @@ def test_what_was_followed_is_shown_when_the_ttl_has_taken_the_job(caplog):
 
 
 def test_delete_removes_what_kubectl_delete_job_left():
-    """The Service; not one of somebody else's that has the name."""
+    """It deletes the Service, but not another user's Service of the same name."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     cluster.take(cluster.of("jobs")[0])
@@ -205,14 +205,14 @@ def test_delete_removes_what_kubectl_delete_job_left():
 
 
 def queued(cluster, *roles):
-    """A job in a queue, and what Kueue makes of it."""
+    """A job in a Kueue queue, with its Workloads."""
     scheduler, app_id = submit(cluster, *roles, local_queue="lq", kind="job")
     seen_by_kueue(cluster)
     return scheduler, app_id
 
 
 def seen_by_kueue(cluster):
-    """Each Job has a Workload."""
+    """Creates a Workload for each Job."""
     for job in cluster.of("jobs"):
         labels = {"kueue.x-k8s.io/job-uid": job["metadata"]["uid"]}
         workload = {"apiVersion": KUEUE, "kind": "Workload", "spec": {"active": True}}
@@ -223,7 +223,7 @@ def seen_by_kueue(cluster):
 
 @pytest.mark.parametrize("missing", [("list", "kueue.x-k8s.io", "workloads"), ("patch", "kueue.x-k8s.io", "workloads")])
 def test_a_refused_part_of_a_cancel_is_a_failed_cancel(missing):
-    """Kueue would admit the job later: nothing is marked, and the status says what is."""
+    """Without the right to Workloads, Kueue would resume the job: it is not marked as cancelled."""
     cluster = Cluster(groups=[KUEUE])
     scheduler, app_id = queued(cluster)
     cluster.grant(yaml.safe_load(scheduler.rights({"local_queue": "lq"}))["rules"])
@@ -234,7 +234,7 @@ def test_a_refused_part_of_a_cancel_is_a_failed_cancel(missing):
 
 
 def test_the_other_parts_of_a_refused_cancel_are_done():
-    """One of two roles has a Workload that may not be changed: the other role is out of its queue all the same."""
+    """If the Workload of one role cannot be changed, the other role is removed from its queue nevertheless."""
     cluster = Cluster(groups=[KUEUE])
     scheduler, app_id = queued(cluster, "a", "b")
     from tests.schedulers.kubernetes.fake_cluster import refusal
@@ -247,7 +247,7 @@ def test_the_other_parts_of_a_refused_cancel_are_done():
 
 
 def test_status_believes_the_job_and_not_the_mark():
-    """A job that is started again after a cancel runs."""
+    """A job that is resumed after it was cancelled runs."""
     cluster = Cluster(groups=[KUEUE])
     scheduler, app_id = queued(cluster)
     scheduler.cancel(app_id)
@@ -261,7 +261,7 @@ def test_status_believes_the_job_and_not_the_mark():
 
 
 def test_a_job_that_kueue_has_not_seen_yet_is_waited_for(pauses):
-    """For seconds: without its Workload it could only be suspended, and Kueue would start it again."""
+    """Cancelling waits for its Workload for some seconds, because Kueue would resume a suspended Job."""
     cluster = Cluster(groups=[KUEUE])
     scheduler, app_id = submit(cluster, local_queue="lq", kind="job")
     scheduler.cancel(app_id)
@@ -273,7 +273,7 @@ def test_a_job_that_kueue_has_not_seen_yet_is_waited_for(pauses):
 
 
 def all_verbs(scheduler, cluster, app_id, plural):
-    """What people do with a job."""
+    """Runs all commands on a job."""
     assert scheduler.describe(app_id).state in (AppState.PENDING, AppState.SUBMITTED)
     scheduler.wait_for_end(app_id, 0.001)
     (item,) = cluster.of(plural)
@@ -306,7 +306,7 @@ def all_verbs(scheduler, cluster, app_id, plural):
     ids=["job", "kueue", "jobset", "volcano", "appwrapper", "old appwrapper"],
 )
 def test_the_rights_of_the_printed_role_are_enough(create, cfg, groups, plural, tmp_path):
-    """Every verb works with them, and uses all of them but those for a name that is taken, or a log that is missing."""
+    """All commands work with them, and use all of them except those for rare errors."""
     cluster = Cluster(groups=groups)
     scheduler = create("me", client=cluster)
     rules = yaml.safe_load(scheduler.rights(cfg))["rules"]
@@ -326,7 +326,7 @@ def test_the_rights_of_the_printed_role_are_enough(create, cfg, groups, plural, 
 
 @pytest.mark.parametrize("right", ["create", "list", "delete", "patch"])
 def test_each_right_to_jobs_is_needed(right):
-    """Without it, a verb fails and names it."""
+    """Without it, a command fails and names the right."""
     cluster = Cluster()
     scheduler = create_scheduler("me", client=cluster)
     cluster.grant(yaml.safe_load(scheduler.rights({}))["rules"])
@@ -340,7 +340,7 @@ def test_each_right_to_jobs_is_needed(right):
     [([JOBSETS], "jobs", "jobs"), ([JOBSETS, VOLCANO], "volcano", "jobs"), ([JOBSETS], "jobsets", "jobsets")],
 )
 def test_auto_takes_what_one_may_create(groups, may, plural):
-    """The cluster has JobSets; who may not create one gets what they may."""
+    """On a cluster with JobSets, a user without the right to create them gets another kind."""
     cluster = Cluster(groups=groups)
     scheduler = create_scheduler("me", client=cluster)
     kind = {"jobs": "job", "jobsets": "jobset"}.get(may, may)
@@ -352,7 +352,7 @@ def test_auto_takes_what_one_may_create(groups, may, plural):
 
 
 def test_connections_are_kept_alive():
-    """A peer that is gone is noticed within a minute, by the system and not by a call that waits."""
+    """The system detects a dead peer within a minute."""
     import socket
 
     from torchx.schedulers.kubernetes.credentials import keep_alive

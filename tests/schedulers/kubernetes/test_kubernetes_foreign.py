@@ -1,4 +1,4 @@
-"""Jobs of a cluster that torchx did not make: their pods by owner references, their states, causes and logs."""
+"""Jobs that torchx did not create: their pods by owner references, their states, causes and logs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def jobs(cluster: Cluster):
 
 
 def put(cluster: Cluster, kind: str, name: str, *, owner: str = "", api: str = "batch/v1", at: int = 0, **fields):
-    """An object as kubectl, or a controller, would make it; `owner` is `Kind/name`."""
+    """Creates an object like kubectl or a controller; `owner` is `Kind/name`."""
     metadata = {"name": name, "namespace": "team", "uid": f"{kind}/{name}", "labels": fields.pop("labels", {})}
     metadata["creationTimestamp"] = f"2026-01-01T00:00:{at:02}Z"
     if owner:
@@ -44,7 +44,7 @@ def pod(cluster: Cluster, name: str, owner: str, status: dict, **more) -> None:
 
 @pytest.mark.parametrize("reference", ["team/job/train", "team/jobs/train", "team/pod/train-b"])
 def test_a_job_of_kubectl(cluster: Cluster, jobs, reference: str) -> None:
-    """Also named by one of its pods. What failed, and was replaced, is a former attempt of the same replica."""
+    """It can also be named by one of its pods. A failed and replaced pod is an earlier attempt of its replica."""
     put(cluster, "Job", "train", spec={"backoffLimit": 1, "parallelism": 1})
     cluster.objects["apis/batch/v1/jobs", "team", "train"]["status"] = {
         "conditions": [
@@ -93,7 +93,7 @@ def test_a_pytorchjob(cluster: Cluster, jobs, ended: dict, state: AppState) -> N
 
 
 def test_a_jobset_has_the_pods_of_its_jobs(cluster: Cluster, jobs) -> None:
-    """Over two owners; the pods of its Jobs are numbered through."""
+    """Pods are found through two owners, and numbered consecutively."""
     put(cluster, "JobSet", "set", api=JOBSET, spec={"replicatedJobs": []})
     for j in range(2):
         put(cluster, "Job", f"set-w-{j}", owner="JobSet/set")
@@ -107,7 +107,7 @@ def test_a_jobset_has_the_pods_of_its_jobs(cluster: Cluster, jobs) -> None:
 
 
 def test_a_rayjob(cluster: Cluster, jobs) -> None:
-    """Its cluster's pods, and why it failed, in Ray's words."""
+    """It has the pods of its RayCluster, and Ray's reason of the failure."""
     put(cluster, "RayJob", "tune", api=RAY, status={"jobStatus": "FAILED", "reason": "AppFailed", "message": "exit 1"})
     put(cluster, "RayCluster", "tune-x", owner="RayJob/tune", api=RAY)
     pod(cluster, "tune-head", "RayCluster/tune-x", RUNS, labels={"ray.io/node-type": "head"})
@@ -120,7 +120,7 @@ def test_a_rayjob(cluster: Cluster, jobs) -> None:
 
 
 def test_a_pod_by_itself(cluster: Cluster, jobs) -> None:
-    """What it waits for is said as of pods of ours."""
+    """The status shows why it waits."""
     waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/3 nodes are available"}
     pod(cluster, "shell", "", {"phase": "Pending", "conditions": [waits]})
     assert jobs.find("team/pod/shell").app_id == "team:pod:shell"
@@ -130,7 +130,7 @@ def test_a_pod_by_itself(cluster: Cluster, jobs) -> None:
 
 
 def test_names(cluster: Cluster, jobs) -> None:
-    """What is no job of a cluster is asked of nobody; of one that torchx made, the backend's own id is found."""
+    """Other names cause no calls; a job of torchx is found by its own id."""
     for reference in ("train", "team/deployment/x", "a/b/job/x", "4711", "job/"):
         assert jobs.find(reference) is None
     assert cluster.calls == []
@@ -141,7 +141,7 @@ def test_names(cluster: Cluster, jobs) -> None:
 
 
 def test_nothing_is_done_to_it(cluster: Cluster, jobs) -> None:
-    """It is removed when that is said twice."""
+    """It is deleted only with `forced`."""
     put(cluster, "Job", "train")
     for end in (jobs.cancel, jobs.delete):
         with pytest.raises(NotSupportedError):

@@ -1,4 +1,4 @@
-"""`kubernetes` and `kubernetes_mcad`: what a dry run prints, word for word, and by the schemas of several versions."""
+"""`kubernetes` and `kubernetes_mcad`: the output of dry runs, also checked with the schemas of several versions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VERSIONS = ("1.25", "1.30", "1.37")
 
 
 def app() -> AppDef:
-    """Two roles that use what there is."""
+    """Two roles that use all features."""
     trainer = Role(
         "trainer",
         "ghcr.io/me/train:1",
@@ -52,7 +52,7 @@ JOBS: dict[str, tuple[Any, Any]] = {
 
 @pytest.mark.parametrize("name", JOBS)
 def test_what_a_dry_run_prints(name: str) -> None:
-    """As in tests/golden/kubernetes; `UPDATE_GOLDEN=1` writes them anew."""
+    """It is the golden file in tests/golden/kubernetes; `UPDATE_GOLDEN=1` rewrites these."""
     create, cfg = JOBS[name]
     info = create("me").submit_dryrun(app(), cfg)
     text = str(info).replace(info.request.app_id, "APP-ID")
@@ -66,8 +66,7 @@ def test_what_a_dry_run_prints(name: str) -> None:
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("name", JOBS)
 def test_the_schemas_of_kubernetes_agree(name: str, version: str) -> None:
-    """As submitted to a cluster of that version: of custom objects the Jobs, pods and services in them, each field known
-    and of its type."""
+    """Built-in objects, also those within custom objects, are valid in the cluster's version."""
     validate = pytest.importorskip("kubernetes_validate")
     create, cfg = JOBS[name]
     scheduler = create("me")
@@ -84,7 +83,7 @@ def test_the_schemas_of_kubernetes_agree(name: str, version: str) -> None:
 
 
 def built_in(item):
-    """The parts of an object that plain Kubernetes knows."""
+    """The built-in objects within an object."""
     kind, spec = item["kind"], item.get("spec", {})
     if kind == "List":
         return [part for inner in item["items"] for part in built_in(inner)]
@@ -101,7 +100,6 @@ def built_in(item):
 
 @pytest.mark.parametrize("name", JOBS)
 def test_the_definition_lies_on_one_object(name: str) -> None:
-    """On one alone, so that the request does not grow with the replicas, and `describe` finds it; on one of each role
-    where a TTL takes the Job of a role while that of another runs on."""
+    """The size of the request does not depend on the replicas. With a TTL, each role has the definition."""
     one_per_role = JOBS[name][1].get("kind") == "job" and "ttl_s" in JOBS[name][1]
     assert (GOLDEN / f"{name}.yaml").read_text().count(ANNOTATION_APP) == (len(app().roles) if one_per_role else 1)

@@ -1,4 +1,4 @@
-"""`kubernetes_mcad`: an AppWrapper holds the whole job; MCAD's words and the pods' tell what became of it."""
+"""`kubernetes_mcad`: an AppWrapper contains the whole job; MCAD's state and the pods determine its state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parts(found):
 
 @pytest.mark.parametrize("form", ["v1beta2", "v1beta1"])
 def test_all_of_a_job_is_one_object(form):
-    """A Service and a pod for each replica, whose host names tell where rank 0 is."""
+    """It contains a Service and a pod for each replica, whose host names lead to rank 0."""
     found = wrapper(appwrapper_version=form, namespace="team")
     assert found["apiVersion"] == {"v1beta2": NEW, "v1beta1": OLD}[form]
     service, *replicas = parts(found)
@@ -49,7 +49,7 @@ def test_all_of_a_job_is_one_object(form):
 
 @pytest.mark.parametrize("version", ["1.25", "1.30", "1.37"])
 def test_what_is_wrapped_is_valid(version):
-    """Strictly, against the schemas of several versions of Kubernetes."""
+    """It is valid in the schemas of several versions of Kubernetes, without unknown fields."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     given = app(max_retries=1, retry_policy=RetryPolicy.REPLICA)
     found = wrapper(given, network="net", service_account="sa", image_secret="s", priority_class_name="high")
@@ -58,7 +58,7 @@ def test_what_is_wrapped_is_valid(version):
 
 
 def test_retries_are_given_to_mcad():
-    """In the words of each form."""
+    """Each version has its own fields for retries."""
     assert wrapper(app(max_retries=3))["metadata"]["annotations"]["workload.codeflare.dev.appwrapper/retryLimit"] == "3"
     old = wrapper(app(max_retries=3), appwrapper_version="v1beta1", priority=7)["spec"]
     assert old["schedulingSpec"] == {"minAvailable": 2, "requeuing": {"maxNumRequeuings": 3}}
@@ -66,14 +66,14 @@ def test_retries_are_given_to_mcad():
 
 
 def test_priority_of_the_form_that_has_none():
-    """It is refused, and not dropped."""
+    """It is rejected instead of ignored."""
     with pytest.raises(ConfigError, match="v1beta1") as e:
         wrapper(app(), priority=7)
     assert "priority_class_name" in e.value.hint
 
 
 def test_a_coscheduler_gets_a_group_for_each_role():
-    """Its pods say which group they belong to."""
+    """A label of the pods names their group."""
     found = wrapper(coscheduler_name="cosched", network="net")
     _, group, *replicas = parts(found)
     assert group["kind"] == "PodGroup" and group["spec"] == {"minMember": 2}
@@ -84,7 +84,7 @@ def test_a_coscheduler_gets_a_group_for_each_role():
 
 
 def test_a_form_that_nobody_knows_is_refused():
-    """Before anything is made."""
+    """An unknown version is rejected before anything is created."""
     with pytest.raises(ConfigError, match="`v2`"):
         wrapper(appwrapper_version="v2")
 
@@ -104,7 +104,7 @@ def test_a_form_that_nobody_knows_is_refused():
     ],
 )
 def test_states(status, state, said):
-    """MCAD's phase decides until the pods run, and its own words are shown."""
+    """MCAD's phase is the state until the pods run, and its message is shown."""
     cluster = Cluster(groups=[NEW])
     scheduler = create_scheduler("me", client=cluster)
     app_id = scheduler.submit(app(), {})
@@ -117,7 +117,7 @@ def test_states(status, state, said):
 
 @pytest.mark.parametrize(("retries", "state"), [(0, AppState.SUCCEEDED), (1, AppState.RUNNING)])
 def test_while_a_wrapper_runs_its_pods_know_better(retries, state):
-    """They are all there will be, unless MCAD may make them anew: then the job is over when it says so."""
+    """The pods determine the state, unless MCAD may recreate them."""
     cluster = Cluster(groups=[NEW])
     scheduler = create_scheduler("me", client=cluster)
     app_id = scheduler.submit(app(max_retries=retries), {})
@@ -136,7 +136,7 @@ def test_while_a_wrapper_runs_its_pods_know_better(retries, state):
 
 @pytest.mark.parametrize(("group", "form"), [(NEW, "v1beta2"), (OLD, "v1beta1")])
 def test_the_end_of_a_job(group, form):
-    """Cancelled it stays and says so, in the form that can be held; deleted it is gone."""
+    """A cancelled v1beta2 AppWrapper is kept; a deleted one no longer exists."""
     cluster = Cluster(groups=[group])
     scheduler = create_scheduler("me", client=cluster)
     app_id = scheduler.submit(app(), {"appwrapper_version": form})
@@ -150,7 +150,7 @@ def test_the_end_of_a_job(group, form):
 
 
 def test_a_cluster_without_mcad_is_said():
-    """Nothing is made."""
+    """The error says so, and nothing is created."""
     cluster = Cluster()
     with pytest.raises(BackendError, match="has no `AppWrapper`"):
         create_scheduler("me", client=cluster).submit(app(), {})

@@ -1,4 +1,4 @@
-"""What pods use: from the metrics API, else from the kubelets' summaries, and a refusal that says what is missing."""
+"""Resource usage of pods: from the metrics API, else from the kubelets, else an error with a hint."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MISSING = refusal(404, "NotFound", "the server could not find the requested reso
 
 @pytest.fixture
 def job():
-    """A job of one role with two pods that run."""
+    """A job of one role with two running pods."""
     cluster = Cluster()
     scheduler = create_scheduler("me", client=cluster)
     role = Role("a", "img", entrypoint="t", num_replicas=2, resource=Resource(2, 0, 64))
@@ -32,12 +32,12 @@ def _names(cluster):
 
 
 def _answer(cluster, answers):
-    """Answers calls by the end of their path; others go to the cluster."""
+    """Answers calls by the end of their path; other calls go to the cluster."""
     cluster.away = lambda _, path: next((a for end, a in answers.items() if re.search(end, path)), None)
 
 
 def test_the_metrics_api(job) -> None:
-    """One list for all pods of the job; containers beside ours count, limits are those of ours."""
+    """One list call gets all pods of the job. Sidecars count for the usage, but not for the limits."""
     cluster, scheduler, app_id = job
     usage = [{"usage": {"cpu": "1500m", "memory": "2Mi"}}, {"usage": {"cpu": "250000000n", "memory": "1024Ki"}}]
     item = {"metadata": {"name": _names(cluster)[1]}, "timestamp": "1970-01-01T00:01:00Z", "containers": usage}
@@ -52,7 +52,7 @@ def test_the_metrics_api(job) -> None:
 
 
 def test_the_kubelets(job) -> None:
-    """Without the API each node is asked once; pods of others with the same name are not ours."""
+    """Without the API each node is queried once; pods of other namespaces are ignored."""
     cluster, scheduler, app_id = job
     ours = {"podRef": {"name": _names(cluster)[0], "namespace": "default"}}
     used = {"cpu": {"usageNanoCores": 500_000_000}, "memory": {"workingSetBytes": 4096, "time": "1970-01-01T00:01:00Z"}}
@@ -72,7 +72,7 @@ def test_the_kubelets(job) -> None:
 
 
 def test_neither_may_be_asked(job) -> None:
-    """It says which of the two would help; an error of the server is none of that."""
+    """The hint names both; an error of the server is raised instead."""
     cluster, scheduler, app_id = job
     _answer(cluster, {"metrics.k8s.io": MISSING, "proxy": refusal(403, "Forbidden", "nodes/proxy is forbidden")})
     with pytest.raises(NotSupportedError) as caught:
@@ -85,7 +85,7 @@ def test_neither_may_be_asked(job) -> None:
 
 
 def test_a_job_without_pods(job) -> None:
-    """Nobody is asked; a job that is not there is None."""
+    """No metrics are queried; an unknown job is None."""
     cluster, scheduler, app_id = job
     for pod in cluster.of("pods"):
         pod["status"] = {"phase": "Succeeded"}

@@ -1,4 +1,4 @@
-"""`kubernetes` on control planes of 1.26 to 1.36: what they refuse, say and leave out that older ones do not."""
+"""`kubernetes` on Kubernetes 1.26 to 1.36: what these versions reject, report and omit, unlike older ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def condition(kind, **fields):
     ],
 )
 def test_pods_that_start_their_containers_again_have_no_failure_policy(kind, policy, limit):
-    """1.26 refuses `podFailurePolicy`, and 1.28 `backoffLimitPerIndex`, with `restartPolicy: OnFailure`."""
+    """`restartPolicy: OnFailure` excludes `podFailurePolicy` (1.26) and `backoffLimitPerIndex` (1.28)."""
     trainer = role(**policy)
     set_overlay(trainer, "kubernetes", "pod", {"spec": {"restartPolicy": "OnFailure"}})
     made = render(kind, AppDef("train", [trainer]), "train-x1", JobRules())[-1]["spec"]
@@ -67,7 +67,7 @@ def test_pods_that_start_their_containers_again_have_no_failure_policy(kind, pol
 
 
 def test_a_warning_of_the_server_is_passed_on_once(caplog):
-    """Such as that the pods will be refused: the check and the submission say the same."""
+    """The dry run and the creation return the same warning, which is logged once."""
     cluster = Cluster()
     text = r"would violate PodSecurity \"restricted:latest\": runAsNonRoot != true"
     answer = Response(201, {"metadata": {"uid": "u"}}, {"Warning": f'299 - "{text}"'})
@@ -87,7 +87,7 @@ def test_a_warning_of_the_server_is_passed_on_once(caplog):
     ],
 )
 def test_a_policys_refusal_is_no_lack_of_rights(said):
-    """It has the same status, 403; to be granted something would be no help."""
+    """Both have status 403, but only missing rights have the hint to grant them."""
     cluster = Cluster()
     cluster.faults.append(("POST", "/jobs", refusal(403, "Forbidden", said), "before"))
     with pytest.raises(BackendError, match=r"denied|violates") as error:
@@ -97,7 +97,7 @@ def test_a_policys_refusal_is_no_lack_of_rights(said):
 
 
 def test_a_job_that_has_given_up_makes_no_pod_again(job):
-    """Since 1.31 it is FailureTarget until its last pod has ended, and only then Failed."""
+    """Since 1.31 it has FailureTarget until its last pod has ended, and only then Failed."""
     scheduler, app_id, cluster, item = job
     cluster.run_pods(item, RUNNING)
     pods = cluster.of("pods")
@@ -125,7 +125,7 @@ def test_a_job_whose_pods_have_all_ended_is_not_over_before_it_says_so(job):
 
 
 def test_a_replica_whose_pod_went_with_its_node_has_ended_as_its_job_says(job):
-    """An Indexed Job keeps the numbers of those that have ended."""
+    """The status of an Indexed Job has the indexes that have ended."""
     scheduler, app_id, cluster, item = job
     cluster.run_pods(item, RUNNING)
     for key in [key for key in cluster.objects if key[2].endswith(("-0-abcde", "-1-abcde"))]:
@@ -141,7 +141,7 @@ def test_a_replica_whose_pod_went_with_its_node_has_ended_as_its_job_says(job):
 
 @pytest.mark.parametrize("indexes", ["0-1,2", "0,1,2", "0-2"])
 def test_numbers_come_in_ranges(job, indexes):
-    """As the Job controller writes them."""
+    """Indexes are parsed in the format of the Job controller."""
     scheduler, app_id, _, item = job
     item["status"] = {"completedIndexes": indexes}
     assert {r.state for r in scheduler.describe(app_id).roles_statuses[0].replicas} == {AppState.SUCCEEDED}
@@ -151,14 +151,14 @@ def test_numbers_come_in_ranges(job, indexes):
 
 
 def lost(**fields):
-    """A pod as the node controller leaves it when its node has fallen silent; seen on a real one."""
+    """A pod on a node that does not respond, as recorded on a real cluster."""
     conditions = [condition("Ready", status="False"), condition("ContainersReady")]
     status = {**RUNNING, "conditions": [*conditions, *fields.pop("conditions", ())]}
     return {"metadata": {"name": "x", **fields}, "spec": {"nodeName": "n7"}, "status": status}
 
 
 def test_a_node_that_has_fallen_silent_is_named():
-    """Its pods run as far as anybody knows, for five minutes and more."""
+    """The status names the node, although the phase of its pods is Running for minutes."""
     view = read_pod(lost())
     assert (view.facts.state, view.facts.reason) == (AppState.RUNNING, "its node `n7` does not answer")
     view = read_pod(lost(deletionTimestamp="2026-01-01T00:05:00Z"))
@@ -166,14 +166,14 @@ def test_a_node_that_has_fallen_silent_is_named():
 
 
 def test_a_pod_that_cannot_leave_its_lost_node_says_who_took_it():
-    """It stays until the node answers or is removed, and its Job makes no other until then."""
+    """It remains until the node responds or is removed, and is not replaced before."""
     taken = condition("DisruptionTarget", reason="DeletionByTaintManager")
     view = read_pod(lost(deletionTimestamp="2026-01-01T00:05:00Z", conditions=[taken]))
     assert view.facts.reason == "was evicted from its node, which became unfit (DeletionByTaintManager)"
 
 
 def test_a_pod_that_is_not_ready_by_a_gate_of_its_own_is_on_a_good_node():
-    """A load balancer's gate, which an overlay may set."""
+    """A readiness gate may be set by an overlay."""
     pod = lost()
     pod["spec"]["readinessGates"] = [{"conditionType": "lb"}]
     assert read_pod(pod).facts.reason == ""
@@ -189,7 +189,7 @@ def test_a_pod_that_is_not_ready_by_a_gate_of_its_own_is_on_a_good_node():
     ],
 )
 def test_what_the_scheduler_tried_in_vain_is_left_out(tried):
-    """Since 1.34 more than one of its plugins says so."""
+    """Since 1.34, several of its plugins append such messages."""
     message = "0/4 nodes are available: 3 Insufficient nvidia.com/gpu, 1 node(s) were unschedulable"
     conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message + tried}]
     pod = {"metadata": {}, "spec": {}, "status": {"phase": "Pending", "conditions": conditions}}

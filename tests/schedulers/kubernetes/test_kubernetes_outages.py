@@ -1,4 +1,4 @@
-"""Ten minutes without an API server: who waits, or follows a log, bears them, says so once, and misses nothing."""
+"""Ten minutes without an API server: waiting and following logs continue, with one warning, and miss nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RBAC = 'pods is forbidden: User "ann" cannot list resource "pods" in API group "
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes only by sleeping, for all who sleep here."""
+    """A clock that advances only by `sleep`."""
     found = FakeClock()
     for module in (runner_wait, outages, base, logs, queries):
         monkeypatch.setattr(module, "time", found)
@@ -35,7 +35,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def submitted(clock):
-    """A job of one replica that runs, by a Runner."""
+    """A running job of one replica, submitted by a Runner."""
     cluster = Cluster(groups=[JOBSETS])
     scheduler = create_scheduler("me", client=cluster)
     with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
@@ -47,7 +47,7 @@ def submitted(clock):
 
 
 def away(cluster, clock, answer, *, seconds, then):
-    """From now on each call is answered so; after some seconds the server is there again, and ``then`` has happened."""
+    """Answers each call like this; after some seconds the server is back, and ``then`` has happened."""
     until = clock.now + seconds
     happened = []
 
@@ -63,7 +63,7 @@ def away(cluster, clock, answer, *, seconds, then):
 
 
 def end(cluster):
-    """The job has ended."""
+    """Ends the job."""
     cluster.of("jobs")[0]["status"] = DONE
     for pod in cluster.of("pods"):
         pod["status"] = OVER
@@ -84,7 +84,7 @@ ANSWERS = {
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_who_waits_bears_nine_minutes(submitted, clock, caplog, answer):
-    """Of whatever passes, also the refusal of what was allowed a moment ago; said once, and the end is heard of."""
+    """Waiting survives all transient errors, also 403 after a success, with one warning, and sees the end."""
     cluster, runner, handle = submitted
     assert runner.status(handle).state is AppState.RUNNING
     began = clock.now
@@ -95,7 +95,7 @@ def test_who_waits_bears_nine_minutes(submitted, clock, caplog, answer):
 
 
 def test_who_waits_gives_up_after_ten_minutes(submitted, clock):
-    """With the server's own words."""
+    """The error has the server's message."""
     cluster, runner, handle = submitted
     runner.status(handle)
     began = clock.now
@@ -106,7 +106,7 @@ def test_who_waits_gives_up_after_ten_minutes(submitted, clock):
 
 
 def test_what_was_never_allowed_is_not_waited_for(submitted, clock):
-    """Rights that are missing are said at once."""
+    """Missing rights are reported at once."""
     cluster, runner, handle = submitted
     cluster.rights = set()
     with pytest.raises(BackendError, match="cannot list resource") as e:
@@ -116,7 +116,7 @@ def test_what_was_never_allowed_is_not_waited_for(submitted, clock):
 
 
 def test_a_server_that_starts_up_does_not_make_a_job_vanish(clock):
-    """Its custom kinds are not there yet: that is no answer, and the job is not gone."""
+    """A server that does not serve custom kinds yet does not mean that the job was deleted."""
     cluster = Cluster(groups=[JOBSETS])
     scheduler = create_scheduler("me", client=cluster)
     role = Role("a", "img", entrypoint="t", resource=Resource(1, 0, 64))
@@ -140,7 +140,7 @@ def written(*texts):
 
 @pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
 def test_a_log_goes_on_after_nine_minutes(submitted, clock, caplog, answer):
-    """The stream broke off within a line; two lines share each stamp. No line is lost, none comes twice."""
+    """The stream broke within a line, and two lines share each timestamp: no line is lost or repeated."""
     cluster, runner, handle = submitted
     name = cluster.of("pods")[0]["metadata"]["name"]
     lines = [f"line {i}" for i in range(8)]
@@ -161,7 +161,7 @@ def test_a_log_goes_on_after_nine_minutes(submitted, clock, caplog, answer):
 
 
 def test_a_log_of_which_a_node_does_not_answer_goes_on(submitted, clock, caplog):
-    """The API server is there, and its way to the node is not: said once for all replicas."""
+    """If the API server cannot reach a node, one warning is logged for all replicas."""
     cluster, runner, handle = submitted
     name = cluster.of("pods")[0]["metadata"]["name"]
     cluster.logs[name, ""] = written("a", "b")
@@ -180,7 +180,7 @@ def test_a_log_of_which_a_node_does_not_answer_goes_on(submitted, clock, caplog)
 
 
 def test_a_log_that_nobody_follows_is_not_waited_for(submitted, clock):
-    """What there is now is wanted now."""
+    """Without `--follow`, an outage is an error."""
     cluster, runner, handle = submitted
     lines = runner.log_lines(handle, "a", 0)
     away(cluster, clock, ANSWERS["503"], seconds=1e9, then=lambda: None)
@@ -190,7 +190,7 @@ def test_a_log_that_nobody_follows_is_not_waited_for(submitted, clock):
 
 
 def test_lines_of_a_sidecar_are_not_lost_with_those_of_its_pod(submitted, clock):
-    """One container was read when the server went away before the other: both come, in the order of their times."""
+    """The outage begins between two containers: the lines of both are shown, sorted by time."""
     cluster, runner, handle = submitted
     (pod,) = cluster.of("pods")
     name = pod["metadata"]["name"]
@@ -215,7 +215,7 @@ def test_lines_of_a_sidecar_are_not_lost_with_those_of_its_pod(submitted, clock)
 
 
 def test_the_end_of_the_run_before_is_read_after_an_outage(submitted, clock):
-    """The container was started again while the server was away: what its first run wrote last comes, too."""
+    """The container was restarted during the outage: the last lines of its first run are shown."""
     cluster, runner, handle = submitted
     (pod,) = cluster.of("pods")
     name = pod["metadata"]["name"]

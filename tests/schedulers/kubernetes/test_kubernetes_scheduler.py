@@ -1,4 +1,4 @@
-"""`kubernetes`: what is submitted, what is said of it, and how it ends, against an API server in memory."""
+"""`kubernetes`: submission, state and end of jobs, with an API server in memory."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ VOLCANO = "batch.volcano.sh/v1alpha1"
 
 @pytest.fixture(autouse=True)
 def no_waiting(monkeypatch):
-    """Pauses between two tries, in seconds, are noted and not slept."""
+    """Collects the pauses between retries instead of sleeping."""
     pauses = []
     monkeypatch.setattr(kube_api.KubeApi.__init__, "__kwdefaults__", {"context": None, "sleep": pauses.append})
     return pauses
@@ -57,7 +57,7 @@ FAILED = {
 
 
 def test_plain_jobs_belong_to_their_service():
-    """Whoever deletes the Service deletes all; the server has checked each object before any was made."""
+    """Deleting the Service deletes all objects. The server validates each object before any is created."""
     cluster = Cluster()
     _, app_id = submit(cluster, namespace="team")
     (service,), (job,) = cluster.of("services"), cluster.of("jobs")
@@ -81,7 +81,7 @@ def test_plain_jobs_belong_to_their_service():
     ],
 )
 def test_what_a_job_becomes(groups, cfg, plural):
-    """By default what the cluster has; Volcano where its queue is named."""
+    """By default a kind that the cluster supports; Volcano if its queue is given."""
     cluster = Cluster(groups=groups)
     submit(cluster, **cfg)
     volcano = "queue" in cfg or cfg.get("kind") == "volcano" or (groups, cfg) == ((VOLCANO,), {})
@@ -91,7 +91,7 @@ def test_what_a_job_becomes(groups, cfg, plural):
 
 @pytest.mark.parametrize("replicas", [1, 10_000])
 def test_long_names_are_cut_to_what_jobset_takes(replicas):
-    """Its webhook counts the random end of a pod's name, too. The name of a script is that of the job and of its role."""
+    """Its webhook includes the random suffix of pod names. Names of scripts are in the job and role name."""
     cluster = Cluster(groups=(JOBSETS,))
     name = "finetune_llama3_70b_instruct_lora"
     role = Role(name, "img", entrypoint="t", num_replicas=replicas, resource=Resource(1, 0, 2048))
@@ -100,14 +100,14 @@ def test_long_names_are_cut_to_what_jobset_takes(replicas):
 
 
 def test_an_old_cluster_gets_what_it_knows():
-    """1.20 has no numbered pods: two replicas are two Jobs."""
+    """1.20 has no Indexed Jobs: two replicas are two Jobs."""
     cluster = Cluster(version=(1, 20))
     submit(cluster)
     assert len(cluster.of("jobs")) == 2
 
 
 def test_the_number_of_calls_does_not_grow_with_the_job():
-    """A thousand replicas are submitted like two."""
+    """A thousand replicas need as many calls as two."""
     counts = []
     for replicas in (2, 1000):
         cluster = Cluster()
@@ -119,7 +119,7 @@ def test_the_number_of_calls_does_not_grow_with_the_job():
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("plural", ["services", "jobs"])
 def test_a_lost_answer_never_makes_two(plural, when):
-    """Names are decided before: what is there already is ours, and is not made again."""
+    """Names are fixed before the submission: an existing object is ours, and is not created again."""
     cluster = Cluster()
     lost = urllib3.exceptions.ProtocolError("Connection aborted.", ConnectionResetError(104, "reset"))
     cluster.faults.append(("POST", f"/{plural}", lost, when))
@@ -128,7 +128,7 @@ def test_a_lost_answer_never_makes_two(plural, when):
 
 
 def test_an_answer_that_breaks_off_is_asked_for_again(no_waiting):
-    """Whichever verb it was; when it breaks off each time, that is said in one line."""
+    """Every verb is retried; after the last attempt the error is one line."""
     cluster = Cluster()
     cut = Response(200, {"kind": "List", "items": []}, cut=9)
     cluster.faults += [
@@ -145,7 +145,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(no_waiting):
 
 
 def test_the_id_is_known_before_the_submission():
-    """With its namespace: so it goes on record, and is found where the submission was cut off."""
+    """It includes the namespace, so that it is recorded, and the job found after an interrupted submission."""
     cluster = Cluster()
     scheduler = create_scheduler("me", client=cluster)
     info = scheduler.submit_dryrun(app(), {"namespace": "elsewhere", "validate_spec": False})
@@ -156,7 +156,7 @@ def test_the_id_is_known_before_the_submission():
 
 
 def test_a_name_that_is_somebody_elses_is_an_error():
-    """An object of the same name without our mark was not made by the lost call."""
+    """An object without our annotation was not created by the lost call."""
     cluster = Cluster()
     scheduler = create_scheduler("me", client=cluster)
     info = scheduler.submit_dryrun(app(), {"validate_spec": False})
@@ -168,7 +168,7 @@ def test_a_name_that_is_somebody_elses_is_an_error():
 
 
 def test_what_is_refused_half_way_is_removed():
-    """The quota lets the Service pass and not the Job: nothing is left, and the server's words are shown."""
+    """The quota rejects the Job after the Service was created: the Service is deleted, and the message shown."""
     cluster = Cluster()
     cluster.faults.append(("POST", "/jobs", refusal(403, "Forbidden", "exceeded quota: small"), "before"))
     with pytest.raises(BackendError, match="exceeded quota: small"):
@@ -177,7 +177,7 @@ def test_what_is_refused_half_way_is_removed():
 
 
 def test_what_cannot_be_removed_is_named():
-    """Nothing is left without a word."""
+    """The hint has the command that deletes it."""
     cluster = Cluster()
     cluster.faults += [
         ("POST", "/jobs", refusal(422, "Invalid", "spec.x: bad"), "before"),
@@ -189,7 +189,7 @@ def test_what_cannot_be_removed_is_named():
 
 
 def test_a_busy_server_is_waited_for(no_waiting):
-    """429 says how long; 503 is asked again with pauses that grow."""
+    """Retries follow `Retry-After` of 429, and use exponential backoff for 503."""
     cluster = Cluster()
     cluster.faults += [
         ("GET", "/version", refusal(429, "TooManyRequests", "slow down", {"Retry-After": "7"}), "before"),
@@ -200,7 +200,7 @@ def test_a_busy_server_is_waited_for(no_waiting):
 
 
 def test_a_server_that_is_down_is_one_clear_line(no_waiting):
-    """After five tries. One that cannot be trusted is asked once; one that ends in the handshake is being restarted."""
+    """After five attempts. An untrusted certificate is not retried; an EOF in the TLS handshake is."""
     cluster = Cluster()
     for eof, tries in ((ssl.SSLEOFError(8, "EOF occurred"), 5), (ssl.SSLCertVerificationError(1, "self-signed"), 1)):
         cluster.faults = [("GET", "/", urllib3.exceptions.SSLError(eof), "before")] * 9
@@ -215,7 +215,7 @@ def test_a_server_that_is_down_is_one_clear_line(no_waiting):
 
 
 def test_missing_rights_are_named():
-    """The server's message has verb, resource and namespace; the hint says who can help."""
+    """The message has verb, resource and namespace; the hint says who can grant them."""
     said = (
         'jobs.batch is forbidden: User "me" cannot create resource "jobs" in API group "batch" in the namespace "team"'
     )
@@ -229,7 +229,7 @@ def test_missing_rights_are_named():
 
 @pytest.mark.parametrize(("cfg", "said"), [({"kind": "pod"}, "`pod`"), ({"kind": "job", "queue": "q"}, "`queue`")])
 def test_options_that_contradict_one_another_are_refused(cfg, said):
-    """Before anything is made."""
+    """Before anything is created."""
     with pytest.raises(ConfigError, match=said):
         create_scheduler("me", client=Cluster()).submit_dryrun(app(), cfg)
 
@@ -238,7 +238,7 @@ def test_options_that_contradict_one_another_are_refused(cfg, said):
 
 
 def test_a_dry_run_is_yaml_and_masks_secrets():
-    """`kubectl apply -f -` takes it; no client is asked for."""
+    """It is valid for `kubectl apply -f -`, and does not create a client."""
     given = app()
     given.roles[0].env["API_KEY"] = "hunter2"
     info = create_scheduler("me").submit_dryrun(given, {"kind": "job"})
@@ -255,7 +255,7 @@ def test_a_dry_run_is_yaml_and_masks_secrets():
 
 
 def test_a_dry_run_imports_no_client():
-    """Neither of Kubernetes nor of Docker."""
+    """Neither that of Kubernetes nor that of Docker."""
     program = (
         "import sys; from torchx.schedulers.kubernetes_scheduler import create_scheduler; from torchx.specs import *;"
         "create_scheduler('x').submit_dryrun(AppDef('a',[Role('r','i',resource=Resource(1,0,1))]),{}).request;"
@@ -266,7 +266,7 @@ def test_a_dry_run_imports_no_client():
 
 
 def test_the_overlay_of_a_file_is_laid_over_every_pod(tmp_path):
-    """YAML; one that is none is refused by name."""
+    """The file is YAML; the error for an invalid file names it."""
     path = tmp_path / "pod.yaml"
     path.write_text("spec:\n  hostIPC: true\n")
     info = create_scheduler("me").submit_dryrun(app(), {"pod_overlay": str(path)})
@@ -283,7 +283,7 @@ def test_the_overlay_of_a_file_is_laid_over_every_pod(tmp_path):
 
 
 def test_describe_rebuilds_the_job_from_the_cluster_alone():
-    """From another machine, with no record."""
+    """It works on another machine, without a record."""
     cluster = Cluster()
     given = app()
     _, app_id = submit(cluster, given)
@@ -293,7 +293,7 @@ def test_describe_rebuilds_the_job_from_the_cluster_alone():
 
 
 def test_status_of_a_thousand_replicas_is_pages():
-    """Not a call for each."""
+    """There is no call for each replica."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster, app(replicas=1000))
     cluster.run_pods(cluster.of("jobs")[0], RUNNING)
@@ -304,7 +304,7 @@ def test_status_of_a_thousand_replicas_is_pages():
 
 
 def test_what_fails_and_is_made_again_does_not_end_the_job():
-    """As long as the Job goes on, a failed pod is replaced: who waits is not told of an end."""
+    """As long as the Job replaces failed pods, a waiting process does not see an end."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster, app(max_retries=3))
     cluster.run_pods(cluster.of("jobs")[0], FAILED)
@@ -316,7 +316,7 @@ def test_what_fails_and_is_made_again_does_not_end_the_job():
 
 
 def test_many_jobs_are_asked_for_together():
-    """As many calls as for one; those that nobody knows are None."""
+    """They need as many calls as one job; unknown jobs are None."""
     cluster = Cluster()
     scheduler, first = submit(cluster)
     second = scheduler.submit(app(), {})
@@ -327,7 +327,7 @@ def test_many_jobs_are_asked_for_together():
 
 
 def test_very_many_jobs_are_a_list_of_all(monkeypatch: pytest.MonkeyPatch):
-    """Then others of torchx are listed, too; of those nothing is said, and nothing more is asked."""
+    """The list includes other jobs of torchx, which are ignored."""
     monkeypatch.setattr(queries, "MANY", 4)
     monkeypatch.setattr(queries, "AT_ONCE", 2)
     cluster = Cluster()
@@ -343,7 +343,7 @@ def test_very_many_jobs_are_a_list_of_all(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_who_may_see_but_one_kind_is_told_of_it():
-    """Role-based rights are asked for before it is known that there is no such kind: 403 instead of 404."""
+    """The server checks rights before it looks for the kind, and returns 403 instead of 404."""
     cluster = Cluster(groups=[JOBSETS])
     scheduler, app_id = submit(cluster, kind="job")
     for _ in range(2):
@@ -353,7 +353,7 @@ def test_who_may_see_but_one_kind_is_told_of_it():
 
 
 def test_waiting_is_a_watch_of_what_owns_the_pods(no_waiting):
-    """From the version that the last look saw; a change that is no end is not told."""
+    """It starts at the last known version, and returns only at the end of the job."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("jobs")
@@ -370,7 +370,7 @@ def test_waiting_is_a_watch_of_what_owns_the_pods(no_waiting):
     "event", [{"type": "ERROR", "object": {"code": 410}}, {"type": "DELETED", "object": {"metadata": {"name": "x"}}}]
 )
 def test_a_watch_that_can_tell_no_more_ends(event):
-    """Too old a version, or a job that is gone: the next look says what is the matter."""
+    """It ends if its version is too old or the job was deleted; the next status has the reason."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     cluster.watched = [event]
@@ -378,7 +378,7 @@ def test_a_watch_that_can_tell_no_more_ends(event):
 
 
 def test_a_job_that_goes_by_itself_takes_its_service_along():
-    """With a TTL, the Service belongs to the Jobs, too."""
+    """With a TTL, the Jobs own the Service, too."""
     cluster = Cluster()
     submit(cluster, ttl_s=60)
     (service,), (job,) = cluster.of("services"), cluster.of("jobs")
@@ -386,7 +386,7 @@ def test_a_job_that_goes_by_itself_takes_its_service_along():
 
 
 def test_a_failed_replica_is_named_with_its_last_words():
-    """Which, how, and what it said."""
+    """The message has the replica, the exit code and the last output."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("jobs")
@@ -399,7 +399,7 @@ def test_a_failed_replica_is_named_with_its_last_words():
 
 
 def test_pods_that_cannot_be_made_are_explained():
-    """An exceeded quota shows nowhere but in an event of the Job."""
+    """An exceeded quota is visible only in an event of the Job."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     cluster.warn(cluster.of("jobs")[0], "FailedCreate", "exceeded quota: small")
@@ -407,7 +407,7 @@ def test_pods_that_cannot_be_made_are_explained():
 
 
 def test_a_job_that_waits_for_kueue_says_what_kueue_says():
-    """The admission message of its Workload."""
+    """It shows the admission message of its Workload."""
     cluster = Cluster(groups=["kueue.x-k8s.io/v1beta1"])
     scheduler, app_id = submit(cluster, local_queue="lq")
     (job,) = cluster.of("jobs")
@@ -421,12 +421,12 @@ def test_a_job_that_waits_for_kueue_says_what_kueue_says():
 
 
 def test_unknown_jobs_are_none():
-    """Whatever the cluster has."""
+    """Whatever kinds the cluster has."""
     assert create_scheduler("me", client=Cluster(groups=[JOBSETS, VOLCANO])).describe("default:nobody") is None
 
 
 def test_list_shows_ours_in_every_namespace():
-    """Each job once, with its state; other people's Jobs are not shown."""
+    """Each job is shown once, with its state; Jobs of others are not shown."""
     cluster = Cluster(groups=[JOBSETS])
     _, first = submit(cluster, kind="job")
     _, second = submit(cluster, namespace="team")
@@ -448,7 +448,7 @@ def stamped(*lines):
 
 
 def test_logs_of_a_replica():
-    """Of the right pod, without the stamps."""
+    """They are those of its pod, without timestamps."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("jobs")
@@ -459,7 +459,7 @@ def test_logs_of_a_replica():
 
 
 def test_times_of_lines():
-    """As the node has them, in UTC."""
+    """They are those of the node, in UTC."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("jobs")
@@ -470,7 +470,7 @@ def test_times_of_lines():
 
 
 def test_the_run_before_the_last_restart():
-    """Of the role's container; of the pod before, where the pod was replaced; said where there is none, or no more."""
+    """It is the log of the role's container, or of the replaced pod; an error if there is none, or it was deleted."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("jobs")
@@ -501,7 +501,7 @@ def test_the_run_before_the_last_restart():
 
 
 def test_a_node_that_is_in_another_zone():
-    """Its stamps have an offset: what is asked for next is in UTC, and no line is shown twice."""
+    """Its timestamps have an offset: the request uses UTC, and no line is repeated."""
     from torchx.schedulers.kubernetes.client import KubeApi
     from torchx.schedulers.kubernetes.container_logs import ContainerLog
 
@@ -517,7 +517,7 @@ def test_a_node_that_is_in_another_zone():
 
 
 def test_a_log_that_breaks_off_goes_on():
-    """Of pods that have ended, too: nobody would ask for the rest. One that gets no further is an error, not an end."""
+    """Logs of ended pods are resumed, too. A log without progress is an error instead of an end."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("jobs")
@@ -534,14 +534,14 @@ def test_a_log_that_breaks_off_goes_on():
 
 
 def test_one_stream_alone_is_refused():
-    """Kubernetes does not tell them apart; to show both would be a lie."""
+    """Kubernetes does not distinguish them, and showing both would be wrong."""
     scheduler, app_id = submit(Cluster())
     with pytest.raises(NotSupportedError, match="`stderr`"):
         list(scheduler.log_iter(app_id, "trainer", 0, streams=Stream.STDERR))
 
 
 def test_pods_that_are_gone_are_said():
-    """Not an empty log."""
+    """It is an error instead of an empty log."""
     scheduler, app_id = submit(Cluster())
     with pytest.raises(NotFoundError, match="gone"):
         list(scheduler.log_iter(app_id, "trainer", 0))
@@ -551,7 +551,7 @@ def test_pods_that_are_gone_are_said():
 
 
 def test_cancel_keeps_the_job_and_is_quiet_twice():
-    """Suspended, marked, and shown as cancelled."""
+    """It is suspended, annotated, and shown as cancelled."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     scheduler.cancel(app_id)
@@ -566,7 +566,7 @@ def test_cancel_keeps_the_job_and_is_quiet_twice():
 
 
 def test_a_job_that_has_ended_is_not_cancelled():
-    """What succeeded stays so."""
+    """Its state remains SUCCEEDED."""
     cluster = Cluster()
     scheduler, app_id = submit(cluster)
     cluster.of("jobs")[0]["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
@@ -576,7 +576,7 @@ def test_a_job_that_has_ended_is_not_cancelled():
 
 @pytest.mark.parametrize("cfg", [{"kind": "job"}, {"kind": "jobset"}, {"kind": "volcano"}])
 def test_delete_leaves_nothing(cfg):
-    """Of any kind."""
+    """No objects of any kind are left."""
     cluster = Cluster(groups=[JOBSETS, VOLCANO])
     scheduler, app_id = submit(cluster, **cfg)
     scheduler.delete(app_id)

@@ -1,4 +1,4 @@
-"""Secrets on Kubernetes: in a Secret that the job owns, and in nothing else."""
+"""Secrets on Kubernetes: their values are only in a Secret that the job owns."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ KINDS = pytest.mark.parametrize(
 
 
 def app() -> AppDef:
-    """Two roles that give one name different values."""
+    """Two roles with different values of the same variable."""
     common = {"BY_REFERENCE": Secret("env:MY_CANARY"), "THERE": Secret("k8s:hf/token")}
     return AppDef(
         "train",
@@ -45,7 +45,7 @@ def app() -> AppDef:
 
 
 def variables(cluster: Cluster) -> dict[str, list[object]]:
-    """Name -> what the containers of the cluster's objects have it from."""
+    """Name of a variable -> its source in the containers of the cluster's objects."""
     found: dict[str, list[object]] = {}
 
     def walk(value: object) -> None:
@@ -65,7 +65,7 @@ def variables(cluster: Cluster) -> dict[str, list[object]]:
 
 @KINDS
 def test_values_are_in_a_secret_alone(monkeypatch, create, cfg, groups, owner):
-    """It is owned by what owns the job, and the pods refer to it; no other object has a value."""
+    """The owner of the job owns it, and the pods refer to it; no other object has a value."""
     monkeypatch.setenv("MY_CANARY", f"{CANARY}-c")
     cluster = Cluster(groups=groups)
     scheduler = create("me", client=cluster)
@@ -94,14 +94,14 @@ def test_values_are_in_a_secret_alone(monkeypatch, create, cfg, groups, owner):
 
 @KINDS
 def test_a_dry_run_looks_nothing_up(create, cfg, groups, owner):
-    """The variable is not set here, and need not be; the names are shown."""
+    """It shows the names, and needs no values."""
     info = create("me").submit_dryrun(app(), cfg)
     assert "owned by the job: BY_REFERENCE, API_KEY\n" in str(info)
     assert CANARY not in f"{info}{info.request!r}"
 
 
 def test_a_job_without_secrets_has_none():
-    """And needs no right to make one."""
+    """It needs no right to create one."""
     cluster = Cluster()
     role = Role("a", "img", entrypoint="e", resource=Resource(1, 0, 64), env={"A": "b", "T": Secret("k8s:hf/token")})
     create_scheduler("me", client=cluster).submit(AppDef("train", [role]), {"kind": "job"})

@@ -1,4 +1,4 @@
-"""Sweeps on Kubernetes: one Indexed Job, what its pods run, and what is read of it."""
+"""Sweeps on Kubernetes: one Indexed Job, the commands of its pods, and the states of its tasks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def submit(
 
 
 def run_task(cluster: Cluster, k: int, folder: Path, program: str) -> Any:
-    """What a container of task ``k`` runs, with Kubernetes' own replacements, as `sh` runs it."""
+    """Runs the command of task ``k`` with `sh`, after Kubernetes' expansion of variables."""
     (job,), config = cluster.of("jobs"), next(c for c in cluster.of("configmaps") if "values" in c.get("data", {}))
     for name, text in config["data"].items():
         (folder / name).write_text(text)
@@ -82,7 +82,7 @@ def scheduler(cluster: Cluster) -> KubernetesScheduler:
 
 
 def test_one_job_whatever_the_number_of_tasks(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
-    """Numbered pods, so many at a time; one that fails ends no other."""
+    """Pods have indexes and limited parallelism; a failed task does not end others."""
     submit(scheduler, [str(k) for k in range(500)], "{v}", width=7)
     (job,) = cluster.of("jobs")
     spec = job["spec"]
@@ -92,7 +92,7 @@ def test_one_job_whatever_the_number_of_tasks(cluster: Cluster, scheduler: Kuber
 
 
 def test_values_arrive(cluster: Cluster, scheduler: KubernetesScheduler, tmp_path: Path) -> None:
-    """Whatever is in them, in arguments and variables, with macros beside them, and the number of the task."""
+    """They are passed unchanged in arguments and variables, together with macros and the task's number."""
     app_id = submit(
         scheduler,
         ODD,
@@ -114,7 +114,7 @@ def test_values_arrive(cluster: Cluster, scheduler: KubernetesScheduler, tmp_pat
 def test_a_task_that_was_cancelled_does_not_begin(
     cluster: Cluster, scheduler: KubernetesScheduler, tmp_path: Path
 ) -> None:
-    """Its pod is removed where there is one; a pod that comes later ends at once, and the others run."""
+    """Its pod is deleted, a later pod ends at once, and the other tasks run."""
     app_id = submit(scheduler, ["a", "b", "c"], "{v}", width=2)
     scheduler.cancel_task(app_id, 2)
     scheduler.cancel_task(app_id, 1)
@@ -132,7 +132,7 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {
 
 
 def test_what_became_of_tasks(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
-    """The Job knows those that have ended, its pods those that run; pods that have succeeded are not asked for."""
+    """The Job has the states of ended tasks, pods those of running ones; succeeded pods are not fetched."""
     app_id = submit(scheduler, [str(k) for k in range(8)], "{v}", width=3)
     (job,) = cluster.of("jobs")
     cluster.run_pods(job, RUNNING, most=3)
@@ -161,7 +161,7 @@ def test_what_became_of_tasks(cluster: Cluster, scheduler: KubernetesScheduler) 
 
 
 def test_the_end(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
-    """A sweep with failures has failed; one that is cancelled leaves none, nor one to come."""
+    """A sweep with failures has failed; a cancelled one has no running or waiting tasks."""
     app_id = submit(scheduler, ["a", "b", "c"], "{v}")
     (job,) = cluster.of("jobs")
     failed = {"type": "Failed", "status": "True", "reason": "FailedIndexes", "message": "Job has failed indexes"}
@@ -178,7 +178,7 @@ def test_the_end(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
 
 
 def test_those_that_failed_again_with_their_code(cluster: Cluster, tmp_path: Path) -> None:
-    """Code that goes along inline is in no image: a new sweep takes it along, too."""
+    """A new sweep ships inline code, too, because it is not in the image."""
     (tmp_path / "train.py").write_text("print(1)\n")
     role = Role("w", "img", entrypoint="python", args=["train.py", "{v}"], resource=Resource(1, 0, 64))
     factories: Any = {"kubernetes": lambda session, **_: create_scheduler(session, client=cluster)}
@@ -197,7 +197,7 @@ def test_those_that_failed_again_with_their_code(cluster: Cluster, tmp_path: Pat
 
 
 def test_what_is_left_to_single_jobs(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
-    """Old clusters, other kinds, several replicas, retries, and values that no ConfigMap holds; nothing is made."""
+    """Old clusters, other kinds, several replicas, retries, and too large values are rejected; nothing is created."""
     cluster.version = (1, 28)
     with pytest.raises(NotSupportedError, match=r"1\.28 ends a Job at its first failure"):
         submit(scheduler, ["a"], "{v}")

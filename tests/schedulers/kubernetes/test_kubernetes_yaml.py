@@ -1,4 +1,4 @@
-"""What a dry run prints is what `kubectl apply` reads: a string stays a string, whichever version of YAML the reader follows."""
+"""The output of a dry run is read unchanged by `kubectl apply`: strings remain strings in every version of YAML."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def plain_scalars(text: str) -> list[str]:
 
 
 def job(value: str) -> dict[str, Any]:
-    """An object as a dry run has it, with the value wherever a user's may stand."""
+    """An object of a dry run, with the value in each place for user values."""
     return {
         "metadata": {"annotations": {value: value}},
         "args": ["python", value, value],
@@ -109,7 +109,7 @@ def job(value: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize("value", HOSTILE, ids=ascii)
 def test_hostile_strings(value: str) -> None:
-    """Each is read back as it was, and stands in quotes where any reader would take it for something else."""
+    """Each is read back unchanged, and is quoted if any reader would take it for another type."""
     text = to_yaml(job(value))
     assert yaml.safe_load(text) == job(value)
     assert not [p for p in plain_scalars(text) for pattern in NOT_A_STRING if re.fullmatch(pattern, p)]
@@ -119,14 +119,14 @@ def test_hostile_strings(value: str) -> None:
 @example("1e-4")
 @example("._")
 def test_any_string(value: str) -> None:
-    """What is true of those that came to somebody's mind is true of all."""
+    """The same property holds for generated strings."""
     text = to_yaml(job(value))
     assert yaml.safe_load(text) == job(value)
     assert not [p for p in plain_scalars(text) for pattern in NOT_A_STRING if re.fullmatch(pattern, p)]
 
 
 def test_numbers_stay_numbers() -> None:
-    """What is a number, true or null in the object is one in the text; quantities need no quotes."""
+    """Numbers, true and null keep their types; quantities need no quotes."""
     item = {"replicas": 2, "ratio": 0.5, "tiny": 1e-7, "on": True, "none": None, "cpu": "100m", "memory": "1Gi"}
     text = to_yaml(item)
     assert yaml.safe_load(text) == item

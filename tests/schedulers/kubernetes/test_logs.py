@@ -1,4 +1,4 @@
-"""The logs of many replicas: one look at the job for all of them."""
+"""The logs of many replicas need one poll of the job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GROUPS = ("jobset.x-k8s.io/v1alpha2", "batch.volcano.sh/v1alpha1")
 
 @pytest.fixture
 def submitted():
-    """Submits a job of so many replicas, which have ended, by one scheduler; the other one has not seen it before."""
+    """Submits a job of this many replicas, which have ended; the other scheduler does not know it."""
 
     def submit(replicas, kind="job"):
         cluster = Cluster(groups=GROUPS)
@@ -45,7 +45,7 @@ def submitted():
 @pytest.mark.parametrize("kind", ["job", "volcano"])
 @pytest.mark.parametrize("replicas", [1, 16, 64])
 def test_logs_of_a_job_are_a_call_for_each_replica_and_a_few(submitted, replicas, kind):
-    """By the command, in a process that has not seen the job before: at most N + 4 calls for N replicas."""
+    """A process that does not know the job makes at most N + 4 calls for N replicas."""
     from torchx.cli.cmd_log import show_logs
 
     cluster, scheduler, app_id = submitted(replicas, kind)
@@ -57,7 +57,7 @@ def test_logs_of_a_job_are_a_call_for_each_replica_and_a_few(submitted, replicas
 
 
 def test_a_thousand_replicas_are_two_pages(submitted):
-    """The list of their pods is not asked for again, however long the reading takes."""
+    """The list of pods is fetched once, however long reading takes."""
     cluster, scheduler, app_id = submitted(1000)
     logs = scheduler.open_logs(app_id, scheduler.log_replicas(app_id), LogQuery())
     assert sum(len(list(log)) for log in logs) == 1000
@@ -65,7 +65,7 @@ def test_a_thousand_replicas_are_two_pages(submitted):
 
 
 def test_nothing_is_read_before_lines_are_asked_for(submitted):
-    """And what is wrong with one replica is said when its lines are asked for."""
+    """An error of one replica is raised when its lines are read."""
     cluster, scheduler, app_id = submitted(3)
     cluster.objects = {key: item for key, item in cluster.objects.items() if not key[2].endswith("-1-abcde")}
     first, second, third = scheduler.open_logs(app_id, [("trainer", k) for k in range(3)], LogQuery())
@@ -76,7 +76,7 @@ def test_nothing_is_read_before_lines_are_asked_for(submitted):
 
 
 def test_replicas_are_known_without_their_definition_too(submitted):
-    """From the pods; of a job that nobody knows there are none."""
+    """They are derived from the pods; an unknown job has none."""
     cluster, scheduler, app_id = submitted(2)
     del cluster.of("jobs")[0]["metadata"]["annotations"]["torchx.pytorch.org/appdef"]
     assert scheduler.log_replicas(app_id) == [("role-0", 0), ("role-0", 1)]

@@ -1,4 +1,4 @@
-"""Attempts that whoever looks at a job makes: what the next Jobs are, and that there is one of each whoever looks when."""
+"""Attempts created by torchx: their Jobs, and that concurrent commands create each of them once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def role(name="trainer", **fields):
 
 
 class Submitted:
-    """A job with a policy, and a second client that looks at it."""
+    """A job with a policy, and a second client that reads its state."""
 
     def __init__(self, policy="oom:2:mem*2", *roles, version=(1, 30), **cfg):
         self.cluster = Cluster(version=version)
@@ -32,7 +32,7 @@ class Submitted:
         return {job["metadata"]["name"].removeprefix(self.name): job for job in self.cluster.of("jobs")}
 
     def ends(self, name, status, *, on="n"):
-        """The Job of this name, less the job's, has failed with all its pods."""
+        """Lets all pods of the Job with this suffix, and the Job, fail."""
         job = self.jobs()[name]
         before = {id(pod) for pod in self.cluster.of("pods")}
         self.cluster.run_pods(job, status)
@@ -60,7 +60,7 @@ def rank0(job):
 
 
 def test_the_first_attempt_ends_with_the_first_pod_that_fails():
-    """The cluster replaces nothing; the label says whose business that is."""
+    """The cluster replaces no pods; the label says that torchx retries the job."""
     (job,) = Submitted().jobs().values()
     assert job["spec"]["backoffLimit"] == 0
     assert "podFailurePolicy" not in job["spec"]
@@ -69,7 +69,7 @@ def test_the_first_attempt_ends_with_the_first_pod_that_fails():
 
 
 def test_the_next_attempt_gets_more_memory():
-    """Whoever looks makes it, under names of its own; it succeeds, and the attempts before it are told."""
+    """The next command creates it under new names; it succeeds, and previous attempts are listed."""
     job = Submitted()
     job.ends("-trainer", OOM)
     found = job.look()
@@ -91,7 +91,7 @@ def test_the_next_attempt_gets_more_memory():
 
 
 def test_the_policy_ends_it():
-    """A class that it does not retry, a budget that is used, the same exception twice: no further Job, and why."""
+    """A class that is not retried, used retries, or the same exception twice: no further Job, and the reason."""
     job = Submitted("error:3, oom:1:mem*2")
     for name in ("-trainer", "-a2-trainer"):
         job.ends(name, failed(BAD_BATCH))
@@ -104,7 +104,7 @@ def test_the_policy_ends_it():
 
 
 def test_nodes_are_avoided():
-    """By their names, on top of what the user asks for; the list is that of the policy, at most 8 of them."""
+    """By name, in addition to the user's affinity; the policy lists at most 8."""
     job = Submitted("error:9:avoid")
     term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
     spec = job.jobs()["-trainer"]["spec"]["template"]["spec"]
@@ -123,7 +123,7 @@ def test_nodes_are_avoided():
 
 
 def test_a_gang_of_two_roles_starts_again_as_a_whole():
-    """One role fails: the other is stopped, and both have Jobs of the next attempt, which find one another."""
+    """If one role fails, the other is stopped, and both have Jobs in the next attempt, with new names."""
     job = Submitted("oom:2:mem*2", role("a"), role("b"))
     job.ends("-b", OOM)
     job.cluster.run_pods(job.jobs()["-a"], RUNNING)
@@ -136,7 +136,7 @@ def test_a_gang_of_two_roles_starts_again_as_a_whole():
 
 
 def test_the_last_attempt_ends_as_a_whole():
-    """A bug in one role, which is not retried: whoever looks ends the other, which would run for ever."""
+    """If one role fails without retry, the next command ends the other role."""
     job = Submitted("oom:1:mem*2", role("a"), role("b"))
     job.cluster.run_pods(job.jobs()["-b"], RUNNING)
     job.ends("-a", failed(BAD_BATCH))
@@ -146,7 +146,7 @@ def test_the_last_attempt_ends_as_a_whole():
 
 
 def test_two_clients_at_once_make_one():
-    """The other one looks just before the first makes the Job: there is one of each role, and both say the same."""
+    """Two concurrent commands create one Job per role, and report the same."""
     job = Submitted("oom:2:mem*2", role("a"), role("b"))
     job.ends("-a", OOM)
     seen = []
@@ -165,7 +165,7 @@ def test_two_clients_at_once_make_one():
 
 
 def test_who_dies_while_it_makes_them_is_followed_by_another():
-    """The Job of the first role is there, that of the second is not: the next look makes it, as it was decided then."""
+    """If a command dies after the first Job, the next one creates the second Job by the same decision."""
     job = Submitted("oom:2:mem*2", role("a"), role("b"))
     job.ends("-a", OOM)
 
@@ -184,7 +184,7 @@ def test_who_dies_while_it_makes_them_is_followed_by_another():
 
 
 def test_without_the_right_to_make_jobs_it_is_said():
-    """The status is that of the attempt that has failed, with the reason why no other follows."""
+    """The status is that of the failed attempt, with the reason why no other one follows."""
     job = Submitted()
     job.ends("-trainer", OOM)
     job.cluster.away = lambda method, path: refusal(403, "Forbidden", "you may not") if method == "POST" else None
@@ -195,7 +195,7 @@ def test_without_the_right_to_make_jobs_it_is_said():
 
 @pytest.mark.parametrize("when", ["running", "failed"])
 def test_what_is_cancelled_stays_so(when):
-    """Whether it runs or has just failed: nobody makes another attempt of it."""
+    """No further attempt is created, whether it was running or had just failed."""
     job = Submitted()
     if when == "failed":
         job.ends("-trainer", OOM)
@@ -209,7 +209,7 @@ def test_what_is_cancelled_stays_so(when):
 
 @pytest.mark.parametrize("order", ["cancel first", "job first"])
 def test_a_cancel_while_the_next_attempt_is_made(order):
-    """The one who cancels, or the one who makes it, sees the other: the new Job is ended."""
+    """Either the cancelling or the creating process sees the other, so that the new Job is ended."""
     job = Submitted()
     job.ends("-trainer", OOM)
 
@@ -226,7 +226,7 @@ def test_a_cancel_while_the_next_attempt_is_made(order):
 
 
 def test_deleting_it_takes_all_attempts():
-    """Nothing is left of any of them."""
+    """No Jobs are left."""
     job = Submitted()
     job.ends("-trainer", OOM)
     job.look()
@@ -235,7 +235,7 @@ def test_deleting_it_takes_all_attempts():
 
 
 def test_a_cluster_before_failure_policies():
-    """1.20 has none, and a Job for each replica: policies are kept all the same."""
+    """1.20 has no failure policies, and a Job for each replica: retries by cause work nevertheless."""
     job = Submitted("standard", version=(1, 20))
     assert set(job.jobs()) == {"-trainer-0", "-trainer-1"}
     job.ends("-trainer-1", OOM)
@@ -250,7 +250,7 @@ def test_a_cluster_before_failure_policies():
 
 
 def test_what_the_controller_adds_is_left_out():
-    """A copy with its selector and labels would be refused by the API server."""
+    """The API server would reject a copy with the controller's selector and labels."""
     job = Submitted(local_queue="q")
     first = job.jobs()["-trainer"]
     first["spec"].update(selector={"matchLabels": {"controller-uid": "1"}}, suspend=False)
@@ -275,7 +275,7 @@ def test_what_the_controller_adds_is_left_out():
     ],
 )
 def test_what_is_refused(policy, fields, cfg, error, said):
-    """Before anything is made."""
+    """Before anything is created."""
     cluster = Cluster()
     with pytest.raises(error, match=said):
         create_scheduler("me", client=cluster).submit(AppDef("a", [role(**fields)], metadata={RETRY: policy}), cfg)
@@ -283,7 +283,7 @@ def test_what_is_refused(policy, fields, cfg, error, said):
 
 
 def test_a_name_that_somebody_else_took_is_no_attempt():
-    """It is said, and nothing of theirs is touched."""
+    """The status says so, and the other object is not changed."""
     job = Submitted()
     job.ends("-trainer", OOM)
     name = f"{job.name}-a2-trainer"
@@ -295,7 +295,7 @@ def test_a_name_that_somebody_else_took_is_no_attempt():
 
 
 def test_a_definition_that_no_annotation_holds():
-    """The next attempt is made by the policy in the definition on the Job: without it, the job is not submitted."""
+    """The next attempt needs the policy in the definition on the Job: without it, the job is not submitted."""
     large = role(args=["x" * 1000 for _ in range(200)])
     with pytest.raises(SpecError, match="definition of `train` is too large"):
         Submitted("oom:2:mem*2", large)

@@ -1,4 +1,4 @@
-"""Options of placement: what they add to a pod, whether every server takes it, and what is refused before one is asked."""
+"""Options of placement: what they add to a pod, and what is rejected."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def rendered(kind="job", given=None, **cfg):
 
 
 def templates(resource):
-    """Of the roles' pods."""
+    """The pod templates of all roles."""
     if resource["kind"] == "JobSet":
         return [job["template"]["spec"]["template"] for job in resource["spec"]["replicatedJobs"]]
     if resource["kind"] == "List":
@@ -49,7 +49,7 @@ def templates(resource):
 @pytest.mark.parametrize("version", ["1.25", "1.30", "1.37"])
 @pytest.mark.parametrize("kind", ["job", "jobset", "volcano"])
 def test_the_schemas_agree(kind, version):
-    """With all options, in clusters old and new, each field known and of its type."""
+    """With all options, pods are valid in old and new clusters, without unknown fields."""
     validate = pytest.importorskip("kubernetes_validate")
     cfg = dict(ALL)
     if kind == "volcano":
@@ -62,7 +62,7 @@ def test_the_schemas_agree(kind, version):
 
 
 def test_claims_by_the_schema():
-    """Devices by DRA, for the role's container."""
+    """The role's container has its DRA devices."""
     validate = pytest.importorskip("kubernetes_validate")
     resource = rendered(claims={"gpu": "two-gpus"})
     for part in built_in(resource):
@@ -75,7 +75,7 @@ def test_claims_by_the_schema():
 
 @pytest.mark.parametrize("kind", ["job", "jobset"])
 def test_what_they_add_to_a_pod(kind):
-    """Beside what the role's resource asks for; each role is spread by itself, and all are packed together."""
+    """In addition to the role's resource; each role is spread separately, and all are packed together."""
     pods = templates(rendered(kind, **ALL))
     assert pods
     for i, template in enumerate(pods):
@@ -97,7 +97,7 @@ def test_what_they_add_to_a_pod(kind):
 
 
 def test_what_must_be_and_what_is_preferred():
-    """By the last character."""
+    """The last character of a key decides."""
     (must, _) = templates(rendered(pack="rack!"))
     (term,) = must["spec"]["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["topologyKey"] == "rack"
@@ -106,7 +106,7 @@ def test_what_must_be_and_what_is_preferred():
 
 
 def test_an_overlay_goes_before():
-    """Options come first, then the overlay of the role: its words count."""
+    """The overlay of the role is applied after the options."""
     given = app()
     set_overlay(given.roles[0], "kubernetes", "pod", {"spec": {"nodeSelector": {"example.com/rack": "r2"}}})
     first, second = templates(rendered(given=given, node_selector={"example.com/rack": "r1"}))
@@ -115,7 +115,7 @@ def test_an_overlay_goes_before():
 
 
 def test_without_options_nothing_is_added():
-    """No empty lists."""
+    """There are no empty lists."""
     (template, _) = templates(rendered())
     assert not {"affinity", "tolerations", "topologySpreadConstraints", "resourceClaims"} & template["spec"].keys()
 
@@ -138,19 +138,19 @@ def test_without_options_nothing_is_added():
     ],
 )
 def test_what_no_server_takes_is_refused(cfg, said):
-    """Before anything is built or asked."""
+    """Before anything is built or submitted."""
     with pytest.raises(ConfigError, match=said):
         rendered(**cfg)
 
 
 def test_claims_need_a_server_that_has_them():
-    """An older one drops the field, and the program would find no device."""
+    """An older server would drop the field, and the program would have no device."""
     with pytest.raises(BackendError, match=r"Kubernetes 1\.33 does not support `claims`"):
         create_scheduler("me", client=Cluster(version=(1, 33))).submit(app(), {"claims": {"gpu": "two-gpus"}})
 
 
 def test_a_deadline_is_the_cause_whatever_the_job_is_made_of():
-    """Of a Job as of a JobSet, which is not started again then."""
+    """For a Job and for a JobSet, which is not restarted afterwards."""
     reasons = {"job": "DeadlineExceeded", "jobset": "FailJobSetFailurePolicyAction"}
     for kind, reason in reasons.items():
         cluster = Cluster(groups=[JOBSETS])

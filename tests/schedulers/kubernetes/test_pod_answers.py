@@ -1,4 +1,4 @@
-"""What a pod's status says, in words of the API as clusters of several versions answer them."""
+"""Facts from the status of pods, as several versions of Kubernetes report it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def pod(status, *, name="x-0", role=0, replica=0, created="2026-01-01T00:00:00Z"
 
 
 def failure(status):
-    """Why a job of this one pod failed, by the verdict."""
+    """The verdict on a failed job with this pod."""
     read = read_pod(pod(status))
     facts = JobFacts(app_id="a", roles=[RoleFacts(name="", replicas=[read.facts])])
     return judge(facts, lambda _: [read.evidence()]).cause
@@ -44,27 +44,27 @@ def waiting(reason, message=""):
 
 @pytest.mark.parametrize(("phase", "state"), POD_PHASES.items())
 def test_every_phase_has_a_state(phase, state):
-    """The table is total."""
+    """The table is complete."""
     assert read_pod(pod({"phase": phase})).facts.state is state
 
 
 @pytest.mark.parametrize("phase", ["Surprise", "", None, 7])
 def test_an_unknown_phase_is_unknown_and_said(phase):
-    """Never an exception, never silence."""
+    """It causes neither an exception nor an empty message."""
     facts = read_pod(pod({"phase": phase})).facts
     assert facts.state is AppState.UNKNOWN and str(phase) in facts.reason
 
 
 @pytest.mark.parametrize("reason", WAITING)
 def test_every_reason_to_wait_has_a_sentence(reason):
-    """With the cluster's word for it, and what it says."""
+    """It includes the cluster's reason and message."""
     facts = read_pod(pod(waiting(reason, "Back-off pulling image\nmore"))).facts
     assert facts.reason == f"{WAITING[reason]} ({reason}): Back-off pulling image"
     assert facts.stuck is (reason not in ("ContainerCreating", "PodInitializing"))
 
 
 def test_the_schedulers_own_words():
-    """Shortened to what a person needs."""
+    """The message is shortened."""
     message = "0/4 nodes are available: 4 Insufficient nvidia.com/gpu. preemption: 0/4 nodes are available: none."
     conditions = [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}]
     facts = read_pod(pod({"phase": "Pending", "conditions": conditions})).facts
@@ -72,7 +72,7 @@ def test_the_schedulers_own_words():
 
 
 def test_an_init_container_that_cannot_start_is_told():
-    """It is why the pod waits, though the main container says PodInitializing."""
+    """It is the reason, although the main container has PodInitializing."""
     status = waiting("PodInitializing")
     status["initContainerStatuses"] = [{"name": "i", "state": {"waiting": {"reason": "ErrImagePull"}}}]
     assert "image cannot be pulled" in read_pod(pod(status)).facts.reason
@@ -82,7 +82,7 @@ def test_an_init_container_that_cannot_start_is_told():
 
 
 def test_a_failing_script_shows_its_last_words():
-    """The end of its log is in the status, by the container's terminationMessagePolicy."""
+    """`terminationMessagePolicy` puts the end of the log into the status."""
     said = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: no such file\n'
     status = ended(exitCode=1, reason="Error", message=said, finishedAt="2026-01-01T00:01:00Z")
     found = failure(status)
@@ -92,7 +92,7 @@ def test_a_failing_script_shows_its_last_words():
 
 
 def test_the_error_file_of_torchelastic_is_read():
-    """It is written to the pod's termination message."""
+    """It is the termination message of the pod."""
     text = json.dumps(
         {"message": {"message": "RuntimeError: boom", "extraInfo": {"py_callstack": "T", "timestamp": "9"}}}
     )
@@ -107,14 +107,14 @@ def test_an_error_file_that_was_cut_still_says_what_happened():
 
 
 def test_out_of_memory_is_named():
-    """Exit code 137 alone would only say SIGKILL."""
+    """Exit code 137 alone only means SIGKILL."""
     found = failure(ended(exitCode=137, reason="OOMKilled"))
     said = "killed by SIGKILL: used more memory than its limit, and was killed (OOMKilled)"
     assert (found.summary(), found.kind) == (said, "oom")
 
 
 def test_an_eviction_is_named():
-    """The kubelet says what ran out."""
+    """The kubelet's message names the resource."""
     status = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
     found = failure(status)
     said = "was evicted from its node (Evicted): The node was low on resource: memory."
@@ -123,7 +123,7 @@ def test_an_eviction_is_named():
 
 @pytest.mark.parametrize("reason", [r for r in ENDED if r.endswith(("Scheduler", "Manager", "API", "GC", "Kubelet"))])
 def test_a_disruption_is_not_the_programs_fault(reason):
-    """The condition DisruptionTarget (1.26) says who took the pod away, and goes before its exit code."""
+    """The condition DisruptionTarget (1.26) takes precedence over the exit code."""
     status = ended(exitCode=143, reason="Error")
     status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": reason}]
     found = failure(status)
@@ -133,7 +133,7 @@ def test_a_disruption_is_not_the_programs_fault(reason):
 
 
 def test_the_kubelet_says_more_than_that_it_was_the_kubelet():
-    """Since 1.26 an eviction has both words."""
+    """Since 1.26 an eviction has two reasons, of which the more specific one is shown."""
     status = ended(exitCode=137, reason="Error")
     status.update(reason="Evicted", message="The node was low on resource: memory. Threshold quantity: 100Mi.")
     status["conditions"] = [{"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet"}]
@@ -153,7 +153,7 @@ def test_a_failed_init_container_is_the_cause():
 
 
 def test_a_sidecar_does_not_speak_for_the_role():
-    """The container called `main` does."""
+    """The container called `main` determines the exit code."""
     status = ended(exitCode=1, message="main's")
     status["containerStatuses"].insert(0, {"name": "istio-proxy", "state": {"terminated": {"exitCode": 0}}})
     assert failure(status).summary() == "exit code 1: main's"
@@ -163,7 +163,7 @@ def test_a_sidecar_does_not_speak_for_the_role():
 
 
 def test_the_newest_pod_of_a_replica_counts():
-    """Those that it replaced are restarts."""
+    """Replaced pods count as restarts."""
     old = pod({"phase": "Failed"}, name="a", created="2026-01-01T00:00:00Z")
     new = pod({"phase": "Running"}, name="b", created="2026-01-01T00:00:05Z")
     for order in ([old, new], [new, old]):
@@ -173,8 +173,7 @@ def test_the_newest_pod_of_a_replica_counts():
 
 @pytest.mark.parametrize(("old", "new"), [("a", "b"), ("b", "a")])
 def test_a_pod_that_was_replaced_in_the_second_of_its_making(old, new):
-    """Times are in whole seconds and names random: one that goes on is newer than one that has ended, which is newer than
-    one that ended before it."""
+    """Of pods created in the same second, an active one is newest, then the one that ended last."""
     first = pod(ended(exitCode=1, finishedAt="2026-01-01T00:00:00Z"), name=f"{old}1")
     second = pod(ended(exitCode=2, finishedAt="2026-01-01T00:00:01Z"), name=f"{new}2")
     third = pod({"phase": "Pending"}, name=f"{old}0")
@@ -189,7 +188,7 @@ def test_a_pod_that_was_replaced_in_the_second_of_its_making(old, new):
 
 
 def test_replicas_are_told_by_our_label_or_the_jobs_annotation():
-    """The pods of an Indexed Job carry its number, not our label."""
+    """Pods of an Indexed Job have its index instead of our label."""
     indexed = pod({"phase": "Running"}, role=1)
     del indexed["metadata"]["labels"]["torchx.pytorch.org/replica-id"]
     indexed["metadata"]["annotations"] = {"batch.kubernetes.io/job-completion-index": "11"}
@@ -210,6 +209,6 @@ KEYS = ["phase", "conditions", "containerStatuses", "initContainerStatuses", "re
 @settings(deadline=None)  # a busy machine is no defect
 @given(st.dictionaries(st.sampled_from(KEYS), json_values), st.sampled_from([*POD_PHASES, "X"]))
 def test_reading_is_total(status, phase):
-    """Whatever a server answers, something is said."""
+    """Malformed fields cause no exception."""
     assert isinstance(read_pod(pod({**status, "phase": phase})).facts.state, AppState)
     assert isinstance(read_pod({"metadata": status, "status": status, "spec": status}).facts.state, AppState)

@@ -1,4 +1,4 @@
-"""A role as a pod: what its container runs, sees and is given, and what a user lays over it."""
+"""A role as a pod: its command, environment, resources and volumes, and the overlays of users."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def main(rendered):
     ],
 )
 def test_a_word_arrives_as_it_was_written(text, written):
-    """Kubernetes replaces `$(NAME)` and makes `$$` one dollar: what the user wrote must come out of that unchanged."""
+    """Kubernetes expands `$(NAME)` and `$$`: the result is the user's text."""
     assert literal(text) == written
     assert expand(written) == text
 
 
 def expand(text, table=None):
-    """What Kubernetes makes of a word: https://github.com/kubernetes/design-proposals-archive/blob/main/node/expansion.md"""
+    """Kubernetes' expansion: https://github.com/kubernetes/design-proposals-archive/blob/main/node/expansion.md"""
     out, i = "", 0
     while i < len(text):
         if text[i] == "$" and text[i + 1 : i + 2] == "$":
@@ -61,13 +61,13 @@ def expand(text, table=None):
 
 
 def test_the_replicas_number_is_read_from_the_environment():
-    """In a template that all replicas share, the macro becomes a reference, whatever stands before it."""
+    """In a shared template, the macro becomes a reference, whatever precedes it."""
     for before in ("", "$", "$$", "a$$$"):
         assert expand(literal(before + pods.REPLICA), {"TORCHX_REPLICA_ID": "7"}) == before + "7"
 
 
 def test_the_container_runs_entrypoint_and_args_on_the_image():
-    """Entrypoint and arguments are the command: the image's own entrypoint is not in the way."""
+    """The command overrides the image's entrypoint."""
     container = main(pod())
     assert container["command"] == ["python", "-m", "train"]
     assert container["image"] == "img:1"
@@ -89,7 +89,7 @@ def test_variables_may_point_at_the_pod_a_secret_or_a_config_map():
 
 
 def test_a_roles_own_value_goes_before_ours():
-    """A role that sets a variable of ours keeps its own; no variable stands there twice."""
+    """A role can override variables of torchx; no variable occurs twice."""
     rendered = render_pod(role(env={"X": "own"}), JobRules(), labels={}, env={"X": "ours", "Y": "2"})
     assert main(rendered)["env"] == [{"name": "Y", "value": "2"}, {"name": "X", "value": "own"}]
 
@@ -106,7 +106,7 @@ def test_a_reference_without_name_or_key_is_refused(value):
 
 
 def test_what_is_reserved_comes_off_the_requests_alone():
-    """The limit is what the role asks for; the request leaves room for the node's own."""
+    """The limit is that of the role; the request is smaller by the reserved amount."""
     found = render_resources(Resource(2, 0, 4096), KubernetesOpts(reserved_millicpu=200, reserved_memmb=96))
     assert found == {
         "limits": {"cpu": "2000m", "memory": "4096M"},
@@ -115,18 +115,18 @@ def test_what_is_reserved_comes_off_the_requests_alone():
 
 
 def test_requests_are_never_negative():
-    """A replica smaller than what is reserved asks for nothing, and keeps its limit."""
+    """A replica smaller than the reserved amount requests nothing, and keeps its limit."""
     assert render_resources(Resource(0.05, 0, 10), KubernetesOpts())["requests"] == {"cpu": "0m", "memory": "0M"}  # type: ignore[arg-type]  # a part of a CPU: more than the annotation promises
 
 
 def test_what_is_not_said_is_not_asked_for():
-    """-1 stands for `not said`."""
+    """-1 means unspecified."""
     assert render_resources(Resource(-1, -1, -1), KubernetesOpts()) == {"limits": {}, "requests": {}}
 
 
 @pytest.mark.parametrize(("count", "efa"), [(None, "4"), (2, "2"), (0, None)])
 def test_efa_devices_come_from_the_resource_or_the_option(count, efa):
-    """The option wins over the resource; 0 takes them away."""
+    """The option overrides the resource; 0 removes them."""
     asked = Resource(1, 8, 100, devices={"vpc.amazonaws.com/efa": 4})
     limits = render_resources(asked, KubernetesOpts(efa_device_count=count))["limits"]
     assert limits.get("vpc.amazonaws.com/efa") == efa
@@ -134,7 +134,7 @@ def test_efa_devices_come_from_the_resource_or_the_option(count, efa):
 
 
 def test_a_named_resource_chooses_its_nodes():
-    """The instance type of a named resource is a label that the node must have; other capabilities are not."""
+    """Its instance type becomes a node selector; other capabilities do not."""
     rendered = pod(resource=resource(h="aws_p4d.24xlarge"))
     assert rendered["spec"]["nodeSelector"] == {"node.kubernetes.io/instance-type": "p4d.24xlarge"}
     assert "nodeSelector" not in pod(resource=Resource(1, 0, 1, capabilities={"fast": True}))["spec"]
@@ -144,7 +144,7 @@ def test_a_named_resource_chooses_its_nodes():
 
 
 def test_mounts_secrets_and_shared_memory():
-    """Each kind of mount is the volume that it stands for; shared memory is as large as the role's memory."""
+    """Each kind of mount becomes its kind of volume; shared memory is as large as the role's memory."""
     mounts = [BindMount("/h", "/b", True), VolumeMount("claim", "/v"), DeviceMount("/dev/fuse", "/dev/fuse", "r")]
     spec = pod(JobRules(KubernetesOpts(secret_files={"/creds": "aws"})), mounts=mounts)["spec"]
     volumes = {v["name"]: v for v in spec["volumes"]}
@@ -161,7 +161,7 @@ def test_mounts_secrets_and_shared_memory():
 
 
 def test_no_container_is_privileged():
-    """Not even one with a device."""
+    """Not even with a device."""
     assert "securityContext" not in str(pod(mounts=[DeviceMount("/dev/a", "/dev/a")]))
 
 
@@ -213,7 +213,7 @@ def test_an_overlay_is_merged_as_kubectl_would():
 
 
 def test_the_overlay_of_the_role_lies_over_that_of_the_options():
-    """The option is for every pod, the role knows better."""
+    """The overlay of the role is applied after that of the option."""
     trainer = role()
     set_overlay(trainer, "kubernetes", "pod", {"spec": {"priority": 2}})
     rendered = render_pod(trainer, JobRules(overlay={"spec": {"priority": 1, "hostIPC": True}}), labels={}, env={})
@@ -222,6 +222,6 @@ def test_the_overlay_of_the_role_lies_over_that_of_the_options():
 
 @pytest.mark.parametrize("overlay", [{"metadata": {"name": "x"}}, {"status": {}}, {"spec": {"a": object()}}])
 def test_an_overlay_that_would_lose_the_job_is_refused(overlay):
-    """Names and status are not the user's to set; values must be JSON."""
+    """Names and status cannot be set; values must be JSON."""
     with pytest.raises(SpecError, match="overlay"):
         lay_over({}, overlay, name="overlay")

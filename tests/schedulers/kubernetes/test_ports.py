@@ -1,4 +1,4 @@
-"""Connections to ports of a pod, and processes in it, by a played kubelet that knows frames of SPDY."""
+"""Connections to ports of a pod, and processes in it, with a fake kubelet that speaks SPDY."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def read_all(port: PodPort) -> list[tuple[int, bytes]]:
 
 
 def echo(file: Any) -> None:
-    """All that comes, once its end has come."""
+    """Returns all data after the stream's end."""
     said = b""
     while True:
         head, flags, data = Kubelet.frame(file)
@@ -147,7 +147,7 @@ def echo(file: Any) -> None:
 
 
 def test_one_direction_ends_before_the_other(kubelet: Callable[..., Kubelet]) -> None:
-    """What was sent comes back after its end; the streams are opened as the protocol has it, by who we are."""
+    """Data is received after the end of sending; streams are opened by the protocol, with our credentials."""
     node = kubelet(echo)
     with node.way()(8080) as port:
         port.write(b"hello, ")
@@ -182,7 +182,7 @@ ENDS: dict[str, tuple[list[bytes], list[tuple[int, bytes]]]] = {
 
 @pytest.mark.parametrize("case", ENDS)
 def test_how_connections_end(kubelet: Callable[..., Kubelet], case: str) -> None:
-    """With the reason, where nothing had come; reading goes on to say that it is over, though the server holds on."""
+    """With the reason if no data was received; further reads report the end of the connection."""
     sent, expected = ENDS[case]
     release = threading.Event()
 
@@ -210,7 +210,7 @@ def test_how_connections_end(kubelet: Callable[..., Kubelet], case: str) -> None
     ids=["no right", "a proxy refuses it", "a proxy takes it for something else"],
 )
 def test_where_it_is_refused_a_relay_does_it(kubelet: Callable[..., Kubelet], answer: bytes) -> None:
-    """By one process in the replica."""
+    """A process in the replica relays the connections."""
     node = kubelet(answer=answer)
     made = forwarding(SpawnedProcess, lambda: way_to(node.api(), POD), [(1, 0)])
     with made:
@@ -218,7 +218,7 @@ def test_where_it_is_refused_a_relay_does_it(kubelet: Callable[..., Kubelet], an
 
 
 def test_forwarding_ends(kubelet: Callable[..., Kubelet]) -> None:
-    """When the replica is seen not to run any more, at the latest after a connection that is not taken; or when it is closed."""
+    """After the replica is found to have ended, at the latest after a failed connection, or by `close`."""
     node = kubelet(lambda file: file.write(frame(1, b"Connection refused") + frame(3, b"", FIN)))
     found: list[Any] = [node.way()]
 
@@ -253,7 +253,7 @@ def failure(*causes: dict[str, str], message: str = "it failed") -> bytes:
 
 
 def test_streams_of_a_process(kubelet: Callable[..., Kubelet]) -> None:
-    """Each is opened by its name, stdin ends by itself, the status is put together from its pieces."""
+    """Each is opened by its name, stdin can be closed, and the status is joined from its parts."""
     said = []
 
     def script(file: Any) -> None:
@@ -280,7 +280,7 @@ def test_streams_of_a_process(kubelet: Callable[..., Kubelet]) -> None:
 
 
 def test_a_terminal_has_a_size_and_no_stderr(kubelet: Callable[..., Kubelet]) -> None:
-    """Which is a stream of its own; the end of stdin is a character there."""
+    """The size has its own stream; the end of stdin is a character."""
     said = []
 
     def script(file: Any) -> None:
@@ -309,7 +309,7 @@ def test_a_terminal_has_a_size_and_no_stderr(kubelet: Callable[..., Kubelet]) ->
     ids=["cut", "no status", "no exit code", "reset"],
 )
 def test_an_end_that_is_not_known(kubelet: Callable[..., Kubelet], sent: bytes, why: str) -> None:
-    """Is no exit code; and there is nobody whom a signal could reach."""
+    """There is no exit code, and signals cannot be sent."""
     node = kubelet(lambda file: file.write(sent), streams=4)
     with entered(node) as process:
         assert process.read() is None
@@ -319,7 +319,7 @@ def test_an_end_that_is_not_known(kubelet: Callable[..., Kubelet], sent: bytes, 
 
 
 def test_who_passes_no_streams_is_named(kubelet: Callable[..., Kubelet]) -> None:
-    """A proxy that takes the upgrade for an ordinary call."""
+    """A proxy may answer the upgrade like an ordinary request."""
     node = kubelet(answer=b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}")
     with pytest.raises(BackendError, match="does not support streams"):
         entered(node)

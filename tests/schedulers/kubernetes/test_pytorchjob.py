@@ -1,4 +1,4 @@
-"""PyTorchJobs of Kubeflow's Training Operator 1: what they are made of, what is refused, what is said of them."""
+"""PyTorchJobs of Kubeflow's Training Operator 1: their form, what is rejected, and their states."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INDEX = "training.kubeflow.org/replica-index"
 
 
 class Trained(Cluster):
-    """A cluster with the operator; an old one drops the field by which a job is held."""
+    """A cluster with the operator; an old one drops the field that suspends a job."""
 
     def __init__(self, *, old=False):
         super().__init__(groups=["kubeflow.org/v1"])
@@ -36,7 +36,7 @@ class Trained(Cluster):
         return super()._one(method, key, body)
 
     def run_pods(self, job, status, *, most=10**6):
-        """What the operator makes of a PyTorchJob."""
+        """Creates the pods of a PyTorchJob like the operator."""
         workers, name = job["spec"]["pytorchReplicaSpecs"]["Worker"], job["metadata"]["name"]
         for k in range(min(workers["replicas"], most)):
             made = workers["template"]
@@ -66,7 +66,7 @@ def submit(cluster, given=None, **cfg):
 
 
 def test_its_replicas_are_workers():
-    """One template, in the container that the operator looks for; each finds its number where the operator leaves it."""
+    """One template, with the container and the replica's number as the operator names them."""
     _, app_id, job = submit(Trained(), local_queue="team", ttl_s=60, deadline_s=5)
     spec, name = job["spec"], app_id.removeprefix("default:")
     assert spec["runPolicy"] == {"cleanPodPolicy": "None", "ttlSecondsAfterFinished": 60, "suspend": True}
@@ -85,13 +85,13 @@ def test_its_replicas_are_workers():
 
 
 def test_an_elastic_role():
-    """Its least number of replicas is the operator's, too."""
+    """`min_replicas` is the operator's minimum."""
     _, _, job = submit(Trained(), app(min_replicas=2))
     assert job["spec"]["elasticPolicy"]["minReplicas"] == 2
 
 
 def test_an_overlay_keeps_what_it_adds():
-    """By the name that overlays have for the container of the role; others stay what they are."""
+    """Overlays use the name `main` for the role's container; other containers are not renamed."""
     given = app()
     set_overlay(
         given.roles[0], "kubernetes", "pod", {"spec": {"containers": [{"name": "main", "tty": True}, {"name": "side"}]}}
@@ -102,7 +102,7 @@ def test_an_overlay_keeps_what_it_adds():
 
 
 def test_what_it_cannot_have():
-    """At the dry run, and what can have it is named."""
+    """The dry run rejects it, and the hint names another kind."""
     two = AppDef("train", [Role(n, "img", entrypoint="t", resource=Resource(1, 0, 64)) for n in "ab"])
     for given, said in [
         (two, "has one role, and `train` has 2"),
@@ -114,7 +114,7 @@ def test_what_it_cannot_have():
 
 
 def test_its_life_and_why_it_failed():
-    """By its conditions and its pods; `list` says what `status` says."""
+    """By its conditions and pods; `list` shows the state of `status`."""
     cluster = Trained()
     scheduler, app_id, job = submit(cluster)
     assert scheduler.describe(app_id).state is AppState.PENDING
@@ -135,7 +135,7 @@ def test_its_life_and_why_it_failed():
 
 
 def test_cancel_holds_it_and_delete_removes_it():
-    """The rights that are printed are enough; an operator that cannot hold a job is an error, with what to do."""
+    """The printed rights are sufficient; an operator that cannot suspend a job is an error with a hint."""
     cluster = Trained()
     scheduler = create_scheduler("me", client=cluster)
     cluster.grant(yaml.safe_load(scheduler.rights(KIND))["rules"])
@@ -152,7 +152,7 @@ def test_cancel_holds_it_and_delete_removes_it():
 
 
 def test_code_and_logs(code):
-    """The workspace goes along; a replica's log is that of its pod."""
+    """The workspace is shipped; a replica's log is that of its pod."""
     cluster = Trained()
     scheduler = create_scheduler("me", client=cluster)
     with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
@@ -172,7 +172,7 @@ def test_code_and_logs(code):
 
 
 def test_a_cluster_without_the_operator():
-    """Says so, with what needs none."""
+    """The hint names a kind that needs no operator."""
     with pytest.raises(BackendError, match="the cluster has no `PyTorchJob`") as e:
         submit(Cluster())
     assert "kind=job" in e.value.hint

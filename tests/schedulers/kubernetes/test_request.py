@@ -1,4 +1,4 @@
-"""An app as objects of the API: valid for every version of Kubernetes, small, and named so that people find it."""
+"""An app as objects of the API: valid in each version of Kubernetes, small, with recognizable names."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ POLICIES = [
 @pytest.mark.parametrize("version", [(1, 25), (1, 30), (1, 37)], ids=str)
 @pytest.mark.parametrize("policy", POLICIES)
 def test_every_object_is_valid_for_its_cluster(version, policy):
-    """Checked strictly (no unknown field) against the schemas that each version of Kubernetes publishes."""
+    """It is valid in the schema of each version of Kubernetes, without unknown fields."""
     kubernetes_validate = pytest.importorskip("kubernetes_validate")
     rules = replace(RULES, version=version)
     schema = f"{version[0]}.{version[1]}"
@@ -107,7 +107,7 @@ def variables(template):
 
 
 def test_a_role_is_one_job_whatever_its_size():
-    """A template for all replicas: a thousand of them are a request as small as one."""
+    """All replicas share a template, so that the size of the request is constant."""
     small, large = app(), app()
     large.roles[0].num_replicas = 1000
     sizes = [len(json.dumps(render(JOB, a, "x-1", RULES))) for a in (small, large)]
@@ -121,7 +121,7 @@ def test_a_role_is_one_job_whatever_its_size():
 
 @pytest.mark.parametrize("kind", [JOB, JOBSET, VOLCANO])
 def test_the_work_of_a_dry_run_grows_no_faster_than_the_job(kind):
-    """In lines of Python that are executed."""
+    """Measured in executed lines of Python."""
     scheduler = create_scheduler("me")
 
     def lines(replicas):
@@ -147,7 +147,7 @@ def test_the_work_of_a_dry_run_grows_no_faster_than_the_job(kind):
 
 
 def test_rank_0_has_a_name_before_it_is_ready():
-    """`<job>-0.<service>` is what the replicas are told; the Service publishes it at once."""
+    """Replicas get `<job>-0.<service>`, which the Service publishes at once."""
     service, trainer, reader = jobs()
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
     assert service["spec"]["selector"] == {names.LABEL_UNIQUE_NAME: "train-x1"}
@@ -160,7 +160,7 @@ def test_rank_0_has_a_name_before_it_is_ready():
 
 
 def test_an_old_cluster_gets_a_job_for_each_replica():
-    """Before 1.22 a Job does not number its pods: each replica has a Job, with the same names as later."""
+    """Before 1.22 a Job has no indexes: each replica has a Job, with the same names as later."""
     _, *replicas = jobs(version=(1, 20))
     assert [j["metadata"]["name"] for j in replicas][:3] == [f"train-x1-trainer-1-{k}" for k in range(3)]
     for k, job in enumerate(replicas[:3]):
@@ -173,7 +173,7 @@ def test_an_old_cluster_gets_a_job_for_each_replica():
 
 @pytest.mark.parametrize("kind", [JOB, JOBSET])
 def test_the_replicas_number_in_a_mount_is_refused_where_one_template_serves_all(kind):
-    """Nothing is run that would mount the wrong folder; Volcano, with a task for each replica, can do it."""
+    """A shared template would mount the wrong folder; Volcano supports it."""
     given = app()
     given.roles[0].mounts = [BindMount(f"/data/{macros.replica_id}", "/data")]
     with pytest.raises(SpecError, match="`Trainer/1`") as error:
@@ -204,7 +204,7 @@ def test_the_replicas_number_in_a_mount_is_refused_where_one_template_serves_all
     ],
 )
 def test_retries(policy, version, limits):
-    """What a Job is told of failures, per retry policy and version."""
+    """The limits and failure policies of a Job, by retry policy and version."""
     spec = jobs(version=version, **policy)[1]["spec"]
     found = {k: v for k, v in spec.items() if k.startswith(("backoff", "maxFailed"))}
     assert found == limits
@@ -212,7 +212,7 @@ def test_retries(policy, version, limits):
 
 
 def test_kueue_holds_a_job_until_its_queue_admits_it():
-    """The Job is made suspended, with the label that Kueue looks for."""
+    """The Job is suspended, with Kueue's label."""
     for item in render(JOB, app(), "train-x1", RULES)[1:]:
         assert item["spec"]["suspend"] and item["metadata"]["labels"]["kueue.x-k8s.io/queue-name"] == "lq"
     jobset = render(JOBSET, app(), "train-x1", RULES)[0]
@@ -232,7 +232,7 @@ def test_jobset():
 
 
 def test_volcano():
-    """A task per replica, a gang of the least number, the queue; a failure restarts or aborts the job."""
+    """A task per replica, a gang of the minimum size, the queue; a failure restarts or aborts the job."""
     rules = replace(RULES, opts=replace(RULES.opts, queue="gpu"))
     job = render(VOLCANO, app(max_retries=2, min_replicas=2), "train-x1", rules)[0]
     spec = job["spec"]
@@ -244,7 +244,7 @@ def test_volcano():
 
 
 def test_the_handle_in_the_environment_is_the_one_that_status_takes():
-    """An app id of Kubernetes has the namespace before the name."""
+    """The app id in it includes the namespace."""
     given = app()
     given.roles[0].env["TORCHX_JOB_ID"] = f"kubernetes://me/{macros.app_id}"
     template = render(JOB, given, "train-x1", RULES)[1]["spec"]["template"]
@@ -252,7 +252,7 @@ def test_the_handle_in_the_environment_is_the_one_that_status_takes():
 
 
 def test_names_of_roles_are_distinct_and_fit():
-    """The host name of any pod stays below 64 characters, and no two roles share a name."""
+    """Host names of pods have at most 63 characters, and names of roles are unique."""
     names = role_names(AppDef("a", [Role("r" * 40 + c, "i") for c in "abcdefghijkl"]))
     assert len(set(names)) == 12
     longest = max(names, key=len)

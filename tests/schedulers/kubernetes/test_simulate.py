@@ -1,4 +1,4 @@
-"""Faults of pods: which calls make them happen, and what no user of a cluster can do."""
+"""Faults of pods: the calls that simulate them, and unsupported faults."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {
 
 @pytest.fixture
 def job():
-    """A job of one role with two pods that run."""
+    """A job of one role with two running pods."""
     cluster = Cluster()
     scheduler = create_scheduler("me", client=cluster)
     role = Role("a", "img", entrypoint="t", num_replicas=2, resource=Resource(1, 0, 64))
@@ -26,7 +26,7 @@ def job():
 
 @pytest.fixture
 def calls(monkeypatch):
-    """What is sent to change something, and not answered."""
+    """Records calls that change something, without executing them."""
     found = []
     json = KubeApi._json
 
@@ -45,7 +45,7 @@ def _names(cluster):
 
 
 def test_a_pod_is_evicted(job, calls) -> None:
-    """By the API that a drain uses, and only the one that is meant."""
+    """Only that pod, with the API that a drain uses."""
     cluster, scheduler, app_id = job
     plan = scheduler.simulate(app_id, "preempt", ("a", 1))
     assert calls == []
@@ -66,7 +66,7 @@ def test_a_pod_is_killed(job, calls) -> None:
 
 
 def test_the_limit_of_all_pods_comes(job, calls) -> None:
-    """A pod's deadline may be set while it runs."""
+    """A pod's deadline can be set while it runs."""
     cluster, scheduler, app_id = job
     scheduler.simulate(app_id, "timeout", ("a", 0)).make()
     assert [path.rpartition("/")[2] for _, path, _, _ in calls] == _names(cluster)
@@ -82,7 +82,7 @@ def test_what_cannot_be_done_is_refused(job, fault: str) -> None:
 
 
 def test_a_replica_without_a_pod_does_not_run(job) -> None:
-    """It may be between two of them."""
+    """It may be waiting for its next pod."""
     _, scheduler, app_id = job
     with pytest.raises(BackendError, match="replica a/7 is not running now"):
         scheduler.simulate(app_id, "kill", ("a", 7))

@@ -1,4 +1,4 @@
-"""TrainJobs of Kubeflow Trainer: what they are made of, for which Trainer, what is refused, what is said of them."""
+"""TrainJobs of Kubeflow Trainer: their form in each version, what is rejected, and their states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNNING = {"phase": "Running", "containerStatuses": [{"name": "node", "state": {
 
 
 class Trained(Cluster):
-    """A cluster with Trainer, which drops the fields that its version does not know."""
+    """A cluster with Trainer, which drops the fields that its version does not support."""
 
     def __init__(self, drops=()):
         super().__init__(groups=[GROUP])
@@ -36,7 +36,7 @@ class Trained(Cluster):
         return super()._create(base, namespace, item, query)
 
     def run_pods(self, job, status, *, most=10**6):
-        """What Trainer, JobSet and the Job controller make of a TrainJob."""
+        """Creates the pods of a TrainJob like Trainer, JobSet and the Job controller."""
         trainer, name = job["spec"]["trainer"], job["metadata"]["name"]
         patch = pod_patch(job)
         for k in range(min(trainer["numNodes"], most)):
@@ -58,7 +58,7 @@ class Trained(Cluster):
 
 
 def pod_patch(job):
-    """What a TrainJob changes of its runtime's pods."""
+    """The changes of a TrainJob to the pods of its runtime."""
     if "podTemplateOverrides" in job["spec"]:
         (found,) = job["spec"]["podTemplateOverrides"]
         assert found["targetJobs"] == [{"name": "node"}]
@@ -83,7 +83,7 @@ def submit(cluster, given=None, **cfg):
 
 
 def test_a_role_in_the_runtime_of_the_cluster():
-    """Its command, environment, resources and size; rank 0 has the name that JobSet gives to the pod."""
+    """It sets command, environment, resources and size; rank 0 has the name of JobSet's pod."""
     cluster = Trained()
     scheduler, app_id = submit(cluster, app(env={"A": "b", "T": "[SECRET]hf/token"}))
     (job,) = cluster.of("trainjobs")
@@ -102,7 +102,7 @@ def test_a_role_in_the_runtime_of_the_cluster():
 
 
 def test_what_its_pods_are_given():
-    """By a patch of ours: labels, volumes, places. By the options and an overlay."""
+    """A patch sets labels, volumes and placement from the options and an overlay."""
     given = app(mounts=[VolumeMount("models", "/models")])
     set_overlay(given.roles[0], "kubernetes", "pod", {"spec": {"tolerations": [{"key": "gpu", "operator": "Exists"}]}})
     cluster = Trained()
@@ -136,7 +136,7 @@ def test_what_its_pods_are_given():
 
 
 def test_the_schemas_of_pods_agree():
-    """What a TrainJob has of a pod is known to Kubernetes, and of its type."""
+    """The fields of a pod in a TrainJob are valid in Kubernetes' schema."""
     validate = pytest.importorskip("kubernetes_validate")
     cluster = Trained()
     options = {
@@ -158,7 +158,7 @@ def test_the_schemas_of_pods_agree():
 
 
 def test_an_older_trainer_is_given_its_own_form():
-    """2.1 has overrides, which say the same; what it has not is refused, and 2.0 altogether. Nothing is left."""
+    """2.1 gets equivalent overrides; unsupported fields, and version 2.0, are rejected. No objects are left."""
     cluster = Trained(drops=["runtimePatches", "activeDeadlineSeconds"])
     submit(cluster)
     (job,) = cluster.of("trainjobs")
@@ -186,7 +186,7 @@ def test_an_older_trainer_is_given_its_own_form():
 
 
 def test_the_form_is_asked_for_without_a_warning():
-    """A server of the other form would warn of each field that it does not know: it is asked to be quiet."""
+    """The dry run sets `fieldValidation`, so that unknown fields cause no warnings."""
     cluster = Trained()
     submit(cluster)
     asked = [query for method, path, query in cluster.calls if method == "POST" and path.endswith("/trainjobs")]
@@ -220,7 +220,7 @@ def overlaid(spec):
     ids=["roles", "retries", "elastic", "ttl", "priority", "spread", "host", "sidecar", "container"],
 )
 def test_what_a_trainjob_cannot_have_is_refused(given, cfg, said):
-    """At the dry run, and what can have it is named: nothing is dropped in silence."""
+    """The dry run rejects it, and the hint names another kind: nothing is ignored."""
     with pytest.raises(SpecError, match=said) as e:
         create_scheduler("me").submit_dryrun(given, {**KIND, **cfg})
     assert "use `-cfg kind=jobset`" in e.value.hint
@@ -234,13 +234,13 @@ def test_what_a_trainjob_cannot_have_is_refused(given, cfg, said):
     ],
 )
 def test_options_that_contradict_one_another(cfg, said):
-    """By name."""
+    """The error names them."""
     with pytest.raises(ConfigError, match=said):
         create_scheduler("me").submit_dryrun(app(), cfg)
 
 
 def test_retries_by_cause_are_refused():
-    """Plain Jobs keep them."""
+    """Only plain Jobs support them."""
     with Runner("me", {"kubernetes": lambda *_, **__: create_scheduler("me")}) as runner:
         given = app()
         given.metadata = {RETRY: "node:free"}
@@ -249,7 +249,7 @@ def test_retries_by_cause_are_refused():
 
 
 def test_code_and_secrets_go_along(code, monkeypatch):
-    """Owned by the TrainJob: removed with it."""
+    """The TrainJob owns them, so that they are deleted with it."""
     monkeypatch.setenv("MY_TOKEN", "sesame-open")
     cluster = Trained()
     scheduler = create_scheduler("me", client=cluster)
@@ -271,7 +271,7 @@ def said_of(scheduler, app_id):
 
 
 def test_its_life():
-    """From nothing to an end, in the words of its conditions; `list` says what `status` says."""
+    """Its conditions determine its state; `list` shows the state of `status`."""
     cluster = Trained()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("trainjobs")
@@ -292,7 +292,7 @@ def test_its_life():
 
 
 def test_why_it_failed():
-    """The pod that failed first, not the condition that only says that one did; a deadline by itself."""
+    """The cause is the pod that failed first, or a deadline."""
     cluster = Trained()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("trainjobs")
@@ -314,7 +314,7 @@ def test_why_it_failed():
 
 
 def test_why_it_has_no_pods():
-    """The Job that JobSet has made says so."""
+    """The reason is in an event of the Job that JobSet has created."""
     cluster = Trained()
     scheduler, app_id = submit(cluster)
     (job,) = cluster.of("trainjobs")
@@ -324,7 +324,7 @@ def test_why_it_has_no_pods():
 
 
 def test_cancel_suspends_it_and_delete_removes_it():
-    """As of a Job; the rights that are printed are enough."""
+    """As for a Job; the printed rights are sufficient."""
     cluster = Trained()
     scheduler = create_scheduler("me", client=cluster)
     cluster.grant(yaml.safe_load(scheduler.rights(KIND))["rules"])
@@ -338,7 +338,7 @@ def test_cancel_suspends_it_and_delete_removes_it():
 
 
 def test_its_logs():
-    """Of each replica, by its number, without the name of a container before each line."""
+    """By replica, without container names before the lines."""
     cluster = Trained()
     scheduler, app_id = submit(cluster)
     cluster.run_pods(cluster.of("trainjobs")[0], {**RUNNING, "phase": "Succeeded"})
@@ -352,14 +352,14 @@ def test_its_logs():
 
 
 def test_a_cluster_without_trainer():
-    """Says so, with what needs none."""
+    """The hint names a kind that needs no operator."""
     with pytest.raises(BackendError, match="the cluster has no `TrainJob`") as e:
         submit(Cluster())
     assert "kind=job" in e.value.hint
 
 
 def test_a_runtime_that_the_cluster_has_not():
-    """The words of Trainer's webhook."""
+    """The error has the message of Trainer's webhook."""
     cluster = Trained()
     words = 'admission webhook "validator.trainjob.trainer.kubeflow.org" denied the request: ClusterTrainingRuntime.trainer.kubeflow.org "torch-distributed" not found'
     body = {"kind": "Status", "reason": "Forbidden", "message": words, "code": 403}
@@ -370,7 +370,7 @@ def test_a_runtime_that_the_cluster_has_not():
 
 
 def test_what_a_dry_run_prints():
-    """One object, as Trainer 2.2 takes it; no cluster is asked."""
+    """One object in the form of Trainer 2.2; no cluster is used."""
     text = str(create_scheduler("me").submit_dryrun(app(), KIND))
     job = yaml.safe_load(text)
     assert (job["kind"], job["apiVersion"]) == ("TrainJob", GROUP)

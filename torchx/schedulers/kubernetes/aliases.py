@@ -1,4 +1,4 @@
-"""Names that programs written against earlier versions of the ``kubernetes`` scheduler import."""
+"""Names of the ``kubernetes`` scheduler that programs for earlier versions import."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def app_to_resource(  # noqa: PLR0917  # public signature
     reserved_memmb: int = RESERVED_MEMMB,
     efa_device_count: int | None = None,
 ) -> Object:
-    """The Volcano job of an app."""
+    """Render an app as a Volcano job."""
     opts = KubernetesOpts(
         queue=queue,
         service_account=service_account,
@@ -63,7 +63,7 @@ def role_to_pod(  # noqa: PLR0917  # public signature
     reserved_memmb: int = RESERVED_MEMMB,
     efa_device_count: int | None = None,
 ) -> Any:
-    """The pod of a replica as a ``kubernetes.client.V1Pod``, whose container has the pod's name.
+    """Render a replica as a ``kubernetes.client.V1Pod`` whose container has the name of the pod.
 
     Raises:
         MissingDependencyError: the Kubernetes client is not installed.
@@ -85,17 +85,17 @@ def pod_labels(app: AppDef, role_idx: int, role: Role, replica_id: int, app_id: 
 
 
 def prefix_container_name(container_name: str, role_name: str, replica_id: int) -> str:
-    """The name of one container in the logs of a pod that has several."""
+    """The prefix of a container's log lines, in a pod with several containers."""
     return f"{role_name}/{replica_id}/{container_name}"
 
 
 def sanitize_for_serialization(obj: object) -> object:
-    """A model of the official client, or what holds some, as plain dicts and lists."""
+    """Convert models of the official client to plain dicts and lists."""
     return official().ApiClient().sanitize_for_serialization(obj)
 
 
 def to_model(item: Object, kind: str) -> Any:
-    """Plain dicts as a model of the official client, whatever its version."""
+    """Convert plain dicts to a model of any version of the official client."""
     client = official()
     model = getattr(client, kind)
     if hasattr(model, "from_dict"):

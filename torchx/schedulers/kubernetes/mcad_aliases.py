@@ -1,4 +1,4 @@
-"""Names that programs written against earlier versions of the ``kubernetes_mcad`` scheduler import."""
+"""Names of the ``kubernetes_mcad`` scheduler that programs for earlier versions import."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ def app_to_resource(  # noqa: PLR0917  # public signature
     network: str | None,
     priority: int | None = None,
 ) -> Object:
-    """The AppWrapper of an app."""
+    """Render an app as an AppWrapper."""
     rules = _rules(namespace, service_account, image_secret, coscheduler_name, priority_class_name)
     return appwrapper.render(app, get_unique_truncated_appid(app), rules, priority=priority, network=network)
 
 
 def cleanup_str(data: str) -> str:
-    """``data`` as a DNS label."""
+    """Convert ``data`` to a DNS label."""
     return DNS_LABEL.make(data)
 
 
 def get_unique_truncated_appid(app: AppDef) -> str:
-    """A name for the app that nobody else has."""
+    """A unique name for the app."""
     return request.unique_id(app)
 
 
@@ -62,22 +62,22 @@ def create_pod_group(app: AppDef, role: Role, role_idx: int, namespace: str, app
 
 
 def enable_retry(job_spec: Object, appwrapper_retries: int, total_pods: int) -> None:
-    """Puts the retries into the spec of a v1beta1 AppWrapper."""
+    """Set the retries in the spec of a v1beta1 AppWrapper."""
     job_spec["schedulingSpec"] = appwrapper.scheduling_spec(appwrapper_retries, total_pods)
 
 
 def get_appwrapper_status(app: Object) -> AppState:
-    """The state of an AppWrapper of either form."""
+    """The state of an AppWrapper of either version."""
     return appwrapper_state(app)[1]
 
 
 def get_port_for_service(app: AppDef) -> str:
-    """The first port that a role exposes; torchrun's usual one when none does."""
+    """The first port that a role exposes, or else the default port of torchrun."""
     return next((str(port) for role in app.roles for port in role.port_map.values()), _DEFAULT_PORT)
 
 
 def get_role_information(generic_items: Iterable[Object]) -> dict[str, Any]:
-    """Role name -> role, out of the pods of a v1beta1 AppWrapper."""
+    """Role name -> role, from the pods of a v1beta1 AppWrapper."""
     found: dict[str, Role] = {}
     for item in generic_items:
         template = item.get("generictemplate") or {}
@@ -95,7 +95,7 @@ def get_role_information(generic_items: Iterable[Object]) -> dict[str, Any]:
 
 
 def get_tasks_status_description(status: Object) -> dict[str, int]:
-    """How many pods of a v1beta1 AppWrapper are in which state.
+    """The number of pods of a v1beta1 AppWrapper by state.
 
     >>> get_tasks_status_description({"running": 2, "Succeeded": 1, "state": "Running"})
     {'running': 2, 'Succeeded': 1}
@@ -111,7 +111,7 @@ def mcad_svc(app: AppDef, svc_name: str, namespace: str, service_port: str) -> A
 
 
 def object_labels(app: AppDef, app_id: str) -> dict[str, str]:
-    """The labels of everything that belongs to an app."""
+    """The labels of all objects of an app."""
     return pods.object_labels(app, app_id)
 
 
@@ -141,7 +141,7 @@ def role_to_pod(  # noqa: PLR0917  # public signature
     priority_class_name: str | None,
     network: str | None,
 ) -> Any:
-    """The pod of a replica as a ``kubernetes.client.V1Pod``."""
+    """Render a replica as a ``kubernetes.client.V1Pod``."""
     rules = _rules(namespace, service_account, image_secret, coscheduler_name, priority_class_name)
     pod = pods.render_pod(role, rules, labels={}, env={})
     pod["metadata"].update(name=name, namespace=namespace)

@@ -1,7 +1,7 @@
 #!/bin/sh
-# What a container does whose code is in a bucket: it fetches the archive by the signed address beside this file, unpacks
-# it into the working directory of its image, and becomes its program. Python first: it needs no gzip, and leaves a link
-# to a folder, as `/lib` is one, as it is.
+# Entry point of a container whose code is in a bucket: downloads the archive from the signed URL in the file `url`, unpacks
+# it into the working directory of its image, and executes its program. Prefers Python, which needs no gzip and does not
+# replace symlinks to folders, such as `/lib`.
 torchx_fetch='
 import shutil, sys, time, urllib.request
 with open(sys.argv[1]) as file:

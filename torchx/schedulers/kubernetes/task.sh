@@ -1,7 +1,7 @@
 # shellcheck shell=sh
-# Reads the values of one task of a sweep; torchx/schedulers/kubernetes/sweeps.py appends what becomes its program.
-# TORCHX_REPLICA_ID is its number; the folder is a ConfigMap: `values`, a line a task, and `skipped`.
-# shellcheck disable=SC2034  # `nl` stands in values
+# Reads the values of one task of a sweep; torchx/schedulers/kubernetes/sweeps.py appends the command of its program.
+# TORCHX_REPLICA_ID is its number. The folder is a ConfigMap with `values`, which has a line for each task, and `skipped`.
+# shellcheck disable=SC2034  # values use `nl`
 if grep -qx "$TORCHX_REPLICA_ID" /torchx-values/skipped 2>/dev/null; then exit 0; fi
 nl='
 '
