@@ -184,7 +184,7 @@ def _token(path: str | None) -> str:
     except (KeyError, TypeError) as e:
         raise SpecError(f"`{path}` has no management key", hint="it is TorchServe's key_file.json, or the token") from e
     if not text.strip().isprintable():
-        raise SpecError(f"`{path}` contains no token", hint="it is TorchServe's key_file.json, or the token alone")
+        raise SpecError(f"`{path}` has no token", hint="it is TorchServe's key_file.json, or the token alone")
     return text.strip()
 
 
