@@ -299,8 +299,7 @@ def _read_state(data: bytes) -> None:
         job = statefile.parse_state(data)
     except statefile.StateFileError:
         return
-    for index in range(len(job.replicas)):
-        job.position(index)
+    assert len(job.positions()) == len(job.replicas)
 
 
 @_target

@@ -48,7 +48,7 @@ def test_what_is_written_is_read(tmp_path) -> None:
     got = read.replicas[1]
     assert (got.state, got.pid, got.ticks, got.exit, got.started) == (RUNNING, 4711, 99, -9, 1763731200.25)
     assert read.replicas[0].exit is None
-    assert [read.position(i) for i in range(4)] == [("r 1", 0), ("r 1", 1), ("r 1", 2), ("other", 0)]
+    assert read.positions() == [("r 1", 0), ("r 1", 1), ("r 1", 2), ("other", 0)]
 
 
 def test_a_transition_changes_no_size_and_is_one_write(tmp_path, monkeypatch) -> None:
@@ -267,12 +267,10 @@ def test_lines_in_another_order_are_refused(tmp_path) -> None:
         parse_state(data[:width] + second + first + data[width + 224 :])
 
 
-def test_a_position_that_there_is_not() -> None:
-    """The last one is, the next one is an IndexError; roles without replicas have none."""
+def test_positions() -> None:
+    """Replicas are counted through all roles; roles without replicas have none."""
     job = JobState({}, [("a", 1), ("none", 0), ("b", 2)])
-    assert [job.position(i) for i in range(3)] == [("a", 0), ("b", 0), ("b", 1)]
-    with pytest.raises(IndexError):
-        job.position(3)
+    assert job.positions() == [("a", 0), ("b", 0), ("b", 1)]
 
 
 @pytest.mark.parametrize(("length", "kept"), [(240, 240), (241, 181)])

@@ -56,7 +56,7 @@ def get_scheduler_factories(
     defaults = {} if skip_defaults else DEFAULT_SCHEDULER_MODULES
     rows = {name: f"{module}:create_scheduler" for name, module in defaults.items()}
     registry: Registry[SchedulerFactory] = Registry(group, rows)
-    return {name: _Deferred(registry, name) for name in registry.names()}
+    return {name: _deferred(registry, name) for name in registry.names()}
 
 
 def get_default_scheduler_name() -> str:
@@ -76,16 +76,10 @@ def missing_scheduler(name: str, choices: list[str]) -> NotFoundError:
     return NotFoundError(f"no scheduler `{name}`", hint=hint)
 
 
-class _Deferred:
+def _deferred(registry: Registry[SchedulerFactory], name: str) -> SchedulerFactory:
     """A factory that imports its scheduler when it is called."""
 
-    def __init__(self, registry: Registry[SchedulerFactory], name: str) -> None:
-        self.registry = registry
-        self.name = name
+    def create(session_name: str, **kwargs: object) -> Scheduler[Any]:
+        return registry.get(name)(session_name, **kwargs)
 
-    def __call__(self, session_name: str, **kwargs: object) -> Scheduler[Any]:
-        return self.registry.get(self.name)(session_name, **kwargs)
-
-    def __repr__(self) -> str:
-        entry = self.registry.find(self.name)
-        return f"<scheduler factory {self.name}: {entry.value if entry else '?'}>"
+    return create

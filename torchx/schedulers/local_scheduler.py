@@ -299,7 +299,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def log_replicas(self, app_id: str) -> _Replicas | None:
         job = self._find(app_id)
         state = job.read() if job else None
-        return None if state is None else [(role, k) for role, count in state.roles for k in range(count)]
+        return None if state is None else state.positions()
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         from torchx.schedulers.local.logs import JobEnd, LogIterator, open_log
@@ -339,8 +339,8 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             from torchx.schedulers.local import sweeps
 
             return sweeps.metrics(state, job.folder, int(task) if task else None)
-        folders = {(r, k): replica_folder(job.logs(), r, k) for r, count in state.roles for k in range(count)}
-        return read_kept(LocalFiles(), {key: f"{folder}/{METRICS_FILE}" for key, folder in folders.items()})
+        paths = {at: f"{replica_folder(job.logs(), *at)}/{METRICS_FILE}" for at in state.positions()}
+        return read_kept(LocalFiles(), paths)
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from torchx.supervisor.watchdog import Watchdog
 
@@ -52,11 +53,9 @@ class Limit:
     def ask(self) -> None:
         """Requests a checkpoint from the ranks, if the job supports it."""
         if self._ask:
-            try:
-                with open(self._ask, "w", encoding="utf-8") as f:
-                    self._asked_at = os.fstat(f.fileno()).st_mtime
-            except OSError:
-                pass  # for example a full disk: the attempt ends without a checkpoint
+            # with a full disk, for example, the attempt ends without a checkpoint
+            with suppress(OSError), open(self._ask, "w", encoding="utf-8") as f:
+                self._asked_at = os.fstat(f.fileno()).st_mtime
 
     def is_over(self, now: float) -> bool:
         """Whether to end the attempt now, because its time is over or the checkpoint is written."""

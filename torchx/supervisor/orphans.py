@@ -78,12 +78,12 @@ def _end_job(folder: str, path: str, reason: str, ends: Mapping[int, int]) -> bo
     now = time.time()
     writer = StateWriter(path, job, header=int(data.split(b" ", 3)[2]))
     try:
-        for index, replica in enumerate(job.replicas):
+        for index, (replica, position) in enumerate(zip(job.replicas, job.positions(), strict=True)):
             if replica.state in (PENDING, RUNNING):
                 _settle(replica, ends.get(replica.pid), killed)
                 replica.ended = now
                 writer.replica_changed(index)
-            _complete_logs(job.facts.get("logs", folder), job.position(index), now)
+            _complete_logs(job.facts.get("logs", folder), position, now)
         job.state, job.msg = _outcome(job, reason)
         job.ended = now
         writer.header_changed()
@@ -106,7 +106,7 @@ def _settle(replica: ReplicaLine, code: int | None, killed: set[int]) -> None:
 def _outcome(job: JobState, reason: str) -> tuple[str, str]:
     if all(replica.state == SUCCEEDED for replica in job.replicas):
         return SUCCEEDED, ""  # only the supervisor's last write was missing
-    lost = [job.position(index) for index, replica in enumerate(job.replicas) if replica.state == LOST]
+    lost = [where for replica, where in zip(job.replicas, job.positions(), strict=True) if replica.state == LOST]
     if not lost:
         return FAILED, reason
     names = ", ".join(f"{role}/{k}" for role, k in lost[:_NAMED]) + (", ..." if len(lost) > _NAMED else "")

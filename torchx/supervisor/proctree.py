@@ -6,6 +6,7 @@ Reads ``/proc``. On systems without it (macOS), only process groups are known.
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from torchx.supervisor.statefile import read_bytes
 
@@ -88,16 +89,10 @@ _prctl: Any = None
 
 def boot_id() -> str:
     """An id that changes with each boot of the machine; empty if unknown."""
-    global _boot_id
-    if not _boot_id:  # cached, since no process survives a reboot
-        try:
-            _boot_id = read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
-        except OSError:
-            return ""
-    return _boot_id
-
-
-_boot_id = ""
+    try:
+        return read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
+    except OSError:
+        return ""
 
 
 def pid_namespace() -> str:
@@ -155,10 +150,8 @@ def descendants(processes: dict[int, Process], roots: set[int]) -> list[Process]
 
 def children_of_self() -> set[int] | None:
     """Pids of this process's children, including zombies; None if unknown."""
-    try:
+    with suppress(OSError):
         return {int(pid) for pid in read_bytes(f"/proc/self/task/{os.getpid()}/children").split()}
-    except OSError:
-        pass
     if not HAS_PROC:
         return None
     me = os.getpid()
@@ -220,7 +213,7 @@ def send(process: Process, number: int) -> None:
     """Signal exactly this process, never another one that reuses its pid. Does nothing if it is gone."""
     import signal  # not at the head: `status` imports this module
 
-    try:
+    with suppress(OSError):  # gone, or a kernel without pidfd and a pid that vanished between the two calls
         if not hasattr(os, "pidfd_open"):
             if start_ticks(process.pid) == process.ticks:
                 os.kill(process.pid, number)
@@ -232,8 +225,6 @@ def send(process: Process, number: int) -> None:
                 signal.pidfd_send_signal(fd, number)
         finally:
             os.close(fd)
-    except OSError:
-        pass  # gone, or a kernel without pidfd and a pid that vanished between the two calls
 
 
 def send_all(processes: list[Process], number: int) -> None:
@@ -261,7 +252,5 @@ def read_process(pid: int) -> Process | None:
 
 def signal_group(pid: int, number: int) -> None:
     """Signals a process group, if it still exists."""
-    try:  # noqa: SIM105  # contextlib costs more at start-up than it saves
+    with suppress(OSError):
         os.killpg(pid, number)
-    except OSError:
-        pass

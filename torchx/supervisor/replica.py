@@ -76,11 +76,8 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
         (os.POSIX_SPAWN_OPEN, 1, request["stdout"], append, 0o644),
         (os.POSIX_SPAWN_OPEN, 2, request["stderr"], append, 0o644),
     ]
-    options: dict[str, Any] = {"file_actions": files, "setsigdef": DEFAULT_SIGNALS, "setsigmask": ()}
-    try:
-        return os.posix_spawn(request["exe"], request["argv"], env, setsid=True, **options)
-    except NotImplementedError:  # a C library without POSIX_SPAWN_SETSID: use a process group
-        return os.posix_spawn(request["exe"], request["argv"], env, setpgroup=0, **options)
+    exe, argv = request["exe"], request["argv"]
+    return os.posix_spawn(exe, argv, env, file_actions=files, setsigdef=DEFAULT_SIGNALS, setsigmask=(), setsid=True)
 
 
 def why_not_started(replica: Replica, error: OSError) -> str:

@@ -99,13 +99,9 @@ class JobState:
         self.msg = ""
         self.replicas = [ReplicaLine() for _ in range(sum(n for _, n in roles))]
 
-    def position(self, index: int) -> tuple[str, int]:
-        """Role and number within the role of replica ``index``."""
-        for name, count in self.roles:
-            if index < count:
-                return name, index
-            index -= count
-        raise IndexError(index)
+    def positions(self) -> list[tuple[str, int]]:
+        """Role and number within the role of each replica."""
+        return [(name, k) for name, count in self.roles for k in range(count)]
 
 
 class StateWriter:
@@ -201,18 +197,9 @@ def check_owner(folder: str) -> None:
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of a small file, read without a file object."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = os.read(fd, 1 << 16)
-        if len(data) < 1 << 16:
-            return data
-        parts = [data]
-        while data := os.read(fd, 1 << 20):
-            parts.append(data)
-        return b"".join(parts)
-    finally:
-        os.close(fd)
+    """The content of a small file."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
 
 
 def parse_state(data: bytes) -> JobState:

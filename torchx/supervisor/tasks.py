@@ -1,5 +1,4 @@
 """The process that runs the tasks of one sweep, a limited number at a time, and records their states."""
-# ruff: noqa: SIM105  # contextlib costs more at start-up than it saves
 
 from __future__ import annotations
 
@@ -9,6 +8,7 @@ import resource
 import select
 import signal
 import time
+from contextlib import suppress
 
 from torchx.supervisor import orphans, proctree
 from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, USED_FILE, make_folder, task_log, task_metrics
@@ -294,15 +294,11 @@ def read_tasks(folder: str) -> tuple[dict[str, Any], list[bytes]]:
 
 
 def _add(file: int, line: bytes) -> None:
-    try:
+    with suppress(OSError):  # for example a full disk; the tasks continue
         os.write(file, line)
-    except OSError:
-        pass  # for example a full disk; the tasks continue
 
 
 def _note(path: str, text: str) -> None:
-    try:
-        with open(path, "a", encoding="utf-8", errors="surrogateescape") as f:
-            f.write(text)
-    except OSError:
-        pass  # the state file shows that it failed
+    # if it cannot be written, the state file still shows that the task failed
+    with suppress(OSError), open(path, "a", encoding="utf-8", errors="surrogateescape") as f:
+        f.write(text)

@@ -6,6 +6,7 @@ All backends use it: the process that owns a job (supervisor, watcher, batch scr
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 
 from torchx.supervisor.layout import HANG_FILE, STACKS_FILE
 
@@ -89,13 +90,10 @@ class Watchdog:
         os.set_blocking(self._answer, False)
         streams: list[Any] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 2)]
         streams.append((os.POSIX_SPAWN_DUP2, printed, 1))
-        try:
-            program = self._options["program"]
+        program = self._options["program"]
+        with suppress(OSError):  # the report then says that nothing is known
             os.posix_spawn(program[0], program, self._env, file_actions=streams, setsid=True)
-        except OSError:
-            pass  # the report then says that nothing is known
-        finally:
-            os.close(printed)
+        os.close(printed)
 
     def _hang_up(self) -> None:
         if self._answer >= 0:
@@ -127,14 +125,12 @@ class Watchdog:
 
 def put_down(folder: str, watchdog: Watchdog) -> None:
     """Writes the last report to the job's folder."""
-    try:
+    with suppress(OSError):  # for example a full disk
         for name, text in ((STACKS_FILE, page(watchdog)), (HANG_FILE, watchdog.text)):
             path = os.path.join(folder, name)
             with open(f"{path}.new", "w", encoding="utf-8") as f:
                 f.write(text)
             os.replace(f"{path}.new", path)
-    except OSError:
-        pass  # for example a full disk
 
 
 def page(watchdog: Watchdog) -> str:

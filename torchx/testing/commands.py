@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from torchx.schedulers.kit.commands import CommandRunner, Completed, LocalCommandRunner
 
@@ -17,12 +17,6 @@ class Call:
     argv: list[str]
     stdin: str = ""
     timeout: float | None = None
-
-
-@dataclass
-class _Script:
-    prefix: tuple[str, ...]
-    answers: list[Callable[[Call], Completed]] = field(default_factory=list)
 
 
 class FakeCommandRunner:
@@ -41,7 +35,7 @@ class FakeCommandRunner:
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
-        self._scripts: list[_Script] = []
+        self._scripts: dict[tuple[str, ...], list[Callable[[Call], Completed]]] = {}
 
     def on(
         self,
@@ -64,22 +58,18 @@ class FakeCommandRunner:
                 raise raises
             return Completed(call.argv, returncode, stdout(call) if callable(stdout) else stdout, stderr)
 
-        script = next((s for s in self._scripts if s.prefix == argv), None)
-        if script is None:
-            script = _Script(argv)
-            self._scripts.append(script)
-        script.answers.append(answer)
+        self._scripts.setdefault(argv, []).append(answer)
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
         """Like :meth:`torchx.schedulers.kit.commands.LocalCommandRunner.run`, but returns scripted answers."""
         call = Call(list(argv), stdin, timeout)
         self.calls.append(call)
-        matching = [s for s in self._scripts if tuple(argv[: len(s.prefix)]) == s.prefix]
-        if not matching:
-            known = ", ".join(f"`{' '.join(s.prefix)}`" for s in self._scripts) or "nothing"
+        prefixes = [prefix for prefix in self._scripts if tuple(argv[: len(prefix)]) == prefix]
+        if not prefixes:
+            known = ", ".join(f"`{' '.join(prefix)}`" for prefix in self._scripts) or "nothing"
             raise AssertionError(f"no answer is scripted for `{' '.join(argv)}`; there are answers to {known}")
-        script = max(matching, key=lambda s: len(s.prefix))
-        answer = script.answers.pop(0) if len(script.answers) > 1 else script.answers[0]
+        answers = self._scripts[max(prefixes, key=len)]
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
         return answer(call)
 
     def argvs(self, program: str) -> list[list[str]]:

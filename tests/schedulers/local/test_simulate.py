@@ -134,9 +134,9 @@ def test_a_job_of_others_is_left_alone(runner: Runner, tmp_path: Path, monkeypat
     job = Job(runner, tmp_path, WAITS)
     with monkeypatch.context() as patched:
         patched.setattr("torchx.runner.simulations.user_name", lambda: "somebody")
-        with pytest.raises(NotSupportedError, match="only in jobs of your own"):
+        with pytest.raises(NotSupportedError, match="only in your own"):
             runner.simulate(job.handle, "kill")
-    with pytest.raises(NotSupportedError, match="only in jobs of your own"):
+    with pytest.raises(NotSupportedError, match="only in your own"):
         runner.simulate("local_cwd://torchx/nobodys", "kill")
     runner.cancel(job.handle)
     runner.wait(job.handle)

@@ -32,7 +32,7 @@ def slurm() -> FakeCommandRunner:
 
 def answered(fake: FakeCommandRunner, *argv: str, **answer: Any) -> FakeCommandRunner:
     """The cluster, with another answer to one command."""
-    fake._scripts = [s for s in fake._scripts if s.prefix != argv]
+    fake._scripts = {p: a for p, a in fake._scripts.items() if p != argv}
     fake.on(*argv, **answer)
     return fake
 

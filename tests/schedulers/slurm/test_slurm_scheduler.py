@@ -343,7 +343,7 @@ def test_jobs_that_wait_on_are_not_looked_into_again(
 ) -> None:
     """Of a job that has never started no file is read while Slurm says the same of it; of all others they are."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
-    fake._scripts = [s for s in fake._scripts if s.prefix[0] != "sbatch"]
+    fake._scripts = {p: a for p, a in fake._scripts.items() if p[0] != "sbatch"}
     other = submitted(scheduler, fake, AppDef("b", [role()]), "8")
     read: list[str] = []
     whole = LocalFiles.read
@@ -398,7 +398,7 @@ def submitted(scheduler: SlurmScheduler, fake: FakeCommandRunner, app: AppDef, j
 
 def says(fake: FakeCommandRunner, text: str, steps: str = "") -> None:
     """What Slurm answers from now on."""
-    fake._scripts = [s for s in fake._scripts if s.prefix[-1] not in ("squeue", "sacct")]
+    fake._scripts = {p: a for p, a in fake._scripts.items() if p[-1] not in ("squeue", "sacct")}
     fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=text)
     fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout=steps)
 
@@ -701,7 +701,7 @@ def test_logs_of_earlier_versions_are_found(
 
 def test_a_restarting_controller_is_waited_for(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
     """A question is asked again while Slurm does not answer."""
-    fake._scripts = [s for s in fake._scripts if s.prefix[-1] != "squeue"]
+    fake._scripts = {p: a for p, a in fake._scripts.items() if p[-1] != "squeue"}
     down = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     for _ in range(3):
         fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", returncode=1, stderr=down)
@@ -713,7 +713,7 @@ def test_cancel_is_quiet_when_it_is_over(scheduler: SlurmScheduler, fake: FakeCo
     """A job that ended a moment ago is no error; another failure is."""
     says(fake, row("7", "RUNNING"))
     scheduler.cancel("7")
-    fake._scripts = [s for s in fake._scripts if s.prefix != ("scancel",)]
+    fake._scripts = {p: a for p, a in fake._scripts.items() if p != ("scancel",)}
     fake.on("scancel", returncode=1, stderr="scancel: error: Kill job error on job id 7: Access/permission denied")
     with pytest.raises(CommandError, match="permission denied"):
         scheduler.cancel("7")

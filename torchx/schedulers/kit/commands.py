@@ -32,11 +32,7 @@ class ConnectedRunner(CommandRunner):
 
 @dataclass(frozen=True)
 class Completed:
-    """The result of a command.
-
-    >>> Completed(["true"]).check().stdout
-    ''
-    """
+    """The result of a command."""
 
     argv: list[str]
     returncode: int = 0

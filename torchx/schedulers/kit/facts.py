@@ -129,10 +129,5 @@ class JobFacts:
     ui_url: str | None = None
 
     def replicas(self) -> list[ReplicaFacts]:
-        """All replicas, in the order of roles and numbers.
-
-        >>> one = ReplicaFacts(role="w", replica=0, state=AppState.RUNNING)
-        >>> len(JobFacts(app_id="a", roles=[RoleFacts(name="w", replicas=[one])]).replicas())
-        1
-        """
+        """All replicas, in the order of roles and numbers."""
         return [replica for role in self.roles for replica in role.replicas]

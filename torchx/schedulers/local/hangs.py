@@ -24,7 +24,7 @@ def _stacks(folder: str) -> Stacks:
     state = job.read()
     if state is None:
         raise BackendError(f"the state of the job in `{folder}` cannot be read")
-    there = [(role, k) for role, count in state.roles for k in range(count)]
+    there = state.positions()
     running = [replica for replica, line in zip(there, state.replicas, strict=True) if line.state == RUNNING]
 
     def inside(words: Sequence[str], role: str, k: int) -> Ran:

@@ -25,7 +25,7 @@ def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None
     if state is None:
         raise not_running(os.path.basename(job.folder), role, k, "gone")
     app_id = state.facts.get("app_id", "")
-    index = next(i for i in range(len(state.replicas)) if state.position(i) == (role, k))
+    index = state.positions().index((role, k))
     line = state.replicas[index]
     if line.state != RUNNING:
         raise not_running(app_id, role, k, line.state)

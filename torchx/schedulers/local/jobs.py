@@ -7,6 +7,7 @@ import os
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -176,17 +177,12 @@ class LocalJobs:
 
     def __init__(self, session: str) -> None:
         self.session = session
-        self._made = ""
-        self._next_tidy = 0.0
 
     def find(self, app_id: str) -> str | None:
         """The folder of a job in any session; None if it does not exist."""
         name = folder_name(app_id)
         for base in self.bases():
-            own = os.path.join(base, folder_name(self.session), name)
-            if os.path.exists(os.path.join(own, STATE_FILE)):
-                return own
-            for session in _names(base):
+            for session in (folder_name(self.session), *_names(base)):
                 folder = os.path.join(base, session, name)
                 if os.path.exists(os.path.join(folder, STATE_FILE)):
                     return folder
@@ -212,13 +208,9 @@ class LocalJobs:
             session = os.path.join(base, folder_name(self.session))
             folder = os.path.join(session, folder_name(app_id))
             try:
-                if self._made != session:
-                    make_private(session)
+                make_private(session)
                 _refuse_full_disk(session)
-                try:
-                    os.mkdir(folder, 0o700)
-                except FileNotFoundError:  # removed since
-                    make_private(folder)
+                os.mkdir(folder, 0o700)
             except FileExistsError as e:
                 if os.path.isdir(folder):
                     raise BackendError(
@@ -228,7 +220,6 @@ class LocalJobs:
             except OSError as e:
                 problem = problem or e
             else:
-                self._made = session
                 if problem is not None:
                     _warn(f"local jobs cannot be kept in `{problem.filename}`: {problem.strerror}; using `{folder}`")
                 return folder
@@ -238,16 +229,11 @@ class LocalJobs:
 
     def retention_due(self, folder: str) -> dict[str, Any] | None:
         """The limits that the supervisor applies to old jobs at its end; None if that was done in the last hour."""
-        if time.monotonic() < self._next_tidy:
-            return None
-        self._next_tidy = time.monotonic() + _TIDY_EVERY_S
         base = os.path.dirname(os.path.dirname(folder))
         stamp = os.path.join(base, ".tidied")
-        try:
+        with suppress(OSError):
             if time.time() - os.stat(stamp).st_mtime < _TIDY_EVERY_S:
                 return None
-        except OSError:
-            pass
         try:
             with open(stamp, "w"):
                 os.utime(stamp)
@@ -275,8 +261,6 @@ def delete(job: LocalJob) -> None:
 
     state = job.read()
     if state is not None and state.state not in TERMINAL:
-        import time
-
         ask_to_cancel(job.folder)
         deadline = time.monotonic() + _DELETE_S
         while wait_for_end(job.folder, _LOOK_S) and not is_stopped(state.supervisor) and time.monotonic() < deadline:

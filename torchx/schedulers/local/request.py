@@ -82,12 +82,9 @@ class PopenRequest:
 
     def __str__(self) -> str:
         lines = [f"app_id: {self.app_id}", f"log_dir: {self.log_dir}", f"cancel_grace_s: {self.cancel_grace_s:g}"]
-        if self.retry:
-            lines.append(f"retry: {self.retry}")
-        if self.timeout:
-            lines.append(f"timeout: {self.timeout}")
-        if self.watchdog:
-            lines.append(f"watchdog: {self.watchdog}")
+        for name in ("retry", "timeout", "watchdog"):
+            if value := getattr(self, name):
+                lines.append(f"{name}: {value}")
         for role, params in self.role_params.items():
             lines.append(f"role {role}: {len(params)} replica{'s' if len(params) != 1 else ''}{self._rules(role)}")
             for k, param in enumerate(params[:_SHOWN]):

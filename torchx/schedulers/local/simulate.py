@@ -10,7 +10,6 @@ from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.schedulers.local.jobs import LocalJob
 from torchx.supervisor import proctree
 from torchx.supervisor.reader import send_command
-from torchx.supervisor.statefile import JobState, ReplicaLine
 
 _SIGNALS = {"kill": signal.SIGKILL, "hang": signal.SIGSTOP}
 _WORDS = {
@@ -44,7 +43,7 @@ def _send(job: LocalJob, word: str) -> None:
 def _signal(job: LocalJob, replica: tuple[str, int], number: signal.Signals) -> None:
     """Signals the replica's first process, or all of its processes with SIGSTOP."""
     state = job.read()
-    line = _line_of(state, replica) if state else None
+    line = dict(zip(state.positions(), state.replicas, strict=True)).get(replica) if state else None
     processes = proctree.snapshot()
     root = processes.get(line.pid) if line else None
     if root is None or line is None or root.ticks != line.ticks:
@@ -52,7 +51,3 @@ def _signal(job: LocalJob, replica: tuple[str, int], number: signal.Signals) -> 
     family = proctree.descendants(processes, {root.pid}) if number is signal.SIGSTOP else [root]
     for process in family:
         proctree.send(process, number)
-
-
-def _line_of(state: JobState, replica: tuple[str, int]) -> ReplicaLine | None:
-    return next((line for i, line in enumerate(state.replicas) if state.position(i) == replica), None)

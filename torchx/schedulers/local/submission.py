@@ -71,7 +71,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     facts |= {RETRY_FACT: "1"} if request.retry else {}
     facts |= {WATCHED: "1"} if request.watchdog else {}
     if info._at_end:
-        _write_at_end(folder, info._at_end)
+        _write_new(os.path.join(folder, AT_END_FILE), info._at_end)
     asked = {
         "job": folder,
         "facts": facts,
@@ -181,22 +181,15 @@ def write_request(folder: str, app: AppDef | None, facts: dict[str, str], masked
         record["app"] = masked_app or appdef_to_dict(masked(app), fallback=repr)
     path = os.path.join(folder, REQUEST_FILE)
     try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            view = memoryview(json.dumps(record).encode())
-            while view:
-                view = view[os.write(fd, view) :]
-        finally:
-            os.close(fd)
+        _write_new(path, json.dumps(record).encode())
     except OSError as e:
         text = f"`{path}` cannot be written: {e.strerror}; the job runs all the same"
         logger("torchx.schedulers.local").warning(text)
 
 
-def _write_at_end(folder: str, program: bytes) -> None:
-    fd = os.open(os.path.join(folder, AT_END_FILE), os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with open(fd, "wb") as file:
-        file.write(program)
+def _write_new(path: str, data: bytes) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(data)
 
 
 def discard_folder(folder: str) -> None:
