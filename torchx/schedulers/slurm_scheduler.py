@@ -373,9 +373,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         folder = self.folders(site).of(job_id)
         if folder is None:
             raise NotFoundError(f"there is no sweep `{app_id}`", hint="`torchx list` shows the runs on record")
-        self.folders(site).remember(app_id, folder.path)
-        if site is not self._here:
-            self._sites[f"job {app_id}"] = site
+        self._remember(app_id, site, folder.path)
         sweeps.Sweep(app_id, folder, functools.partial(self.run_command, site)).begin()
         return app_id
 

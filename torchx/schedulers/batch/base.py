@@ -214,13 +214,10 @@ class BatchScheduler(SiteScheduler):
             except TransientError as e:  # not transient: the caller must know that nothing was submitted
                 raise BackendError(e.message, hint=e.hint) from e
             done = self._submit(site, submission)
-            if isinstance(done, Completed):  # rejected
-                second = self._second_submission(dryrun_info, site, done)
-                if second is None:
-                    raise self._refusal(done)
+            if isinstance(done, Completed) and (second := self._second_submission(dryrun_info, site, done)):
                 folder.create({**second.files, **secret}, dryrun_info._app, second.token)
                 done = self._submit(site, second)
-            if isinstance(done, Completed):
+            if isinstance(done, Completed):  # rejected
                 raise self._refusal(done)
         except TransientError:
             raise  # the job may exist: keep its files
@@ -228,13 +225,16 @@ class BatchScheduler(SiteScheduler):
             for path in (folder.path, *created):
                 site.files.remove(path)
             raise
-        app_id = done
-        self.folders(site).remember(app_id, folder.path)
+        self._remember(done, site, folder.path)
+        return done
+
+    def _remember(self, app_id: str, site: Site, folder: str) -> None:
+        """Records the folder and the site of a new job."""
+        self.folders(site).remember(app_id, folder)
         self._queries.forget(app_id)
         self._recorded_cfg.cache_clear()
         if site is not self._here:
             self._sites[f"job {app_id}"] = site
-        return app_id
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
         if type(self).schedule is not BatchScheduler.schedule:
@@ -257,8 +257,7 @@ class BatchScheduler(SiteScheduler):
         site = self._site_of(cfg)
         app_id = self._find_late(site, token, JobFolder(site.files, place), age_s)
         if app_id:
-            self.folders(site).remember(app_id, place)
-            self._recorded_cfg.cache_clear()
+            self._remember(app_id, site, place)
         elif app_id is not None:  # there is no job: nothing will read its secrets
             site.files.remove(posixpath.join(place, SECRETS_FILE))
         return app_id
@@ -343,8 +342,8 @@ class BatchScheduler(SiteScheduler):
         answers: Answers = {}
         for site, ids in self._by_site(app_ids):
             folders = self.folders(site).of_many(ids)
-            asked = [i for i in ids if folders.get(i, JobFolder) is not None]
             known = {i: folder for i, folder in folders.items() if folder is not None}
+            asked = [i for i in ids if i in known or i not in folders]  # the others were deleted
             answers.update(self._query(site, asked, known) if asked else {})
         return answers
 
@@ -352,7 +351,8 @@ class BatchScheduler(SiteScheduler):
         site = self._site_of(self._defaults() if cfg is None else cfg)
         jobs = self._query_all(site)
         folders = self.folders(site).of_many([job.app_id for job in jobs])
-        return [job for job in jobs if folders.get(job.app_id, JobFolder) is not None]
+        deleted = {i for i, folder in folders.items() if folder is None}
+        return [job for job in jobs if job.app_id not in deleted]
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
         """The replicas on record in the job's folder; without such a record, those that the scheduler reports."""
