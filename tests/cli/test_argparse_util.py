@@ -13,7 +13,7 @@ from torchx.util.spans import parse_span
 
 
 def test_once() -> None:
-    """A second value is refused; a parser may parse twice."""
+    """A second value is an error. A parser may parse twice."""
     parser = Parser(prog="x")
     parser.add_argument("--a", action=ArgOnceAction, type=int, default=7)
     assert parser.parse_args([]).a == 7
@@ -25,7 +25,7 @@ def test_once() -> None:
 
 @pytest.mark.parametrize("action", [torchxconfig_run, torchxconfig_list], ids=["run", "list"])
 def test_default_from_config(project: Path, action: type[torchxconfig]) -> None:
-    """The entry of the verb's section is the default, and makes a required option optional; the command line wins."""
+    """The key in the verb's section is the default, also of a required option; the command line overrides it."""
     verb = "run" if action is torchxconfig_run else "list"
     (project / ".torchxconfig").write_text(f"[cli:{verb}]\nscheduler = slurm\ncount = 3\n")
     parser = Parser()
@@ -38,7 +38,7 @@ def test_default_from_config(project: Path, action: type[torchxconfig]) -> None:
 
 
 def test_required_without_config(project: Path) -> None:
-    """Neither given nor configured: an error."""
+    """A required option that is neither given nor configured is an error."""
     parser = Parser()
     parser.add_argument("--scheduler", action=torchxconfig_run, required=True)
     with pytest.raises(UsageError, match="--scheduler"):
@@ -46,13 +46,13 @@ def test_required_without_config(project: Path) -> None:
 
 
 def test_section_of_any_verb(project: Path) -> None:
-    """A plugin's verb has a section of its own."""
+    """The verb of a plugin has its own section."""
     (project / ".torchxconfig").write_text("[cli:hello]\nname = world\n")
     assert torchxconfig(subcmd="hello", dest="name", option_strings=["--name"]).default == "world"
 
 
 def test_abbreviations_are_refused() -> None:
-    """A prefix of an option is a typo with a suggestion."""
+    """A prefix of an option is rejected like a typo."""
     parser = Parser()
     parser.add_argument("--follow", action="store_true")
     with pytest.raises(UsageError) as e:
@@ -73,13 +73,13 @@ def test_abbreviations_are_refused() -> None:
     ],
 )
 def test_spans(text: str, seconds: float) -> None:
-    """Lengths of time as people write them."""
+    """Time spans with units are parsed."""
     assert parse_span(text) == seconds
     assert parse_moment(text, now=1_000_000.0) == 1_000_000.0 - seconds
 
 
 @pytest.mark.parametrize("text", ["", "10", "m", "soon", "2026-13-01", "-5m", "1e400d", "9" * 400 + "d"])
 def test_no_moments(text: str) -> None:
-    """Anything else is an error that names it."""
+    """Other texts are an error that names the text."""
     with pytest.raises(UsageError, match="is not a time"):
         parse_moment(text)

@@ -45,7 +45,7 @@ def ends(how: str) -> specs.AppDef:
 
 @pytest.fixture
 def here(project: Path) -> Path:
-    """A current directory with components that are broken in several ways."""
+    """The current directory, with components that are broken in several ways."""
     (project / "mine.py").write_text(COMPONENTS)
     (project / "syntax.py").write_text("def f(:\n")
     (project / "imports.py").write_text("import no_such_module\n")
@@ -54,7 +54,7 @@ def here(project: Path) -> Path:
 
 
 def assert_one_line(outcome: Outcome, code: int, *parts: str, hint: str = "") -> None:
-    """One error line with all parts, one hint, nothing on stdout, the exit code."""
+    """Checks for one error line with all parts, one hint, empty stdout, and the exit code."""
     assert outcome.code == code, outcome.err
     assert outcome.out == ""
     assert len(outcome.error_lines()) == 1, outcome.err
@@ -155,7 +155,7 @@ def test_refused(torchx: Call, here: Path, argv: list[str], code: int, part: str
     ids=["role", "replica", "range", "single replica"],
 )
 def test_unknown_role_or_replica(torchx: Call, paper: Any, target: str, part: str, hint: str) -> None:
-    """A role has its nearest name suggested, a replica the numbers there are; exit code 3."""
+    """For a role the hint suggests the nearest name, for a replica the valid numbers; exit code 3."""
     from torchx.specs import AppDef, AppState, Role
 
     paper.JOBS["job"] = AppDef("job", [Role("trainer", "img", num_replicas=2), Role("reader", "img")])
@@ -164,7 +164,7 @@ def test_unknown_role_or_replica(torchx: Call, paper: Any, target: str, part: st
 
 
 def test_unknown_role_of_status(torchx: Call, paper: Any) -> None:
-    """`status --roles` refuses a role that the job does not have."""
+    """`status --roles` rejects a role that the job does not have."""
     from torchx.specs import AppDef, AppState, Role
 
     paper.JOBS["job"] = AppDef("job", [Role("trainer", "img")])
@@ -184,27 +184,27 @@ def test_unknown_role_of_status(torchx: Call, paper: Any) -> None:
     ids=["no section", "wrong value", "wrong flag", "no text", "nul"],
 )
 def test_unreadable_config(torchx: Call, here: Path, text: bytes, parts: list[str]) -> None:
-    """A config file that cannot be read is named with its line."""
+    """The error for a malformed config file names the line."""
     (here / ".torchxconfig").write_bytes(text)
     assert_one_line(torchx("run", "utils.echo"), 2, *parts)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
 def test_config_without_permission(torchx: Call, here: Path) -> None:
-    """A config file that must not be read is named."""
+    """The error for a config file without read permission names the file."""
     (here / ".torchxconfig").write_text("[local_cwd]\n")
     (here / ".torchxconfig").chmod(0)
     assert_one_line(torchx("run", "utils.echo"), 2, ".torchxconfig")
 
 
 def test_named_config_that_is_missing(torchx: Call, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`TORCHXCONFIG` that names no file is an error, not silence."""
+    """A missing file in `TORCHXCONFIG` is an error."""
     monkeypatch.setenv("TORCHXCONFIG", "/no/such/file")
     assert_one_line(torchx("run", "utils.echo"), 2, "`/no/such/file`", hint="TORCHXCONFIG")
 
 
 def test_unknown_key_of_cli_run(torchx: Call, here: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A typo in `[cli:run]` is a warning with its line and the nearest key; the verb goes on."""
+    """A typo in `[cli:run]` causes a warning with the line and the nearest key; the command continues."""
     (here / ".torchxconfig").write_text("[cli:run]\nschedulr = local_cwd\n")
     outcome = torchx("run", "--dryrun", "utils.echo")
     assert outcome.code == 0
@@ -212,7 +212,7 @@ def test_unknown_key_of_cli_run(torchx: Call, here: Path, caplog: pytest.LogCapt
 
 
 def test_configure_leaves_a_file_alone(torchx: Call, here: Path) -> None:
-    """`configure` does not replace a file unless it is told to."""
+    """`configure` replaces a file only with `--force`."""
     (here / ".torchxconfig").write_text("mine\n")
     assert_one_line(torchx("configure"), 2, "exists", hint="--force")
     assert (here / ".torchxconfig").read_text() == "mine\n"
@@ -238,7 +238,7 @@ def test_configure_leaves_a_file_alone(torchx: Call, here: Path) -> None:
     ids=["nothing", "no JSON", "a list", "no component", "unknown key", "wrong type", "scheduler", "cfg", "argument"],
 )
 def test_stdin(torchx: Call, here: Path, monkeypatch: pytest.MonkeyPatch, text: str, part: str, hint: str) -> None:
-    """What comes through `--stdin` is checked key by key."""
+    """The JSON of `--stdin` is checked key by key."""
     import io
 
     monkeypatch.setattr("sys.stdin", io.StringIO(text))
@@ -302,7 +302,7 @@ PLACES: dict[str, Callable[[str], list[str]]] = {
 
 @pytest.mark.parametrize("place", PLACES.values(), ids=PLACES)
 def test_hostile_strings(torchx: Call, here: Path, place: Callable[[str], list[str]]) -> None:
-    """Whatever stands in whatever argument: taken as it is or refused in one line, never run, never a bug of ours."""
+    """Any text in any argument is used literally or rejected in one line; it is never executed."""
     for name, text in HOSTILE.items():
         outcome = torchx(*place(text))
         assert outcome.code in range(7), f"{name}: {outcome.err}"
@@ -315,7 +315,7 @@ def test_hostile_strings(torchx: Call, here: Path, place: Callable[[str], list[s
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if name not in ("macro", "not utf-8")])
 def test_hostile_argument_reaches_the_job_as_it_is(torchx: Call, here: Path, name: str) -> None:
-    """An argument is passed on without a shell: the job prints exactly it. (Macros are there to be replaced.)"""
+    """Arguments reach the job without a shell, byte for byte. (Macros are meant to be replaced.)"""
     text = HOSTILE[name]
     assert torchx("run", "--wait", "utils.python", "-c", "import sys; print(sys.argv[1])", "--", text).code == 0
     assert torchx("log", "--no-prefix", "@last").out == text + "\n"
@@ -326,7 +326,7 @@ def test_hostile_argument_reaches_the_job_as_it_is(torchx: Call, here: Path, nam
 
 
 def test_a_deleted_current_directory(torchx: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is named as what is missing, by each verb that needs one."""
+    """The error says that the current directory was deleted."""
     gone = tmp_path / "gone"
     for argv in (["run", "--dryrun", "-s", "local_cwd", "utils.echo"], ["configure"]):
         gone.mkdir()
@@ -338,7 +338,7 @@ def test_a_deleted_current_directory(torchx: Call, tmp_path: Path, monkeypatch: 
 
 @pytest.mark.parametrize("home", ["relative", "h\udcff"], ids=["relative", "not UTF-8"])
 def test_an_odd_home(torchx: Call, here: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
-    """A path from here, or with bytes that are not UTF-8: a job runs, and each verb finds it."""
+    """With a relative home, or one that is not UTF-8, a job runs and each verb finds it."""
     monkeypatch.setenv("TORCHX_HOME", home if home == "relative" else str(here / home))
     assert torchx("run", "--wait", "-s", "local_cwd", "utils.echo", "--msg", "hi").code == 0
     for verb in ("status", "describe", "log", "delete"):
@@ -351,7 +351,7 @@ def test_an_odd_home(torchx: Call, here: Path, monkeypatch: pytest.MonkeyPatch, 
     "surroundings", [{"PYTHONIOENCODING": "ascii"}, {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}]
 )
 def test_an_output_that_knows_ascii_alone(here: Path, surroundings: dict[str, str]) -> None:
-    """What it has no sign for is a question mark for people, and an escape for programs: nothing is lost to them."""
+    """On an ASCII stdout, pages show `?` for other characters, and JSON escapes them."""
     (here / "odd.py").write_text(
         "import torchx.specs as specs\n\ndef odd() -> specs.AppDef:\n"
         "    return specs.AppDef('x', [specs.Role('r', '', entrypoint='echo', args=['gr\\xfc\\u2603'])])\n"

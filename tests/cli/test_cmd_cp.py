@@ -21,7 +21,7 @@ def job(torchx: Call, project: Path) -> Iterator[str]:
 
 
 def test_out_and_in(torchx: Call, job: str, project: Path, tmp_path: Path) -> None:
-    """Quiet where nobody looks; colons belong to the path, or to the job."""
+    """Copies both ways, without messages in a pipe; paths and job names may contain colons."""
     assert torchx("cp", f"{job}/sh/0:ckpt/sub/a:b", str(tmp_path / "c")) == (0, "", "")
     assert (tmp_path / "c").read_text() == "1\n"
     handle = torchx("list").out.splitlines()[1].split("\t")[0]
@@ -47,6 +47,6 @@ def test_out_and_in(torchx: Call, job: str, project: Path, tmp_path: Path) -> No
     ],
 )
 def test_errors(torchx: Call, job: str, ends: tuple[str, str], code: int, said: str) -> None:
-    """What is wrong, in a sentence."""
+    """Each mistake is reported in one sentence."""
     done = torchx("cp", *ends)
     assert (done.code, said in done.err) == (code, True), done.err

@@ -13,7 +13,7 @@ from .test_json import check
 
 
 def test_this_machine(torchx: Call, project: Path) -> None:
-    """A line for each finding, how many of them at the end; exit code 0, and 1 when something is bad."""
+    """A line per finding, and a summary; exit code 1 if a finding is bad."""
     done = torchx("doctor")
     assert done.code == 0
     head, *lines, end = done.out.splitlines()
@@ -28,7 +28,7 @@ def test_this_machine(torchx: Call, project: Path) -> None:
 
 
 def test_the_documents(torchx: Call, project: Path) -> None:
-    """Both verbs print the same kind."""
+    """Both verbs print documents of the same schema."""
     machine = check("doctor", torchx("doctor", "--json").out)
     assert {row["scheduler"] for row in machine["findings"]} == {None}
     bad = torchx("run", "--check", "--json", "gone.py")
@@ -39,7 +39,7 @@ def test_the_documents(torchx: Call, project: Path) -> None:
 
 
 def test_a_check_submits_nothing(torchx: Call, project: Path, tmp_path: Path) -> None:
-    """Of a good job and of a bad one; a folder for its code is removed again."""
+    """`--check` submits neither a good nor a bad job, and removes the folder that it made for the code."""
     (project / "train.py").write_text("print(1)\n")
     assert torchx("run", "--check", "train.py").code == 0
     job_dir = tmp_path / "job"
@@ -64,7 +64,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
 
 @pytest.mark.parametrize("case", MISTAKES)
 def test_mistakes(torchx: Call, project: Path, case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each is bad, and says what to do; `run` does not get to its scheduler with it."""
+    """Each mistake is a bad finding with a fix; `run` rejects the job before it asks the scheduler."""
     if case == "torchrun":
         monkeypatch.setenv("PATH", "/usr/bin:/bin")
         monkeypatch.setattr("torchx.schedulers.local.path.sys.executable", "/usr/bin/python3")
@@ -82,7 +82,7 @@ def test_mistakes(torchx: Call, project: Path, case: str, monkeypatch: pytest.Mo
 
 
 def test_the_way_out(torchx: Call, project: Path, paper: Any) -> None:
-    """`--no-check`, or `no_check = true` for always: the job is submitted as it is."""
+    """`--no-check`, or `no_check = true` in the config file, submits the job without checks."""
     words = ["-s", "slurm", "gone.py"]
     assert "--no-check" in torchx("run", *words).hint()
     refused = torchx("run", "--no-check", *words)
@@ -92,7 +92,7 @@ def test_the_way_out(torchx: Call, project: Path, paper: Any) -> None:
 
 
 def test_a_scheduler_of_somebody_else(torchx: Call, project: Path, paper: Any) -> None:
-    """It has no checks of its own; `--deep` runs a job there, and deletes it."""
+    """A plugin without checks is supported; `--deep` runs a job there and deletes it."""
     done = torchx("doctor", "-s", "paper")
     assert done.code == 0
     assert "torchx doctor -s paper --deep" in done.out
@@ -103,7 +103,7 @@ def test_a_scheduler_of_somebody_else(torchx: Call, project: Path, paper: Any) -
 
 
 def test_deep_here(torchx: Call, project: Path) -> None:
-    """The job runs, its log is read, and it is gone."""
+    """`--deep` runs a job, reads its log and deletes it."""
     done = torchx("doctor", "-s", "local_cwd", "--deep")
     assert done.code == 0
     assert "good probe job" in done.out
@@ -111,7 +111,7 @@ def test_deep_here(torchx: Call, project: Path) -> None:
 
 
 def test_deep_without_an_end(torchx: Call, project: Path, paper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that waits in its queue says nothing, and is cancelled."""
+    """A job that stays in the queue is an unknown finding, and is cancelled."""
     from torchx.specs import AppState
 
     class Pending(dict[str, AppState]):
@@ -135,14 +135,14 @@ def test_deep_without_an_end(torchx: Call, project: Path, paper: Any, monkeypatc
     ],
 )
 def test_wrong_usage(torchx: Call, words: list[str], code: int, hint: str) -> None:
-    """Exit code 2 or 3, and not 1: nothing was looked at."""
+    """Exit code 2 or 3, not 1, because nothing was checked."""
     done = torchx("doctor", *words)
     assert done.code == code
     assert hint in done.hint()
 
 
 def test_on_a_terminal(project: Path) -> None:
-    """In colours, broken at its width; what is to be typed stays on one line."""
+    """Findings are coloured and wrapped; a fix stays on one line for copying."""
     import pexpect
 
     child = spawn(project, "run", "--check", "a-script-with-a-long-name-that-is-not-there.py")
@@ -154,7 +154,7 @@ def test_on_a_terminal(project: Path) -> None:
 
 
 def test_completion(install_plugin: Callable[..., None]) -> None:
-    """The verb, its options, and the names of schedulers."""
+    """Completes the verb, its options, and the names of schedulers."""
     from torchx.cli.completion import candidates
 
     assert "doctor" in [word for word, _ in candidates(["doc"])]

@@ -27,7 +27,7 @@ def job(torchx: Call, project: Path) -> Iterator[str]:
 
 
 def run(project: Path, *argv: str, stdin: bytes = b"") -> tuple[int, bytes, bytes]:
-    """``torchx exec`` as a program of its own: it writes past Python's streams."""
+    """Runs ``torchx exec`` in a process of its own, because it bypasses Python's streams."""
     done = subprocess.run(
         [sys.executable, "-m", "torchx", "exec", *argv], cwd=project, input=stdin, capture_output=True, check=False
     )
@@ -38,7 +38,7 @@ REPLICA = ("sh", "-c", "echo $TORCHX_LOCAL_REPLICA; exit $TORCHX_LOCAL_REPLICA")
 
 
 def test_the_streams_and_the_exit_code_are_the_commands(job: str, project: Path) -> None:
-    """Bytes that are no text, on all three."""
+    """All three streams pass arbitrary bytes."""
     script = "cat; printf '\\377' >&2; exit 9"
     assert run(project, job, "--", "sh", "-c", script, stdin=b"\0\xfe") == (9, b"\0\xfe", b"\xff")
     assert run(project, "-n", job, "cat", stdin=b"unread") == (0, b"", b"")
@@ -46,12 +46,12 @@ def test_the_streams_and_the_exit_code_are_the_commands(job: str, project: Path)
 
 @pytest.mark.parametrize(("suffix", "replica"), [("", 0), ("/sh", 0), ("/sh/2", 2)])
 def test_which_replica(job: str, project: Path, suffix: str, replica: int) -> None:
-    """The first one, unless another is named."""
+    """The default is the first replica."""
     assert run(project, job + suffix, "--", *REPLICA) == (replica, b"%d\n" % replica, b"")
 
 
 def test_the_first_replica_is_that_of_the_runner_too(job: str, project: Path) -> None:
-    """``Runner.exec``: the first role, and of it the first replica."""
+    """``Runner.exec`` defaults to the first replica of the first role."""
     with get_runner() as runner:
         assert [runner.exec(job, REPLICA).stdout, runner.exec(job, REPLICA, k=2).stdout] == [b"0\n", b"2\n"]
         assert runner.exec(job, ["cat"], stdin=b"text").stdout == b"text"
@@ -79,14 +79,14 @@ def test_all_replicas(job: str, project: Path) -> None:
     ],
 )
 def test_wrong_usage(torchx: Call, project: Path, argv: list[str], said: str) -> None:
-    """What is wrong, and what to write."""
+    """The error says what is wrong, and the hint what to write."""
     torchx("run", "--wait", "utils.sh", "--num_replicas", "2", "true")
     outcome = torchx("exec", *argv)
     assert (outcome.code, said in outcome.err, bool(outcome.hint())) == (2, True, True)
 
 
 def test_where_there_is_nothing_to_enter(torchx: Call, project: Path, paper: object) -> None:
-    """A replica that has ended, one that is not there, a scheduler that lets nobody in."""
+    """An ended replica, an unknown one, and a scheduler without exec are errors."""
     torchx("run", "--wait", "utils.sh", "true")
     ended = torchx("exec", "@last", "--", "true")
     assert (ended.code, "sh/0 of" in ended.err, "it is SUCCEEDED" in ended.err) == (3, True, True)
@@ -97,7 +97,7 @@ def test_where_there_is_nothing_to_enter(torchx: Call, project: Path, paper: obj
 
 
 def test_ctrl_c_is_the_commands(job: str, project: Path) -> None:
-    """It is interrupted, and says how it ended; what does not heed it is given up at the third one."""
+    """Ctrl-C interrupts the command; the third one disconnects from a command that ignores it."""
     child = spawn(
         project,
         "exec",
@@ -121,7 +121,7 @@ def test_ctrl_c_is_the_commands(job: str, project: Path) -> None:
 
 
 def test_a_shell(job: str, project: Path) -> None:
-    """Size, change of size, Ctrl-C, Ctrl-Z, what was typed before it was there; the terminal is as before at the end."""
+    """Window size, resizing, Ctrl-C, Ctrl-Z and early input work; the terminal is restored afterwards."""
     child = pexpect.spawn(
         "sh",
         ["-c", f"{sys.executable} -m torchx shell {job}; echo code=$?; stty -a | tr ' ' '\\n' | grep -x icanon"],

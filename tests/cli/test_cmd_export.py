@@ -13,13 +13,13 @@ from .conftest import Call, runs
 
 @pytest.fixture
 def code(project: Path) -> Path:
-    """A program; the current directory."""
+    """A program in the current directory."""
     (project / "train.py").write_text("import sys; print('one', *sys.argv[1:])\n")
     return project
 
 
 def test_a_run_on_record(torchx: Call, code: Path, tmp_path: Path) -> None:
-    """The path of the script that starts it is printed, and the script does what the run did."""
+    """Prints the path of `run.sh`, which repeats the run."""
     torchx("run", "--wait", "train.py", "a b")
     outcome = torchx("export", "@last", "-o", "../out")
     assert outcome.out == f"{tmp_path}/out/run.sh\n"
@@ -29,7 +29,7 @@ def test_a_run_on_record(torchx: Call, code: Path, tmp_path: Path) -> None:
 
 
 def test_before_it_is_run(torchx: Call, code: Path, tmp_path: Path) -> None:
-    """`run --export` launches nothing, and puts nothing on record."""
+    """`run --export` neither launches nor records anything."""
     out = tmp_path / "out"
     outcome = torchx(
         "run", "-s", "slurm", "-cfg", "partition=gpu", "--secret", "HF_TOKEN", "--export", str(out), "train.py"
@@ -45,7 +45,7 @@ def test_before_it_is_run(torchx: Call, code: Path, tmp_path: Path) -> None:
 
 
 def test_another_format(torchx: Call, code: Path, tmp_path: Path) -> None:
-    """A run of this machine is exported for a cluster, with options of that cluster."""
+    """A local run can be exported for a cluster, with options of that cluster."""
     torchx("run", "--wait", "train.py")
     outcome = torchx(
         "export", "@last", "--format", "bsub", "-cfg", "lsf_queue=gpu", "-o", str(tmp_path / "out"), "--json"
@@ -68,7 +68,7 @@ def test_another_format(torchx: Call, code: Path, tmp_path: Path) -> None:
     ],
 )
 def test_what_is_refused(torchx: Call, code: Path, words: list[str], exit_code: int, message: str) -> None:
-    """Each with what would work."""
+    """Each error has a hint that works."""
     torchx("run", "--wait", "train.py")
     outcome = torchx("export", *words)
     assert outcome.code == exit_code
@@ -76,7 +76,7 @@ def test_what_is_refused(torchx: Call, code: Path, words: list[str], exit_code: 
 
 
 def test_masked_values_become_references(torchx: Call, code: Path, tmp_path: Path) -> None:
-    """A variable that is masked on record is taken from the environment of `run.sh`; an argument is asked for."""
+    """`run.sh` reads masked variables from its environment; a masked argument is asked for."""
     component = code / "comp.py"
     component.write_text(
         "import torchx.specs as specs\n"

@@ -11,7 +11,7 @@ from .conftest import Call
 
 
 def test_the_files_work_together(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`torchx run` in the new folder runs the component, which runs the training under torchrun; arguments go through."""
+    """`torchx run` in the new folder launches the component, which runs the script under torchrun."""
     outcome = torchx("init", "new/folder")
     assert outcome.out.split() == ["new/folder/train.py", "new/folder/component.py", "new/folder/.torchxconfig"]
     monkeypatch.chdir(project / "new" / "folder")
@@ -27,7 +27,7 @@ def test_the_files_work_together(torchx: Call, project: Path, monkeypatch: pytes
 
 
 def test_the_config_file_has_no_unknown_key(torchx: Call, project: Path) -> None:
-    """Its lines are such as torchx knows, with the comment signs taken away, too."""
+    """All keys are valid, also the commented ones."""
     torchx("init")
     config = project / ".torchxconfig"
     lines = [line[2:] if line.startswith("# ") and " = " in line else line for line in config.read_text().splitlines()]
@@ -42,7 +42,7 @@ def test_the_config_file_has_no_unknown_key(torchx: Call, project: Path) -> None
 
 @pytest.mark.parametrize("name", ["train.py", "component.py", ".torchxconfig"])
 def test_nothing_is_written_over(torchx: Call, project: Path, name: str) -> None:
-    """One file that is there already is enough: then none is written."""
+    """If one of the files exists, nothing is written."""
     (project / name).write_text("mine")
     outcome = torchx("init")
     assert outcome.code == 2

@@ -24,7 +24,7 @@ HANDLE = "paper://torchx/job"
 
 @pytest.fixture
 def job(paper: Any) -> Any:
-    """A job that has ended, of three trainers and a reader, each with two lines."""
+    """An ended job of three trainers and a reader, each with two lines."""
     paper.JOBS["job"] = AppDef("job", [Role("trainer", "img", num_replicas=3), Role("reader", "img")])
     paper.STATES["job"] = AppState.SUCCEEDED
     for role, k in find_role_replicas(paper.JOBS["job"]):
@@ -46,7 +46,7 @@ def job(paper: Any) -> Any:
 )
 @pytest.mark.parametrize("follow", [False, True], ids=["what there is", "follow"])
 def test_selection(torchx: Call, job: Any, target: str, shown: list[str], follow: bool) -> None:
-    """All roles by default; a role; replicas by number and range, each once. Each line stands behind its replica."""
+    """Selects all roles, a role, or replicas by number and range, each once. Lines are prefixed with the replica."""
     outcome = torchx("log", HANDLE + target, *(["-f"] if follow else []))
     assert outcome.code == 0
     lines = outcome.out.splitlines()
@@ -76,7 +76,7 @@ def test_selection(torchx: Call, job: Any, target: str, shown: list[str], follow
     ids=lambda value: " ".join(value) if value and value[0].startswith("-") else None,
 )
 def test_which_lines(torchx: Call, job: Any, options: list[str], lines: list[str]) -> None:
-    """`--tail N` shows the last lines, `--regex` those in which it is found; `--no-prefix` leaves the name out."""
+    """`--tail N` prints the last lines, `--regex` the matching ones; `--no-prefix` omits the prefix."""
     assert torchx("log", "--no-prefix", f"{HANDLE}/reader", *options).out.splitlines() == lines
 
 
@@ -91,7 +91,7 @@ def test_tail_without_a_number_follows(torchx: Call, job: Any, argv: list[str]) 
 
 
 def test_options_reach_the_scheduler(torchx: Call, job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Times, stream and follow are passed on as they were meant."""
+    """Times, stream and follow are passed to the scheduler."""
     seen: dict[str, Any] = {}
 
     def log_iter(self: object, app_id: str, role_name: str, k: int = 0, *args: Any, **kwargs: Any) -> list[str]:
@@ -115,7 +115,7 @@ def test_a_job_without_output_is_quiet(torchx: Call, job: Any) -> None:
 
 
 def test_get_logs(job: Any) -> None:
-    """The function that programs call copies the same lines to their file."""
+    """The public function copies the same lines to a file."""
     file = io.StringIO()
     with get_runner() as runner:
         get_logs(file, f"{HANDLE}/trainer/1", regex=None, should_tail=True, runner=runner)
@@ -126,7 +126,7 @@ def test_get_logs(job: Any) -> None:
 
 
 def test_print_log_lines(job: Any) -> None:
-    """One replica's lines to a file; an error goes into the queue."""
+    """Copies the lines of one replica to a file; an error goes into the queue."""
     file, errors = io.StringIO(), queue.Queue[Exception]()
     with get_runner() as runner:
         print_log_lines(file, runner, HANDLE, "reader", 0, "", False, errors, None)
@@ -140,7 +140,7 @@ def test_print_log_lines(job: Any) -> None:
     "identifier", [HANDLE, HANDLE + "/a", HANDLE + "/a/0,1", "x:///app", "@last", "@last/r/0", "app"]
 )
 def test_validate_accepts(identifier: str) -> None:
-    """Handles, short references, roles, replicas; an empty session."""
+    """Handles, short references, roles, replicas and an empty session are valid."""
     validate(identifier)
 
 
@@ -148,26 +148,26 @@ def test_validate_accepts(identifier: str) -> None:
     "identifier", ["", "x://", "x://s", "x://s/", "://s/a", "x:/s/a", "x://s/a/r/-1", "x://s/a/r/1,,2"]
 )
 def test_validate_refuses(identifier: str) -> None:
-    """What is not an identifier, by the one error that programs catch."""
+    """Malformed identifiers raise the one error that programs catch."""
     with pytest.raises(HandleError):
         validate(identifier)
 
 
 def test_a_job_as_its_own_system_calls_it() -> None:
-    """It is refused as by all verbs, with the handle that they take."""
+    """A native job id is rejected as by all verbs, with a hint that names the handle."""
     with pytest.raises(MalformedAppHandleException) as e:
         parse_target("slurm://4711")
     assert "`slurm://foreign/4711`" in e.value.hint
 
 
 def test_no_range_takes_all_memory() -> None:
-    """A range beyond any job is refused instead of being written out."""
+    """A huge range is rejected without being expanded."""
     with pytest.raises(HandleError, match="not a range"):
         parse_target("x://s/a/r/0-999999999999")
 
 
 def test_colors_are_stable(job: Any, monkeypatch: pytest.MonkeyPatch, torchx: Call) -> None:
-    """A replica has the same colour whichever others are shown with it."""
+    """A replica has the same colour, whichever others are shown."""
     monkeypatch.setenv("FORCE_COLOR", "1")
     whole = torchx("log", HANDLE).out.splitlines()
     alone = torchx("log", f"{HANDLE}/trainer/2").out.splitlines()
@@ -176,7 +176,7 @@ def test_colors_are_stable(job: Any, monkeypatch: pytest.MonkeyPatch, torchx: Ca
 
 
 def test_real_output_to_the_byte(torchx: Call, project: Path) -> None:
-    """What a job on this machine wrote comes out complete, also its last line without an end."""
+    """The output of a local job is complete, including an unterminated last line."""
     script = "import sys; sys.stdout.write(''.join(f'line {i}\\n' for i in range(20000)) + 'end')"
     assert torchx("run", "--wait", "utils.python", "-c", script).code == 0
     expected = "".join(f"line {i}\n" for i in range(20000)) + "end"
@@ -184,7 +184,7 @@ def test_real_output_to_the_byte(torchx: Call, project: Path) -> None:
 
 
 def test_follow_ends_with_the_job(torchx: Call, project: Path) -> None:
-    """`log -f` of a running job shows all of it and returns when it has ended."""
+    """`log -f` of a running job prints everything and returns when the job has ended."""
     torchx("run", "utils.sh", "--num_replicas", "2", "--", "for i in 1 2 3; do echo line $i; sleep 0.1; done")
     lines = torchx("log", "-f", "@last").out.splitlines()
     assert sorted(lines) == [f"sh/{k} line {i}" for k in (0, 1) for i in (1, 2, 3)]
@@ -206,7 +206,7 @@ def test_follow_ends_with_the_job(torchx: Call, project: Path) -> None:
 def test_which_lines_of_a_real_log(
     torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, options: list[str], shown: list[str]
 ) -> None:
-    """Any combination of options; and no thread is started for any."""
+    """Options can be combined, and start no threads."""
     import threading
 
     torchx("run", "--wait", "utils.sh", "for i in 1 2 3 4 5; do echo line $i; done")
@@ -215,7 +215,7 @@ def test_which_lines_of_a_real_log(
 
 
 def test_head_ends_us_quietly(torchx: Call, project: Path) -> None:
-    """`torchx log | head -1` prints one line and no complaint."""
+    """`torchx log | head -1` prints one line and no error."""
     torchx("run", "--wait", "utils.python", "-c", "print('x\\n' * 300000)")
     command = f"{sys.executable} -m torchx log @last | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)

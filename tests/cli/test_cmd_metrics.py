@@ -39,7 +39,7 @@ def _job(torchx: Call, samples: list[dict[str, Any]] | None = ROWS, script: str 
 
 
 def test_a_table_for_pipes(torchx: Call, project: Path) -> None:
-    """A line a replica, between tabs; on average for a job that is over; part of a job may be chosen."""
+    """A line per replica, separated by tabs; averages for an ended job; a part of the job can be selected."""
     _job(torchx)
     lines = [line.split("\t") for line in torchx("metrics", "@last").out.splitlines()]
     assert lines[0] == ["REPLICA", "CPU", "MEMORY", "PEAK", "LIMIT", "GPU", "GPU MEMORY"]
@@ -51,7 +51,7 @@ def test_a_table_for_pipes(torchx: Call, project: Path) -> None:
 
 
 def test_a_document(torchx: Call, project: Path) -> None:
-    """All samples, and each attempt in short."""
+    """The document has all samples, and a summary of each attempt."""
     _job(torchx, [*ROWS, {**ROWS[1], "t": 1100.0, "a": 1, "mem": 4 << 30, "gpu": []}])
     document = check("metrics", torchx("metrics", "@last", "--json").out)
     first, second = document["replicas"]
@@ -65,7 +65,7 @@ def test_a_document(torchx: Call, project: Path) -> None:
 
 
 def test_a_terminal_has_lines_of_bars(torchx: Call, project: Path) -> None:
-    """Live: how much is used now, with lines of bars; Ctrl-C leaves the job alone."""
+    """The live page shows sparklines; Ctrl-C does not end the job."""
     _job(torchx, script="sleep 600")
     child = spawn(project, "metrics", "-w", "@last")
     child.expect(r"sh/0 +4\.0 of 4 ▄█ +3 GiB ▃█ +3 GiB +8 GiB +100 % ▄█ +2 GiB of 4 GiB")
@@ -77,7 +77,7 @@ def test_a_terminal_has_lines_of_bars(torchx: Call, project: Path) -> None:
 
 
 def test_tasks_of_a_sweep(torchx: Call, project: Path) -> None:
-    """The peak of each, however short, unless it is below that of who starts them; samples of those that take long."""
+    """Every task has its peak, however short it was; tasks that run for long have samples."""
     (project / ".torchxconfig").write_text("[metrics]\nevery = 1\n")
     code = (
         "x = bytearray({mib} << 20); import os, time\nwhile {mib} > 40 and not os.path.exists('go'): time.sleep(0.05)"
@@ -103,7 +103,7 @@ def test_tasks_of_a_sweep(torchx: Call, project: Path) -> None:
 
 
 def test_nothing_to_see(torchx: Call, project: Path, paper: Any) -> None:
-    """Why there is nothing is said on stderr; a scheduler that reports nothing is refused."""
+    """stderr says why there are no samples; a scheduler without metrics is an error."""
     _job(torchx, None)
     assert "it ended before the first one" in torchx("metrics", "@last").err
     _job(torchx, None, "sleep 600")
@@ -121,7 +121,7 @@ def _long(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_peak_memory_in_a_status(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The most that a replica used, against its limit; of short jobs no file is looked for."""
+    """The status shows peak memory against the limit; for short jobs no metrics file is opened."""
     _job(torchx)
     assert "peak" not in torchx("status", "@last").out
     _long(torchx, monkeypatch)
@@ -135,7 +135,7 @@ def test_peak_memory_in_a_status(torchx: Call, project: Path, monkeypatch: pytes
 def test_a_summary_outlives_the_files(
     torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, verb: list[str]
 ) -> None:
-    """Whoever sees the end puts what was used on record; it is there when the job's files are gone."""
+    """The process that sees the end records a summary, which stays when the job's files are deleted."""
     _long(torchx, monkeypatch)
     gate = project / "go"
     folder = _job(torchx, script=f"while ! test -e '{gate}'; do sleep 0.05; done")
@@ -152,7 +152,7 @@ def test_a_summary_outlives_the_files(
 
 
 def test_how_often(torchx: Call, project: Path) -> None:
-    """`[metrics] every` of .torchxconfig: as often as it says, or never; nonsense is refused with its line."""
+    """`[metrics] every` sets the interval or turns sampling off; an invalid value is an error with its line."""
     config = project / ".torchxconfig"
     config.write_text("[metrics]\nevery = 0.2s\n")
     folder = _job(torchx, None, "sleep 600")

@@ -41,7 +41,7 @@ def git(where: Path, *words: str) -> str:
 
 @pytest.fixture
 def torchx(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """As a process of its own would be called: the command line goes on record."""
+    """Calls the command line as a process of its own would, with its arguments on record."""
 
     def call(*argv: str) -> Any:
         monkeypatch.setattr("sys.argv", ["torchx", *argv])
@@ -65,13 +65,13 @@ def repo(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def said(outcome: Any) -> list[str]:
-    """What the replicas of a job that was followed have said."""
+    """Returns the output of the replicas of a followed job."""
     assert outcome.code == 0, outcome.err
     return [" ".join(line.split()[1:]) for line in outcome.err.splitlines() if "/0 " in line]
 
 
 def settled() -> None:
-    """Returns when git has looked at what was submitted: that happens beside the submission."""
+    """Waits until git has recorded the code, which happens in parallel to the submission."""
     folder = Path(torchx_home("patches"))
     deadline = time.monotonic() + 60
     while [*folder.glob("*.start")]:
@@ -80,7 +80,7 @@ def settled() -> None:
 
 
 def test_the_same_again(torchx: Call, repo: Path) -> None:
-    """Command, options and environment are those of the run, from wherever it is asked for; the record says of what."""
+    """Command, options and environment are those of the run, from any directory; the record names the original run."""
     first = torchx("run", "--wait", "-cfg", "cancel_grace_s=3", "train.py", "--lr", "1 2").out.strip()
     os.chdir("/")
     assert said(torchx("rerun", "@last", "--log")) == ["one --lr 1 2"]
@@ -94,7 +94,7 @@ def test_the_same_again(torchx: Call, repo: Path) -> None:
 
 
 def test_a_sweep(torchx: Call, repo: Path, tmp_path: Path) -> None:
-    """All its tasks run again, with their values; a task alone, or an export of it, is refused."""
+    """A rerun launches all tasks with their values; rerunning a single task, or exporting it, is an error."""
     torchx(
         "sweep",
         "-s",
@@ -124,7 +124,7 @@ def test_a_sweep(torchx: Call, repo: Path, tmp_path: Path) -> None:
 
 
 def test_other_arguments(torchx: Call, repo: Path) -> None:
-    """Behind `--` stand arguments of the program; those of the component stay, in a rerun of a rerun, too."""
+    """Arguments after `--` replace those of the program and keep those of the component, also in a rerun of a rerun."""
     torchx("run", "--wait", "comp.py:job", "--text", "hi", "--", "a", "b")
     assert said(torchx("rerun", "@last", "--log", "--", "c  d", "--e")) == ["hi c d --e"]
     assert said(torchx("rerun", "@last", "--log", "--", "f")) == ["hi f"]
@@ -137,13 +137,13 @@ def test_other_arguments(torchx: Call, repo: Path) -> None:
 
 
 def test_a_component_without_further_arguments_gets_all_of_them(torchx: Call, repo: Path) -> None:
-    """`utils.echo` hands nothing on: what stands behind `--` are its own arguments."""
+    """For `utils.echo`, which passes nothing on, arguments after `--` are those of the component."""
     torchx("run", "--wait", "utils.echo", "--msg", "hi")
     assert said(torchx("rerun", "@last", "--log", "--", "--msg", "bye")) == ["bye"]
 
 
 def test_changes(torchx: Call, repo: Path) -> None:
-    """`--set` changes fields of all roles or of one; text stays text where text is due."""
+    """`--set` changes fields of all roles or of one role; text fields stay text."""
     torchx("run", "--wait", "comp.py:job", "--text", "hi")
     words = ("--set", "env.EXTRA=7", "--set", "num_replicas=2", "--set", "roles.r.args.3=bye")
     assert said(torchx("rerun", "@last", "--log", *words)) == ["7 bye"]
@@ -165,7 +165,7 @@ def test_changes(torchx: Call, repo: Path) -> None:
     ],
 )
 def test_what_is_refused(torchx: Call, repo: Path, words: list[str], message: str, hint: str) -> None:
-    """A change that does not fit is refused before anything is launched."""
+    """An invalid change is rejected before anything is launched."""
     torchx("run", "--wait", "comp.py:job", "--text", "hi")
     outcome = torchx("rerun", "@last", *words)
     assert outcome.code == 2
@@ -175,7 +175,7 @@ def test_what_is_refused(torchx: Call, repo: Path, words: list[str], message: st
 
 
 def test_code_of_then_and_of_now(torchx: Call, repo: Path) -> None:
-    """`--code then` runs commit and patch, new files included; `--code now`, the default, the files as they are."""
+    """`--code then` runs commit and patch, including new files; `--code now`, the default, runs the current files."""
     (repo / "train.py").write_text('import new; print("two", new.TEXT)\n')
     (repo / "new.py").write_text('TEXT = "new"\n')
     assert said(torchx("run", "--log", "train.py")) == ["two new"]
@@ -198,7 +198,7 @@ def test_code_of_then_and_of_now(torchx: Call, repo: Path) -> None:
 
 
 def test_checkouts_do_not_pile_up(torchx: Call, repo: Path) -> None:
-    """Folders of code that nobody has asked for in 90 days go when another one is made; one that is asked for stays."""
+    """A new checkout removes those that were not used for 90 days."""
     torchx("run", "--wait", "train.py")
     settled()
     torchx("rerun", "@last", "--wait", "--code", "then")
@@ -223,7 +223,7 @@ def test_checkouts_do_not_pile_up(torchx: Call, repo: Path) -> None:
 def test_code_that_is_gone(
     torchx: Call, repo: Path, gone: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What cannot be had again is named, and nothing is launched."""
+    """The error names what is no longer available, and nothing is launched."""
     if gone == "too large":
         monkeypatch.setattr("torchx.util.git.PATCH_LIMIT", 10)
     (repo / "train.py").write_text('print("two")\n')
@@ -257,7 +257,7 @@ def test_code_that_is_gone(
 
 
 def test_outside_of_git(torchx: Call, project: Path) -> None:
-    """There is no code of then, and that is said; the files as they are can be run."""
+    """`--code then` is an error outside a repository; `--code now` works."""
     (project / "train.py").write_text("print(1)")
     torchx("run", "--wait", "train.py")
     assert "not launched in a git repository" in torchx("rerun", "@last", "--code", "then").err
@@ -265,7 +265,7 @@ def test_outside_of_git(torchx: Call, project: Path) -> None:
 
 
 def test_masked_values_are_refused_or_found(torchx: Call, repo: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A value that is masked on record is taken from this environment or from `[secrets]`; no job gets asterisks."""
+    """Masked values come from this environment or from `[secrets]`; no job gets asterisks."""
     torchx("run", "--wait", "comp.py:job", "--text", "hi", "--token", "abcdef")
     outcome = torchx("rerun", "@last")
     assert outcome.code == 2
@@ -283,7 +283,7 @@ def test_masked_values_are_refused_or_found(torchx: Call, repo: Path, monkeypatc
 
 
 def test_masked_arguments(torchx: Call, repo: Path) -> None:
-    """An argument that is masked on record is named by the option that it belongs to."""
+    """The error for a masked argument names its option."""
     torchx("run", "--wait", "train.py", "--api-key", "abcdef")
     outcome = torchx("rerun", "@last")
     assert "the value of `--api-key` is not on record" in outcome.err
@@ -293,7 +293,7 @@ def test_masked_arguments(torchx: Call, repo: Path) -> None:
 
 
 def test_a_dry_run_launches_nothing(torchx: Call, repo: Path) -> None:
-    """`--dryrun` shows the job, with another scheduler, too, which then gets the folder as workspace."""
+    """`--dryrun` shows the job, also for another scheduler, which then gets the folder as workspace."""
     torchx("run", "--wait", "train.py")
     page = json.loads(torchx("rerun", "@last", "--dryrun", "--json", "-s", "slurm", "-cfg", "partition=gpu").out)
     assert page["scheduler"] == "slurm"
@@ -303,7 +303,7 @@ def test_a_dry_run_launches_nothing(torchx: Call, repo: Path) -> None:
 
 
 def test_options_that_config_files_say_otherwise(torchx: Call, repo: Path) -> None:
-    """An option that was at its default stays there although a config file says something else by now."""
+    """An option at its default keeps it, even if a config file has changed since."""
     torchx("run", "--wait", "train.py")
     (repo / ".torchxconfig").write_text("[local_cwd]\ncancel_grace_s = 77\nlog_dir = /tmp/x\n")
     page = torchx("rerun", "@last", "--dryrun", "--json")
@@ -313,7 +313,7 @@ def test_options_that_config_files_say_otherwise(torchx: Call, repo: Path) -> No
 
 
 def test_not_launched_by_the_command_line(torchx: Call, repo: Path) -> None:
-    """A run of a program's own can be launched again, but its arguments have no component to go to."""
+    """A run of a Python program can be launched again, but its arguments cannot be replaced."""
     from torchx.runner import get_runner
     from torchx.specs import AppDef, Role
 
@@ -326,7 +326,7 @@ def test_not_launched_by_the_command_line(torchx: Call, repo: Path) -> None:
 
 @pytest.mark.parametrize("before", ["1:4", "2"])
 def test_torchrun_is_told_of_the_number_of_nodes(torchx: Call, repo: Path, before: str) -> None:
-    """With another number of replicas, torchrun waits for that many nodes; a range that it was given stays."""
+    """With another number of replicas, torchrun waits for that many nodes; an elastic range stays."""
     from torchx.runner.capsule.changes import changed
     from torchx.specs import AppDef, Role
 
@@ -339,7 +339,7 @@ def test_torchrun_is_told_of_the_number_of_nodes(torchx: Call, repo: Path, befor
 
 @pytest.mark.parametrize("path", ["num_replicas.x", "roles.r.image.x", "roles.r.resource.cpu.x.y", "resource.x.y"])
 def test_what_has_nothing_below_it(path: str) -> None:
-    """A number and a text have no fields: the line names what was given."""
+    """The error for a field below a number or text quotes the given path."""
     from torchx.errors import SpecError
     from torchx.runner.capsule.changes import changed
     from torchx.specs import AppDef, Role
@@ -350,7 +350,7 @@ def test_what_has_nothing_below_it(path: str) -> None:
 
 
 def test_asks_a_person(repo: Path, torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where somebody sits at a terminal, what is masked is asked for, once for each name."""
+    """On a terminal, masked values are asked for, once per name."""
     from torchx.runner import get_runner
     from torchx.runner.capsule.rerun import Rerun
 
@@ -363,7 +363,7 @@ def test_asks_a_person(repo: Path, torchx: Call, monkeypatch: pytest.MonkeyPatch
 
 
 def test_diff_shows_the_code(torchx: Call, repo: Path) -> None:
-    """Between two runs of one repository the code differs file by file; the patch is git's, and the repository is left alone."""
+    """The diff lists the changed files and shows git's patch, without changing the repository."""
     from .test_json import check
 
     torchx("run", "--wait", "train.py", "--lr", "1")
@@ -397,7 +397,7 @@ def test_diff_shows_the_code(torchx: Call, repo: Path) -> None:
 
 
 def test_diff_of_a_run_with_itself(torchx: Call, repo: Path) -> None:
-    """Nothing differs, and that is said."""
+    """The output says that the runs do not differ."""
     torchx("run", "--wait", "train.py")
     outcome = torchx("diff", "@last", "@last")
     assert (outcome.code, outcome.out.endswith("the recorded runs do not differ\n")) == (0, True)

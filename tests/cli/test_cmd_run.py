@@ -33,7 +33,7 @@ from .conftest import Call, end, runs, spawn, state, until
 
 
 def parse(*argv: str) -> argparse.Namespace:
-    """The namespace of ``torchx run <argv>``."""
+    """Parses the arguments of ``torchx run``."""
     parser = Parser(prog="torchx run")
     CmdRun().add_arguments(parser)
     namespace: argparse.Namespace = parser.parse_args(list(argv))
@@ -41,7 +41,7 @@ def parse(*argv: str) -> argparse.Namespace:
 
 
 def test_the_handle_is_the_last_line_of_stdout(torchx: Call, project: Path) -> None:
-    """Programs read it there; nothing else is on stdout, and the job is on record."""
+    """stdout has only the handle, and the job is on record."""
     outcome = torchx("run", "utils.echo", "--msg", "hi")
     assert outcome.code == 0
     handle = outcome.out.splitlines()[-1]
@@ -56,7 +56,7 @@ def test_the_handle_is_the_last_line_of_stdout(torchx: Call, project: Path) -> N
     ids=["succeeds", "fails", "is killed"],
 )
 def test_wait(torchx: Call, project: Path, command: str, code: int, said: str) -> None:
-    """`--wait` exits 0 or 1 as the job did; the cause of a failure is on stderr, the handle alone on stdout."""
+    """`--wait` exits with 0 or 1 like the job; the cause of a failure is on stderr, and stdout has only the handle."""
     outcome = torchx("run", "--wait", "utils.sh", "--", command)
     assert outcome.code == code
     assert outcome.out.count("\n") == 1
@@ -66,7 +66,7 @@ def test_wait(torchx: Call, project: Path, command: str, code: int, said: str) -
 
 @pytest.mark.parametrize("option", ["--log", "--tee_logs"])
 def test_log_shows_all_of_it(torchx: Call, project: Path, option: str) -> None:
-    """`--log` waits, and shows every line of every replica on stderr, each behind its replica."""
+    """`--log` waits, and prints every line of every replica on stderr, prefixed with the replica."""
     outcome = torchx(
         "run", option, "utils.sh", "--num_replicas", "2", "--", 'for i in $(seq 500); do echo "line $i"; done'
     )
@@ -78,7 +78,7 @@ def test_log_shows_all_of_it(torchx: Call, project: Path, option: str) -> None:
 
 
 def test_dryrun_launches_nothing(torchx: Call, project: Path) -> None:
-    """`--dryrun` shows job, options with their source, and request; no job, no record."""
+    """`--dryrun` shows the job, the options with their source, and the request; it launches and records nothing."""
     outcome = torchx("run", "--dryrun", "-cfg", "prepend_cwd=true", "utils.sh", "--env", "A=1", "--", "touch it")
     assert outcome.code == 0
     assert "'touch it'" in outcome.out
@@ -91,7 +91,7 @@ def test_dryrun_launches_nothing(torchx: Call, project: Path) -> None:
 
 @pytest.mark.parametrize("options", [[], ["--json"]], ids=["text", "json"])
 def test_secrets_are_masked(torchx: Call, project: Path, paper: Any, options: list[str]) -> None:
-    """No secret is in what `--dryrun` and `describe` print, be it in the environment, an argument, or the request."""
+    """`--dryrun` and `describe` print no secret, be it in the environment, an argument, or the request."""
     env = "HF_TOKEN=hunter2hunter2,DB=postgres://me:s3cr3tpw@h/d,PLAIN=shown"
     argv = ["utils.sh", "--env", env, "--", "run --api-key=hunter2hunter2"]
     for scheduler in ("local_cwd", "paper"):
@@ -109,7 +109,7 @@ def test_secrets_are_masked(torchx: Call, project: Path, paper: Any, options: li
 
 @pytest.mark.parametrize("option", ["--no-check", "--allow-private-workspace"])
 def test_options_end_with_the_command(torchx: Call, project: Path, option: str) -> None:
-    """In a notebook, later commands of the process check the job and the workspace again."""
+    """Later commands of the same process, as in a notebook, check the job and the workspace again."""
     before = dict(os.environ)
     assert torchx("run", option, "--dryrun", "utils.echo").code == 0
     left = [name for name in os.environ.keys() - before.keys() if not name.startswith("TORCHX_INTERNAL")]
@@ -117,7 +117,7 @@ def test_options_end_with_the_command(torchx: Call, project: Path, option: str) 
 
 
 def test_help_of_a_component(torchx: Call) -> None:
-    """`torchx run COMPONENT --help` prints the component's own help, and launches nothing."""
+    """`torchx run COMPONENT --help` prints the component's help, and launches nothing."""
     outcome = torchx("run", "utils.echo", "--help")
     assert outcome.code == 0
     assert "--msg" in outcome.out
@@ -126,7 +126,7 @@ def test_help_of_a_component(torchx: Call) -> None:
 
 
 def test_arguments_behind_the_component_are_its_own(torchx: Call, project: Path) -> None:
-    """What stands behind the component is passed on, although `run` has an option of that name."""
+    """Arguments after the component are passed on, even if `run` has an option of that name."""
     args = parse("-s", "x", "my.py:f", "-s", "y", "--wait", "--", "--json")
     assert args.scheduler == "x"
     assert args.component_name_and_args == ["my.py:f", "-s", "y", "--wait", "--", "--json"]
@@ -135,7 +135,7 @@ def test_arguments_behind_the_component_are_its_own(torchx: Call, project: Path)
 
 
 def test_what_was_not_given_is_absent() -> None:
-    """The namespace tells an option that was not given from one that has its default."""
+    """The namespace distinguishes an option that was not given from one with its default value."""
     assert vars(parse("utils.echo")) == {"component_name_and_args": ["utils.echo"]}
 
 
@@ -149,7 +149,7 @@ def test_what_was_not_given_is_absent() -> None:
     ids=["defaults", "command line wins", "profile"],
 )
 def test_defaults_from_config(project: Path, argv: list[str], expected: dict[str, Any]) -> None:
-    """`[cli:run]` fills in what the command line did not give; `[cli:run@profile]` goes over it."""
+    """`[cli:run]` fills options that were not given; `[cli:run@profile]` overrides it."""
     from torchx.config import use_profile
 
     text = "[cli:run]\nscheduler = paper\nwait = true\ncomponent = dist.ddp\ncfg = queue=a\n[cli:run@fast]\nwait = no\n"
@@ -164,7 +164,7 @@ def test_defaults_from_config(project: Path, argv: list[str], expected: dict[str
 
 
 def test_component_from_config(torchx: Call, project: Path) -> None:
-    """Without a component the configured one runs; arguments for it stand behind `--`."""
+    """The configured component runs by default; its arguments go after `--`."""
     (project / ".torchxconfig").write_text("[cli:run]\ncomponent = utils.echo\n")
     assert torchx("run", "--wait", "--", "--msg", "from config").code == 0
     assert torchx("log", "@last").out == "echo/0 from config\n"
@@ -173,12 +173,12 @@ def test_component_from_config(torchx: Call, project: Path) -> None:
 
 
 def test_no_component(torchx: Call, project: Path) -> None:
-    """Neither given nor configured."""
+    """A component that is neither given nor configured is an error."""
     assert MISSING_COMPONENT_ERROR_MSG in torchx("run", "--dryrun").err
 
 
 def test_no_component_but_a_section_with_a_typo(project: Path) -> None:
-    """The component may be in that section: its warning comes before the error."""
+    """A warning about the misspelled section, which may hold the component, precedes the error."""
     (project / ".torchxconfig").write_text("[cli:rnu]\ncomponent = utils.echo\n")
     argv = [sys.executable, "-m", "torchx", "run", "--dryrun"]  # here, pytest takes the warnings
     done = subprocess.run(argv, capture_output=True, text=True, check=False)
@@ -191,7 +191,7 @@ def test_no_component_but_a_section_with_a_typo(project: Path) -> None:
 def test_a_job_that_was_never_submitted_is_not_waited_for(
     torchx: Call, paper: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A scheduler that keeps saying UNSUBMITTED has nothing that could end; one that says so at first has."""
+    """A job that stays UNSUBMITTED is an error; one that starts as UNSUBMITTED is waited for."""
     from torchx.cli import waiting
 
     monkeypatch.setattr(waiting, "_LOOK_S", 0.02)
@@ -212,7 +212,7 @@ def test_a_job_that_was_never_submitted_is_not_waited_for(
 
 
 def test_profile_lasts_for_one_call(torchx: Call, project: Path) -> None:
-    """`--profile` chooses the scheduler's options too, and is forgotten afterwards."""
+    """`--profile` also selects the scheduler's options, and ends with the command."""
     (project / ".torchxconfig").write_text("[local_cwd@p]\nprepend_cwd = true\n")
     document = json.loads(torchx("run", "--dryrun", "--json", "--profile", "p", "utils.echo").out)
     assert document["cfg"]["prepend_cwd"]["value"] is True
@@ -228,7 +228,7 @@ def test_local_is_deprecated(torchx: Call, project: Path) -> None:
 
 
 def test_parent_run_id_reaches_the_job(torchx: Call, project: Path) -> None:
-    """The job's environment names the run that it comes from."""
+    """The job's environment names the parent run."""
     document = json.loads(torchx("run", "--dryrun", "--json", "--parent_run_id", "p1", "utils.echo").out)
     assert document["app"]["roles"][0]["env"]["TORCHX_PARENT_RUN_ID"] == "p1"
 
@@ -244,7 +244,7 @@ def test_parent_run_id_reaches_the_job(torchx: Call, project: Path) -> None:
     ids=["current directory", "given", "old name", "none"],
 )
 def test_workspace(torchx: Call, project: Path, tmp_path: Path, options: list[str], projects: list[str]) -> None:
-    """The current directory is the workspace unless another, or none, is given."""
+    """The default workspace is the current directory."""
     with site(str(tmp_path / "site")) as packages:
         packages.install(
             "lab", entry_points="[torchx.schedulers]\nlab = lab:create\n", files={"lab.py": WITH_WORKSPACES}
@@ -271,7 +271,7 @@ WITH_WORKSPACES = """
 def test_a_scheduler_without_workspaces_says_what_it_does_not_use(
     torchx: Call, project: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`local_cwd` runs the files as they are: the current directory is that anyway, another one would be ignored."""
+    """`local_cwd` runs in the current directory, and warns if another workspace is given."""
     here = torchx("run", "--dryrun", "--json", "utils.echo")
     assert json.loads(here.out)["app"]["roles"][0]["workspace"] is None
     assert not caplog.records
@@ -281,7 +281,7 @@ def test_a_scheduler_without_workspaces_says_what_it_does_not_use(
 
 
 def test_stdin(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`--stdin` reads the whole job as JSON; options of the scheduler are typed and remember where they came from."""
+    """`--stdin` reads the whole job as JSON; options of the scheduler are typed and have the source `--stdin`."""
     data = {
         "scheduler": "local_cwd",
         "scheduler_args": {"prepend_cwd": "true"},
@@ -301,14 +301,14 @@ def test_stdin(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> 
     "extra", [["utils.echo"], ["-s", "paper"], ["-cfg", "a=b"], ["--workspace", "x"], ["-j", "1x2"]], ids=" ".join
 )
 def test_stdin_leaves_no_room(torchx: Call, project: Path, extra: list[str]) -> None:
-    """What the JSON says must not stand on the command line too."""
+    """An option for which the JSON has a key is rejected on the command line."""
     outcome = torchx("run", "--stdin", *extra)
     assert outcome.code == 2
     assert "cannot be combined with" in outcome.err
 
 
 def test_run_args_from_json_keeps_everything() -> None:
-    """Every attribute of TorchXRunArgs can be given; those that are not have their defaults."""
+    """Every attribute of TorchXRunArgs can be given; missing ones have their defaults."""
     data = {
         "component_name": "c",
         "scheduler": "s",
@@ -329,7 +329,7 @@ def test_run_args_from_json_keeps_everything() -> None:
 
 
 def test_run_args_from_argparse() -> None:
-    """The namespace of the command line as one value."""
+    """The parsed command line becomes TorchXRunArgs."""
     args = torchx_run_args_from_argparse(parse("--wait", "-s", "paper", "c"), "c", ["--x", "1"], {"queue": "q"})
     expected = TorchXRunArgs("c", "paper", {}, scheduler_cfg={"queue": "q"}, wait=True, component_args_str=["--x", "1"])
     assert args == expected
@@ -344,7 +344,7 @@ def test_builtins_are_found_where_programs_look() -> None:
 
 
 def test_ctrl_c_cancels_the_job(torchx: Call, project: Path) -> None:
-    """The first Ctrl-C ends the job, and we with it, with exit code 130."""
+    """The first Ctrl-C cancels the job; the command exits with 130."""
     child = spawn(project, "run", "--wait", "utils.sh", "--", "touch up; exec sleep 600")
     child.expect("local_cwd://")
     until((project / "up").exists)
@@ -355,7 +355,7 @@ def test_ctrl_c_cancels_the_job(torchx: Call, project: Path) -> None:
 
 
 def test_second_ctrl_c_leaves_at_once(torchx: Call, project: Path) -> None:
-    """A job that takes its time does not hold us: a second Ctrl-C leaves, while the job is being ended."""
+    """A second Ctrl-C exits while the job is still being cancelled."""
     stubborn = "trap '' TERM; touch up; while [ ! -e go ]; do sleep 0.05; done"
     child = spawn(project, "run", "--wait", "-cfg", "cancel_grace_s=600", "utils.sh", "--", stubborn)
     child.expect("local_cwd://")
@@ -371,7 +371,7 @@ def test_second_ctrl_c_leaves_at_once(torchx: Call, project: Path) -> None:
 
 @pytest.mark.parametrize("during", ["announcement", "logs"])
 def test_ctrl_c_right_after_the_submission(torchx: Call, monkeypatch: pytest.MonkeyPatch, during: str) -> None:
-    """From the submission on Ctrl-C cancels the job, also when nobody has begun to wait."""
+    """Ctrl-C cancels the job as soon as it is submitted, before the wait has begun."""
     from torchx.cli import waiting
 
     def interrupted(*args: object, **kwargs: Any) -> None:
@@ -388,7 +388,7 @@ def test_ctrl_c_right_after_the_submission(torchx: Call, monkeypatch: pytest.Mon
 
 
 def test_progress_is_shown_on_a_terminal_only(project: Path) -> None:
-    """While it waits, a line says how the job is; it is gone at the end."""
+    """A progress line shows the state while waiting, and is cleared at the end."""
     child = spawn(project, "run", "--wait", "utils.sh", "--", "while [ ! -e go ]; do sleep 0.05; done")
     child.expect("RUNNING")
     child.expect("sh 1/1")
@@ -398,7 +398,7 @@ def test_progress_is_shown_on_a_terminal_only(project: Path) -> None:
 
 
 def test_progress_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """However many roles there are, the line is shorter than the terminal: one that wraps cannot be cleared."""
+    """The line is shorter than the terminal for any number of roles, because a wrapped line cannot be cleared."""
     from torchx.cli import waiting
     from torchx.specs import AppStatus, ReplicaStatus, RoleStatus
 
@@ -423,7 +423,7 @@ def test_progress_never_wraps(monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     ],
 )
 def test_after_another_job(torchx: Call, project: Path, after: str, said: str) -> None:
-    """Where the scheduler cannot see to it nothing is launched, and the hint says what to type."""
+    """If the scheduler has no dependencies, nothing is launched, and the hint says what to type."""
     torchx("run", "utils.echo")
     outcome = torchx("run", "--after", after, "utils.echo")
     assert outcome.code != 0
@@ -446,7 +446,7 @@ def test_after_another_job(torchx: Call, project: Path, after: str, said: str) -
 def test_starts_as_another_job_has_ended(
     torchx: Call, project: Path, script: str, condition: str, starts: bool
 ) -> None:
-    """With `--after wait` the command does what the scheduler cannot; a job that is not to start is not submitted."""
+    """With `--after wait` the command waits; if the condition fails, nothing is submitted."""
     first = torchx("run", "utils.sh", script).out.strip()
     outcome = torchx("run", "--after", f"@last{condition}", "--after", "wait", "utils.echo")
     assert f"Waiting for {first}" in outcome.err
@@ -458,7 +458,7 @@ def test_starts_as_another_job_has_ended(
 
 
 def test_waits_for_another_job(torchx: Call, project: Path) -> None:
-    """Nothing is submitted before that one has ended, nor when the wait is interrupted."""
+    """Nothing is submitted before the other job has ended, nor after Ctrl-C."""
     torchx("run", "utils.sh", "until test -e gate; do sleep 0.01; done; touch over")
     argv = ("run", "--after", "@last", "--after", "wait", "utils.sh", "test -e over")
     child = spawn(project, *argv)
@@ -475,7 +475,7 @@ def test_waits_for_another_job(torchx: Call, project: Path) -> None:
 
 
 def test_a_dry_run_waits_for_nobody(torchx: Call, project: Path) -> None:
-    """It shows at once what would be submitted later."""
+    """A dry run shows at once what would be submitted."""
     torchx("run", "utils.sh", "sleep", "1000")
     outcome = torchx("run", "--dryrun", "--after", "@last", "--after", "wait", "utils.echo")
     assert outcome.code == 0

@@ -18,7 +18,7 @@ CANARY = "canary-7f3a9b2c"
 
 
 def test_the_job_has_the_value_and_nobody_else(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every role gets it; what is shown and kept has the reference."""
+    """Every role gets the value; output and record have only the reference."""
     monkeypatch.setenv("MY_KEY", CANARY)
     (project / "key").write_text(CANARY + "\n")
     options = [
@@ -62,7 +62,7 @@ def test_the_job_has_the_value_and_nobody_else(torchx: Call, project: Path, monk
     ],
 )
 def test_what_it_does_not_take(torchx: Call, project: Path, option: str, said: str) -> None:
-    """One line of error and a hint; a value that was given all the same is not repeated, and no job is there."""
+    """One error line and a hint; a value on the command line is not repeated, and nothing is launched."""
     outcome = torchx("run", "--secret", option, "utils.echo")
     assert outcome.code in (2, 5)
     (line,) = [line for line in outcome.error_lines() if "torchx: error: " in line]
@@ -74,13 +74,13 @@ def test_what_it_does_not_take(torchx: Call, project: Path, option: str, said: s
 
 
 def test_the_config_file_asks_for_them(torchx: Call, project: Path) -> None:
-    """`[cli:run] secret` is as the option, one a line; `[secrets]` says where they are."""
+    """`[cli:run] secret` has a secret per line; `[secrets]` has the references."""
     (project / ".torchxconfig").write_text("[cli:run]\nsecret = A\n  B=cmd:echo b\n[secrets]\nA = cmd:echo a\n")
     assert torchx("run", "--wait", "--secret", "C=cmd:echo c", "utils.sh", 'test "$A$B$C" = abc').code == 0
 
 
 def test_from_json(torchx: Call) -> None:
-    """`--stdin` has a key for them."""
+    """The JSON of `--stdin` has a key for secrets."""
     args = torchx_run_args_from_json({"component_name": "c", "scheduler": "s", "secrets": ["A=cmd:x"]})
     assert args.secrets == ["A=cmd:x"]
 
@@ -89,7 +89,7 @@ def test_from_json(torchx: Call) -> None:
 def test_what_the_program_prints_of_it_is_masked(
     torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, elsewhere: bool
 ) -> None:
-    """In logs, in the cause of a failure and in JSON; another shell knows variables and files, and runs no command."""
+    """Values are masked in logs, causes and JSON; another shell runs no commands for that."""
     monkeypatch.setenv("MY_KEY", CANARY)
     monkeypatch.setenv("HF_TOKEN", f"{CANARY}-by-name")
     (project / "key").write_text(f"{CANARY}-in-file\n")

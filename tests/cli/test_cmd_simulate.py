@@ -15,7 +15,7 @@ from .test_several_jobs import launch
 
 @pytest.mark.parametrize(("answer", "after"), [("y", "FAILED"), ("", "RUNNING")], ids=["yes", "no"])
 def test_it_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: str) -> None:
-    """With what would be done, and what may come of it; Enter means no."""
+    """The question shows the fault and its consequences; Enter means no."""
     torchx("run", "utils.sh", "sleep", "600")
     until(lambda: state(torchx) == "RUNNING")
     child = spawn(project, "simulate", "preempt", "@last")
@@ -30,7 +30,7 @@ def test_it_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: 
 
 
 def test_nobody_is_asked_elsewhere(torchx: Call, project: Path) -> None:
-    """A script goes on; the class is in the JSON of the status."""
+    """Without a terminal there is no question; the JSON of the status has the failure class."""
     torchx("run", "utils.sh", "sleep", "600")
     until(lambda: state(torchx) == "RUNNING")
     done = torchx("simulate", "timeout", "@last")
@@ -51,7 +51,7 @@ def test_nobody_is_asked_elsewhere(torchx: Call, project: Path) -> None:
     ],
 )
 def test_what_is_not_there(torchx: Call, project: Path, words: list[str], code: int, said: str) -> None:
-    """Usage, or nothing found; the job goes on."""
+    """Usage errors and unknown targets do not affect the job."""
     torchx("run", "utils.sh", "sleep", "600")
     until(lambda: state(torchx) == "RUNNING")
     done = torchx("simulate", *words)
@@ -62,7 +62,7 @@ def test_what_is_not_there(torchx: Call, project: Path, words: list[str], code: 
 
 
 def test_a_scheduler_that_cannot(torchx: Call, paper: Any) -> None:
-    """One that has no such ability says so; a job that waits cannot be hit."""
+    """A scheduler without the ability, and a pending job, are errors."""
     job = launch(torchx, paper, AppState.RUNNING)
     done = torchx("simulate", "kill", job)
     assert (done.code, "`paper` cannot simulate faults" in done.err) == (5, True)

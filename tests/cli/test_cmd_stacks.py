@@ -35,7 +35,7 @@ def job(torchx: Call, project: Path) -> Iterator[str]:
 
 
 def test_the_answer_is_the_first_line(torchx: Call, job: str) -> None:
-    """Below it are the ranks that do the same, and the user's own lines."""
+    """The summary comes first, then groups of ranks with the user's own frames."""
     lines = torchx("stacks", job).out.splitlines()
     assert lines[:2] == ["all 2 ranks are in train.py:4", ""]
     assert [line.split("  pid ")[0] for line in lines[2:4]] == ["sh/0 rank 0", "sh/1 rank 1"]
@@ -48,7 +48,7 @@ def test_the_answer_is_the_first_line(torchx: Call, job: str) -> None:
 
 
 def test_as_json(torchx: Call, job: str) -> None:
-    """With whole paths."""
+    """The document has full paths."""
     document = check("stacks", torchx("stacks", job, "--json").out)
     assert document["sentence"] == "all 2 ranks are in train.py:4"
     assert [(r["rank"], r["replica"], r["suspect"]) for r in document["ranks"]] == [(0, 0, False), (1, 1, False)]
@@ -57,7 +57,7 @@ def test_as_json(torchx: Call, job: str) -> None:
 
 
 def test_where_nothing_runs(torchx: Call, project: Path) -> None:
-    """A job that has ended cannot be looked into: exit code 3 and a sentence."""
+    """An ended job is an error with exit code 3."""
     torchx("run", "--wait", "utils.echo")
     done = torchx("stacks", "@last")
     assert (done.code, done.out) == (3, "")
@@ -65,7 +65,7 @@ def test_where_nothing_runs(torchx: Call, project: Path) -> None:
 
 
 def test_a_silent_job_is_looked_into(torchx: Call, project: Path) -> None:
-    """Its status says so, for people and programs; a hook hears of it, once."""
+    """The status reports the hang, in text and JSON; a hook is called once."""
     (project / "train.py").write_text(PROGRAM)
     hook = project / "hook.sh"
     hook.write_text(f'#!/bin/sh\necho "$TORCHX_NOTICE_EVENT" >>{project}/heard; cat >>{project}/heard\n')
@@ -88,14 +88,14 @@ def test_a_silent_job_is_looked_into(torchx: Call, project: Path) -> None:
 
 
 def test_a_notice_of_hangs_needs_a_watchdog(torchx: Call, project: Path) -> None:
-    """Who asks for the one alone is told so."""
+    """`--notify-on hang` without a watchdog causes a warning."""
     argv = ["run", "--dryrun", "--notify", "exec:/bin/true", "--notify-on", "hang"]
     assert "`--watchdog 10m`" in torchx(*argv, "utils.echo").err
     assert "watchdog" not in torchx(*argv, "--watchdog", "10m", "utils.echo").err
 
 
 def test_a_silent_job_is_ended_when_that_is_asked_for(torchx: Call, project: Path) -> None:
-    """It has failed, and the cause is what its rank was doing."""
+    """With `:cancel` the job fails, and the cause is what its rank was doing."""
     (project / "train.py").write_text(PROGRAM)
     script = f'touch "$TORCHX_PROGRESS"; RANK=0 exec {sys.executable} train.py'
     assert torchx("run", "--wait", "--watchdog", "2s:cancel", "utils.sh", "--", script).code == 1
@@ -121,7 +121,7 @@ def test_a_silent_job_is_ended_when_that_is_asked_for(torchx: Call, project: Pat
     ],
 )
 def test_what_cannot_be_watched_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
-    """Before anything is submitted."""
+    """The error comes before anything is submitted."""
     done = torchx("run", "--dryrun", *argv, "utils.echo")
     assert done.code != 0
     assert said in done.err

@@ -20,7 +20,7 @@ GRID = ("--grid", "lr=1e-4,3e-4", "--grid", "seed=0..1")
 
 
 def launch(torchx: Call, *argv: str) -> str:
-    """The app id of a sweep that has ended."""
+    """Runs a sweep to its end, and returns its app id."""
     outcome = torchx("sweep", *argv)
     assert outcome.code == 0, outcome.err
     torchx("wait", "@last")
@@ -28,7 +28,7 @@ def launch(torchx: Call, *argv: str) -> str:
 
 
 def test_a_sweep(torchx: Call, project: Path) -> None:
-    """One row of the record, four tasks with their values, and a page with the failures by cause."""
+    """The sweep is one run on record, with four tasks and a page that groups failures by cause."""
     app_id = launch(torchx, *GRID, "utils.sh", TASK)
     assert [(run["app_id"], run["state"]) for run in runs(torchx)] == [(app_id, "FAILED")]
     page = torchx("status", app_id).out
@@ -40,7 +40,7 @@ def test_a_sweep(torchx: Call, project: Path) -> None:
 
 
 def test_a_task_is_a_job(torchx: Call, project: Path) -> None:
-    """`status`, `wait` and `log` take `SWEEP/3`, `@last/3` and its handle; one that is not there is refused."""
+    """`status`, `wait` and `log` accept `SWEEP/3`, `@last/3` and the handle; an unknown task is an error."""
     app_id = launch(torchx, *GRID, "utils.sh", TASK)
     for reference in (f"{app_id}/3", "@last/3", f"local_cwd://torchx/{app_id}/3"):
         status = json.loads(torchx("status", reference, "--json").out)
@@ -54,7 +54,7 @@ def test_a_task_is_a_job(torchx: Call, project: Path) -> None:
 
 
 def test_what_it_says_to_programs(torchx: Call, project: Path) -> None:
-    """`sweep --json` and `status --json` fit their schemas."""
+    """`sweep --json` and `status --json` match their schemas."""
     document = json.loads(torchx("sweep", "--json", *GRID, "utils.sh", TASK).out)
     jsonschema.validate(document, json.loads((SCHEMAS / "sweep.json").read_text()))
     torchx("wait", "@last")
@@ -66,7 +66,7 @@ def test_what_it_says_to_programs(torchx: Call, project: Path) -> None:
 
 @pytest.mark.parametrize("verb", [["watch"], ["status", "-w"]], ids=["watch", "status"])
 def test_a_line_for_each_change_of_a_task(torchx: Call, project: Path, verb: list[str]) -> None:
-    """Of each task, also of one that ended before the watch began, the last line has its end; a status ends with the page."""
+    """Each task's last line is its end, even if it ended before the watch began; `status` then prints the page."""
     gate = "until [ -e go ]; do sleep 0.02; done; exit {n}"
     outcome = torchx("sweep", "--max-parallel", "2", "--grid", "n=0..2", "utils.sh", gate)
     handle = outcome.out.strip()
@@ -88,7 +88,7 @@ def test_a_line_for_each_change_of_a_task(torchx: Call, project: Path, verb: lis
 
 
 def test_the_live_page(torchx: Call, project: Path) -> None:
-    """On a terminal: a bar, how far it is, the pace and what is left; in the end the causes."""
+    """The live page shows a bar, progress, pace and time left, and finally the causes."""
     torchx("sweep", "--max-parallel", "2", "--grid", "n=0..9", "utils.sh", "sleep 0.2; test {n} != 3")
     child = spawn(project, "status", "-w", "@last")
     child.expect(r"progress: .*━.* \d+ %")
@@ -100,7 +100,7 @@ def test_the_live_page(torchx: Call, project: Path) -> None:
 
 
 def test_cancel(torchx: Call, project: Path) -> None:
-    """One task, then the whole sweep: none is left, nor one to come."""
+    """Cancelling works for a task and for the whole sweep, including tasks that have not started."""
     assert torchx("sweep", "--max-parallel", "1", "--grid", "t=0..9", "utils.sh", "sleep 100{t}").code == 0
     assert torchx("cancel", "@last/9").code == 0
     assert torchx("wait", "@last/9").code == 1
@@ -111,7 +111,7 @@ def test_cancel(torchx: Call, project: Path) -> None:
 
 
 def test_retry_of_those_that_failed(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A new sweep with their values, in their variables too; none when all succeeded."""
+    """The new sweep has the values of the failed tasks, also in their environment; it is an error if all succeeded."""
     fails_once = "echo {n} $VALUE; test {n} = 0 -o -e {n} || { touch {n}; exit 1; }"
     first = launch(torchx, "--grid", "n=0..2", "utils.sh", "--env", "VALUE=v{n}", fails_once)
     outcome = torchx("sweep", "--retry-failed", first)
@@ -127,7 +127,7 @@ def test_retry_of_those_that_failed(torchx: Call, project: Path, monkeypatch: py
 
 
 def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
-    """Commas, quotes, blanks, braces, newlines, Unicode, and what a shell would act on."""
+    """Commas, quotes, blanks, braces, newlines, Unicode and shell syntax reach the task unchanged."""
     values = ["a,b", "x \"y\" 'z'", "$HOME `id` $(id)", "{lr} {{lr}}", "two\nlines", "größe 日本", "-x", "", "a\\b"]
     Path("p.jsonl").write_text("".join(json.dumps({"v": v}) + "\n" for v in values))
     Path("show.py").write_text("import json, os, sys; print(json.dumps([sys.argv[1:], os.environ['TORCHX_TASK']]))")
@@ -162,7 +162,7 @@ def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
     ],
 )
 def test_what_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
-    """Each in one line, before anything is submitted."""
+    """Each mistake is one line, before anything is submitted."""
     Path("nul.jsonl").write_text('{"v": "a"}\n{"v": "a\\u0000b"}\n')
     outcome = torchx("sweep", *argv)
     assert outcome.code != 0
@@ -171,7 +171,7 @@ def test_what_is_refused(torchx: Call, project: Path, argv: list[str], said: str
 
 
 def test_a_dry_run(torchx: Call, project: Path) -> None:
-    """The request with its placeholders, how many tasks there are, and nothing is submitted."""
+    """The dry run shows the request with its placeholders and the number of tasks, and submits nothing."""
     outcome = torchx("sweep", "--dryrun", *GRID, "utils.sh", TASK)
     assert outcome.code == 0
     assert "lr={lr} seed={seed}" in outcome.out
@@ -180,7 +180,7 @@ def test_a_dry_run(torchx: Call, project: Path) -> None:
 
 
 def test_delete(torchx: Call, project: Path) -> None:
-    """The sweep's files and its rows are gone; a task cannot be deleted alone."""
+    """Deleting removes the sweep's files and rows; a single task cannot be deleted."""
     app_id = launch(torchx, *GRID, "utils.sh", TASK)
     run = default_registry().find(app_id)
     assert torchx("delete", f"{app_id}/1").code != 0
@@ -192,7 +192,7 @@ def test_delete(torchx: Call, project: Path) -> None:
 
 
 def test_after_another_job(torchx: Call, project: Path) -> None:
-    """No scheduler starts a sweep after a job; with `--after wait` the command waits for it, and a dry run does not."""
+    """No scheduler delays a sweep; with `--after wait` the command waits, but not in a dry run."""
     torchx("run", "utils.sh", "exit 3")
     argv = ("--after", "@last:fail", *GRID, "utils.sh", TASK)
     refused = torchx("sweep", *argv)

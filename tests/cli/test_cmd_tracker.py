@@ -47,7 +47,7 @@ def rows(text: str) -> list[list[str]]:
 
 
 def test_jobs(torchx: Call, runs: Path) -> None:
-    """All jobs that wrote something; with a parent only those that were made from it."""
+    """Lists all jobs that wrote to the tracker, or those with a given parent."""
     assert sorted(rows(torchx("tracker", "list", "jobs").out)[1:]) == [[EVAL], [TRAIN]]
     assert rows(torchx("tracker", "list", "jobs", "--parent-run-id", TRAIN).out) == [["JOB"], [EVAL]]
     assert rows(torchx("tracker", "list", "jobs", "--parent_run_id", EVAL).out) == [["JOB"]]
@@ -56,7 +56,7 @@ def test_jobs(torchx: Call, runs: Path) -> None:
 
 
 def test_metadata(torchx: Call, runs: Path) -> None:
-    """Names and values, in the order of the names; a value cannot steer the terminal."""
+    """Prints names and values sorted by name; control sequences in a value are escaped."""
     assert rows(torchx("tracker", "list", "metadata", TRAIN).out) == [
         ["NAME", "VALUE"],
         ["layers", "[1, 2]"],
@@ -68,7 +68,7 @@ def test_metadata(torchx: Call, runs: Path) -> None:
 
 
 def test_what_came_out_of_a_sweep(torchx: Call, runs: Path) -> None:
-    """Each task writes under its own handle; a row a task: what it was given, and what it wrote."""
+    """Each task writes under its own handle; the table has a row per task, with its parameters and results."""
     write = (
         "from torchx.tracker import app_run_from_env as a; import sys; a().add_metadata(lr=1, loss=int(sys.argv[1])*2)"
     )
@@ -86,7 +86,7 @@ def test_what_came_out_of_a_sweep(torchx: Call, runs: Path) -> None:
 
 
 def test_artifacts(torchx: Call, runs: Path) -> None:
-    """All of them, or the one of a name."""
+    """Lists all artifacts, or the one of a name."""
     assert rows(torchx("tracker", "list", "artifacts", TRAIN).out) == [
         ["ARTIFACT", "PATH", "METADATA"],
         ["model", "s3://b/m.pt", '{"step": 7}'],
@@ -98,7 +98,7 @@ def test_artifacts(torchx: Call, runs: Path) -> None:
 
 
 def test_lineage(torchx: Call, runs: Path) -> None:
-    """Both ways, one way, or only where one artifact was used."""
+    """Lists sources and descendants, one of them, or only those of an artifact."""
     assert rows(torchx("tracker", "list", "lineage", EVAL).out)[1:] == [
         ["made from", TRAIN, "model"],
         ["made from", "s3://data", ""],
@@ -115,7 +115,7 @@ def test_lineage(torchx: Call, runs: Path) -> None:
 
 
 def test_a_short_reference(torchx: Call, runs: Path) -> None:
-    """A job on record is found by `@last` and by its app id, as for the other verbs."""
+    """`@last` and app ids work as for other verbs."""
     handle = torchx("run", "-s", "local_cwd", "--wait", "utils.echo").out.strip().splitlines()[-1]
     create(f"{runs}/runs").add_metadata(handle, a=1)
     for reference in ("@last", handle.rpartition("/")[2]):
@@ -141,7 +141,7 @@ def test_a_short_reference(torchx: Call, runs: Path) -> None:
     ],
 )
 def test_mistakes(torchx: Call, runs: Path, words: list[str], code: int, message: str, hint: str) -> None:
-    """One line that says what is wrong, one that says what to do, and the exit code of its kind."""
+    """An error line, a hint, and the exit code of the kind of error."""
     outcome = torchx("tracker", "list", *words)
     assert outcome.code == code
     assert len(outcome.error_lines()) == 1
@@ -150,7 +150,7 @@ def test_mistakes(torchx: Call, runs: Path, words: list[str], code: int, message
 
 
 def test_no_tracker(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without a configured tracker the hint shows how to name one; in a job, its variables are enough."""
+    """Without a configured tracker the hint shows how to configure one; inside a job its variables are enough."""
     outcome = torchx("tracker", "list", "jobs")
     assert (outcome.code, outcome.error_lines()) == (2, ["torchx: error: no tracker is configured"])
     assert "[torchx:tracker]" in outcome.hint()
@@ -160,7 +160,7 @@ def test_no_tracker(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_tracker_that_is_down(torchx: Call, runs: Path, install_plugin: Callable[..., None]) -> None:
-    """A tracker of a plugin that does not answer is one line and exit code 4; the other one is not asked in its place."""
+    """A tracker that fails is one line and exit code 4; no other tracker is used instead."""
     install_plugin("down_tracker", {"torchx.tracker": ["down = down_tracker:create"]}, DOWN)
     (runs / ".torchxconfig").write_text(f"[torchx:tracker]\ndown =\nfsspec = {runs}/runs\n")
     outcome = torchx("tracker", "list", "jobs")
@@ -170,7 +170,7 @@ def test_a_tracker_that_is_down(torchx: Call, runs: Path, install_plugin: Callab
 
 
 def test_on_a_terminal(torchx: Call, runs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Columns for people; where there is nothing, a sentence instead of a bare header."""
+    """A terminal gets columns, or a sentence instead of an empty table."""
     from torchx.cli.cmd_tracker import CmdTracker
     from torchx.cli.main import run_main
 
@@ -194,7 +194,7 @@ def test_on_a_terminal(torchx: Call, runs: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_tracker_of_the_command(runs: Path) -> None:
-    """Programs that build on the command get the first configured tracker from it."""
+    """The property `tracker` is the first configured tracker."""
     from torchx.cli.cmd_tracker import CmdTracker
 
     assert dict(CmdTracker().tracker.metadata(TRAIN))["lr"] == 0.1

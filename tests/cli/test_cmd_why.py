@@ -50,13 +50,13 @@ def create_scheduler(session_name, **kwargs):
 
 @pytest.fixture(autouse=True)
 def strangers(install_plugin, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only scheduler that knows jobs of that number: a Slurm of this machine might, too."""
+    """Only this scheduler knows jobs of that number; a Slurm on this machine might too."""
     monkeypatch.setenv("PATH", str(Path(sys.executable).parent))
     install_plugin("strangers", {"torchx.schedulers": ["strangers = strangers:create_scheduler"]}, STRANGERS)
 
 
 def test_the_page(torchx: Call) -> None:
-    """What it is, its state and cause, and the end of its log; secrets masked, nothing that moves the cursor."""
+    """The page shows job, state, cause and end of the log, with secrets masked and control sequences escaped."""
     page = torchx("why", "x4711").out
     for line in ("app:", "strangers://foreign/x4711", "name:", "my train", "job/0 on n1: exit code 3: no such frob"):
         assert line in page
@@ -68,7 +68,7 @@ def test_the_page(torchx: Call) -> None:
 
 
 def test_json(torchx: Call) -> None:
-    """The document is as its schema says."""
+    """The document matches its schema."""
     found = check("why", torchx("why", "x4711", "--json").out)
     assert (found["foreign"], found["on_record"], found["state"]) == (True, False, "FAILED")
     assert found["cause"]["class"] == "error"
@@ -78,7 +78,7 @@ def test_json(torchx: Call) -> None:
 
 
 def test_refusals(torchx: Call) -> None:
-    """Each says what to do."""
+    """Each error has a hint."""
     nobody = torchx("why", "nobody")
     assert (nobody.code, nobody.error_lines()[0]) == (
         3,
@@ -90,7 +90,7 @@ def test_refusals(torchx: Call) -> None:
 
 
 def test_adopted(torchx: Call) -> None:
-    """All verbs know it; it is left alone without `--force`, by `--all`, too; and it is given back."""
+    """All verbs accept the job; `cancel` and `delete` need `--force`; `--undo` removes it from the record."""
     assert torchx("adopt", "x4711", "--name", "bert").out == "strangers://foreign/x4711\n"
     page = torchx("status", "@bert").out
     assert "adopted:" in page

@@ -19,7 +19,7 @@ from .conftest import HELLO, Call
 
 @pytest.fixture
 def complete(torchx: Call) -> Callable[..., list[str]]:
-    """The candidates for the last word, without descriptions."""
+    """Returns the candidates for the last word, without descriptions."""
 
     def candidates(*words: str) -> list[str]:
         outcome = torchx("__complete", "fish", "--", *words)
@@ -66,31 +66,31 @@ def complete(torchx: Call) -> Callable[..., list[str]]:
     ids=" ".join,
 )
 def test_candidates(complete: Callable[..., list[str]], words: list[str], found: list[str]) -> None:
-    """Verbs, options, schedulers, run options, components, their arguments; nothing where a file is meant."""
+    """Completes verbs, options, schedulers, run options, components and arguments; nothing for a file."""
     assert complete(*words) == found
 
 
 def test_all_verbs(complete: Callable[..., list[str]]) -> None:
-    """An empty word lists the verbs that are meant for people."""
+    """An empty word lists all verbs except hidden ones."""
     found = complete("")
     assert {"run", "status", "log"} <= set(found)
     assert "__complete" not in found
 
 
 def test_functions_of_a_file(complete: Callable[..., list[str]], project: Path) -> None:
-    """`file.py:` lists its public functions; the file is not run."""
+    """`file.py:` lists public functions without importing the file."""
     (project / "mine.py").write_text("raise SystemExit\ndef train(): ...\ndef test(): ...\ndef _no(): ...\n")
     assert complete("run", "mine.py:t") == ["mine.py:train", "mine.py:test"]
 
 
 def test_profiles(complete: Callable[..., list[str]], project: Path) -> None:
-    """`--profile` lists those of the config file."""
+    """`--profile` completes the profiles of the config file."""
     (project / ".torchxconfig").write_text("[local_cwd@prod]\nprepend_cwd = true\n")
     assert complete("run", "--profile", "") == ["prod"]
 
 
 def test_trackers(complete: Callable[..., list[str]], torchx: Call, project: Path) -> None:
-    """Behind the nested verbs stand jobs, and the trackers that are configured."""
+    """Nested verbs complete jobs and configured trackers."""
     (project / ".torchxconfig").write_text("[torchx:tracker]\nfsspec = tracked\nmlflow = http://x\n")
     app_id = torchx("run", "--wait", "utils.echo").out.strip().rpartition("/")[2]
     assert complete("tracker", "list", "metadata", "") == [app_id, "@last"]
@@ -99,7 +99,7 @@ def test_trackers(complete: Callable[..., list[str]], torchx: Call, project: Pat
 
 
 def test_jobs(complete: Callable[..., list[str]], torchx: Call, project: Path) -> None:
-    """Jobs come from the record: app ids, handles once `://` is there, roles behind the job."""
+    """Completes recorded app ids, handles after `://`, and roles after the job."""
     handle = torchx("run", "--wait", "utils.echo").out.strip()
     app_id = handle.rpartition("/")[2]
     assert complete("status", "") == [app_id, "@last"]
@@ -110,7 +110,7 @@ def test_jobs(complete: Callable[..., list[str]], torchx: Call, project: Path) -
 
 
 def test_verbs_of_plugins(complete: Callable[..., list[str]], install_plugin: Callable[..., None]) -> None:
-    """A plugin's verb is completed like ours."""
+    """A plugin's verb is completed like a built-in one."""
     install_plugin("my_tool", {"torchx.cli.cmds": ["hello = my_tool:Hello"]}, HELLO)
     assert complete("hel") == ["hello", "help"]
     assert complete("hello", "--h") == ["--help"]
@@ -118,7 +118,7 @@ def test_verbs_of_plugins(complete: Callable[..., list[str]], install_plugin: Ca
 
 @pytest.mark.parametrize("shell", SCRIPTS)
 def test_script(torchx: Call, shell: str) -> None:
-    """Each shell has its script, and the shell, where there is one, can read it."""
+    """Each shell has a script, which the shell parses if it is installed."""
     script = torchx("completion", shell).out
     assert "__complete" in script
     program = shutil.which(shell)
@@ -141,7 +141,7 @@ def test_script(torchx: Call, shell: str) -> None:
 def test_in_bash(
     torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, line: str, replies: list[str] | None
 ) -> None:
-    """The script fills COMPREPLY; handles are completed behind their colon, where bash splits words."""
+    """The script fills COMPREPLY; handles are completed after their colon, where bash splits words."""
     handle = torchx("run", "--wait", "utils.echo").out.strip()
     program = project / "torchx"
     program.write_text(f'#!/bin/sh\nexec {sys.executable} -m torchx "$@"\n')
@@ -167,17 +167,17 @@ def test_in_bash(
     ids=repr,
 )
 def test_unfinished_lines(line: str, words: list[str]) -> None:
-    """A line with an open quote, or an escaped blank, is split as the shell would."""
+    """Open quotes and escaped blanks are split as a shell would."""
     assert split_line(line) == words
 
 
 def test_errors_are_silent(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A key that was pressed shows no error, whatever is wrong."""
+    """Completion prints no errors."""
     monkeypatch.setenv("TORCHXCONFIG", "/no/such/file")
     assert torchx("__complete", "fish", "--", "run", "--profile", "") == (0, "", "")
 
 
 def test_descriptions(torchx: Call, paper: Any) -> None:
-    """fish and zsh get a tab and a description; bash gets the word alone."""
+    """fish and zsh get a tab and a description; bash gets only the word."""
     assert torchx("__complete", "zsh", "--", "canc").out == "cancel\tend jobs; their logs and records stay\n"
     assert torchx("__complete", "bash", "--", "canc").out == "cancel\n"

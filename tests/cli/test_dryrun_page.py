@@ -15,7 +15,7 @@ SLURM = ["-s", "slurm", "-cfg", "partition=gpu", "dist.ddp", "-j", "2x2", "--scr
 
 
 def test_what_is_about_the_job(torchx: Call, project: Path) -> None:
-    """Options that somebody set, and of a script what no other job's has."""
+    """Shows options that were set, and the job-specific part of the script."""
     page = torchx("run", "--dryrun", *SLURM).out
     assert "partition:  gpu  (-cfg)" in page
     assert "(default)" not in page
@@ -32,7 +32,7 @@ def test_what_is_about_the_job(torchx: Call, project: Path) -> None:
 
 
 def test_what_was_left_out_is_said_to_people(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal: how much, and how to see it."""
+    """On a terminal, a note says how much was omitted, and how to see it."""
     monkeypatch.setattr("torchx.cli.spec_page.is_tty", lambda stream: True)
     said = torchx("run", "--dryrun", *SLURM).err
     assert said.startswith("left out: ")
@@ -54,7 +54,7 @@ def test_what_was_left_out_is_said_to_people(torchx: Call, project: Path, monkey
 def test_no_image_is_built(
     torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str, cfg: str
 ) -> None:
-    """Nobody is asked for anything; the page names the image by the code that would be built in."""
+    """No image is built and no registry asked; the page names the image that would be built."""
     pytest.importorskip("docker")
     (project / "train.py").write_text("print(1)\n")
 
@@ -86,7 +86,7 @@ def test_no_image_is_built(
 
 
 def test_a_repository_is_missed_all_the_same(torchx: Call, project: Path) -> None:
-    """What the submission would refuse the dry run refuses."""
+    """The dry run rejects what the submission would reject."""
     pytest.importorskip("docker")
     outcome = torchx("run", "--dryrun", "-s", "kubernetes", "-cfg", "code=registry", "utils.python", "-c", "1")
     assert (outcome.code, "there is no `image_repo`" in outcome.err) == (2, True)

@@ -22,7 +22,7 @@ def load(name: str) -> dict[str, Any]:
 
 
 def check(name: str, text: str) -> Any:
-    """The document in ``text``, after it was held against its schema."""
+    """Validates ``text`` against its schema, and returns the document."""
     assert text.count("\n") == 1, "one document, on one line"
     document = json.loads(text)
     jsonschema.validate(document, load(name))
@@ -30,7 +30,7 @@ def check(name: str, text: str) -> Any:
 
 
 def test_a_launch(torchx: Call, project: Path) -> None:
-    """`run --json` names the job; nothing else is on stdout."""
+    """`run --json` names the job; stdout has nothing else."""
     outcome = torchx("run", "--json", "utils.echo", "--msg", "hi")
     document = check("run", outcome.out)
     assert document["handle"] == f"local_cwd://torchx/{document['app_id']}"
@@ -38,7 +38,7 @@ def test_a_launch(torchx: Call, project: Path) -> None:
 
 
 def test_a_job_that_failed(torchx: Call, project: Path) -> None:
-    """`run --wait --json` of a job that fails prints its status and exits with 1; `status`, `list`, `describe` agree."""
+    """`run --wait --json` of a failed job prints its status and exits with 1; `status`, `list` and `describe` agree."""
     outcome = torchx("run", "--wait", "--json", "utils.sh", "--", "echo why >&2; exit 3")
     document = check("run-wait", outcome.out)
     assert outcome.code == 1
@@ -65,7 +65,7 @@ def test_a_job_that_failed(torchx: Call, project: Path) -> None:
 
 
 def test_status_of_some_roles(torchx: Call, paper: Any) -> None:
-    """`--roles` leaves only these roles in the document."""
+    """With `--roles` the document has only these roles."""
     from torchx.specs import AppDef, AppState, Role
 
     paper.JOBS["two"] = AppDef("two", [Role("a", "img"), Role("b", "img")])
@@ -78,7 +78,7 @@ def test_status_of_some_roles(torchx: Call, paper: Any) -> None:
 def test_status_of_a_job_whose_scheduler_is_down(
     torchx: Call, paper: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last state on record, when it was seen, and the error; exit code 4 unless that state is final; 4 and no page for a stranger."""
+    """Shows the last recorded state and the error; exit code 4 unless the state is final."""
     from torchx.errors import BackendError
     from torchx.specs import AppState
 
@@ -129,7 +129,7 @@ def test_what_there_is(torchx: Call, install_plugin: Callable[..., None]) -> Non
 
 @pytest.mark.parametrize("name", sorted(path.stem for path in SCHEMAS.glob("*.json")))
 def test_the_page_names_every_key(name: str) -> None:
-    """What a schema demands, docs/cli-json.md describes."""
+    """docs/cli-json.md describes every required key."""
     page = PAGE.read_text()
     missing = [key for key in _keys(load(name)) if f"`{key}`" not in page and f'"{key}"' not in page]
     assert missing == []

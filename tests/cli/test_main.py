@@ -21,7 +21,7 @@ from .conftest import HELLO, Call
 
 @pytest.mark.parametrize("argv", [[], ["--help"], ["-h"], ["help"]], ids=["nothing", "--help", "-h", "help"])
 def test_help_page_lists_every_verb(torchx: Call, argv: list[str]) -> None:
-    """Each verb that is meant for people has its line, hidden ones have none; the exit code is 0."""
+    """Every verb except hidden ones has a line; the exit code is 0."""
     outcome = torchx(*argv)
     listed = [line.split()[0] for line in outcome.out.splitlines() if line.startswith("  ")]
     assert outcome.code == 0
@@ -30,7 +30,7 @@ def test_help_page_lists_every_verb(torchx: Call, argv: list[str]) -> None:
 
 
 def test_help_page_documents_the_exit_codes(torchx: Call) -> None:
-    """What a script may see as exit code is on the page."""
+    """The page lists every exit code."""
     page = torchx("--help").out
     for code in (0, 1, 2, 3, 4, 5, 6, failures.EXIT_BUG, failures.EXIT_IO, 130, failures.EXIT_BROKEN_PIPE):
         assert f" {code} " in page.partition("Exit codes")[2]
@@ -93,7 +93,7 @@ def test_every_verb_has_help(torchx: Call, verb: str) -> None:
     ],
 )
 def test_verbs_that_people_try(torchx: Call, verb: str, ours: str) -> None:
-    """The hint names the verb that does it here; each of these exists."""
+    """The hint names the verb to use here, and that verb exists."""
     outcome = torchx(verb)
     assert (outcome.code, ours in outcome.hint()) == (2, True)
     named = {text.split()[1] for text in outcome.hint().split("`")[1::2] if text.startswith("torchx ")}
@@ -109,14 +109,14 @@ def test_every_verb_is_a_sub_command() -> None:
 
 
 def test_one_parser_for_all_verbs() -> None:
-    """Programs may build the parser of all verbs at once; a command line names its function."""
+    """Programs can build a parser of all verbs; the namespace has the function of the verb."""
     args = create_parser(get_sub_cmds()).parse_args(["cancel", "x://y/z"])
     assert args.app_handle == ["x://y/z"]
     assert args.func.__name__ == "run"
 
 
 def test_run_main_with_verbs_of_ones_own(capsys: pytest.CaptureFixture[str]) -> None:
-    """A program builds its command line on ours."""
+    """Programs can define their own verbs."""
 
     class Add(SubCommand):
         """adds"""
@@ -136,14 +136,14 @@ def test_run_main_with_verbs_of_ones_own(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_a_plugin_adds_a_verb(torchx: Call, install_plugin: Callable[..., None]) -> None:
-    """An entry point of `torchx.cli.cmds` is a verb, listed in the help under its package."""
+    """An entry point of `torchx.cli.cmds` is a verb; the help lists it with its package."""
     install_plugin("my_tool", {"torchx.cli.cmds": ["hello = my_tool:Hello"]}, HELLO)
     assert torchx("hello", "world").out == "hello world\n"
     assert "hello       from my_tool" in torchx("--help").out
 
 
 def test_a_plugin_takes_the_place_of_a_verb(torchx: Call, install_plugin: Callable[..., None]) -> None:
-    """A plugin wins over the built-in verb of its name, and help and `torchx plugins` say so."""
+    """A plugin replaces the built-in verb of its name; help and `torchx plugins` say so."""
     install_plugin("my_tool", {"torchx.cli.cmds": ["cancel = my_tool:Hello"]}, HELLO)
     assert torchx("cancel", "world").out == "hello world\n"
     assert "(from my_tool)" in torchx("--help").out
@@ -152,7 +152,7 @@ def test_a_plugin_takes_the_place_of_a_verb(torchx: Call, install_plugin: Callab
 
 
 def test_a_broken_plugin_breaks_nobody_else(torchx: Call, install_plugin: Callable[..., None]) -> None:
-    """Its own verb says what is wrong with it; other verbs, and a built-in whose name it took, work."""
+    """Its verb is an error; other verbs work, also a built-in that it would replace."""
     rows = {"torchx.cli.cmds": ["hello = bad_tool:Hello", "builtins = bad_tool:Hello"]}
     install_plugin("bad_tool", rows, "import no_such_module\n")
     broken = torchx("hello")
@@ -167,7 +167,7 @@ def test_a_broken_plugin_breaks_nobody_else(torchx: Call, install_plugin: Callab
 
 
 def test_what_is_no_command_is_refused(torchx: Call, install_plugin: Callable[..., None]) -> None:
-    """An entry point that names something else is an error that says what to write."""
+    """An entry point that is not a SubCommand is an error with a hint."""
     install_plugin("odd_tool", {"torchx.cli.cmds": ["odd = odd_tool:X"]}, "X = 7\n")
     outcome = torchx("odd")
     assert "is not a SubCommand: it is `7`" in outcome.err
@@ -193,7 +193,7 @@ def test_what_is_no_command_is_refused(torchx: Call, install_plugin: Callable[..
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_wrong_usage(torchx: Call, argv: list[str], message: str, hint: str) -> None:
-    """A wrong command line is one line that names what is wrong, a hint, and exit code 2."""
+    """A usage error is one line, a hint, and exit code 2."""
     outcome = torchx(*argv)
     assert (outcome.code, outcome.out) == (2, "")
     assert len(outcome.error_lines()) == 1
@@ -224,7 +224,7 @@ class _Failing(SubCommand):
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,
 )
 def test_exit_codes(capsys: pytest.CaptureFixture[str], error: BaseException, code: int, said: str) -> None:
-    """Whatever a verb raises becomes an exit code and at most two lines; a bug says that it is one, without traceback."""
+    """Every exception becomes an exit code and at most two lines; a bug is reported without a traceback."""
     with pytest.raises(SystemExit) as e:
         run_main({"x": _Failing(error)}, ["x"])
     err = capsys.readouterr().err
@@ -235,7 +235,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], error: BaseException, co
 
 @pytest.mark.parametrize("by", ["option", "variable"])
 def test_traceback_when_asked_for(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, by: str) -> None:
-    """``--log_level=DEBUG``, or TORCHX_DEBUG, shows the traceback before the line."""
+    """``--log_level=DEBUG`` or TORCHX_DEBUG shows the traceback before the error."""
     if by == "variable":
         monkeypatch.setenv("TORCHX_DEBUG", "1")
     argv = ["--log_level=DEBUG", "x"] if by == "option" else ["x"]
@@ -246,7 +246,7 @@ def test_traceback_when_asked_for(capsys: pytest.CaptureFixture[str], monkeypatc
 
 
 def test_broken_pipe_is_silent() -> None:
-    """A reader that goes away early ends us quietly, with the exit code that SIGPIPE gives."""
+    """A closed pipe ends the command without a message, with the exit code of SIGPIPE."""
     code = (
         "from torchx.cli.main import run_main\n"
         "from torchx.cli.cmd_base import SubCommand\n"
@@ -268,7 +268,7 @@ def test_broken_pipe_is_silent() -> None:
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs /dev/full")
 @pytest.mark.parametrize("options", [[], ["-u"]], ids=["buffered", "unbuffered"])
 def test_full_disk_behind_stdout(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output that cannot be written is an error of one line, not a success."""
+    """Output that cannot be written is an error of one line."""
     monkeypatch.delenv("PYTHONUNBUFFERED", raising=False)
     with open("/dev/full", "w") as full:
         argv = [sys.executable, *options, "-m", "torchx", "--help"]
@@ -281,7 +281,7 @@ def test_full_disk_behind_stdout(options: list[str], monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("closed", [">&-", "<&- >&- 2>&-"], ids=["stdout", "all"])
 def test_closed_streams(closed: str, tmp_path: Path) -> None:
-    """Closed streams are not an error, and no file of ours is opened in their place."""
+    """Closed streams are not an error, and no file is opened in their place."""
     marker = tmp_path / "stat"
     code = (
         "import os, sys; from torchx.cli.main import main; main(['list'])\n"
@@ -294,7 +294,7 @@ def test_closed_streams(closed: str, tmp_path: Path) -> None:
 
 
 def test_warnings_of_the_library_are_lines_of_ours() -> None:
-    """A record of `logging` is shown as `torchx: warning:`, although nobody imported logging beforehand."""
+    """Log records are shown as `torchx: warning:`, also if a verb imports logging itself."""
     code = (
         "from torchx.cli.main import run_main\n"
         "from torchx.cli.cmd_base import SubCommand\n"
@@ -316,7 +316,7 @@ def test_warnings_of_the_library_are_lines_of_ours() -> None:
     ids=["forced", "NO_COLOR wins", "no terminal"],
 )
 def test_color(env: dict[str, str], colored: bool) -> None:
-    """Errors are red where colour is wanted, and only there."""
+    """Errors are red only if colour is wanted."""
     argv = [sys.executable, "-m", "torchx", "rnu"]
     done = subprocess.run(argv, capture_output=True, text=True, env={**os.environ, **env}, check=False)
     assert done.returncode == 2

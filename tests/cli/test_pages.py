@@ -28,7 +28,7 @@ class Tty(io.StringIO):
 
 @pytest.fixture
 def jobs(torchx: Call, project: Path, paper: Any) -> dict[str, str]:
-    """Three runs on record, oldest first: name to handle."""
+    """Three runs on record, oldest first, as name to handle."""
     handles = {}
     for name, state in (("sh", AppState.FAILED), ("echo", AppState.RUNNING), ("touch", AppState.SUCCEEDED)):
         argv = {"sh": ["--", "ls"], "echo": [], "touch": ["--file", "x"]}[name]
@@ -39,12 +39,12 @@ def jobs(torchx: Call, project: Path, paper: Any) -> dict[str, str]:
 
 
 def rows(text: str) -> list[list[str]]:
-    """The cells of a table that was printed to a pipe, without the headers."""
+    """Returns the cells of a table printed to a pipe, without the headers."""
     return [line.split("\t") for line in text.splitlines()[1:]]
 
 
 def test_list_without_a_terminal(torchx: Call, jobs: dict[str, str]) -> None:
-    """Newest first, separated by tabs under the headers, with the states that the schedulers report now."""
+    """Runs are listed newest first, separated by tabs, with their current states."""
     out = torchx("list").out
     assert out.splitlines()[0].split("\t")[:3] == [HANDLE_HEADER, NAME_HEADER, STATUS_HEADER]
     assert [row[:3] for row in rows(out)] == [
@@ -75,14 +75,14 @@ def test_list_without_a_terminal(torchx: Call, jobs: dict[str, str]) -> None:
     ids=lambda value: " ".join(value) if value and value[0].startswith("-") else None,
 )
 def test_list_filters(torchx: Call, jobs: dict[str, str], options: list[str], names: list[str]) -> None:
-    """Each filter leaves what it says; `-s` asks the scheduler."""
+    """Each filter selects runs; `-s` asks the scheduler."""
     outcome = torchx("list", *options)
     assert outcome.code == 0
     assert [row[1] for row in rows(outcome.out)] == names
 
 
 def test_list_of_one_scheduler(torchx: Call, jobs: dict[str, str], paper: Any) -> None:
-    """`-s` lists what the scheduler knows, also what we never launched."""
+    """`-s` lists all jobs of the scheduler, whoever launched them."""
     paper.JOBS["stranger"] = AppDef("stranger", [])
     paper.STATES["stranger"] = AppState.PENDING
     found = {row[0]: row[2] for row in rows(torchx("list", "-s", "paper").out)}
@@ -109,7 +109,7 @@ def test_list_of_one_scheduler(torchx: Call, jobs: dict[str, str], paper: Any) -
 def test_list_is_short_unless_told_otherwise(
     torchx: Call, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch, options: list[str], shown: int, limit: Any
 ) -> None:
-    """The newest few; all of those that a filter selects. The document says what the limit was, and what it left out."""
+    """Lists the newest few, or all that a filter selects. The document has the limit, and whether there are more."""
     monkeypatch.setattr(cmd_list, "_DEFAULT_LIMIT", 2)
     document = json.loads(torchx("list", "--json", *options).out)
     assert [run["name"] for run in document["runs"]] == ["touch", "echo", "sh"][:shown]
@@ -121,7 +121,7 @@ def test_list_is_short_unless_told_otherwise(
 
 
 def test_list_of_a_scheduler_is_whole(torchx: Call, jobs: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """`-s` shows every job that the scheduler knows: programs have relied on that for long."""
+    """`-s` has no default limit, because programs rely on that."""
     monkeypatch.setattr(cmd_list, "_DEFAULT_LIMIT", 1)
     outcome = torchx("list", "-s", "paper")
     assert len(rows(outcome.out)) == 3
@@ -130,7 +130,7 @@ def test_list_of_a_scheduler_is_whole(torchx: Call, jobs: dict[str, str], monkey
 
 @pytest.mark.parametrize(("columns", "fits"), [(200, True), (60, False)], ids=["wide", "narrow"])
 def test_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, fits: bool) -> None:
-    """Columns are aligned; what may shrink is cut when the terminal is narrow, and a handle never is."""
+    """Columns are aligned; on a narrow terminal columns are cut, but never a handle."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
     out = Tty()
@@ -144,7 +144,7 @@ def test_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, fits
 
 
 def test_table_has_colors_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A state has its colour, and the column stays aligned; what a job is called cannot steer the terminal."""
+    """States are coloured without breaking the alignment; control sequences are escaped."""
     monkeypatch.setenv("TERM", "xterm")
     out = Tty()
     render.table(["N", "S"], [["a\x1b[2J", "FAILED"], ["b", "RUNNING"]], out=out, state_column=1)
@@ -153,7 +153,7 @@ def test_table_has_colors_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_list_on_a_narrow_terminal(torchx: Call, project: Path, paper: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where lines with handles would break, the ids stand alone: they can be pasted as well, and no line is too long."""
+    """App ids replace handles if lines would wrap."""
     handle = torchx("run", "-s", "paper", "utils.echo").out.strip()
     for module in ("torchx.cli.cmd_list", "torchx.cli.render"):
         monkeypatch.setattr(f"{module}.is_tty", lambda stream: True)
@@ -165,7 +165,7 @@ def test_list_on_a_narrow_terminal(torchx: Call, project: Path, paper: Any, monk
 
 
 def test_status_page(torchx: Call, jobs: dict[str, str], paper: Any) -> None:
-    """State, cause of the failure, replicas by role, when it was launched; exit code 0 although it failed."""
+    """Shows state, cause, replicas by role, and launch time; exit code 0 although the job failed."""
     app_id = jobs["sh"].rpartition("/")[2]
     paper.ERRORS[app_id] = Failure("RuntimeError: boom", exit_code=1, timestamp=1.0).to_structured_msg()
     outcome = torchx("status", app_id)
@@ -178,7 +178,7 @@ def test_status_page(torchx: Call, jobs: dict[str, str], paper: Any) -> None:
 
 
 def test_status_folds_many_replicas(torchx: Call, paper: Any) -> None:
-    """A thousand replicas are a line, not a thousand."""
+    """A thousand replicas are one line."""
     paper.JOBS["big"] = AppDef("big", [Role("worker", "img", num_replicas=1000)])
     paper.STATES["big"] = AppState.RUNNING
     page = torchx("status", "paper://torchx/big").out
@@ -187,7 +187,7 @@ def test_status_folds_many_replicas(torchx: Call, paper: Any) -> None:
 
 
 def test_status_of_some_roles(torchx: Call, paper: Any) -> None:
-    """`--roles` leaves only these."""
+    """`--roles` selects roles."""
     paper.JOBS["two"] = AppDef("two", [Role("reader", "img"), Role("trainer", "img")])
     paper.STATES["two"] = AppState.RUNNING
     page = torchx("status", "--roles", "reader", "paper://torchx/two").out
@@ -197,7 +197,7 @@ def test_status_of_some_roles(torchx: Call, paper: Any) -> None:
 
 
 def test_status_of_a_job_that_its_scheduler_forgot(torchx: Call, jobs: dict[str, str], paper: Any) -> None:
-    """What is on record is shown."""
+    """The recorded state is shown."""
     torchx("status", jobs["touch"])
     paper.JOBS.clear()
     outcome = torchx("status", jobs["touch"])
@@ -206,20 +206,20 @@ def test_status_of_a_job_that_its_scheduler_forgot(torchx: Call, jobs: dict[str,
 
 
 def test_short_references(torchx: Call, jobs: dict[str, str]) -> None:
-    """`@last`, an app id, the beginning of one; an ambiguous one names the candidates."""
+    """`@last`, an app id and a prefix of one work."""
     for reference in ("@last", jobs["touch"].rpartition("/")[2], "tou"):
         assert torchx("status", reference).out.splitlines()[0] == f"app:      {jobs['touch']}"
 
 
 def test_describe_page(torchx: Call, jobs: dict[str, str]) -> None:
-    """Roles, command, options with their source, who launched it from where with which command."""
+    """Shows roles, command, options with their source, and who launched the job where."""
     page = torchx("describe", jobs["sh"]).out
     for part in ("app sh", "role sh", "ls", "options of paper", "queue", "main", "(default)", "launched:", "in:"):
         assert part in page
 
 
 def test_cancel_and_delete(torchx: Call, jobs: dict[str, str], paper: Any) -> None:
-    """Several jobs at once; twice is quiet; one that does not exist does not keep the others from it."""
+    """Works for several jobs; repeating it is not an error; an unknown job does not stop the others."""
     assert torchx("cancel", jobs["echo"], jobs["echo"]) == (0, "", "")
     assert torchx("cancel", jobs["echo"]).code == 0
     assert torchx("list", "--name", "echo").out.count("CANCELLED") == 1
@@ -233,7 +233,7 @@ def test_cancel_and_delete(torchx: Call, jobs: dict[str, str], paper: Any) -> No
 
 
 def test_runopts(torchx: Call, paper: Any) -> None:
-    """All schedulers, or one; each option with type and default."""
+    """Lists options with type and default, of all schedulers or of one."""
     one = torchx("runopts", "paper").out
     assert "queue=QUEUE (str, main)" in one
     assert "local_cwd" not in one
@@ -243,7 +243,7 @@ def test_runopts(torchx: Call, paper: Any) -> None:
 
 
 def test_runopts_of_a_broken_scheduler(torchx: Call, install_plugin: Callable[..., None]) -> None:
-    """One that cannot be loaded is a warning; the others are shown. Asked for alone it is an error."""
+    """A scheduler that cannot be loaded is a warning, or an error if it is named."""
     install_plugin("bad_sched", {"torchx.schedulers": ["bad = bad_sched:create"]}, "raise ValueError('boom')\n")
     outcome = torchx("runopts")
     assert outcome.code == 0
@@ -253,7 +253,7 @@ def test_runopts_of_a_broken_scheduler(torchx: Call, install_plugin: Callable[..
 
 
 def test_builtins(torchx: Call, project: Path) -> None:
-    """Names with their first sentence; `--print` gives a file that works as a component."""
+    """Lists names with their first sentence; `--print` writes a file that works as a component."""
     listed = {line.partition("\t")[0]: line.partition("\t")[2] for line in torchx("builtins").out.splitlines()}
     assert {"dist.ddp", "utils.echo"} <= set(listed)
     assert all(listed.values())
@@ -262,7 +262,7 @@ def test_builtins(torchx: Call, project: Path) -> None:
 
 
 def test_configure(torchx: Call, project: Path) -> None:
-    """A file to fill in, which can be read back; `--print` writes none, `--force` replaces one."""
+    """The written file is valid; `--print` writes none, `--force` replaces one."""
     assert "[local_cwd]" in torchx("configure", "--print", "--all").out
     assert list(project.iterdir()) == []
     assert torchx("configure", "--all").out == f"{project / '.torchxconfig'}\n"
@@ -275,7 +275,7 @@ def test_configure(torchx: Call, project: Path) -> None:
 
 
 def test_plugins(torchx: Call, install_plugin: Callable[..., None]) -> None:
-    """What was found, whose it is, what failed and why."""
+    """Lists plugins, their packages, and why one failed."""
     rows_of = {"torchx.cli.cmds": ["hello = my_tool:Hello", "gone = my_tool:Gone"]}
     install_plugin("my_tool", rows_of, HELLO)
     found = {row[1]: row for row in rows(torchx("plugins").out)}
@@ -285,7 +285,7 @@ def test_plugins(torchx: Call, install_plugin: Callable[..., None]) -> None:
 
 
 def test_plugins_on_a_terminal(torchx: Call, install_plugin: Callable[..., None], monkeypatch: Any) -> None:
-    """However narrow it is, the reason of a failure stands there in full, with the place of the plugin."""
+    """On a narrow terminal, the reason of a failure is complete, with the location of the plugin."""
     install_plugin(
         "my_tool", {"torchx.named_resources": ["gone = my_tool"]}, f"raise RuntimeError('{'no ' * 40}server')"
     )
@@ -301,7 +301,7 @@ def test_plugins_on_a_terminal(torchx: Call, install_plugin: Callable[..., None]
 def test_a_broken_scheduler_does_not_break_configure(
     torchx: Call, install_plugin: Callable[..., None], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is left out with a warning that names it; asked for by name it is an error."""
+    """A scheduler that cannot be loaded is a warning, or an error if it is named."""
     install_plugin("bad_pkg", {"torchx.schedulers": ["bad = bad_pkg:create"]}, "1 / 0")
     outcome = torchx("configure", "--all", "--print")
     assert outcome.code == 0
@@ -324,18 +324,18 @@ def test_a_broken_scheduler_does_not_break_configure(
     ],
 )
 def test_durations(seconds: float, text: str) -> None:
-    """A length of time reads in its two largest units; a clock that went back is not a negative time."""
+    """A duration is shown in its largest units; a negative one is 0."""
     assert render.duration(seconds) == text
 
 
 def test_times_are_utc() -> None:
-    """Programs get UTC to the millisecond, rounded and not overflowing."""
+    """Programs get UTC, rounded to the millisecond."""
     assert render.iso(1795248000.9996) == "2026-11-21T08:00:01.000Z"
     assert render.iso(None) is None
 
 
 def test_json_of_odd_bytes() -> None:
-    """Bytes that are not UTF-8 are escaped, not an error; other text stays readable."""
+    """Bytes that are not UTF-8 are escaped; other text stays readable."""
     assert render.document({"a": "é"}) == '{"a": "é"}'
     assert json.loads(render.document({"a": "\udcff"})) == {"a": "\udcff"}
     render.document({"a": "\udcff"}).encode()

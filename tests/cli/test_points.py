@@ -28,7 +28,7 @@ from torchx.errors import TorchXError
     ],
 )
 def test_values_of_a_grid(grid: str, values: list[str]) -> None:
-    """Words between commas; ranges include both ends; quotes keep commas, and ranges as they are."""
+    """Values are separated by commas; ranges include both ends; quotes keep commas and ranges."""
     assert read_points([grid], None, 100) == (["x"], [(value,) for value in values])
 
 
@@ -48,21 +48,21 @@ def test_values_of_a_grid(grid: str, values: list[str]) -> None:
     ],
 )
 def test_grids_that_are_refused(grids: list[str], said: str) -> None:
-    """Each with what is wrong."""
+    """The error says what is wrong."""
     with pytest.raises(UsageError, match=said):
         read_points(grids, None, 100)
 
 
 @pytest.mark.parametrize("grids", [["x=0..999999999999"], ["x=0..9999", "y=0..999"]], ids=["one range", "a product"])
 def test_too_many_points(grids: list[str]) -> None:
-    """They are counted before they are made, and the hint has the flag that raises the limit."""
+    """Points are counted before they are generated; the hint names the option that raises the limit."""
     with pytest.raises(UsageError, match="at most 100,000") as e:
         read_points(grids, None, 100_000)
     assert e.value.hint.startswith("`--max-tasks 10000000")
 
 
 def test_files(tmp_path: Path) -> None:
-    """Rows of a .csv with quotes, line ends of Windows and a byte order mark; objects of a .jsonl, in any order of keys."""
+    """Reads .csv with quotes, CRLF and a byte order mark, and .jsonl with keys in any order."""
     table = tmp_path / "p.csv"
     table.write_bytes('\ufefflr, name\r\n1e-4,"a,b"\r\n\r\n3e-4,"two\nlines"\r\n'.encode())
     assert read_points([], str(table), 10) == (["lr", "name"], [("1e-4", "a,b"), ("3e-4", "two\nlines")])
@@ -75,7 +75,7 @@ def test_files(tmp_path: Path) -> None:
 
 
 def test_a_file_with_a_grid(tmp_path: Path) -> None:
-    """Each row with each point; the grid changes fastest."""
+    """Each row is combined with each point; the grid varies fastest."""
     table = tmp_path / "p.csv"
     table.write_text("a\n1\n2\n")
     assert read_points(["b=x,y"], str(table), 10) == (["a", "b"], [("1", "x"), ("1", "y"), ("2", "x"), ("2", "y")])
@@ -99,7 +99,7 @@ def test_a_file_with_a_grid(tmp_path: Path) -> None:
     ],
 )
 def test_files_that_are_refused(tmp_path: Path, name: str, text: str, said: str) -> None:
-    """Each with its line."""
+    """The error names the line."""
     path = tmp_path / name
     path.write_text(text)
     with pytest.raises(TorchXError, match=said):
@@ -107,7 +107,7 @@ def test_files_that_are_refused(tmp_path: Path, name: str, text: str, said: str)
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    """It is missing, or not UTF-8."""
+    """A missing file, or one that is not UTF-8, is an error."""
     with pytest.raises(TorchXError, match="No such file"):
         read_points([], str(tmp_path / "none.csv"), 100)
     (tmp_path / "p.csv").write_bytes(b"a\n\xff\n")

@@ -27,7 +27,7 @@ FOLDERS = """
 
 
 def test_the_digest_that_a_scheduler_reports(torchx: Call, project: Path, paper: Any, monkeypatch: Any) -> None:
-    """On the page beside the image, and in the document by role."""
+    """The page shows it beside the image, the document by role."""
     schedule = paper.Paper.schedule
 
     def reporting(self: Any, info: Any) -> str:
@@ -44,14 +44,14 @@ def test_the_digest_that_a_scheduler_reports(torchx: Call, project: Path, paper:
 
 
 def test_nothing_known_is_nothing_shown(torchx: Call, project: Path, paper: Any) -> None:
-    """A job whose image nobody could tell has no such line."""
+    """Without a digest there is no line for it."""
     torchx("run", "-s", "paper", "utils.echo")
     assert "digest" not in torchx("describe", "@last").out
     assert check("describe", torchx("describe", "@last", "--json").out)["image_digests"] is None
 
 
 def test_a_workspace_in_a_job_folder(torchx: Call, project: Path, tmp_path: Path) -> None:
-    """The dry run shows the folder and leaves none, so that the same command runs; `describe` has the code's hash."""
+    """A dry run shows the job folder and leaves none; `describe` shows the hash of the code."""
     (project / "a,b=c.py").write_text("a")
     job_dir = tmp_path / "job"
     command = ("-s", "lab", "-cfg", f"job_dir={job_dir}", "utils.echo")
@@ -69,7 +69,7 @@ def test_a_workspace_in_a_job_folder(torchx: Call, project: Path, tmp_path: Path
 
 
 def test_the_current_directory_may_have_any_name(torchx: Call, tmp_path: Path, monkeypatch: Any) -> None:
-    """A comma or an equals sign in its name is not taken for the syntax of several projects."""
+    """Commas and equals signs in its name are not parsed as several projects."""
     odd = tmp_path / "a,b=c"
     odd.mkdir()
     (odd / "x.py").write_text("x")

@@ -8,7 +8,7 @@ from .conftest import Call, end, spawn, state, until
 
 
 def test_the_job_ends_with_the_shell(torchx: Call, project: Path) -> None:
-    """What is typed before it is open waits; its exit code is ours."""
+    """Early input is kept; the command returns the exit code of the shell and cancels the job."""
     child = spawn(project, "run", "utils.session", "--timeout", "1h")
     child.sendline("echo as-$((40 + 2)); touch here; exit 5")
     child.expect("as-42")
@@ -19,7 +19,7 @@ def test_the_job_ends_with_the_shell(torchx: Call, project: Path) -> None:
 
 
 def test_the_shell_ends_with_the_job(torchx: Call, project: Path) -> None:
-    """Whoever cancels it; the page of the job says what became of it."""
+    """If the job is cancelled, the command shows its state and exits with 1."""
     child = spawn(project, "run", "utils.session")
     child.sendline('PS1=; stty -echo; echo op""en')
     child.expect("open")
@@ -29,7 +29,7 @@ def test_the_shell_ends_with_the_job(torchx: Call, project: Path) -> None:
 
 
 def test_without_a_terminal(torchx: Call, project: Path) -> None:
-    """The handle, and what to type; the job waits."""
+    """Prints the handle and a hint; the job stays."""
     launched = torchx("run", "utils.session")
     app_id = launched.out.strip().rpartition("/")[2]
     assert (launched.code, launched.out.startswith("local_cwd://")) == (0, True)
@@ -40,7 +40,7 @@ def test_without_a_terminal(torchx: Call, project: Path) -> None:
 
 
 def test_where_nobody_is_let_in(torchx: Call, project: Path, paper: object) -> None:
-    """Nothing is submitted that could not be entered; `--detach` asks for no shell."""
+    """If the scheduler cannot open shells, nothing is submitted; `--detach` opens none."""
     refused = torchx("run", "-s", "paper", "utils.session")
     assert (refused.code, refused.out, "scheduler `paper` cannot" in refused.err) == (5, "", True)
     assert torchx("run", "-s", "paper", "--detach", "utils.session").code == 0

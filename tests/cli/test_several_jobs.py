@@ -17,7 +17,7 @@ from .conftest import Call, end, spawn, state
 
 
 def launch(torchx: Call, paper: Any, state: AppState, *words: str) -> str:
-    """The app id of a job on paper in that state."""
+    """Launches a job in that state on paper, and returns its app id."""
     handle = torchx("run", "-s", "paper", *(words or ("utils.echo",))).out.strip()
     app_id = handle.rpartition("/")[2]
     paper.STATES[app_id] = state
@@ -28,7 +28,7 @@ def launch(torchx: Call, paper: Any, state: AppState, *words: str) -> str:
 
 
 def test_references(torchx: Call, project: Path) -> None:
-    """`@last~1` is the run before the newest, `@NAME` the newest of a name; what is not there says what there is."""
+    """`@last~1` is the run before the newest, `@NAME` the newest of that name; others are errors."""
     torchx("run", "--wait", "utils.echo", "--msg", "one")
     torchx("run", "--wait", "utils.echo", "--msg", "two")
     torchx("run", "--wait", "utils.sh", "echo", "three")
@@ -46,7 +46,7 @@ def test_references(torchx: Call, project: Path) -> None:
 
 
 def test_wait_for_all(torchx: Call, project: Path) -> None:
-    """Each job is named as it ends; the exit code is 1 when one has failed."""
+    """Each job is printed when it ends; the exit code is 1 if one has failed."""
     torchx("run", "utils.sh", "--", "sleep 0.2; exit 3")
     torchx("run", "utils.echo")
     outcome = torchx("wait", "@sh", "@echo")
@@ -59,7 +59,7 @@ def test_wait_for_all(torchx: Call, project: Path) -> None:
 
 
 def test_wait_for_any(torchx: Call, project: Path) -> None:
-    """The first that ends is enough, and its exit code ours; the others go on."""
+    """`--any` returns when the first job ends, with its result; the others continue."""
     torchx("run", "utils.sh", "--", "sleep 600")
     torchx("run", "utils.sh", "--", "sleep 0.2; exit 3")
     outcome = torchx("wait", "--any", "@sh~1", "@sh")
@@ -70,7 +70,7 @@ def test_wait_for_any(torchx: Call, project: Path) -> None:
 
 @pytest.mark.parametrize("jobs", [["@sh"], ["@sh", "@echo"]], ids=["one", "several"])
 def test_the_time_is_up(torchx: Call, project: Path, jobs: list[str]) -> None:
-    """124, as of timeout(1); what has ended by then is named, and the job goes on."""
+    """A timeout exits with 124, as timeout(1) does; ended jobs are printed, the others continue."""
     torchx("run", "--wait", "utils.echo")
     torchx("run", "utils.sh", "--", "sleep 600")
     outcome = torchx("wait", "--timeout", "0.3", *jobs)
@@ -81,13 +81,13 @@ def test_the_time_is_up(torchx: Call, project: Path, jobs: list[str]) -> None:
 
 @pytest.mark.parametrize(("text", "code"), [("1m", 0), ("0.5", 0), ("soon", 2), ("-1", 2)])
 def test_how_long(torchx: Call, project: Path, text: str, code: int) -> None:
-    """Seconds, or a length of time with its unit."""
+    """`--timeout` takes seconds, or a time span with a unit."""
     torchx("run", "--wait", "utils.echo")
     assert torchx("wait", f"--timeout={text}", "@last").code == code
 
 
 def test_wait_in_a_terminal(torchx: Call, project: Path) -> None:
-    """A line says how many have ended; Ctrl-C leaves the jobs alone."""
+    """A line shows how many jobs have ended; Ctrl-C does not affect the jobs."""
     torchx("run", "--wait", "utils.echo")
     torchx("run", "utils.sh", "sleep", "600")
     child = spawn(project, "wait", "@last", "@echo")
@@ -103,7 +103,7 @@ def test_wait_in_a_terminal(torchx: Call, project: Path) -> None:
 
 
 def test_cancel_all(torchx: Call, paper: Any, project: Path) -> None:
-    """Those of mine that have not ended, by name and state; nobody is asked where nobody can answer."""
+    """Cancels my active runs, by name and state; without a terminal there is no question."""
     ended = launch(torchx, paper, AppState.SUCCEEDED)
     running = launch(torchx, paper, AppState.RUNNING)
     pending = launch(torchx, paper, AppState.PENDING, "utils.touch", "--file", "x")
@@ -120,7 +120,7 @@ def test_cancel_all(torchx: Call, paper: Any, project: Path) -> None:
 
 @pytest.mark.parametrize(("answer", "after"), [("y", "CANCELLED"), ("", "RUNNING")], ids=["yes", "no"])
 def test_cancel_all_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: str) -> None:
-    """With the list of what is going to end; Enter means no."""
+    """The question lists the jobs; Enter means no."""
     torchx("run", "utils.sh", "sleep", "600")
     torchx("run", "utils.sh", "sleep", "600")
     child = spawn(project, "cancel", "--all")
@@ -135,7 +135,7 @@ def test_cancel_all_asks_in_a_terminal(torchx: Call, project: Path, answer: str,
 
 
 def test_a_running_job_is_not_deleted(torchx: Call, paper: Any, project: Path) -> None:
-    """Not without --force: its logs would go, too."""
+    """Deleting a running job needs --force."""
     app_id = launch(torchx, paper, AppState.RUNNING)
     refused = torchx("delete", "@last")
     assert (refused.code, "is RUNNING" in refused.err, "--force" in refused.hint()) == (2, True, True)
@@ -162,7 +162,7 @@ def test_a_running_job_is_not_deleted(torchx: Call, paper: Any, project: Path) -
     ids=str,
 )
 def test_the_exit_code_of_a_job(torchx: Call, paper: Any, project: Path, how: AppState, code: int) -> None:
-    """`status --exit-code` and `log --exit-code` say by it how the job is; without the option they are 0."""
+    """`--exit-code` of `status` and `log` returns the result of the job; without it the exit code is 0."""
     launch(torchx, paper, how)
     for verb in ("status", "log"):
         assert torchx(verb, "@last").code == 0
@@ -170,14 +170,14 @@ def test_the_exit_code_of_a_job(torchx: Call, paper: Any, project: Path, how: Ap
 
 
 def test_following_with_an_exit_code(torchx: Call, project: Path) -> None:
-    """`log -f --exit-code` ends with the job, and as it did."""
+    """`log -f --exit-code` ends with the job, and with its result."""
     torchx("run", "utils.sh", "--", "sleep 0.3; echo last words; exit 3")
     outcome = torchx("log", "-f", "--exit-code", "@last")
     assert (outcome.code, outcome.out) == (1, "sh/0 last words\n")
 
 
 def test_status_of_several(torchx: Call, paper: Any, project: Path) -> None:
-    """A page for each, or one document with all; one that is not there does not hide the others."""
+    """A page per job, or one document; an unknown job does not hide the others."""
     first = launch(torchx, paper, AppState.SUCCEEDED)
     second = launch(torchx, paper, AppState.FAILED)
     page = torchx("status", first, second)
@@ -193,7 +193,7 @@ def test_status_of_several(torchx: Call, paper: Any, project: Path) -> None:
 
 
 def test_one_rank(torchx: Call, paper: Any, project: Path) -> None:
-    """`--rank` takes the lines that torchrun has put under that worker's name, with `--regex` those that match."""
+    """`--rank` selects lines that torchrun prefixed with the rank; `--regex` filters them further."""
     app_id = launch(torchx, paper, AppState.SUCCEEDED)
     lines = ["[3]:loss 1\n", "[13]:loss 2\n", "[default3]:Loss 3\n", "no rank [3]:loss\n", "[3]:done\n"]
     paper.OUTPUT[app_id, "echo", 0] = lines
@@ -208,7 +208,7 @@ def test_one_rank(torchx: Call, paper: Any, project: Path) -> None:
 
 
 def test_times_of_lines(torchx: Call, paper: Any, project: Path) -> None:
-    """Before each line, in UTC; beside it in `--json`; refused by a scheduler that does not know them."""
+    """Times are in UTC, before each line or as a key of `--json`; not every scheduler supports them."""
     torchx("run", "--wait", "utils.sh", "--", "echo one; echo two")
     stamp = r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
     assert re.fullmatch(rf"sh/0 {stamp} one\nsh/0 {stamp} two\n", torchx("log", "--timestamps", "@last").out)
@@ -222,7 +222,7 @@ def test_times_of_lines(torchx: Call, paper: Any, project: Path) -> None:
 
 
 def test_the_attempt_before(torchx: Call, paper: Any, project: Path) -> None:
-    """Of the replicas that were started again; refused where that is not known, and while following."""
+    """`--previous` shows the attempt before the restart; it is an error without one, and with `-f`."""
     script = r"echo try \$(cat n 2>/dev/null); echo x >>n; [ \$(wc -l <n) -gt 2 ]".replace("\\", "")
     torchx("run", "--wait", "utils.sh", "--max_retries", "3", "--", script)
     assert torchx("log", "@last").out == "sh/0 try\nsh/0 try x\nsh/0 try x x\n"
@@ -238,7 +238,7 @@ def test_the_attempt_before(torchx: Call, paper: Any, project: Path) -> None:
 
 
 def test_the_attempt_before_of_some_replicas(torchx: Call, project: Path) -> None:
-    """Those that were not started again are left out."""
+    """Replicas without a restart are omitted."""
     (project / "two.py").write_text(
         "import torchx.specs as specs\n"
         "def two() -> specs.AppDef:\n"
@@ -251,14 +251,14 @@ def test_the_attempt_before_of_some_replicas(torchx: Call, project: Path) -> Non
 
 
 def test_bars_in_a_pipe(torchx: Call, project: Path) -> None:
-    """The last state of a progress bar is a line there, alone; without prefix the bytes are as they were written."""
+    """A progress bar becomes one line with its last state; without prefix the bytes are unchanged."""
     torchx("run", "--wait", "utils.sh", "--", r"printf 'go\n\r 0%%\r50%%\r100%%\nend\n'")
     assert torchx("log", "@last").out == "sh/0 go\nsh/0 100%\nsh/0 end\n"
     assert torchx("log", "--no-prefix", "@last").out == "go\n\r 0%\r50%\r100%\nend\n"
 
 
 def test_a_bar_on_a_terminal(project: Path) -> None:
-    """It is seen while its line is open, and is one row in the end."""
+    """A progress bar is shown while it is drawn, and is one line in the end."""
     (project / "bar.sh").write_text(
         "printf '\\r 10%%' >&2; until [ -e seen ]; do sleep 0.05; done; printf '\\r 90%%\\n' >&2; echo end\n"
     )
@@ -278,7 +278,7 @@ def test_memory_with_a_unit(torchx: Call, project: Path, text: str, mib: int) ->
 
 
 def test_cancelling_says_when_the_job_is_killed(torchx: Call, project: Path) -> None:
-    """After Ctrl-C the line counts down to the end of the grace period; no line is glued to it."""
+    """After Ctrl-C a line counts down the grace period."""
     stubborn = "trap '' TERM; touch up; while [ ! -e go ]; do sleep 0.05; done"
     child = spawn(project, "run", "--wait", "-cfg", "cancel_grace_s=600", "utils.sh", "--", stubborn)
     child.expect("Ctrl-C cancels")
@@ -291,7 +291,7 @@ def test_cancelling_says_when_the_job_is_killed(torchx: Call, project: Path) -> 
 
 
 def test_a_warning_while_progress_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    """What is said meanwhile has a line of its own."""
+    """Messages have their own line."""
     from torchx.cli.failures import note, progress, warn
 
     progress("RUNNING 3 s")

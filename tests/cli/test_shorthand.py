@@ -42,14 +42,14 @@ def script(project: Path) -> Path:
     ids=lambda value: " ".join(value) if isinstance(value, list) else None,
 )
 def test_programs(argv: list[str], component: str | None, words: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script is Python's, another program the shell's, and the name of a component means that."""
+    """A script runs under Python, another program in a shell, and a component's name means the component."""
     monkeypatch.setattr("torchx.cli.shorthand._is_program", {"python", "ls"}.__contains__)
     dashes = argv[0] == "--"
     assert program(argv[dashes:], dashes=dashes) == (component and (component, words))
 
 
 def test_a_script_runs(torchx: Call, script: Path) -> None:
-    """With its arguments, under its name; what is printed is the handle alone."""
+    """The job has the script's arguments and name; only the handle is printed."""
     outcome = torchx("run", "--wait", "train.py", "--epochs", "3", "-s", "x", "--wait")
     assert (outcome.code, outcome.err) == (0, "")
     assert outcome.out.startswith("local_cwd://torchx/train-")
@@ -59,7 +59,7 @@ def test_a_script_runs(torchx: Call, script: Path) -> None:
 
 
 def test_a_size_makes_it_distributed(torchx: Call, script: Path) -> None:
-    """`-j` before a script is that of dist.ddp, and before a component the component's own."""
+    """Before a script, `-j` is that of dist.ddp; before a component, the component's own."""
     direct = json.loads(torchx("run", "--dryrun", "--json", "dist.ddp", "-j", "1x4", "--script", "train.py").out)
     for argv in (
         ["-j", "1x4", "train.py"],
@@ -73,7 +73,7 @@ def test_a_size_makes_it_distributed(torchx: Call, script: Path) -> None:
 
 
 def test_a_script_that_is_not_there(torchx: Call, script: Path) -> None:
-    """Said before anything is launched; so is a file that only defines components."""
+    """A missing script, or one that only defines components, is an error before the launch."""
     missing = torchx("run", "trian.py")
     assert (missing.code, "script `trian.py` does not exist" in missing.err) == (2, True)
     script.write_text("import torchx.specs as specs\ndef job(x: int = 1) -> specs.AppDef:\n    ...\n")
@@ -93,7 +93,7 @@ def test_a_script_that_is_not_there(torchx: Call, script: Path) -> None:
     ids=["before its arguments", "with a dash", "among them", "with a value"],
 )
 def test_options_of_torchx_behind_the_component(torchx: Call, script: Path, argv: list[str]) -> None:
-    """They are torchx's where the component has none of that name."""
+    """Options after the component are torchx's unless the component has them."""
     outcome = torchx("run", *argv)
     assert (outcome.code, outcome.err) == (0, "")
     if "--json" in argv:
@@ -117,7 +117,7 @@ def test_options_of_torchx_behind_the_component(torchx: Call, script: Path, argv
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_options_that_would_reach_the_program(torchx: Call, script: Path, argv: list[str], hint: str) -> None:
-    """The job would run for real, or elsewhere: it is not launched, and the hint says what to write."""
+    """Options of torchx among a program's arguments are an error with a hint."""
     outcome = torchx("run", *argv)
     assert outcome.code == 2
     assert hint in outcome.hint()
@@ -134,13 +134,13 @@ def test_options_that_would_reach_the_program(torchx: Call, script: Path, argv: 
     ids=" ".join,
 )
 def test_options_of_the_program(torchx: Call, script: Path, argv: list[str]) -> None:
-    """What stands behind `--`, or cannot be meant for torchx, is passed on."""
+    """Options after `--`, or unknown to torchx, are passed on."""
     assert torchx("run", "--wait", *argv).code == 0
     assert ("--dryrun" in torchx("log", "@last").out) == ("--dryrun" in argv)
 
 
 def test_without_pytorch(torchx: Call, script: Path, tmp_path: Path) -> None:
-    """dist.ddp on this machine says so before it launches anything; where there is a torchrun it is run."""
+    """dist.ddp fails before the launch without PyTorch; a torchrun on PATH is enough."""
     bash = str(tmp_path / "bin")
     os.mkdir(bash)
     os.symlink("/bin/bash", f"{bash}/bash")
@@ -157,7 +157,7 @@ def test_without_pytorch(torchx: Call, script: Path, tmp_path: Path) -> None:
 
 
 def test_a_terminal_follows_the_job(script: Path) -> None:
-    """Its output and how it ended; the exit code is the job's."""
+    """The output and the result are shown; the exit code is the job's."""
     script.write_text("print('hello from the job')\nraise SystemExit(3)\n")
     child = spawn(script.parent, "run", "train.py")
     child.expect("local_cwd://torchx/train-")
@@ -167,7 +167,7 @@ def test_a_terminal_follows_the_job(script: Path) -> None:
 
 
 def test_ctrl_c_detaches(torchx: Call, project: Path) -> None:
-    """The job goes on; one line says how to follow it and how to cancel it."""
+    """The job continues; a line shows how to follow and cancel it."""
     child = spawn(project, "run", "utils.sh", "--", "echo up; while [ ! -e go ]; do sleep 0.05; done")
     child.expect("sh/0.* up")
     child.sendintr()
@@ -180,7 +180,7 @@ def test_ctrl_c_detaches(torchx: Call, project: Path) -> None:
 
 @pytest.mark.parametrize("how", ["-d", "--json", "config"])
 def test_nothing_is_followed(torchx: Call, project: Path, how: str) -> None:
-    """`--detach`, `--json` and `detach = true` of the config return while the job runs."""
+    """`--detach`, `--json` and `detach = true` in the config file return while the job runs."""
     if how == "config":
         (project / ".torchxconfig").write_text("[cli:run]\ndetach = true\n")
     options = [] if how == "config" else [how]
@@ -193,7 +193,7 @@ def test_nothing_is_followed(torchx: Call, project: Path, how: str) -> None:
 
 
 def test_a_pipe_gets_the_handle(torchx: Call, project: Path) -> None:
-    """With stdout in a pipe nothing is followed, whatever stderr is: `handle=$(torchx run ...)`."""
+    """With stdout in a pipe nothing is followed, even if stderr is a terminal: `handle=$(torchx run ...)`."""
     import pty
 
     reader, terminal = pty.openpty()
@@ -208,7 +208,7 @@ def test_a_pipe_gets_the_handle(torchx: Call, project: Path) -> None:
 
 
 def test_detach_and_wait_exclude_each_other(torchx: Call, project: Path) -> None:
-    """On the command line; `wait = true` of the config gives way."""
+    """Both on the command line are an error; `--detach` overrides `wait = true`."""
     assert torchx("run", "-d", "--wait", "utils.echo").code == 2
     (project / ".torchxconfig").write_text("[cli:run]\nwait = true\n")
     assert torchx("run", "-d", "utils.sh", "exit", "3").code == 0

@@ -62,7 +62,7 @@ def _wait(runner: Any, **options: bool) -> None:
 
 @pytest.mark.usefixtures("terminal")
 def test_how_long_it_took(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
-    """Since the waiting began; while it goes on as well, with how many of each role run."""
+    """The time counts from the start of the wait; meanwhile the line shows running replicas by role."""
     _wait(Runner(clock, 187.0))
     out, err = capsys.readouterr()
     assert out == f"{HANDLE}\n"
@@ -72,7 +72,7 @@ def test_how_long_it_took(clock: FakeClock, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_nothing_is_said_where_nobody_looks(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
-    """Not on a terminal: the handle alone, and looks that are rarer."""
+    """Without a terminal only the handle is printed, and the job is checked less often."""
     runner = Runner(clock, 187.0)
     _wait(runner)
     assert capsys.readouterr() == (f"{HANDLE}\n", "")
@@ -81,20 +81,20 @@ def test_nothing_is_said_where_nobody_looks(clock: FakeClock, capsys: pytest.Cap
 
 @pytest.mark.parametrize(("state", "code"), [(AppState.FAILED, 1), (AppState.CANCELLED, 1)])
 def test_exit_codes(clock: FakeClock, state: AppState, code: int) -> None:
-    """As the job ended."""
+    """The exit code is that of the job's state."""
     with pytest.raises(SystemExit) as e:
         _wait(Runner(clock, 1.0, state))
     assert e.value.code == code
 
 
 def test_a_job_that_is_lost(clock: FakeClock) -> None:
-    """Nobody knows it any more: that is no success."""
+    """A job that the scheduler does not know is an error."""
     with pytest.raises(UnknownAppException):
         _wait(Runner(clock, 1.0, None))
 
 
 def test_a_job_that_is_gone(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
-    """An end with an exit code of its own, and the last state that is known."""
+    """A job that no longer exists has its own exit code, and shows the last known state."""
 
     class Gone(Runner):
         def wait(self, handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
@@ -107,7 +107,7 @@ def test_a_job_that_is_gone(clock: FakeClock, capsys: pytest.CaptureFixture[str]
 
 
 def test_json_has_no_other_line(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
-    """The document alone."""
+    """stdout has only the document."""
     import json
 
     _wait(Runner(clock, 1.0), as_json=True)
@@ -116,7 +116,7 @@ def test_json_has_no_other_line(clock: FakeClock, capsys: pytest.CaptureFixture[
 
 
 def test_a_job_that_nobody_submits(clock: FakeClock) -> None:
-    """After two minutes it is given up; one that was seen otherwise before is not."""
+    """A job that stays unsubmitted for two minutes is an error, unless it had another state before."""
     began = clock.now
     runner = Runner(clock, 1e6, now=AppState.UNSUBMITTED)
     with pytest.raises(BackendError, match="is still UNSUBMITTED"):
@@ -128,7 +128,7 @@ def test_a_job_that_nobody_submits(clock: FakeClock) -> None:
 
 
 def test_ctrl_c_is_told_by_the_exit_code(clock: FakeClock) -> None:
-    """130, also when the job had succeeded by then."""
+    """Ctrl-C exits with 130, even if the job has succeeded."""
     runner = Runner(clock, 5.0)
     real, calls = runner.wait, []
 
@@ -154,7 +154,7 @@ class _SetBack(FakeClock):
 
 
 def test_a_clock_that_is_set_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that nobody submits is given up after two minutes all the same."""
+    """The limit of two minutes does not depend on the wall clock."""
     clock = _SetBack()
     monkeypatch.setattr(waiting, "time", clock)
     began = clock.now

@@ -16,7 +16,7 @@ from .test_json import load
 
 
 def test_jobs_until_they_have_ended(torchx: Call, project: Path) -> None:
-    """In a pipe: time, handle, state before, state now, why, between tabs; the last line is the last job's end."""
+    """In a pipe, a line has time, handle, old state, new state and message; the watch ends with the last job."""
     torchx("run", "utils.sh", "--", "sleep 0.3; exit 3")
     torchx("run", "utils.echo")
     outcome = torchx("watch", "@sh", "@echo")
@@ -30,7 +30,7 @@ def test_jobs_until_they_have_ended(torchx: Call, project: Path) -> None:
 
 
 def test_for_programs(torchx: Call, project: Path) -> None:
-    """A JSON document on each line, as the page describes it."""
+    """Each line is a JSON document that matches its schema."""
     torchx("run", "utils.sh", "--", "sleep 0.3; exit 3")
     outcome = torchx("watch", "--json", "@last")
     documents: list[dict[str, Any]] = [json.loads(line) for line in outcome.out.splitlines()]
@@ -40,7 +40,7 @@ def test_for_programs(torchx: Call, project: Path) -> None:
 
 
 def test_all_runs_in_a_terminal(torchx: Call, project: Path) -> None:
-    """Runs that come are seen, with a clock; Ctrl-C ends the watch and no job."""
+    """New runs appear with the time of day; Ctrl-C ends the watch and no job."""
     child = spawn(project, "watch")
     child.expect("watching all runs; Ctrl-C stops, the jobs continue")
     handle = torchx("run", "utils.sh", "sleep", "600").out.strip()
@@ -52,7 +52,7 @@ def test_all_runs_in_a_terminal(torchx: Call, project: Path) -> None:
 
 
 def test_wrong_usage(torchx: Call, project: Path) -> None:
-    """Named jobs are not chosen among; a job that is not there is named."""
+    """`--mine` with named jobs, and an unknown job, are errors."""
     torchx("run", "--wait", "utils.echo")
     assert torchx("watch", "--mine", "@last").code == 2
     outcome = torchx("watch", "nobody")
@@ -60,7 +60,7 @@ def test_wrong_usage(torchx: Call, project: Path) -> None:
 
 
 class Screen:
-    """What a terminal shows: of all sequences only those that `status -w` writes, any other is an error."""
+    """A terminal that supports only the sequences of `status -w`; others are an error."""
 
     def __init__(self) -> None:
         self.lines = [""]
@@ -93,7 +93,7 @@ class Screen:
 
 
 def test_a_live_page(torchx: Call, project: Path) -> None:
-    """The page is written again in place, each time in one piece; in the end it stands there once, and the cursor is back."""
+    """The page is rewritten in place, in one write; at the end it is printed once, and the cursor is visible."""
     torchx("run", "utils.sh", "--", "touch up; while [ ! -e go ]; do sleep 0.05; done; exit 3")
     child = spawn(project, "status", "-w", "--exit-code", "@last")
     child.expect(r"app: .*\r\n.*RUNNING.*live · Ctrl-C stops, the job continues\x1b\[0m\x1b\[K\x1b\[J")
@@ -114,7 +114,7 @@ def test_a_live_page(torchx: Call, project: Path) -> None:
 
 
 def test_ctrl_c_leaves_the_live_page(torchx: Call, project: Path) -> None:
-    """What was seen last stays on the terminal, the cursor comes back, and the job goes on."""
+    """The last page stays, the cursor is visible, and the job continues."""
     torchx("run", "utils.sh", "sleep", "600")
     child = spawn(project, "status", "-w", "@last")
     child.expect("live")
@@ -129,7 +129,7 @@ def test_ctrl_c_leaves_the_live_page(torchx: Call, project: Path) -> None:
 
 
 def test_a_live_page_in_a_pipe(torchx: Call, project: Path) -> None:
-    """A line for each change, then the page; with `--json` the document alone, when the job has ended."""
+    """Prints a line per change, then the page; with `--json` only the document at the end."""
     torchx("run", "utils.sh", "--", "sleep 0.3; exit 3")
     outcome = torchx("status", "-w", "@last")
     changes = [line for line in outcome.out.splitlines() if "\t" in line]
@@ -142,7 +142,7 @@ def test_a_live_page_in_a_pipe(torchx: Call, project: Path) -> None:
 
 
 def test_a_page_that_is_too_high(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is cut, so that the next one is written over it."""
+    """The page is cut to the height of the terminal."""
     from torchx.cli import live_status
 
     monkeypatch.setattr(live_status, "_height", lambda: 6)

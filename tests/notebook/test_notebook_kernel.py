@@ -25,7 +25,7 @@ Outputs = list[dict[str, Any]]
 
 @pytest.fixture
 def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Outputs]]:
-    """Runs cells in a new kernel; the outputs of each. An error is an output, too."""
+    """Runs cells in a new kernel, and returns the outputs of each; an error is an output too."""
     from jupyter_client.kernelspec import KernelSpec, KernelSpecManager
 
     monkeypatch.setenv("JUPYTER_PLATFORM_DIRS", "1")
@@ -47,23 +47,23 @@ def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., l
 
 
 def text(outputs: Outputs) -> str:
-    """What a cell printed."""
+    """Returns what a cell printed."""
     return "".join(out["text"] for out in outputs if out["output_type"] == "stream")
 
 
 def value(outputs: Outputs) -> dict[str, str]:
-    """What a cell returned, by kind."""
+    """Returns the value of a cell, by MIME type."""
     return next(dict(out["data"]) for out in outputs if out["output_type"] == "execute_result")
 
 
 def error(outputs: Outputs) -> str:
-    """How a cell failed, as it is shown."""
+    """Returns the error of a cell as it is displayed."""
     return next("\n".join(out["traceback"]) for out in outputs if out["output_type"] == "error")
 
 
 @pytest.mark.slow
 def test_a_notebook(notebook: Callable[..., list[Outputs]], tmp_path: Path) -> None:
-    """From a cell to a job and back; what goes wrong is a line and not a traceback of ours."""
+    """Launches and inspects a job from cells; errors are one line without a traceback."""
     cells = {
         "load": "%load_ext torchx.notebook",
         "again": "import torchx.notebook\n%reload_ext torchx.notebook",
@@ -106,7 +106,7 @@ def test_a_notebook(notebook: Callable[..., list[Outputs]], tmp_path: Path) -> N
 
 
 def test_import_is_enough(notebook: Callable[..., list[Outputs]]) -> None:
-    """`import torchx.notebook` brings the magics as well."""
+    """`import torchx.notebook` registers the magics."""
     (_, version) = notebook("import torchx.notebook", "%torchx --version")
     assert text(version).startswith("torchx ")
     assert os.environ.get("IPYTHONDIR")
@@ -114,7 +114,7 @@ def test_import_is_enough(notebook: Callable[..., list[Outputs]]) -> None:
 
 @pytest.mark.slow
 def test_the_page(notebook: Callable[..., list[Outputs]]) -> None:
-    """The cells of docs/notebook.md run as written, one after the other."""
+    """The cells of docs/notebook.md run in order."""
     cells = [block.body for block in blocks(str(PAGE)) if block.language == "ipython"]
     out = notebook(*cells)
     assert len(cells) >= 6

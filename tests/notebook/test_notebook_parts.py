@@ -42,14 +42,14 @@ def _empty(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def test_import_costs_nothing() -> None:
-    """Without a shell of IPython it imports itself and the package that it is in."""
+    """Without IPython the import loads only the module and its package."""
     code = "import sys; before = set(sys.modules); import torchx.notebook; print(*sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["__future__", "torchx", "torchx.notebook", "torchx.version"]
 
 
 def test_import_without_ipython() -> None:
-    """It can be imported, and used, where IPython is not installed."""
+    """The module works without IPython installed."""
     code = (
         "import sys; sys.modules['IPython'] = None; import torchx.notebook as n; "
         "n.workspacefile('a.py', 'x'); print(n.WORKSPACE)"
@@ -63,19 +63,19 @@ def test_import_without_ipython() -> None:
 
 @given(value=TEXT)
 def test_a_variable_is_one_argument(value: str) -> None:
-    """Whatever it holds: blanks, quotes, dollars, braces, nothing."""
+    """A value with blanks, quotes, dollars or braces, or an empty one, is one argument."""
     assert magics.split("run x --msg {value} '{value}'", {"value": value}) == ["run", "x", "--msg", value, value]
 
 
 def test_what_stays_as_it_is() -> None:
-    """Macros, variables of the shell, JSON, and names that are not variables."""
+    """Macros, shell variables, JSON and unknown names are not replaced."""
     text = """run x '${app_id}' '$HOME' '{"a": 1}' {nobody} {} {0} {1x}"""
     expected = ["run", "x", "${app_id}", "$HOME", '{"a": 1}', "{nobody}", "{}", "{0}", "{1x}"]
     assert magics.split(text, {"app_id": "no", "HOME": "no", "a": "no"}) == expected
 
 
 def test_what_is_in_a_variable() -> None:
-    """Attributes and items, as in a format string; nothing is called."""
+    """Attributes and items work as in a format string; nothing is called."""
     variables = {"cfg": SimpleNamespace(lr=0.1), "sizes": [1, 2], "names": {"a": "b c"}}
     assert magics.split("{cfg.lr} {sizes[1]} --n={names[a]}", variables) == ["0.1", "2", "--n=b c"]
     assert magics.split("'{cfg.lr()}'", variables) == ["{cfg.lr()}"]
@@ -85,7 +85,7 @@ def test_what_is_in_a_variable() -> None:
 
 
 def test_lines() -> None:
-    """A cell's lines are further words, with or without a backslash."""
+    """The lines of a cell are further words, with or without a backslash."""
     assert magics.split("run x\n  --a 1 \\\n  --b '2 3'\n", {}) == ["run", "x", "--a", "1", "--b", "2 3"]
     with pytest.raises(magics.MistakeError, match="cannot be parsed"):
         magics.split("run 'x", {})
@@ -95,7 +95,7 @@ def test_lines() -> None:
 
 
 def test_files() -> None:
-    """Written, replaced, appended to, listed, removed; all of them where fsspec finds them."""
+    """Files can be written, replaced, appended to, listed and removed; fsspec finds them."""
     import fsspec
 
     assert workspacefile("a.py", "1\n") == 2
@@ -110,7 +110,7 @@ def test_files() -> None:
 
 @pytest.mark.parametrize("path", ["", " ", ".", "..", "/etc/x", "../x", "a/../../x", "a\0b", "lib"])
 def test_no_path_leads_out(path: str) -> None:
-    """A path that is none, leads out, or is a folder, is refused, and nothing is written."""
+    """An invalid path, one outside the workspace, or a folder, is an error, and nothing is written."""
     workspacefile("lib/b.py", "x")
     with pytest.raises(SpecError, match=r"is not a path below|is a folder"):
         workspacefile(path, "x")
@@ -118,7 +118,7 @@ def test_no_path_leads_out(path: str) -> None:
 
 
 def test_the_folder_of_this_process() -> None:
-    """It has the files as they are now; what was removed goes, what a job wrote stays; nobody else looks in."""
+    """The folder mirrors the files; removed files go, files of jobs stay; it is private."""
     workspacefile("a.py", "1")
     workspacefile("lib/b.py", "2")
     folder = Path(workspace.folder())
@@ -135,13 +135,13 @@ def test_the_folder_of_this_process() -> None:
 
 
 def test_nothing_written_nothing_changed() -> None:
-    """Without a file `run` takes along what it always does."""
+    """Without files, `run` uses the default workspace."""
     words = ["run", "utils.echo"]
     assert commands.with_cells(words) == (words, "")
 
 
 def test_a_scheduler_that_builds() -> None:
-    """The workspace is named before the component, behind the options of torchx itself."""
+    """`--workspace` is inserted before the component, after the options of torchx."""
     workspacefile("a.py", "1")
     words, folder = commands.with_cells(["--log_level", "INFO", "run", "-s", "slurm", "utils.echo", "--msg", "x"])
     expected = ["--log_level", "INFO", "run", "--workspace", WORKSPACE, "-s", "slurm", "utils.echo", "--msg", "x"]
@@ -149,7 +149,7 @@ def test_a_scheduler_that_builds() -> None:
 
 
 def test_a_scheduler_that_does_not() -> None:
-    """The job of this machine runs in a folder with the files."""
+    """A local job runs in a folder with the files."""
     workspacefile("a.py", "1")
     assert commands.with_cells(["run", "utils.echo"]) == (["run", "utils.echo"], workspace.folder())
 
@@ -170,19 +170,19 @@ def test_a_scheduler_that_does_not() -> None:
     ids=" ".join,
 )
 def test_left_alone(words: list[str]) -> None:
-    """A workspace of the user's own, another verb, and what the command itself is going to refuse."""
+    """A given workspace, another verb, and invalid commands are not changed."""
     workspacefile("a.py", "1")
     assert commands.with_cells(words) == (words, "")
 
 
 def test_an_option_of_the_component_is_not_ours() -> None:
-    """`--workspace` behind the component belongs to the component."""
+    """`--workspace` after the component belongs to the component."""
     workspacefile("a.py", "1")
     assert commands.with_cells(["run", "utils.echo", "--workspace", "."])[1] == workspace.folder()
 
 
 def test_a_component_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`file.py:function` is looked for here, and then among the cells' files."""
+    """`file.py:function` is found in the current directory, then among the cells' files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.py").touch()
     workspacefile("comp.py", "1")
@@ -195,7 +195,7 @@ def test_a_component_of_a_cell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_where_we_are_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The command runs in the folder, with the config file of the directory that we come from and go back to."""
+    """The command runs in the folder, with the config file of the current directory, which is restored."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".torchxconfig").write_text("[local_cwd]\n")
     workspacefile("a.py", "1")
@@ -222,7 +222,7 @@ def shown(*texts: str, keep: bool = False) -> tuple[str, str]:
 
 
 def test_the_handle_is_returned_and_not_shown() -> None:
-    """If it is alone on the last line; in a line, or before others, it is text."""
+    """A handle alone on the last line is returned; elsewhere it is printed."""
     handle = "local_cwd://torchx/echo-x"
     assert shown("hello\n", f"{handle}\n") == ("hello\n", handle)
     assert shown("hello\n", handle, "\n") == ("hello\n", handle)
@@ -233,12 +233,12 @@ def test_the_handle_is_returned_and_not_shown() -> None:
 
 @given(st.lists(TEXT))
 def test_nothing_else_is_held_back(texts: list[str]) -> None:
-    """Everything arrives, in its order, however it was cut up."""
+    """All other output is printed in order, however it is chunked."""
     assert shown(*texts, keep=True) == ("".join(texts), "")
 
 
 def test_the_process_is_as_before() -> None:
-    """Arguments, streams and log handlers: a command must not change those of the notebook."""
+    """A command restores arguments, streams and log handlers."""
     import logging
 
     from torchx.cli.main import main
@@ -251,14 +251,14 @@ def test_the_process_is_as_before() -> None:
 
 
 def test_an_exit_code_is_an_error() -> None:
-    """So that a notebook that is run as a whole stops there."""
+    """A failed command raises, so that "run all cells" stops."""
     with pytest.raises(commands.CommandError, match="`torchx status` ended with exit code 3") as e:
         commands.run(["status", "nobody"])
     assert (e.value.exit_code, e.value._render_traceback_()) == (3, [str(e.value)])
 
 
 def test_a_job_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """`run` returns the job; its handle is not printed as well."""
+    """`run` returns the job without printing its handle."""
     monkeypatch.chdir(tmp_path)
     job = commands.run(["run", "-s", "local_cwd", "utils.echo", "--msg", "from the job"])
     assert isinstance(job, Job)
@@ -287,7 +287,7 @@ def failed(message: str) -> AppStatus:
 
 
 def test_a_failure() -> None:
-    """State, cause, traceback and role are on the page, and no value becomes markup."""
+    """The page has state, cause, traceback and role, and escapes all values."""
     page = html_pages.status_html(failed("ValueError: <img src=x onerror=alert(1)>"), "slurm://torchx/<1>")
     assert "exit code 1: ValueError: &lt;img src=x onerror=alert(1)&gt;" in page
     assert all(text in page for text in ("slurm://torchx/&lt;1&gt;", "&lt;script&gt;", "host&amp;1", "  &lt;here&gt;"))
@@ -296,7 +296,7 @@ def test_a_failure() -> None:
 
 @given(TEXT)
 def test_no_text_breaks_out(text: str) -> None:
-    """The tags of a page are ours, whatever a scheduler says."""
+    """No text of a scheduler becomes HTML."""
     from html.parser import HTMLParser
 
     class Tags(HTMLParser):
@@ -321,14 +321,14 @@ def test_no_text_breaks_out(text: str) -> None:
     [("https://example.org/a?b=1&c='\"", True), ("javascript:alert(1)", False), ("file:///etc/passwd", False)],
 )
 def test_links(url: str, linked: bool) -> None:
-    """An address on the web is a link, nothing else is."""
+    """Only web addresses become links."""
     page = html_pages.status_html(AppStatus(AppState.RUNNING, ui_url=url))
     assert ("<a href=" in page) == linked
     assert page.count('"') % 2 == 0
 
 
 def test_many_replicas_are_one_line() -> None:
-    """The page of a job of thousands is as long as that of a small one."""
+    """The page of thousands of replicas is as short as that of a few."""
     replicas = [ReplicaStatus(k, AppState.RUNNING, "r", f"host{k}") for k in range(5000)]
     page = html_pages.status_html(AppStatus(AppState.RUNNING, roles=[RoleStatus("r", replicas)]))
     assert "5000 RUNNING" in page

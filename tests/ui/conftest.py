@@ -53,7 +53,7 @@ class Page:
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
 
     def stream(self, path: str) -> Generator[Any, None, None]:
-        """The documents of a stream, until the server ends it or the caller closes the generator."""
+        """Yields the documents of a stream, until the server ends it or the caller closes the generator."""
         answer = self._ask("GET", path, {})
         with contextlib.closing(self.connection), answer:
             assert answer.status == 200, answer.read()
@@ -62,7 +62,7 @@ class Page:
                     yield json.loads(line)
 
     def end(self) -> tuple[str, str]:
-        """Ctrl-C; what it said after its address."""
+        """Sends Ctrl-C, and returns the output after the address."""
         self.process.send_signal(signal.SIGINT)
         return self.process.communicate(timeout=PATIENCE_S)
 
@@ -74,7 +74,7 @@ def home(tmp_path: Path) -> dict[str, str]:
 
 @pytest.fixture
 def run(home: dict[str, str], tmp_path: Path) -> Callable[..., str]:
-    """Launches a shell script on local_cwd; its handle."""
+    """Launches a shell script on local_cwd, and returns the handle."""
 
     def launch(script: str, *options: str) -> str:
         argv = [sys.executable, "-m", "torchx", "run", "-s", "local_cwd", *options, "utils.sh", script]

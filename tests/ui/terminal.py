@@ -36,7 +36,7 @@ class _Screen(pyte.Screen):  # type: ignore[misc]  # it says nothing of its type
 
 
 class Terminal:
-    """`torchx top`, and what it shows."""
+    """`torchx top` in a pseudo-terminal."""
 
     def __init__(
         self, columns: int = 90, rows: int = 26, *, env: Mapping[str, str] = os.environ, cwd: Path | None = None
@@ -54,7 +54,7 @@ class Terminal:
         return "\n".join(self.screen.display)
 
     def until(self, text: str, *, gone: bool = False) -> None:
-        """Reads until the screen shows it, or does not any more."""
+        """Reads until the screen shows the text, or with ``gone`` no longer shows it."""
         deadline = time.monotonic() + PATIENCE_S
         while bool(re.search(text, self.text, re.MULTILINE)) is gone:
             assert time.monotonic() < deadline, self.text

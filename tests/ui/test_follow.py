@@ -16,7 +16,7 @@ from torchx.ui.follow import log_lines
 def test_ended_while_it_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
 ) -> None:
-    """Ended again while it waits for a `torchx log` that does not end, as when the program ends: that is killed."""
+    """Closing the generator kills a `torchx log` that does not end."""
     program = tmp_path / "log"
     program.write_text("#!/bin/sh\ntrap '' TERM\necho '{\"line\": \"one\"}'\nexec sleep 1000\n")
     program.chmod(0o755)

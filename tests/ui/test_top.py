@@ -43,7 +43,7 @@ def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Runner]:
 
 
 def drive(runner: Runner, work: Drive, size: tuple[int, int] = (110, 32)) -> None:
-    """Has ``work`` press keys on the screen."""
+    """Runs ``work`` against the screen."""
 
     async def go() -> None:
         app = Top(runner)
@@ -54,7 +54,7 @@ def drive(runner: Runner, work: Drive, size: tuple[int, int] = (110, 32)) -> Non
 
 
 async def until(pilot: Pilot[None], condition: Callable[[], Any]) -> Any:
-    """What ``condition`` returns once it is true."""
+    """Waits until ``condition`` is true, and returns its value."""
     deadline = time.monotonic() + PATIENCE_S
     while not (value := condition()):
         assert time.monotonic() < deadline, seen(pilot.app)
@@ -63,7 +63,7 @@ async def until(pilot: Pilot[None], condition: Callable[[], Any]) -> Any:
 
 
 def seen(app: Any) -> str:
-    """The text of the screen on top."""
+    """Returns the text of the screen on top."""
     strips = app.screen._compositor.render_strips()
     return "\n".join("".join(segment.text for segment in strip).rstrip() for strip in strips)
 
@@ -91,7 +91,7 @@ def on_record(count: int, state: AppState = AppState.SUCCEEDED, msg: str = "", *
 
 
 def test_runs_come_and_change(runner: Runner) -> None:
-    """A job that is launched while one looks appears, and ends before one's eyes; the cause is below the list."""
+    """A new job appears, and its end; the cause is shown below the list."""
 
     async def work(pilot: Pilot[None], app: Top) -> None:
         await until(pilot, lambda: "no runs on record" in seen(app))
@@ -107,7 +107,7 @@ def test_runs_come_and_change(runner: Runner) -> None:
 
 
 def test_the_chosen_run_stays_chosen(runner: Runner) -> None:
-    """When others come above it, and when some are left out."""
+    """New runs above it, and a filter, do not change the choice."""
     on_record(50)
 
     async def work(pilot: Pilot[None], app: Top) -> None:
@@ -134,7 +134,7 @@ def test_the_chosen_run_stays_chosen(runner: Runner) -> None:
 
 
 def test_search_and_states(runner: Runner) -> None:
-    """Words narrow the list while they are typed, Enter keeps them, `f` goes through the states, Esc shows all again."""
+    """The search filters while typing, Enter keeps it, `f` selects states, Esc shows all runs."""
     on_record(30)
     on_record(1, AppState.FAILED, "out of memory", first=30)
 
@@ -156,7 +156,7 @@ def test_search_and_states(runner: Runner) -> None:
 
 
 def test_ten_thousand_runs(runner: Runner) -> None:
-    """A key draws the lines that are seen, and no others."""
+    """A key redraws only visible lines."""
     drawn: list[int] = []
 
     async def work(pilot: Pilot[None], app: Top) -> None:
@@ -192,7 +192,7 @@ ROW = {
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_every_width(runner: Runner, width: int) -> None:
-    """From 60 columns up the state, the name and the keys are there, and no line is too long."""
+    """From 60 columns on, state, name and keys are visible, and no line is too long."""
     on_record(3, AppState.FAILED, "out of memory \x1b[31m" + "x" * 300)
 
     async def work(pilot: Pilot[None], app: Top) -> None:
@@ -212,7 +212,7 @@ def test_every_width(runner: Runner, width: int) -> None:
 
 
 def test_the_page_of_a_run(runner: Runner) -> None:
-    """Cause, replicas with what they use, the log of all and of one; Esc leads back."""
+    """Shows cause, replicas with metrics, and the log of all or of one; Esc returns to the list."""
     script = 'echo "I am $TORCHX_LOCAL_REPLICA"; until test -e go; do sleep 0.05; done; exit $TORCHX_LOCAL_REPLICA'
     Path(".torchxconfig").write_text("[metrics]\nevery = 0\n")  # what it uses is what this test says
     handle = sh(runner, script, replicas=2)
@@ -246,7 +246,7 @@ def test_the_page_of_a_run(runner: Runner) -> None:
 
 
 def test_a_log_is_shown_as_text(runner: Runner) -> None:
-    """What a job writes is no markup, and no sequence of it reaches the terminal."""
+    """Logs are neither parsed as markup nor sent to the terminal as escape sequences."""
     sh(runner, r"printf 'a [b]bold[/b] \033[2J\033]0;title\007 \033[31mred\033[0m end\n'")
 
     async def work(pilot: Pilot[None], app: Top) -> None:
@@ -260,7 +260,7 @@ def test_a_log_is_shown_as_text(runner: Runner) -> None:
 
 
 def test_a_run_that_its_scheduler_forgot(runner: Runner) -> None:
-    """The page says so, and does not fail."""
+    """The page says so."""
     on_record(1, AppState.FAILED, "out of memory")
 
     async def work(pilot: Pilot[None], app: Top) -> None:
@@ -276,7 +276,7 @@ def test_a_run_that_its_scheduler_forgot(runner: Runner) -> None:
 
 
 def sweep(script: str, values: str, *options: str, at_once: int = 1) -> str:
-    """The handle of a sweep, one task after the other unless more are to run at once."""
+    """Launches a sweep, one task at a time by default, and returns its handle."""
     argv = ["sweep", "-s", "local_cwd", "--max-parallel", str(at_once), "--grid", f"n={values}"]
     argv += ["utils.sh", *options, "--", script]
     done = subprocess.run([sys.executable, "-m", "torchx", *argv], capture_output=True, text=True, check=True)
@@ -285,7 +285,7 @@ def sweep(script: str, values: str, *options: str, at_once: int = 1) -> str:
 
 @pytest.mark.parametrize("width", [80, 140])
 def test_a_sweep(runner: Runner, width: int) -> None:
-    """Its line says how far it is; on its page the tasks that failed are first, and Enter opens one as a job."""
+    """The list shows its progress; the page lists failed tasks first, and Enter opens one as a job."""
     script = "echo I am {n}; test {n} != v3 || exit 7; until test -e go || test {n} != v4; do sleep 0.05; done"
     handle = sweep(script, "v0,v1,v2,v3,v4,v5")
 
@@ -316,7 +316,7 @@ def test_a_sweep(runner: Runner, width: int) -> None:
 
 
 def test_the_replicas_of_a_task(runner: Runner) -> None:
-    """The log of each, as of a job."""
+    """The logs of replicas work as for a job."""
     sweep("echo {n} is ${replica_id}", "a,b", "--num_replicas", "2")
 
     async def work(pilot: Pilot[None], app: Top) -> None:
@@ -333,7 +333,7 @@ def test_the_replicas_of_a_task(runner: Runner) -> None:
 
 
 def test_a_task_is_cancelled(runner: Runner) -> None:
-    """From its page, after a question that names it; the other tasks go on."""
+    """The question names the task; the other tasks continue."""
     handle = sweep("sleep 600", "0,1")
 
     async def work(pilot: Pilot[None], app: Top) -> None:
@@ -353,7 +353,7 @@ def test_a_task_is_cancelled(runner: Runner) -> None:
 
 
 def test_ten_thousand_tasks(runner: Runner) -> None:
-    """A key draws the lines that are seen, and a page further is a page; the one that is chosen stays so."""
+    """A key redraws only visible lines, paging works, and the chosen task stays chosen."""
     states = [AppState.FAILED if k % 1000 == 999 else AppState.SUCCEEDED for k in range(10_000)]
     table = TaskTable(states=states, exit_codes=[int(s is AppState.FAILED) for s in states], ended=[1.0] * 10_000)
     drawn: list[int] = []
@@ -395,7 +395,7 @@ def test_ten_thousand_tasks(runner: Runner) -> None:
 
 
 def test_cancel_asks(runner: Runner) -> None:
-    """`n` leaves the job alone, `y` ends it; one that has ended is not asked about."""
+    """`y` cancels the job, `n` does not; for an ended job there is no question."""
     handle = sh(runner, "sleep 600")
 
     async def work(pilot: Pilot[None], app: Top) -> None:
@@ -415,7 +415,7 @@ def test_cancel_asks(runner: Runner) -> None:
 
 
 def test_rerun_asks(runner: Runner) -> None:
-    """`y` launches the run again, and the new one is in the list."""
+    """`y` launches the run again, and the list shows it."""
     runner.wait(sh(runner, "exit 3"))
 
     async def work(pilot: Pilot[None], app: Top) -> None:
@@ -433,7 +433,7 @@ def test_rerun_asks(runner: Runner) -> None:
 
 
 def test_in_a_terminal(runner: Runner, tmp_path: Path) -> None:
-    """Keys, a shell inside the job and back, and out again with exit code 0; the job goes on."""
+    """Keys, a shell inside the job, and exit code 0 at the end; the job continues."""
     handle = sh(runner, "sleep 600")
     terminal = Terminal()
     terminal.until(r"● running +sh ")
@@ -457,7 +457,7 @@ def test_in_a_terminal(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_a_shell_in_a_replica(runner: Runner) -> None:
-    """The one that the cursor is on; Ctrl-C there is the shell's, and the screen comes back in the size it has then."""
+    """Opens a shell in the chosen replica; Ctrl-C goes to the shell, and the screen adapts to a new size."""
     handle = sh(runner, "sleep 600", replicas=2)
     terminal = Terminal()
     terminal.until(r"● running +sh ")
@@ -471,7 +471,7 @@ def test_a_shell_in_a_replica(runner: Runner) -> None:
 
 
 def test_a_shell_in_a_task(runner: Runner) -> None:
-    """Of a sweep: from the list of its tasks, and from the page of one."""
+    """Opens a shell in a task, from the list of tasks and from its page."""
     handle = sweep("sleep 600 # {n}", "0,1,2", at_once=3)
     terminal = Terminal()
     terminal.until(r"● running +sh ")
@@ -494,13 +494,13 @@ def _top(**env: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_without_a_terminal() -> None:
-    """In a pipe it says what to use there."""
+    """In a pipe the error suggests other verbs."""
     done = _top()
     assert (done.returncode, "needs a terminal" in done.stderr, "torchx watch" in done.stderr) == (2, True, True)
 
 
 def test_without_textual(tmp_path: Path) -> None:
-    """The package that is missing is named, and how to get it; there is no traceback."""
+    """The error names the missing package and how to install it."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['textual'] = None\n")
     env = {**os.environ, "PYTHONPATH": str(tmp_path), "TERM": "xterm"}
     child = pexpect.spawn(sys.executable, ["-m", "torchx", "top"], env=env, encoding="utf-8", timeout=PATIENCE_S)
@@ -511,7 +511,7 @@ def test_without_textual(tmp_path: Path) -> None:
 
 
 def test_nobody_else_imports_it() -> None:
-    """Textual is loaded by `torchx top` alone."""
+    """Only `torchx top` imports Textual."""
     code = "import sys, json, torchx.runner, torchx.cli.main, torchx.cli.cmd_top; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"textual", "rich", "torchx.ui.top.app"} & set(json.loads(done.stdout))

@@ -29,7 +29,7 @@ Run = Callable[..., str]
 
 
 def test_a_stranger_is_refused(pages: Pages) -> None:
-    """Without the token, by another name of this machine, from another site's page: nothing of a run is sent."""
+    """A request without the token, with another host name, or from another site gets no data."""
     page = pages()
     assert page.ask("/api/settings").json()["allowed"] == []
     assert page.ask("/api/settings", Authorization="").status == 401
@@ -46,7 +46,7 @@ def test_a_stranger_is_refused(pages: Pages) -> None:
 
 
 def test_it_listens_on_loopback_alone(pages: Pages) -> None:
-    """Nobody on the network reaches the port."""
+    """The port is not reachable from the network."""
     page = pages()
     port = f"{page.port:04X}"
     with open("/proc/net/tcp", encoding="ascii") as f:
@@ -55,7 +55,7 @@ def test_it_listens_on_loopback_alone(pages: Pages) -> None:
 
 
 def test_what_the_page_may_do_is_said_in_each_answer(pages: Pages) -> None:
-    """Its own files and nothing else; refusals carry it, too."""
+    """Each response, also a refusal, has a policy that allows only our own files."""
     page = pages()
     answers = [
         page.ask("/"),
@@ -94,7 +94,7 @@ def test_no_text_is_read_as_html() -> None:
 
 
 def test_a_change_reaches_the_page(pages: Pages, run: Run) -> None:
-    """First what is there, then each change; a run that was forgotten is told, too."""
+    """First come all runs, then each change, including deleted runs."""
     first = run("exit 3", "--wait")
     page = pages()
     documents = page.stream("/api/events")
@@ -112,7 +112,7 @@ def test_a_change_reaches_the_page(pages: Pages, run: Run) -> None:
 
 
 def test_a_run(pages: Pages, run: Run) -> None:
-    """Its status with the cause, what was launched and how; a job that nobody knows is 404 with a sentence."""
+    """The document has status, cause and definition; an unknown job is 404 with a sentence."""
     handle = run("echo no data in /data >&2; exit 3", "--wait")
     page = pages()
     found = page.ask(f"/api/run?handle={quote(handle)}").json()
@@ -128,7 +128,7 @@ def test_a_run(pages: Pages, run: Run) -> None:
 
 
 def test_what_a_run_uses(pages: Pages, run: Run, home: dict[str, str]) -> None:
-    """Its samples as `torchx metrics --json` has them; of a run that nobody knows it is 404."""
+    """The samples are those of `torchx metrics --json`; an unknown run is 404."""
     handle = run("true", "--wait")
     folder = Path(home["TORCHX_HOME"], "local", "torchx", handle.rpartition("/")[2], "sh", "0")
     sample = '{"t":1000.0,"a":0,"cpu":1.5,"mem":4096,"gpu":[]}'
@@ -140,7 +140,7 @@ def test_what_a_run_uses(pages: Pages, run: Run, home: dict[str, str]) -> None:
 
 
 def test_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
-    """A letter for the state of each task, and the causes; a task is a run whose log can be read."""
+    """The document has a letter for the state of each task, and the causes; a task is a run with a log."""
     argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "seed=0..2", "utils.sh", "--"]
     script = "echo seed {seed}; [ {seed} != 1 ] || { echo bad seed >&2; exit 4; }"
     subprocess.run([*argv, script], env=home, cwd=tmp_path, check=True, capture_output=True)
@@ -158,7 +158,7 @@ def test_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_what_came_out_of_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
-    """What tasks wrote to the tracker beside their values; nothing where there is no tracker, or no sweep."""
+    """Returns parameters and results of tasks; empty without a tracker, or for other jobs."""
     write = "from torchx.tracker import app_run_from_env as a; import sys; a().add_metadata(loss=float(sys.argv[1]))"
     (tmp_path / "train.py").write_text(write)
     argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "lr=0.1,0.2", "utils.python"]
@@ -176,7 +176,7 @@ def test_what_came_out_of_a_sweep(pages: Pages, home: dict[str, str], tmp_path: 
 
 
 def test_secrets_are_masked(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
-    """What was given as a secret is not in the document of the run."""
+    """The document of a run has no secret."""
     argv = [
         sys.executable,
         "-m",
@@ -198,7 +198,7 @@ def test_secrets_are_masked(pages: Pages, home: dict[str, str], tmp_path: Path) 
 
 
 def test_a_log_is_followed(pages: Pages, run: Run, tmp_path: Path) -> None:
-    """What is there comes at once, what is written later follows, and the stream ends with the job."""
+    """Existing lines come at once, new lines follow, and the stream ends with the job."""
     gate = tmp_path / "gate"
     os.mkfifo(gate)
     handle = run(f"echo one; read -r line < {gate}; echo $line")
@@ -211,7 +211,7 @@ def test_a_log_is_followed(pages: Pages, run: Run, tmp_path: Path) -> None:
 
 
 def test_a_log_that_cannot_be_had_says_why(pages: Pages) -> None:
-    """The sentence of `torchx log` is the last document."""
+    """The last document is the error of `torchx log`."""
     page = pages()
     [batch] = page.stream("/api/log?handle=local_cwd://torchx/none")
     assert "none" in batch["lines"][0]["error"]
@@ -219,7 +219,7 @@ def test_a_log_that_cannot_be_had_says_why(pages: Pages) -> None:
 
 
 def test_who_stops_listening_leaves_no_process(pages: Pages, run: Run) -> None:
-    """The `torchx log` behind a log ends when the page does not listen any more."""
+    """`torchx log` ends when the page closes the stream."""
     handle = run("echo one; sleep 1000")
     page = pages()
     batches = page.stream(f"/api/log?handle={quote(handle)}")
@@ -232,7 +232,7 @@ def test_who_stops_listening_leaves_no_process(pages: Pages, run: Run) -> None:
 
 
 def test_only_what_was_allowed_is_done(pages: Pages, run: Run) -> None:
-    """The page reads; `--allow cancel` lets it cancel, by POST alone."""
+    """By default the page only reads; `--allow cancel` permits cancelling, by POST only."""
     handle = run("sleep 1000")
     path = f"/api/do/cancel?handle={quote(handle)}"
     refused = pages().ask(path, method="POST")
@@ -250,7 +250,7 @@ def test_only_what_was_allowed_is_done(pages: Pages, run: Run) -> None:
 
 
 def test_a_run_is_launched_again(pages: Pages, run: Run) -> None:
-    """The answer is the handle of the new job, which is on record."""
+    """The response is the handle of the new job, which is on record."""
     handle = run("exit 3", "--wait")
     page = pages("--allow", "rerun")
     again = page.ask(f"/api/do/rerun?handle={quote(handle)}", method="POST").json()["handle"]
@@ -266,7 +266,7 @@ def test_a_run_is_launched_again(pages: Pages, run: Run) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_nothing_is_left_of_it(pages: Pages, run: Run, number: int) -> None:
-    """Ended while a page listens: no port, no process, and Ctrl-C is no failure; the job goes on."""
+    """Ctrl-C with an open page exits without error, closes the port, and leaves no process; the job continues."""
     handle = run("echo one; sleep 1000")
     page = pages()
     batches = page.stream(f"/api/log?handle={quote(handle)}")
@@ -294,7 +294,7 @@ def test_nothing_is_left_of_it(pages: Pages, run: Run, number: int) -> None:
     ],
 )
 def test_bad_arguments(home: dict[str, str], args: list[str], code: int, text: str) -> None:
-    """One line, and a documented exit code."""
+    """The error is one line, with a documented exit code."""
     done = subprocess.run(
         [sys.executable, "-m", "torchx", "ui", *args], env=home, capture_output=True, text=True, check=False
     )
@@ -303,7 +303,7 @@ def test_bad_arguments(home: dict[str, str], args: list[str], code: int, text: s
 
 
 def test_a_port_in_use(home: dict[str, str]) -> None:
-    """The port is named, and what to do."""
+    """The error names the port, and the hint what to do."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -315,7 +315,7 @@ def test_a_port_in_use(home: dict[str, str]) -> None:
 
 
 def test_without_its_packages(home: dict[str, str], tmp_path: Path) -> None:
-    """The package is named, and the command that installs it."""
+    """The error names the missing package, and the command that installs it."""
     (tmp_path / "sitecustomize.py").write_text("import sys\nsys.modules['uvicorn'] = None\n")
     env = {**home, "PYTHONPATH": f"{tmp_path}{os.pathsep}{home.get('PYTHONPATH', '')}"}
     done = subprocess.run(
