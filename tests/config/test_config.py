@@ -1,4 +1,4 @@
-"""`.torchxconfig`: where values come from, which one wins, and what is said about those that mean nothing."""
+"""Config files: sources of values, their precedence, and warnings about unknown names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchx.specs import UnknownSchedulerException, runopts
 
 @pytest.fixture(autouse=True)
 def _fresh(monkeypatch, tmp_path):
-    """An empty project directory, nothing warned about yet, no profile."""
+    """An empty project folder, no earlier warnings, no profile."""
     project = tmp_path / "project"
     project.mkdir()
     monkeypatch.chdir(project)
@@ -66,7 +66,7 @@ LAYERS = ("home", "project", "environment", "cfg")
 )
 @pytest.mark.parametrize("who", ["code", "command-line"])
 def test_the_last_layer_wins_and_says_so(monkeypatch, opts, given_layers, who):
-    """default < home < project < environment < command line or code: the value and its source are the highest layer's."""
+    """default < home < project < environment < command line or code: value and source are those of the highest layer."""
     expected = Setting("any", "default")
     if given_layers & 1:
         home("# mine\n[sched]\nqueue = of-home\n")
@@ -104,13 +104,13 @@ def test_the_last_layer_wins_and_says_so(monkeypatch, opts, given_layers, who):
     ],
 )
 def test_values_have_the_type_of_their_option(opts, key, text, expected):
-    """A text in a file means what it means on the command line."""
+    """A text in a file is parsed like one on the command line."""
     project(f"[sched]\n{key} = {text}\n")
     assert resolve("sched", opts)[key].value == expected
 
 
 def test_interpolation() -> None:
-    """A value may hold those of other keys of its section and of `[DEFAULT]`, as configparser has it."""
+    """A value may contain values of other keys of its section and of `[DEFAULT]`, as in configparser."""
     project(
         "[DEFAULT]\nbase = /x\n[component:c]\na = %(base)s/%(b)s\nb = %(base)s:1\nc = 100%%\nd = %%(base)s %(c)s 5%\n"
         "[component:d]\nbase = /y\na = %(base)s\n"
@@ -126,7 +126,7 @@ def test_interpolation() -> None:
     ids=["no key", "loop"],
 )
 def test_interpolation_that_leads_nowhere(text: str, words: str) -> None:
-    """The error names the file, the line, and what is missing."""
+    """The error names the file, the line and the problem."""
     project(f"[component:c]\n{text}\n")
     with pytest.raises(ConfigError, match=rf"\.torchxconfig:[23]: `%\([ab]\)s` {words}") as e:
         config.get_configs("component", "c")
@@ -135,14 +135,14 @@ def test_interpolation_that_leads_nowhere(text: str, words: str) -> None:
 
 @pytest.mark.parametrize(("key", "text"), [("priority", "None"), ("priority", ""), ("tags", "None"), ("queue", "None")])
 def test_none_means_the_default(opts, key, text):
-    """`None`, and nothing for an option that is not text, say nothing about it."""
+    """`None`, and an empty value for an option that is not text, do not set the option."""
     project(f"[sched]\n{key} = {text}\n")
     assert resolve("sched", opts)[key].value == opts.get(key).default
 
 
 @pytest.mark.parametrize("how", ["file", "environment"])
 def test_a_value_of_the_wrong_type_says_where_it_is(monkeypatch, opts, how):
-    """The error names the file and line, or the variable, the key and the value."""
+    """The error names file and line, or the variable, and the key and the value."""
     if how == "file":
         project("[sched]\n\npriority = high\n")
         where = ".torchxconfig:3"
@@ -156,7 +156,7 @@ def test_a_value_of_the_wrong_type_says_where_it_is(monkeypatch, opts, how):
 
 
 def test_a_variable_for_a_key_with_a_dash(monkeypatch, opts):
-    """Dashes of schedulers and keys are underscores in the environment."""
+    """Dashes in names of schedulers and keys are underscores in the environment."""
     monkeypatch.setenv("TORCHX_MY_SCHED_MAIL_TYPE", "END")
     assert resolve("my-sched", opts)["mail-type"] == Setting("END", "$TORCHX_MY_SCHED_MAIL_TYPE")
 
@@ -165,7 +165,7 @@ def test_a_variable_for_a_key_with_a_dash(monkeypatch, opts):
 
 
 def test_an_unknown_key_in_a_file_is_warned_about_once(opts, caplog):
-    """The warning has the file, the line and the nearest name; the key is not taken."""
+    """The warning has the file, the line and the nearest name; the key is ignored."""
     project("[sched]\npriority = 2\nqueu = gpu\n")
     for _ in range(3):
         found = resolve("sched", opts)
@@ -175,7 +175,7 @@ def test_an_unknown_key_in_a_file_is_warned_about_once(opts, caplog):
 
 
 def test_an_unknown_key_on_the_command_line_is_an_error(opts):
-    """The error names the key and the hint the nearest name."""
+    """The error names the key, and the hint the nearest name."""
     with pytest.raises(ConfigError, match="`queu`") as e:
         resolve("sched", opts, SourcedCfg({"queu": "gpu"}, source="--stdin"))
     assert e.value.message.startswith("--stdin: ")
@@ -184,7 +184,7 @@ def test_an_unknown_key_on_the_command_line_is_an_error(opts):
 
 @pytest.mark.parametrize(("scheduler", "key"), [("sched", "queu"), ("slurm", "colour")], ids=["typo", "of ours"])
 def test_an_unknown_key_from_code_is_an_error(opts, scheduler, key):
-    """As on the command line: the job would run without what was meant."""
+    """As on the command line: the job would run without an intended option."""
     with pytest.raises(ConfigError, match=f"`{key}`") as e:
         resolve(scheduler, opts, {key: "gpu"})
     assert e.value.message.startswith("`cfg`: ")
@@ -197,7 +197,7 @@ def test_an_unknown_key_for_a_plugin_is_passed_on_with_a_warning(opts, caplog):
 
 
 def test_a_scheduler_without_declared_options_takes_any(caplog):
-    """A scheduler that declares nothing cannot be warned about."""
+    """Without declared options, no key is known to be wrong."""
     assert resolve("sched", runopts(), {"x": None}) == {"x": Setting(None, "code")}
     assert warnings_of(caplog) == []
 
@@ -219,7 +219,7 @@ def test_a_scheduler_without_declared_options_takes_any(caplog):
     ],
 )
 def test_a_section_that_is_almost_one_that_means_something_is_warned_about(caplog, section, meant):
-    """A typo in a section's name is said with its file, line and the nearest name, even when the section is empty."""
+    """The warning has file, line and the nearest name, also for an empty section."""
     project(f"# a comment\n[slurm]\nqueue = gpu\n[{section}]\n")
     config.check_sections(["slurm", "local_cwd"])
     name = section.partition("@")[0]
@@ -246,14 +246,14 @@ def test_a_section_that_is_almost_one_that_means_something_is_warned_about(caplo
     ],
 )
 def test_a_section_that_means_something_or_is_of_others_is_left_alone(caplog, section):
-    """No warning about what is right, nor about sections of other programs."""
+    """No warning about valid sections, or those of other programs."""
     project(f"[{section}]\nx = 1\n")
     config.check_sections(["slurm", "local_cwd"])
     assert warnings_of(caplog) == []
 
 
 def test_a_component_section_of_a_plugin_is_left_alone(caplog):
-    """The components below a plugin's module are known only when it is imported: nothing is guessed about them."""
+    """Components below a plugin's module are known only after its import: no name is suggested."""
     register.component("utils2")(lambda: None)
     project("[component:utils2.echo]\nmsg = hi\n")
     try:
@@ -268,7 +268,7 @@ def test_a_component_section_of_a_plugin_is_left_alone(caplog):
 
 @pytest.mark.parametrize("chosen_by", ["option", "environment"])
 def test_a_profile_lies_over_the_section(monkeypatch, opts, chosen_by):
-    """`[sched@prod]` goes before `[sched]`, of either file, and the rest of `[sched]` stays."""
+    """`[sched@prod]` of any file overrides `[sched]`, whose other values are kept."""
     home("[sched@prod]\nqueue = prod\n")
     project("[sched]\nqueue = dev\npriority = 5\n[component:x@prod]\nimage = prod\n[component:x]\nimage = dev\nn = 1\n")
     assert resolve("sched", opts)["queue"].value == "dev"
@@ -284,7 +284,7 @@ def test_a_profile_lies_over_the_section(monkeypatch, opts, chosen_by):
 
 
 def test_an_unknown_profile_is_an_error():
-    """A profile that no section is for would silently run with other values: it is refused, with the nearest name."""
+    """A profile without a section would silently have no effect: it is an error with the nearest name."""
     project("[slurm@prod]\nqueue = gpu\n")
     config.use_profile("prd")
     with pytest.raises(ConfigError, match="`prd`") as e:
@@ -296,7 +296,7 @@ def test_an_unknown_profile_is_an_error():
 
 
 def test_the_project_file_goes_before_the_home_file():
-    """`find_configs` names the file with the last word first; nothing is found twice."""
+    """`find_configs` lists the file with the highest precedence first, and none twice."""
     assert config.find_configs() == []
     home("")
     project("")
@@ -308,7 +308,7 @@ def test_the_project_file_goes_before_the_home_file():
 
 
 def test_torchxconfig_replaces_both_files(monkeypatch, opts, tmp_path):
-    """`TORCHXCONFIG` names the only file; /dev/null switches config files off."""
+    """`TORCHXCONFIG` names the only file; /dev/null disables config files."""
     home("[sched]\npriority = 1\nqueue = of-home\n")
     project("[sched]\nqueue = of-project\n")
     mine = tmp_path / "my.conf"
@@ -324,14 +324,14 @@ def test_torchxconfig_replaces_both_files(monkeypatch, opts, tmp_path):
 
 @pytest.mark.parametrize("named", ["/nowhere/my.conf", "."], ids=["missing", "directory"])
 def test_torchxconfig_must_name_a_file(monkeypatch, named):
-    """A variable that names nothing is an error, not the absence of a config."""
+    """A variable that does not name a file is an error."""
     monkeypatch.setenv("TORCHXCONFIG", named)
     with pytest.raises(ConfigError, match="names"):
         config.find_configs()
 
 
 def test_a_changed_file_is_read_again(opts):
-    """A program that runs for long sees what was changed."""
+    """A long-running program sees changes."""
     project("[sched]\nqueue = one\n")
     assert resolve("sched", opts)["queue"].value == "one"
     project("[sched]\nqueue = another\n")
@@ -339,7 +339,7 @@ def test_a_changed_file_is_read_again(opts):
 
 
 def test_default_config_dirs_may_be_replaced(monkeypatch, opts, tmp_path):
-    """`DEFAULT_CONFIG_DIRS` says where files are looked for; a program may set it."""
+    """A program may set `DEFAULT_CONFIG_DIRS`, the folders to search."""
     assert list(config.DEFAULT_CONFIG_DIRS) == [os.getcwd(), os.path.expanduser("~")]
     (tmp_path / ".torchxconfig").write_text("[sched]\nqueue = mine\n")
     monkeypatch.setattr(config, "DEFAULT_CONFIG_DIRS", [str(tmp_path)])
@@ -358,7 +358,7 @@ def test_default_config_dirs_may_be_replaced(monkeypatch, opts, tmp_path):
     ],
 )
 def test_a_malformed_file_says_file_and_line(opts, text, where):
-    """One line: the file, the line, what is wrong with it."""
+    """One line with the file, the line and the problem."""
     project(text)
     with pytest.raises(ConfigError) as e:
         resolve("sched", opts)
@@ -376,7 +376,7 @@ def test_a_file_that_is_no_text(opts, content):
 
 
 def test_a_file_that_cannot_be_read(monkeypatch, opts):
-    """A file without permission is named, with the reason."""
+    """A file without read permission is named, with the reason."""
     project("[sched]\nqueue = gpu\n")
     os.chmod(".torchxconfig", 0)
     if os.access(".torchxconfig", os.R_OK):  # root reads everything: let reading itself fail
@@ -405,7 +405,7 @@ _lines = st.one_of(
 @given(st.lists(_lines, max_size=12))
 @settings(max_examples=400, deadline=None)
 def test_files_mean_what_configparser_reads(lines):
-    """The same sections, keys and values as configparser without interpolation; what it refuses, we refuse."""
+    """Sections, keys and values equal those of configparser without interpolation; both reject the same files."""
     reference = configparser.RawConfigParser()
     reference.optionxform = str  # type: ignore[assignment,method-assign]
     text = "\n".join(["[first]", *lines])
@@ -427,7 +427,7 @@ def test_files_mean_what_configparser_reads(lines):
 @given(st.text(max_size=80))
 @settings(max_examples=200, deadline=None)
 def test_any_text_is_read_or_refused(text):
-    """Whatever stands in a file, the only error is ours, and it names the line."""
+    """For any text, the only error is a ConfigError that names the line."""
     try:
         parse(io.StringIO(text), "conf")
     except ConfigError as e:
@@ -438,7 +438,7 @@ def test_any_text_is_read_or_refused(text):
 
 
 def test_apply_adds_only_what_is_missing():
-    """What is in the cfg stays; the file with the last word fills in the rest."""
+    """Values in the cfg are kept; the file with the highest precedence adds the others."""
     home("[local_cwd]\nlog_dir = /of-home\nprepend_cwd = true\n")
     project("[local_cwd]\nlog_dir = /of-project\n")
     cfg: dict[str, Any] = {"auto_set_cuda_visible_devices": True}
@@ -450,14 +450,14 @@ def test_apply_adds_only_what_is_missing():
 
 
 def test_load_reads_an_open_file():
-    """`load` takes the scheduler's section of any text file, and leaves what is set."""
+    """`load` reads the scheduler's section of any text file, and keeps values that are set."""
     cfg: dict[str, Any] = {"prepend_cwd": False}
     config.load("local_cwd", io.StringIO("[local_cwd]\nlog_dir=/logs\nprepend_cwd=true\n[slurm]\nx=1\n"), cfg)
     assert cfg == {"prepend_cwd": False, "log_dir": "/logs"}
 
 
 def test_dump_writes_a_file_that_changes_nothing():
-    """A file that `dump` wrote is read without a warning, and each option keeps its default."""
+    """The file is read without a warning, and each option keeps its default."""
     text = io.StringIO()
     config.dump(text, ["local_cwd"])
     assert text.getvalue().startswith("[local_cwd]\n")
@@ -470,7 +470,7 @@ def test_dump_writes_a_file_that_changes_nothing():
 
 
 def test_dump_marks_what_is_required(monkeypatch):
-    """A required option stands there to be filled in; until it is, it counts as missing."""
+    """A required option has a placeholder, which counts as missing."""
     opts = runopts()
     opts.add("queue", type_=str, help="queue to submit to\nin two lines", required=True)
     opts.add("limits", type_=dict[str, str], help="limits", default={"a": "b,c"})
@@ -498,7 +498,7 @@ def test_sections_with_a_prefix():
 
 
 def test_reading_no_config_imports_no_parser(monkeypatch):
-    """Without a file, nothing is paid for: the resolution of a run's options reads no file and imports nothing."""
+    """Without a config file, resolving options reads no file and imports no parser."""
     import subprocess
     import sys
 
@@ -511,7 +511,7 @@ def test_reading_no_config_imports_no_parser(monkeypatch):
 
 
 def test_files_are_cached_by_what_they_are(opts):
-    """Resolving again looks at the files, and does not parse them again."""
+    """An unchanged file is not parsed again."""
     project("[sched]\nqueue = gpu\n")
     first, again = (config_files.load_files().section("sched")["queue"] for _ in range(2))
     assert first is again
@@ -521,7 +521,7 @@ def test_files_are_cached_by_what_they_are(opts):
 def test_only_regular_files_of_a_sensible_size_are_read(
     kind: str, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A FIFO would be waited for, a device has no end: they are refused before they are opened."""
+    """A FIFO would block, and a device has no end: they are rejected before they are opened."""
     path = tmp_path / ".torchxconfig"
     if kind == "fifo":
         os.mkfifo(path)

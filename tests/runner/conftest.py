@@ -1,4 +1,4 @@
-"""Fixtures of the Runner's tests: a Runner over a cluster in memory, and time that only a test moves."""
+"""Fixtures of the Runner's tests: a Runner with an in-memory cluster, and a fake clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .memory_backend import MemoryScheduler
 
 @pytest.fixture
 def jobs():
-    """What the cluster in memory knows."""
+    """The jobs of the in-memory cluster."""
     return {}
 
 
@@ -31,7 +31,7 @@ def runner(jobs, tmp_path, monkeypatch):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """Time that passes only by sleeping."""
+    """A clock that advances only by sleeping."""
     from torchx.runner import wait
 
     found = FakeClock()

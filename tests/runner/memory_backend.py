@@ -1,4 +1,4 @@
-"""A scheduler that keeps its jobs in memory: all of the contract, none of the processes."""
+"""An in-memory scheduler that implements the whole contract without processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, RoleStatus, runo
 
 
 class Request:
-    """What would be submitted; `app_id` is known before, as for local jobs, when the scheduler says so."""
+    """The request; `app_id` is set if the scheduler knows it before the submission, like local jobs."""
 
     def __init__(self, app, cfg, app_id):
         self.app = app
@@ -93,18 +93,18 @@ class MemoryScheduler(Scheduler):
 
 
 class UnreachableScheduler(MemoryScheduler):
-    """A cluster that cannot be asked."""
+    """A cluster that cannot be queried."""
 
     def describe_many(self, app_ids):
         raise BackendError("connection refused")
 
 
 def echo_app(**fields):
-    """A job of one role."""
+    """A job with one role."""
     role = {"name": "echo", "image": "/tmp", "entrypoint": "echo", "args": ["hello"], **fields}
     return AppDef("echo", roles=[Role(**role)], metadata={"team": "a"})
 
 
 def backend(runner, name="memory", session=None):
-    """The scheduler behind a Runner."""
+    """The scheduler of a Runner."""
     return runner._scheduler(name, session)

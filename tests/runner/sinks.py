@@ -1,4 +1,4 @@
-"""Servers on loopback that keep what they are sent: one for webhooks, one for mail."""
+"""Servers on the loopback interface that record what they receive: one for webhooks, one for mail."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 
 
 class Sink:
-    """What came, and what is answered: the next codes first, then that all is well."""
+    """Records requests; answers with the given status codes first, then with success."""
 
     def __init__(self) -> None:
         self.got: list[Any] = []

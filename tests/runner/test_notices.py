@@ -1,4 +1,4 @@
-"""Notices: each is sent once, says what the status page says, and a broken way harms nobody."""
+"""Notices: each is sent once, with the text of the status page, and a broken channel does no harm."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def hooks():
 
 @pytest.fixture
 def config(tmp_path, monkeypatch, hooks, mail):
-    """A config file with all ways, and the addresses as secrets."""
+    """A config file with all channels, and the addresses as secrets."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MY_HOOK", f"http://127.0.0.1:{hooks.port}/services/T0/hunter2")
     text = f"slack = env:MY_HOOK\nwebhook = env:MY_HOOK\nmail = me@example.org\nsmtp = 127.0.0.1:{mail.port}\n"
@@ -50,7 +50,7 @@ def config(tmp_path, monkeypatch, hooks, mail):
 
 
 def submitted(runner, monkeypatch, via, on="end"):
-    """A job of the cluster in memory that wants notices; senders are called in this process."""
+    """A job of the in-memory cluster with notices; senders run in this process."""
     from torchx.runs import default_registry
 
     app = echo_app()
@@ -62,7 +62,7 @@ def submitted(runner, monkeypatch, via, on="end"):
 
 
 class _Borrowed:
-    """The Runner of the test, which it closes itself."""
+    """The test's own Runner, which the test closes."""
 
     def __init__(self, runner):
         self.runner = runner
@@ -91,7 +91,7 @@ class _Borrowed:
     ],
 )
 def test_each_event_once(runner, jobs, hooks, config, monkeypatch, on, ends, events):
-    """Whoever looks at whatever time: one notice of each event that is wanted, and the plan goes with the last."""
+    """However often senders run, each requested event is sent once, and the plan is removed with the last notice."""
     handle, _ = submitted(runner, monkeypatch, "webhook", on)
     for _ in range(3):
         notices.send(handle)
@@ -104,7 +104,7 @@ def test_each_event_once(runner, jobs, hooks, config, monkeypatch, on, ends, eve
 
 
 def test_alarms_that_the_job_tells_itself():
-    """Nobody else does while it runs; at its end what it could not send is due, on each way by itself."""
+    """The job sends them while it runs; after its end, those that failed are due, for each channel separately."""
     seen = "no output for 10 min: x"
     plan = {"job": True, "on": ["hang"], "channels": {"slack": {}, "mail": {}}, "sent": {}}
     assert notices._due(plan, AppState.RUNNING, seen) == []
@@ -116,7 +116,7 @@ def test_alarms_that_the_job_tells_itself():
 
 
 def test_alarms_in_the_same_words(monkeypatch):
-    """Each has a notice, once; who is started at the end sends none of them again."""
+    """Each alarm is sent once; a sender that is started at the end does not repeat them."""
     seen = "no output for 10 min: x"
     plan: dict[str, Any] = {"on": ["hang"], "channels": {"slack": {}}, "sent": {}}
     for alarm, due in (("7", 1), ("7", 0), ("9", 1), ("", 0)):
@@ -132,7 +132,7 @@ def test_alarms_in_the_same_words(monkeypatch):
 
 
 def test_many_senders_at_once(runner, jobs, hooks, mail, config, monkeypatch):
-    """A lock lets one of them send, on each way once; the text is that of the status page."""
+    """A lock lets only one of them send, once per channel; the text is that of the status page."""
     handle, _ = submitted(runner, monkeypatch, "slack,mail")
     jobs["echo-1"].state = AppState.FAILED
     jobs["echo-1"].msg = "echo/0: exit code 3"
@@ -149,7 +149,7 @@ def test_many_senders_at_once(runner, jobs, hooks, mail, config, monkeypatch):
 
 
 def test_a_sender_that_died_is_followed_by_another(runner, jobs, hooks, mail, config, monkeypatch):
-    """What it had sent is not sent again, what it had not is."""
+    """The second sender sends only what the first one has not sent."""
     handle, _ = submitted(runner, monkeypatch, "slack,mail")
     jobs["echo-1"].state = AppState.FAILED
     send = ways._SENDERS["mail"]
@@ -167,7 +167,7 @@ def test_a_sender_that_died_is_followed_by_another(runner, jobs, hooks, mail, co
 
 
 def test_a_sender_that_died_when_all_was_sent(runner, jobs, hooks, config, monkeypatch):
-    """Whoever polls starts another one, which sends nothing; addresses do not stay, nor what was half written."""
+    """A poller starts another one, which sends nothing, and removes addresses and drafts."""
     handle, registry = submitted(runner, monkeypatch, "webhook")
     jobs["echo-1"].state = AppState.FAILED
     registry.saw(handle, AppState.FAILED)
@@ -195,7 +195,7 @@ def test_a_sender_that_died_when_all_was_sent(runner, jobs, hooks, config, monke
 
 
 def test_a_job_that_is_lost(runner, jobs, hooks, config, monkeypatch):
-    """Nobody will see its end: the addresses go."""
+    """Its end cannot be observed: the addresses are removed."""
     from torchx.runner import listing
     from torchx.runs.records import RunQuery
 
@@ -208,7 +208,7 @@ def test_a_job_that_is_lost(runner, jobs, hooks, config, monkeypatch):
 
 
 def test_whoever_polls_has_it_sent(runner, jobs, config, monkeypatch):
-    """As soon as the record says that a job has ended; not before, and not for jobs of other schedulers."""
+    """A poller starts a sender once the job has ended on record; not before, and not for other schedulers."""
     handle, registry = submitted(runner, monkeypatch, "webhook")
     started = []
     monkeypatch.setattr(notices, "_start", started.append)
@@ -222,7 +222,7 @@ def test_whoever_polls_has_it_sent(runner, jobs, config, monkeypatch):
 
 
 def test_a_refused_submission_has_no_plan(runner, jobs, config, monkeypatch):
-    """Nor has a job that was deleted."""
+    """A job that was deleted has none, either."""
     from torchx.errors import BackendError
 
     from .memory_backend import backend
@@ -241,7 +241,7 @@ def test_a_refused_submission_has_no_plan(runner, jobs, config, monkeypatch):
 
 
 def test_a_broken_hook_is_said_once(runner, jobs, hooks, config, monkeypatch, tmp_path):
-    """The others are sent; the status page says what was not; nobody tries again."""
+    """Other notices are sent; the status page reports the failure; there is no retry."""
     hook = tmp_path / "hook.sh"
     hook.write_text("#!/bin/sh\necho x >> runs\necho no such user >&2\nexit 4\n")
     hook.chmod(0o755)
@@ -262,7 +262,7 @@ def test_a_broken_hook_is_said_once(runner, jobs, hooks, config, monkeypatch, tm
 
 @pytest.mark.parametrize(("code", "tries"), [(503, 3), (429, 3), (404, 1), (403, 1)])
 def test_a_server_that_says_no(hooks, code, tries):
-    """What may pass is tried again, what does not is not."""
+    """Transient failures are retried, permanent ones are not."""
     hooks.answers = [code] * 3
     url = {"url": f"http://127.0.0.1:{hooks.port}/secret"}
     said = deliver("webhook", url, NOTICE, pauses_s=(0, 0))
@@ -276,7 +276,7 @@ def test_a_server_that_says_no(hooks, code, tries):
 
 @pytest.mark.parametrize(("codes", "sent"), [([451, 250], 1), ([451, 451, 451], 0), ([550, 250], 0)])
 def test_mail_is_tried_again(mail, codes, sent):
-    """A server that says "later" is asked later; one that says "never" is not."""
+    """A temporary failure of the server is retried, a permanent one is not."""
     mail.answers = list(codes)
     settings = {"to": "a@b.c", "from": "a@b.c", "server": f"127.0.0.1:{mail.port}", "user": "", "password": ""}
     said = deliver("mail", settings, NOTICE, pauses_s=(0, 0))
@@ -285,7 +285,7 @@ def test_mail_is_tried_again(mail, codes, sent):
 
 
 def test_a_login_goes_over_tls_to_whom_we_trust(mail, monkeypatch, tmp_path):
-    """A certificate that nobody vouches for gets no password, and a server without TLS neither; no second try."""
+    """The password is not sent to a server with an untrusted certificate, or without TLS; there is no retry."""
     pair = [str(tmp_path / name) for name in ("key", "crt")]
     subject = ("-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost", "-days", "2", "-nodes")
     words = ("openssl", "req", "-x509", "-newkey", "rsa:2048", *subject, "-keyout", pair[0], "-out", pair[1])
@@ -309,14 +309,14 @@ def test_a_login_goes_over_tls_to_whom_we_trust(mail, monkeypatch, tmp_path):
 
 
 def test_nobody_listens(hooks):
-    """A server that is down is tried again, and named at last."""
+    """A server that is down is retried, and finally named."""
     settings = {"to": "a@b.c", "from": "a@b.c", "server": "127.0.0.1:1", "user": "", "password": ""}
     assert "cannot be reached" in deliver("mail", settings, NOTICE, pauses_s=(0,))
     assert "cannot be reached" in deliver("slack", {"url": "http://127.0.0.1:1/x"}, NOTICE, pauses_s=(0,))
 
 
 def test_no_desktop(monkeypatch, tmp_path):
-    """Said, and no more."""
+    """The failure is reported."""
     monkeypatch.setenv("PATH", str(tmp_path))
     assert deliver("desktop", {}, NOTICE) == "there is no `notify-send`"
 
@@ -348,7 +348,7 @@ def test_a_desktop(monkeypatch, tmp_path):
     ],
 )
 def test_wrong_wishes(runner, tmp_path, monkeypatch, via, on, error):
-    """There is no job, and no plan."""
+    """There is no job and no plan."""
     monkeypatch.chdir(tmp_path)
     with pytest.raises(error):
         submitted(runner, monkeypatch, via, on)
@@ -359,7 +359,7 @@ def test_wrong_wishes(runner, tmp_path, monkeypatch, via, on, error):
     "text", ["https://hooks.slack.com/services/hunter2", "HOOK", "k8s:a/b", "env:NOT_SET", "env:ODD"]
 )
 def test_addresses_are_references(tmp_path, monkeypatch, text):
-    """A config file with an address in it is refused, and the address is not shown."""
+    """A config file with a plain address is rejected, and the message does not contain the address."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ODD", "hunter2")
     (tmp_path / ".torchxconfig").write_text(f"[notify]\nslack = {text}\n")
@@ -369,7 +369,7 @@ def test_addresses_are_references(tmp_path, monkeypatch, text):
 
 
 def test_addresses_are_in_one_file(runner, jobs, config, monkeypatch, tmp_path):
-    """For its owner alone, below torchx's home, until the last notice is sent; not in the record, nor in the request."""
+    """Only its owner can read the plan, which exists until the last notice is sent; record and request have no addresses."""
     handle, registry = submitted(runner, monkeypatch, "slack")
     path = Path(notices.plan_path(handle))
     assert path.stat().st_mode & 0o777 == 0o600
@@ -379,7 +379,7 @@ def test_addresses_are_in_one_file(runner, jobs, config, monkeypatch, tmp_path):
 
 
 def test_a_job_without_wishes(runner):
-    """Nothing is written for it."""
+    """No plan is written."""
     runner.run(AppDef("a", echo_app().roles), "memory")
     assert not os.path.exists(os.path.join(os.environ["TORCHX_HOME"], "notices"))
 
@@ -388,7 +388,7 @@ def test_a_job_without_wishes(runner):
 
 
 class Sends(MemoryScheduler):
-    """Its jobs send by themselves what this says."""
+    """Its jobs send notices themselves, as configured here."""
 
     answers: ClassVar[list[dict[str, str] | None]] = []
 
@@ -397,7 +397,7 @@ class Sends(MemoryScheduler):
 
 
 def test_what_a_job_has_sent_is_not_sent_again(jobs, hooks, mail, config, monkeypatch, tmp_path):
-    """It is waited for while it may be at it; what it could not send, and the desktop, are sent from here."""
+    """The sender waits for the job's own notices; those that failed, and the desktop's, are sent from here."""
     monkeypatch.setattr(notices, "_TAKE_S", 0.01)
     (tmp_path / "hook.sh").write_text(f"#!/bin/sh\ncat > {tmp_path}/hooked\n")
     (tmp_path / "hook.sh").chmod(0o755)
@@ -423,7 +423,7 @@ def test_what_a_job_has_sent_is_not_sent_again(jobs, hooks, mail, config, monkey
 
 
 def test_what_was_not_sent_is_said(runner, jobs, mail, config, monkeypatch):
-    """A mail server that is down is tried again, then `status` says so, for people and for programs."""
+    """A mail server that is down is retried, then `status` reports it, as text and as JSON."""
     handle, _ = submitted(runner, monkeypatch, "mail")
     jobs["echo-1"].state = AppState.FAILED
     mail.answers = [421, 421]

@@ -1,4 +1,4 @@
-"""`run --after`: what a scheduler cannot wait for is refused, with what to type instead."""
+"""`run --after`: unsupported dependencies are rejected with a hint."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ HANDLE = "aws_batch://torchx/queue:train-x1"
 
 @pytest.mark.parametrize("condition", ["any", "fail"])
 def test_a_condition_that_the_scheduler_does_not_know(condition: str) -> None:
-    """AWS Batch starts a job after the success of another one only; the hint says who can wait for the rest."""
+    """AWS Batch starts a job only after another one succeeds; the hint says how to wait for other conditions."""
     app = AppDef("a", metadata={AFTER: f"{condition}:{HANDLE}"})
     with pytest.raises(
         NotSupportedError,

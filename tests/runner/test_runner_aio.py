@@ -1,4 +1,4 @@
-"""The Runner's verbs for `await`: many wait at once, and cost the scheduler what one does."""
+"""The Runner's coroutines: many can wait at once, and poll the scheduler no more often than one."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def quick(monkeypatch):
 
 
 def test_verbs(runner):
-    """Each is the Runner's own; what is not a verb is not there."""
+    """Each method of the Runner can be awaited; other names raise AttributeError."""
 
     async def main():
         handle = await runner.aio.run(echo_app(), "memory")
@@ -35,7 +35,7 @@ def test_verbs(runner):
 
 
 def test_many_wait_at_once(runner, jobs):
-    """A hundred jobs that are awaited: each once at the beginning and at its end, and the poller for all of them."""
+    """A hundred awaited jobs: each is queried once at the beginning and once at its end; the poller queries all of them."""
 
     async def main():
         handles = [runner.run(echo_app(), "memory") for _ in range(100)]
@@ -52,7 +52,7 @@ def test_many_wait_at_once(runner, jobs):
 
 
 def test_the_time_is_up(runner):
-    """As of `Runner.wait`; the job goes on."""
+    """As for `Runner.wait`; the job keeps running."""
 
     async def main():
         handle = runner.run(echo_app(), "memory")
@@ -64,7 +64,7 @@ def test_the_time_is_up(runner):
 
 
 def test_a_job_that_is_not_on_record(runner, jobs):
-    """Nobody polls for it; its scheduler is asked."""
+    """No process polls for it; its scheduler is queried directly."""
     from torchx.runs import default_registry
 
     async def main():
@@ -77,7 +77,7 @@ def test_a_job_that_is_not_on_record(runner, jobs):
 
 
 def test_a_home_that_cannot_be_written(runner, jobs, monkeypatch):
-    """Nobody polls there: those who wait ask the scheduler themselves after a while."""
+    """No process polls: after a while, each waiting caller queries the scheduler itself."""
     monkeypatch.setattr(poller._Files, "_lock", lambda self, rank: False)
     monkeypatch.setattr(changes, "_TRUST_S", 0.02)
     monkeypatch.setattr(changes, "_ASK_AGAIN_S", 0.02)

@@ -1,4 +1,4 @@
-"""What the Runner says of a job, at the limits: just young enough, just long ago, only one replica, nothing known."""
+"""Statuses at the limits: just young enough, just long ago, only one replica, nothing known."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DAY = 86400.0
 
 @pytest.fixture(autouse=True)
 def now(monkeypatch) -> FakeClock:
-    """The time of everything that asks how long ago something was."""
+    """The time for all code that computes ages."""
     clock = FakeClock(NOW)
     monkeypatch.setattr(time, "time", clock.time)
     return clock
@@ -55,7 +55,7 @@ def _run(state: AppState = AppState.RUNNING, *, age_s: float = 0.0, **fields: An
 
 @pytest.mark.parametrize("near", [True, False])
 def test_a_status_has_all_of_the_answer(near) -> None:
-    """On this machine a job was submitted when it started; elsewhere that is not known without the record."""
+    """A local job was submitted when it started; for a cluster, that needs the record."""
     roles = [RoleStatus("r", [])]
     found = DescribeAppResponse("a", AppState.RUNNING, 3, "msg", "{}", "http://ui", roles_statuses=roles)
     found.started_at, found.ended_at = 5.0, 6.0
@@ -67,7 +67,7 @@ def test_a_status_has_all_of_the_answer(near) -> None:
 
 @pytest.mark.parametrize(("age_s", "fresh"), [(0, True), (59.9, True), (60.0, False), (1e6, False)])
 def test_how_young_a_job_is_that_a_scheduler_need_not_show(age_s, fresh) -> None:
-    """Younger than a minute: SUBMITTED; from then on nobody knows it any more."""
+    """For the first minute it is SUBMITTED; after that it is unknown."""
     assert is_fresh(_run(AppState.SUBMITTED, age_s=age_s)) is fresh
     status = last_known(_run(AppState.SUBMITTED, age_s=age_s))
     assert status is not None
@@ -78,7 +78,7 @@ def test_how_young_a_job_is_that_a_scheduler_need_not_show(age_s, fresh) -> None
 
 @pytest.mark.parametrize("state", [AppState.PENDING, AppState.RUNNING, AppState.UNKNOWN])
 def test_a_job_that_was_seen_and_is_gone(state) -> None:
-    """However young it is, its scheduler has shown it: it is gone, and not about to be shown."""
+    """If the scheduler has listed it before, it is gone, however young it is."""
     status = last_known(_run(state, updated_at=NOW - 3.0))
     assert status is not None
     assert (status.state, status.gone, status.as_of) == (AppState.UNKNOWN, True, NOW - 3.0)
@@ -89,7 +89,7 @@ def test_a_job_that_was_seen_and_is_gone(state) -> None:
 
 
 def test_what_is_known_of_a_job_that_is_gone() -> None:
-    """Nothing without a record; of one that ended its state, with what was said of it."""
+    """Nothing without a record; for a job that has ended, its state and message."""
     assert last_known(None) is None
     note = "as last seen; `memory` no longer knows this job"
     assert last_known(_run(AppState.FAILED)) == AppStatus(AppState.FAILED, msg=note)
@@ -113,13 +113,13 @@ def test_what_is_known_of_a_job_that_is_gone() -> None:
     ],
 )
 def test_how_long_ago(seconds, said) -> None:
-    """In the largest unit of which there are two; a clock that went back is not a reason to count backwards."""
+    """In the largest unit with a count of at least two; a clock that was set back gives no negative ages."""
     assert ago(0, now=seconds) == said
 
 
 @pytest.mark.parametrize("state", [AppState.RUNNING, AppState.FAILED])
 def test_a_scheduler_that_cannot_be_asked(state) -> None:
-    """The last state, since when, why; the end only of what has ended."""
+    """The last state, its time and the error; an end time only for a job that has ended."""
     error = BackendError("down")
     status = as_recorded(_run(state, updated_at=NOW - 150.0, ended_at=NOW - 200.0, msg="m"), error)
     assert status.msg == f"m (last seen {state.name} 2 min ago; `memory` cannot be queried: down)"
@@ -132,7 +132,7 @@ def test_a_scheduler_that_cannot_be_asked(state) -> None:
 
 
 def test_whose_definition_it_is() -> None:
-    """The scheduler's roles with the record's name; the scheduler's metadata before the record's; the record alone."""
+    """The scheduler's roles with the recorded name; the scheduler's metadata before the recorded ones; or the record alone."""
     from torchx.specs.serialize import appdef_to_dict
 
     role = echo_app().roles[0]
@@ -151,7 +151,7 @@ def test_whose_definition_it_is() -> None:
 
 
 def test_replicas_that_there_are() -> None:
-    """None refused of those, nor any where the scheduler does not say; the hint of another says what there is."""
+    """Existing replicas are accepted, and any if the scheduler does not list them; for others, the hint lists what exists."""
     check_replica([], "h", "any", 7)
     check_replica([("a", 0), ("b", 0), ("b", 1)], "h", "b", 1)
     for role, k, hint in [
@@ -165,7 +165,7 @@ def test_replicas_that_there_are() -> None:
 
 
 def test_statuses_that_are_kept() -> None:
-    """So many, the oldest go first; keeping one again, or one that cannot be looked at, changes nothing of the others."""
+    """The oldest entries are dropped; storing one again, or one that cannot be checked, does not change the others."""
     kept, there = EndedJobs(most=2), {"a", "b", "c"}
     for name in "aab":
         status = AppStatus(AppState.FAILED, msg=name, roles=[RoleStatus("r", [])])
@@ -207,7 +207,7 @@ def _intent(registry: Any, age_s: float, now: FakeClock) -> Run:
     ],
 )
 def test_what_becomes_of_an_intent(now, caplog, answer, elsewhere, age_s, left, listed) -> None:
-    """A job goes on record; none is believed of this host's submitters; after 30 days nobody asks any more."""
+    """A job is recorded; "no job" is believed only for submitters of this host; after 30 days the intent is dropped."""
     registry = default_registry()
     run = _intent(registry, age_s, now)
     intents._settle(registry, run, answer, elsewhere=elsewhere)
@@ -217,7 +217,7 @@ def test_what_becomes_of_an_intent(now, caplog, answer, elsewhere, age_s, left, 
 
 @pytest.mark.parametrize(("age_s", "asked"), [(9.9, 0), (10.0, 1)])
 def test_a_submitter_elsewhere_has_its_time(runner, monkeypatch, now, age_s, asked) -> None:
-    """As long as a submission to that scheduler may take; then the scheduler is asked."""
+    """The scheduler is asked only after the longest time that a submission may take."""
     _intent(default_registry(), age_s, now)
     calls: list[tuple[Any, ...]] = []
     monkeypatch.setattr("torchx.runs.submitter.is_elsewhere", lambda who: True)
@@ -233,7 +233,7 @@ def test_a_submitter_elsewhere_has_its_time(runner, monkeypatch, now, age_s, ask
 @pytest.mark.parametrize("near", [True, False])
 @pytest.mark.parametrize(("elsewhere", "left"), [(True, 1), (False, 0)])
 def test_that_there_is_no_job_is_believed_of_this_host_alone(runner, monkeypatch, now, near, elsewhere, left) -> None:
-    """Asked near or far: a submitter that cannot be seen may be about to submit."""
+    """A submitter on another host may still be about to submit, for local and remote schedulers."""
     _intent(default_registry(), 100.0, now)
     monkeypatch.setattr("torchx.runs.submitter.is_elsewhere", lambda who: elsewhere)
     monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda who: False)
@@ -261,7 +261,7 @@ def test_a_scheduler_that_cannot_be_made_settles_nothing(now, monkeypatch, age_s
 
 
 def test_what_a_scheduler_is_asked_for(runner) -> None:
-    """The token, else the id, with the values of the run options of that submission."""
+    """The token, or else the app id, with the recorded run options."""
     asked: list[Any] = []
     backend(runner, session="s").find_submission = lambda token, cfg, age_s: asked.append((token, cfg)) or "x"
     cfg: Any = {"queue": {"value": "gpu", "source": "code"}, "odd": "text"}
@@ -274,7 +274,7 @@ def test_what_a_scheduler_is_asked_for(runner) -> None:
 
 
 def test_what_is_news_of_a_run(now) -> None:
-    """Another state or message; the time of its end is the scheduler's, or else that of the look."""
+    """Another state or message; the end time is the scheduler's, or else that of the query."""
     run = _run(AppState.RUNNING, msg="m", updated_at=1.0)
     assert listing._update(run, DescribeAppResponse("a", AppState.RUNNING, msg="m")) is False
     assert run.updated_at == 1.0
@@ -298,14 +298,14 @@ def test_what_is_news_of_a_run(now) -> None:
     ],
 )
 def test_when_a_run_is_lost(now, age_s, near, for_good, state) -> None:
-    """A minute after a submission; for good where the scheduler must know it, and after 30 days everywhere."""
+    """A minute after the submission; finally for a local scheduler, and for any scheduler after 30 days."""
     run = _run(AppState.SUBMITTED, age_s=age_s)
     assert listing._is_lost(run, near=near) is for_good
     assert (run.state, bool(run.note)) == (state, state is AppState.UNKNOWN)
 
 
 def test_which_runs_are_asked_for(runner, now, jobs) -> None:
-    """Those with a handle that had not ended; each session by itself, near schedulers too."""
+    """Unfinished runs with a handle; each session separately, and local schedulers, too."""
     scheduler, other = backend(runner), backend(runner, session="other")
     found = [
         _run(), _run(AppState.FAILED), _run(),
@@ -324,7 +324,7 @@ def test_which_runs_are_asked_for(runner, now, jobs) -> None:
 
 @pytest.mark.parametrize(("limit", "ids"), [(None, ["e-3", "e-1"]), (1, ["e-3"]), (0, []), (-1, [])])
 def test_a_filter_by_state_and_a_limit(runner, jobs, limit, ids) -> None:
-    """The newest of those that are in one of the states now."""
+    """The newest runs that are in one of the states after the refresh."""
     registry = default_registry()
     for number in (1, 2, 3):
         run_id = registry.begin(NewRun(scheduler="memory", session="test", name="e"))
@@ -375,7 +375,7 @@ def test_numbers_that_are_just_wrong(fields, said) -> None:
 
 
 def test_what_a_run_before_left_in_the_environment(runner) -> None:
-    """The digest and hash of another run's image are not this one's."""
+    """Digest and hash of another run are removed."""
     from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
 
     app = _app(env={ENV_IMAGE_DIGEST: "1", ENV_WORKSPACE_HASH: "2", "MINE": "3"})
@@ -388,7 +388,7 @@ def test_what_a_run_before_left_in_the_environment(runner) -> None:
     ("workspace", "warned"), [(".", False), ("file://.", False), ("/elsewhere", True), ({"/a": "", ".": ""}, True)]
 )
 def test_a_workspace_that_nobody_builds(runner, tmp_path, monkeypatch, caplog, workspace, warned) -> None:
-    """Said only where it makes a difference: the job sees the files of the current directory anyway."""
+    """The warning appears only if the workspace is not the current directory, which the job sees anyway."""
     monkeypatch.chdir(tmp_path)
     given = Workspace(workspace) if isinstance(workspace, dict) else workspace.replace("file://.", f"file://{tmp_path}")
     new = pipeline.prepare(_app(), given, "memory", backend(runner))
@@ -408,7 +408,7 @@ def test_a_workspace_that_nobody_builds(runner, tmp_path, monkeypatch, caplog, w
     ids=["defaults with GPUs", "nobody enforces it", "enough", "no GPU", "unset"],
 )
 def test_gpus_with_little_memory(runner, caplog, monkeypatch, resource, enforced, warned) -> None:
-    """The defaults of a component are for jobs without GPUs; the warning says what to write."""
+    """The default memory of a component is for jobs without GPUs; the warning suggests a value."""
     scheduler = backend(runner)
     monkeypatch.setattr(scheduler, "capabilities", Capabilities(resources=enforced))
     pipeline.prepare(_app(resource=resource), None, "memory", scheduler)
@@ -424,12 +424,12 @@ def test_gpus_with_little_memory(runner, caplog, monkeypatch, resource, enforced
     ids=["known", "with a namespace", "unknown"],
 )
 def test_a_handle_that_is_known_before(app_id, handle) -> None:
-    """Where the scheduler says the id of a request's job; else it is not known yet."""
+    """If the scheduler knows the app id of a request; else the handle is empty."""
     assert record._expected_handle(app_id, "m", "s") == handle
 
 
 def test_secrets_in_options(now) -> None:
-    """By the option's name at any depth, by what a text looks like in lists; what is empty stays as it is."""
+    """Masked by the option's name at any depth, and by the look of a text in lists; empty values are kept."""
     cfg: Any = {
         "api_key": "", "token": "t", "plain": 3, "none": None,
         "nested": {"password": "p", "user": "u"}, "list": ["HF_TOKEN=abc", "x"], "text": "HF_TOKEN=abc",
@@ -442,7 +442,7 @@ def test_secrets_in_options(now) -> None:
 
 
 def test_a_directory_that_was_removed(monkeypatch) -> None:
-    """It is not written down, and nothing fails."""
+    """The working directory is recorded as empty, without an error."""
 
     def gone() -> str:
         raise FileNotFoundError
@@ -452,7 +452,7 @@ def test_a_directory_that_was_removed(monkeypatch) -> None:
 
 
 def test_news_are_written_once_and_forgotten_at_the_end(now) -> None:
-    """Another message is news; after the end nothing of the job is kept in memory."""
+    """A new message is recorded; after the end, the cache has no entry for the job."""
     registry = default_registry()
     registry.submitted(registry.begin(NewRun(scheduler="m", session="s", name="a")), "m://s/a")
     recorder = record.Recorder("s")
@@ -466,7 +466,7 @@ def test_news_are_written_once_and_forgotten_at_the_end(now) -> None:
 
 
 def test_an_event_of_which_nobody_hears_costs_nothing(monkeypatch) -> None:
-    """What it is about is not even looked at."""
+    """The job is not even looked up."""
     monkeypatch.setenv("TORCHX_INTERNAL_SESSION_ID", "me")
     event = events.log_event("status")
     event.on = False

@@ -1,4 +1,4 @@
-"""`Runner.run_many`: apps become one sweep, and results come as tasks end."""
+"""`Runner.run_many`: apps are submitted as one sweep, and results arrive as tasks end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def runner() -> Iterator[Runner]:
 
 
 def test_results_of_all(runner: Runner) -> None:
-    """In the order of the apps, with their exit codes; one row is on record."""
+    """In the order of the apps, with exit codes; there is one row on record."""
     batch = runner.run_many([app("exit $1", str(k)) for k in range(3)], "local_cwd", max_parallel=2)
     assert len(batch) == 3
     found = batch.results()
@@ -47,7 +47,7 @@ def test_results_of_all(runner: Runner) -> None:
 
 
 def test_results_as_they_come(runner: Runner, tmp_path: Path) -> None:
-    """One that waits for what happens after the first result was seen comes last."""
+    """A task that waits for an action after the first result comes last."""
     gate = tmp_path / "gate"
     waits = app(f"until [ -e {gate} ]; do sleep 0.01; done", "0")
     goes = app(f"until [ -e {gate} ]; do sleep 0.01; done", "1")
@@ -59,7 +59,7 @@ def test_results_as_they_come(runner: Runner, tmp_path: Path) -> None:
 
 
 def test_await(runner: Runner) -> None:
-    """`await batch` has all results, and other tasks of the loop go on meanwhile."""
+    """`await batch` returns all results, and does not block other tasks of the loop."""
 
     async def work() -> list[int | None]:
         return [result.exit_code for result in await runner.run_many([app("exit 3")], "local_cwd")]
@@ -68,7 +68,7 @@ def test_await(runner: Runner) -> None:
 
 
 def test_a_timeout_and_cancel(runner: Runner) -> None:
-    """What has not ended in time goes on, and can be cancelled."""
+    """Tasks that have not ended in time keep running, and can be cancelled."""
     batch = runner.run_many([app("sleep 1000", "0"), app("sleep 1000", "1")], "local_cwd", max_parallel=1)
     with pytest.raises(WaitTimeoutError, match="2 tasks"):
         batch.results(timeout=0)
@@ -79,7 +79,7 @@ def test_a_timeout_and_cancel(runner: Runner) -> None:
 def test_a_batch_that_is_gone_and_one_that_nobody_can_ask_about(
     runner: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one is an error; of the other nothing is known to have ended."""
+    """The first is an error; for the second, no task counts as ended."""
     batch = runner.run_many([app("true")], "local_cwd")
     batch.results()
     monkeypatch.setattr(runner, "status", lambda _: AppStatus(state=AppState.RUNNING))
@@ -91,7 +91,7 @@ def test_a_batch_that_is_gone_and_one_that_nobody_can_ask_about(
 
 
 def test_what_differs_becomes_a_value() -> None:
-    """Arguments and variables; what looks like a placeholder stays as it is."""
+    """Arguments and variables; text that looks like a placeholder is kept."""
     apps = [app("echo {x} ${y} {{z}}", str(k), A=f"a{k}", B="{b}") for k in range(2)]
     made, names, points = template(apps)
     for point, original in zip(points, apps, strict=True):
@@ -115,7 +115,7 @@ def test_what_is_refused(runner: Runner) -> None:
 
 
 def test_what_a_sweep_cannot_keep_is_refused() -> None:
-    """Jobs before it, with what to do instead."""
+    """Dependencies on other jobs; the hint says what to do."""
     job = app("true")
     job.metadata["torchx/after"] = "ok:slurm://t/7"
     with pytest.raises(NotSupportedError):
@@ -123,7 +123,7 @@ def test_what_a_sweep_cannot_keep_is_refused() -> None:
 
 
 def _as_tasks(apps: list[AppDef]) -> list[list[str]]:
-    """The arguments of each task, as a scheduler makes them: first the macros, then the values."""
+    """The arguments of each task, as a scheduler makes them: first macros, then values."""
     made, names, points = template(apps)
     values = macros.Values(img_root="/i", app_id="job_1", replica_id="0", rank0_env="R0")
     args = values.apply(made.roles[0]).args
@@ -140,7 +140,7 @@ _texts = st.lists(
 
 @given(st.lists(st.tuples(_texts, _texts), min_size=1, max_size=4))
 def test_each_task_has_the_arguments_of_its_app(rows: list[tuple[str, str]]) -> None:
-    """Whatever is in them: macros are replaced, and all else arrives as it is."""
+    """Macros are substituted, and any other text is passed unchanged."""
     apps = [app("x", *row) for row in rows]
     values = macros.Values(img_root="/i", app_id="job_1", replica_id="0", rank0_env="R0")
     try:
@@ -152,6 +152,6 @@ def test_each_task_has_the_arguments_of_its_app(rows: list[tuple[str, str]]) -> 
 
 
 def test_apps_that_differ_beside_a_macro() -> None:
-    """`dist.ddp` writes the job's id and the program's arguments into one word."""
+    """`dist.ddp` puts the job's id and the program's arguments into one word."""
     apps = [app(f"torchrun --rdzv_id ${{app_id}} --lr {lr}") for lr in ("1e-4", "3e-4")]
     assert [args[1] for args in _as_tasks(apps)] == [f"torchrun --rdzv_id job_1 --lr {lr}" for lr in ("1e-4", "3e-4")]

@@ -1,4 +1,4 @@
-"""A Runner that makes thousands of requests looks up what decides about each of them: nothing that changed is missed."""
+"""A Runner that makes thousands of requests notices each change of files and environment."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .memory_backend import MemoryScheduler, echo_app
 
 @pytest.fixture
 def places(tmp_path, monkeypatch):
-    """Two directories to work in, in the first of which we are, and a home."""
+    """Two folders, of which the first is the current one, and a home."""
     config._warned.clear()
     for name in ("here", "there", "home"):
         (tmp_path / name).mkdir()
@@ -26,7 +26,7 @@ def places(tmp_path, monkeypatch):
 
 
 def write(path, text):
-    """A config file, as an editor saves it: a new file in the place of the old one."""
+    """Writes a config file as an editor does: a new file replaces the old one."""
     (path.parent / "new").write_text(text)
     (path.parent / "new").rename(path)
 
@@ -52,7 +52,7 @@ CHANGES = {
 
 
 def queue(runner):
-    """The option as it reaches the scheduler."""
+    """The option as the scheduler gets it."""
     info = runner.dryrun(echo_app(), "memory")
     assert info._cfg["queue"] == info._settings["queue"].value == info.request.cfg["queue"]
     return info._cfg["queue"]
@@ -60,7 +60,7 @@ def queue(runner):
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
 def test_a_change_between_two_dry_runs(places, change):
-    """It decides about the next one; and about the next but one no more, when it is taken back."""
+    """It affects the next dry run, and no later one once it is reverted."""
     with Runner("s", {"memory": MemoryScheduler}) as runner:
         assert queue(runner) == "any"
         with pytest.MonkeyPatch.context() as env:
@@ -72,7 +72,7 @@ def test_a_change_between_two_dry_runs(places, change):
 
 
 def test_a_file_that_is_edited(places):
-    """Saved in place or anew, with another value, section or profile: each dry run sees it as it is."""
+    """In place or replaced, with another value, section or profile: each dry run uses its current contents."""
     path = places / "here/.torchxconfig"
     with Runner("s", {"memory": MemoryScheduler}) as runner, pytest.MonkeyPatch.context() as env:
         write(path, QUEUE.format("one"))
@@ -89,7 +89,7 @@ def test_a_file_that_is_edited(places):
 
 
 def test_trackers_come_and_go(places):
-    """What the config files say of trackers is in the environment of the next job, and of no later one than that."""
+    """The configured trackers are in the environment of the next job only."""
 
     def told():
         env = runner.dryrun(echo_app(), "memory")._app.roles[0].env
@@ -106,7 +106,7 @@ def test_trackers_come_and_go(places):
 
 
 def test_each_request_is_its_own(places):
-    """Changing what a dry run returned, or an option's list, changes neither the app nor the next dry run."""
+    """Modifying a request, or a list in an option, changes neither the app nor the next dry run."""
     app = AppDef("a", [Role("w", "i", entrypoint="x", args=["1"], metadata={"k": {"l": [1]}})])
     with Runner("s", {"memory": MemoryScheduler}) as runner:
         first = runner.dryrun(app, "memory", {"tags": ["t"]})
@@ -123,7 +123,7 @@ def test_each_request_is_its_own(places):
 
 
 def test_where_a_local_job_goes(places, monkeypatch):
-    """The current directory and `TORCHX_HOME` are those of the moment; ids never come twice."""
+    """The current directory and `TORCHX_HOME` are evaluated each time; ids are never reused."""
     app = AppDef("a", [Role("w", "", entrypoint="true")])
     with get_runner() as runner:
         first = runner.dryrun(app, "local_cwd").request

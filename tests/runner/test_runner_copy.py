@@ -1,4 +1,4 @@
-"""Files in and out of a replica: names, links, times, what is there already, and a replica that sends what it should not."""
+"""Copies into and out of a replica: names, links, times, existing files, and a hostile replica."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from torchx.util.records import replace
 
 @pytest.fixture
 def there(tmp_path: Path) -> Path:
-    """The folder of a replica, with a checkpoint in it."""
+    """The folder of a replica, with a checkpoint."""
     ckpt = tmp_path / "there" / "ckpt"
     (ckpt / "sub" / "empty").mkdir(parents=True)
     (ckpt / "a").write_bytes(bytes(range(256)) * 5000)
@@ -65,7 +65,7 @@ def same(one: Path, other: Path) -> None:
 def test_a_folder_comes_out_and_goes_in(
     start: Any, there: Path, tmp_path: Path, source: str, target: str, exists: bool, arrives: str
 ) -> None:
-    """As `cp -r` has it; with a slash at its end, what is in the folder. Modes, times, links and empty folders stay."""
+    """Like `cp -r`; with a trailing slash, the folder's contents. Modes, times, links and empty folders are kept."""
     if exists:
         (tmp_path / target).mkdir()
         (there / target).mkdir()
@@ -81,7 +81,7 @@ def test_a_folder_comes_out_and_goes_in(
 
 
 def test_a_tar_that_reads_no_names(start: Any, there: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Busybox as Debian builds it has no `-T`: names are its arguments, as many at a time as fit into a command."""
+    """Debian's busybox has no `-T`: names are passed as arguments, as many per command as fit."""
     busybox = shutil.which("busybox")
     if (
         busybox is None
@@ -102,7 +102,7 @@ def test_a_tar_that_reads_no_names(start: Any, there: Path, tmp_path: Path, monk
 
 
 def test_a_file_gets_its_new_name(start: Any, there: Path, tmp_path: Path) -> None:
-    """Or goes into a folder that exists."""
+    """Or goes into an existing folder."""
     assert download(start, "ckpt/a", str(tmp_path / "b")).files == 1
     assert download(start, "ckpt/a", str(tmp_path)).files == 1
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes() == (there / "ckpt/a").read_bytes()
@@ -112,7 +112,7 @@ def test_a_file_gets_its_new_name(start: Any, there: Path, tmp_path: Path) -> No
 
 
 def test_what_is_there_is_not_sent_again(start: Any, there: Path, tmp_path: Path) -> None:
-    """By size and time; what has changed, or is missing, is."""
+    """Compared by size and time; changed and missing files are sent."""
     download(start, "ckpt/", str(tmp_path / "out"))
     assert download(start, "ckpt/", str(tmp_path / "out")) == Copied(0, 0, 2, [])
     (tmp_path / "out/a").write_bytes(b"cut off")
@@ -124,7 +124,7 @@ def test_what_is_there_is_not_sent_again(start: Any, there: Path, tmp_path: Path
 
 
 def test_what_leads_out_or_is_no_file_is_left_out(start: Any, there: Path, tmp_path: Path) -> None:
-    """Both ways, by name."""
+    """In both directions, by name."""
     os.mkfifo(there / "ckpt/fifo")
     (there / "ckpt/out").symlink_to("/etc/passwd")
     (there / "ckpt/sub/up").symlink_to("../../x")
@@ -158,7 +158,7 @@ def member(
     ids=lambda members: "+".join(m[0].name for m in members),
 )
 def test_a_hostile_replica_writes_nothing_outside(tmp_path: Path, members: Any) -> None:
-    """Whatever names and links it sends; nothing is written through a link, either."""
+    """Whatever names and links it sends; nothing is written through a link."""
     root = tmp_path / "root"
     root.mkdir()
     (tmp_path / "outside").write_text("mine")
@@ -179,7 +179,7 @@ def test_a_hostile_replica_writes_nothing_outside(tmp_path: Path, members: Any) 
 
 
 def test_a_link_that_is_there_is_not_followed(tmp_path: Path, start: Any, there: Path) -> None:
-    """A link of an earlier time in the target leads nowhere: the file takes its place, a folder is left out."""
+    """An existing link in the target is replaced by a file; a folder is left out."""
     (tmp_path / "outside").mkdir()
     (tmp_path / "out").mkdir()
     (tmp_path / "out/a").symlink_to("../outside/a")
@@ -191,7 +191,7 @@ def test_a_link_that_is_there_is_not_followed(tmp_path: Path, start: Any, there:
 
 
 def test_errors(start: Any, there: Path, tmp_path: Path) -> None:
-    """What is not there; what cannot be written; a stream that breaks off, after which the rest is fetched."""
+    """A missing file, an unwritable target, and an interrupted stream, after which the rest is fetched."""
     with pytest.raises(NotFoundError, match="`nope`"):
         download(start, "nope", str(tmp_path))
     with pytest.raises(NotFoundError, match="`nope`"):
@@ -209,7 +209,7 @@ def test_errors(start: Any, there: Path, tmp_path: Path) -> None:
 
 
 def cut_after(start: Any, count: int) -> Any:
-    """A replica whose link is cut after so many bytes of files."""
+    """A replica whose connection breaks after this many bytes."""
 
     def cut(argv: Sequence[str]) -> InsideProcess:
         sends = "tar" in argv[2] or "tail" in argv[2]
@@ -220,7 +220,7 @@ def cut_after(start: Any, count: int) -> Any:
 
 @pytest.mark.parametrize("change", ["", "later", "meanwhile", "in place of it"])
 def test_a_file_that_was_cut_off_is_gone_on_with(start: Any, there: Path, tmp_path: Path, change: str) -> None:
-    """Unless it has changed there, or it is not what was left here; then it begins anew."""
+    """Unless it has changed in the replica, or the part is of another file; then it starts again."""
     big, part = there / "ckpt/a", tmp_path / "a.torchx-part"
     big.write_bytes(os.urandom(9 << 20))
     os.utime(big, (1_000_000, 1_000_000))
@@ -247,7 +247,7 @@ def test_a_file_that_was_cut_off_is_gone_on_with(start: Any, there: Path, tmp_pa
 
 
 def test_a_file_that_is_cut_off_again_and_again(start: Any, there: Path, tmp_path: Path) -> None:
-    """Each call goes on where the last one was cut, under a new name as well."""
+    """Each call resumes where the last one stopped, also under a new name."""
     (there / "ckpt/a").write_bytes(os.urandom(9 << 20))
     calls = 0
     while not (tmp_path / "b").exists():
@@ -263,7 +263,7 @@ def test_a_file_that_is_cut_off_again_and_again(start: Any, there: Path, tmp_pat
     "name", ["a\\b", "\\n", "\\\\", "\\101", "-T", "--checkpoint", " x ", '"', "a\nb", "\n", "\n81a4 1 1 x"]
 )
 def test_names_are_as_they_are(start: Any, there: Path, tmp_path: Path, name: str) -> None:
-    """Tar has a meaning for some of them where it reads names."""
+    """Names with a special meaning for tar are taken literally."""
     (there / "odd").mkdir()
     (there / "odd" / name).write_text("odd")
     assert download(start, "odd", str(tmp_path / "out")).files == 1
@@ -274,7 +274,7 @@ def test_names_are_as_they_are(start: Any, there: Path, tmp_path: Path, name: st
 
 @pytest.mark.timeout(60)
 def test_more_errors_than_a_pipe_takes(start: Any, there: Path, tmp_path: Path) -> None:
-    """They are read while files are sent: tar waits for that. The first ones are shown."""
+    """stderr is read while files are sent, so that tar does not block. The first errors are shown."""
     many = tmp_path / "many"
     many.mkdir()
     for number in range(1500):
@@ -286,7 +286,7 @@ def test_more_errors_than_a_pipe_takes(start: Any, there: Path, tmp_path: Path) 
 
 
 def test_second_names_of_a_file_are_files(start: Any, there: Path, tmp_path: Path) -> None:
-    """Hard links, as caches have them: each name arrives, both ways."""
+    """Hard links, as in caches: each name arrives, in both directions."""
     os.link(there / "ckpt/a", there / "ckpt/sub/also a")
     assert download(start, "ckpt/", str(tmp_path / "out")) == Copied(3, 2_560_001, 0, [])
     same(there / "ckpt", tmp_path / "out")
@@ -295,7 +295,7 @@ def test_second_names_of_a_file_are_files(start: Any, there: Path, tmp_path: Pat
 
 
 def test_files_of_this_machine(start: Any, there: Path, tmp_path: Path) -> None:
-    """They are copied without a stream, by the same rules; what cannot be read is told by tar."""
+    """They are copied without a stream, by the same rules; tar reports unreadable files."""
 
     def refusing(argv: Sequence[str]) -> InsideProcess:
         assert "tar " not in argv[2]
@@ -320,7 +320,7 @@ def test_files_of_this_machine(start: Any, there: Path, tmp_path: Path) -> None:
 
 
 class OwnWay:
-    """A backend's own way: tar beside the replica, which does not see files of some name, or refuses."""
+    """A backend's own API: tar outside the replica, which does not see some files, or refuses."""
 
     def __init__(self, unseen: str = "", *, refuses: bool = False) -> None:
         self.calls: list[tuple[str, bool]] = []
@@ -339,7 +339,7 @@ class OwnWay:
     "way", [OwnWay(), OwnWay("a"), OwnWay("*"), OwnWay(refuses=True)], ids=["all", "some", "none", "no"]
 )
 def test_a_way_of_the_backends_own(start: Any, there: Path, tmp_path: Path, way: OwnWay) -> None:
-    """It is taken; what does not come by it comes by a process; nothing is counted twice, and nothing is sent again."""
+    """It is used; what it does not deliver is copied through a process; nothing is counted or sent twice."""
     for again in (False, True):
         sent = Copied(0, 0, 2, []) if again else Copied(2, 1_280_001, 0, [])
         way.calls.clear()
@@ -356,7 +356,7 @@ def test_a_way_of_the_backends_own(start: Any, there: Path, tmp_path: Path, way:
 
 
 def test_a_file_system_in_memory_is_no_way_for_an_engine(start: Any, there: Path, tmp_path: Path) -> None:
-    """An engine does not see it: what it wrote there would lie below."""
+    """The engine does not see the mount: files that it wrote would be hidden below it."""
     if not Path("/dev/shm").is_mount():
         pytest.skip("no file system in memory here")
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:

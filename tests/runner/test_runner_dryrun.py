@@ -39,14 +39,14 @@ from .memory_backend import MemoryScheduler, backend, echo_app
 
 
 def test_a_runner_has_a_name_and_schedulers(runner):
-    """The session's name and the schedulers that it was given."""
+    """The session name, and the schedulers that it was given."""
     assert runner.name() == "test"
     assert runner.scheduler_backends() == ["memory", "local_cwd"]
     assert "queue" in runner.scheduler_run_opts("memory")
 
 
 def test_get_runner_has_all_schedulers():
-    """By default the session is `torchx` and every scheduler that is installed is there, the default one first."""
+    """The default session is `torchx`; all installed schedulers are there, the default one first."""
     with get_runner() as found:
         assert found.name() == "torchx"
         assert found.scheduler_backends()[0] == "local_cwd"
@@ -55,7 +55,7 @@ def test_get_runner_has_all_schedulers():
 
 
 def test_scheduler_params_reach_the_factory():
-    """What `get_runner` is given beyond its own arguments is for the schedulers."""
+    """Further arguments of `get_runner` are passed to the schedulers."""
     seen = {}
 
     def factory(session_name, **params):
@@ -67,7 +67,7 @@ def test_scheduler_params_reach_the_factory():
 
 
 def test_closing_closes_the_schedulers_and_nothing_is_lost(runner):
-    """`close` closes each scheduler once; the Runner may be used again."""
+    """`close` closes each scheduler once; the Runner can be used again."""
     first = backend(runner)
     runner.close()
     runner.close()
@@ -77,7 +77,7 @@ def test_closing_closes_the_schedulers_and_nothing_is_lost(runner):
 
 @pytest.mark.parametrize("verb", ["dryrun", "run", "list", "scheduler_run_opts", "cfg_from_str"])
 def test_an_unknown_scheduler(runner, verb):
-    """The error has the nearest name, whichever verb was called."""
+    """The error suggests the nearest name, for every verb."""
     arguments = {"dryrun": (echo_app(), "memry"), "run": (echo_app(), "memry"), "cfg_from_str": ("memry", "a=1")}
     with pytest.raises(UnknownSchedulerException, match="`memry`") as e:
         getattr(runner, verb)(*arguments.get(verb, ("memry",)))
@@ -93,7 +93,7 @@ def test_an_unknown_scheduler(runner, verb):
     ],
 )
 def test_a_scheduler_that_cannot_be_made_is_named(error, expected):
-    """A broken scheduler is reported by its name, and does not break another."""
+    """The error names the broken scheduler; other schedulers work."""
 
     def broken(session_name, **params):
         raise error
@@ -108,7 +108,7 @@ def test_a_scheduler_that_cannot_be_made_is_named(error, expected):
 
 
 def test_dryrun_tells_what_it_was_made_of(runner):
-    """The info carries app, cfg, scheduler and settings; the request is rendered for people."""
+    """The request holds app, cfg, scheduler and settings, and prints as readable text."""
     info = runner.dryrun(echo_app(), "memory", {"queue": "gpu"}, parent_run_id="p")
     assert info._scheduler == "memory"
     assert info._cfg["queue"] == "gpu"
@@ -120,20 +120,20 @@ def test_dryrun_tells_what_it_was_made_of(runner):
 
 
 def test_dryrun_submits_nothing_and_records_nothing(runner, jobs):
-    """After a dryrun there is no job and no run."""
+    """After a dry run there is no job and no run."""
     runner.dryrun(echo_app(), "memory")
     assert jobs == {}
     assert runner.runs() == []
 
 
 def test_dryrun_validates_before_and_after_the_workspace(runner):
-    """The order that the documents give: before the build, after it, then the request."""
+    """The documented order: before the build, after it, then the request."""
     runner.dryrun(echo_app(), "memory")
     assert backend(runner).calls == ["pre_build_validate", "validate", "submit_dryrun"]
 
 
 def test_jobs_know_who_they_are(runner):
-    """Every role gets the handle, with the macro for the id, and the parent; what it had under the names is replaced."""
+    """Every role gets the handle, with the macro for the id, and the parent run; earlier values are replaced."""
     app = AppDef(
         "a", [Role("x", "img", entrypoint="e", env={"TORCHX_JOB_ID": "old"}), Role("y", "img", entrypoint="e")]
     )
@@ -145,7 +145,7 @@ def test_jobs_know_who_they_are(runner):
 
 
 def test_jobs_know_the_trackers(runner):
-    """The trackers of the config file and their configs are in the environment, unless the role says otherwise."""
+    """The configured trackers are in the environment, unless the role overrides them."""
     with open(".torchxconfig", "w") as file:
         file.write("[torchx:tracker]\nfsspec =\nother =\n[tracker:fsspec]\nconfig = s3://bucket/conf\n")
     assert get_configured_trackers() == {"fsspec": "s3://bucket/conf", "other": None}
@@ -176,7 +176,7 @@ _roles = st.builds(
 
 
 class Meddler(WorkspaceMixin, MemoryScheduler):
-    """A scheduler that changes all that it is given."""
+    """A scheduler that modifies everything it is given."""
 
     def caching_build_workspace_and_update_role(self, role, cfg, build_cache):
         role.image = "patched"
@@ -201,7 +201,7 @@ class Meddler(WorkspaceMixin, MemoryScheduler):
 @given(role=_roles, workspace=st.none() | st.just("/src"))
 @settings(max_examples=100, deadline=None)
 def test_the_callers_app_is_never_changed(role, workspace):
-    """Whatever a scheduler does to its AppDef, the caller's is as it was, down to the innermost list."""
+    """Whatever a scheduler does to its AppDef, the caller's AppDef is unchanged, including nested lists."""
     app = AppDef("a", [role], metadata={"a": "b"})
     before = copy.deepcopy(app)
     runner = Runner("s", {"meddler": Meddler})
@@ -212,7 +212,7 @@ def test_the_callers_app_is_never_changed(role, workspace):
 
 
 def test_a_role_of_a_subclass_stays_one(runner):
-    """A role's own `pre_proc` hook is called: the copy is of the same class."""
+    """The copy has the same class, so that the role's own `pre_proc` hook is called."""
 
     class MyRole(Role):
         def pre_proc(self, scheduler, dryrun_info):
@@ -224,7 +224,7 @@ def test_a_role_of_a_subclass_stays_one(runner):
 
 
 def test_overrides_are_resolved_on_the_copy(runner):
-    """Values that become known late are put in place before the scheduler sees the role."""
+    """Late values are resolved before the scheduler gets the role."""
     app = echo_app(overrides={"image": lambda: "late:1"})
     assert runner.dryrun(app, "memory")._app.roles[0].image == "late:1"
     app.roles[0].overrides.clear()
@@ -233,7 +233,7 @@ def test_overrides_are_resolved_on_the_copy(runner):
 
 @pytest.mark.parametrize("given_workspace", ["/src", Workspace({"/src": ""})], ids=["text", "Workspace"])
 def test_a_workspace_is_for_every_role_without_one(given_workspace):
-    """A role's own workspace goes before the one that is given for all."""
+    """A role's own workspace overrides the given one."""
     built = []
 
     class Builder(WorkspaceMixin, MemoryScheduler):
@@ -293,7 +293,7 @@ LOOP["itself"] = LOOP
     ],
 )
 def test_an_app_that_cannot_run_is_refused(runner, app, problem):
-    """What no scheduler could run is said before anything is built: what, where, and what to do."""
+    """An invalid app is rejected before anything is built, with the problem and a hint."""
     with pytest.raises(SpecError) as e:
         runner.dryrun(app, "memory")
     assert problem in e.value.message
@@ -308,14 +308,14 @@ def test_a_wrong_run_option_is_refused(runner):
 
 
 def test_a_profile_that_does_not_exist_is_refused(runner, monkeypatch):
-    """A job must not be launched with other values than its profile's."""
+    """A job must not be launched without the values of its profile."""
     monkeypatch.setenv("TORCHX_PROFILE", "prod")
     with pytest.raises(ConfigError, match="`prod`"):
         runner.dryrun(echo_app(), "memory")
 
 
 def test_cfg_from_str_is_the_command_lines(runner):
-    """Options are cast and known to be from `-cfg`; a typo is an error with the nearest name."""
+    """Options are cast, and have the source `-cfg`; a typo is an error with the nearest name."""
     cfg = runner.cfg_from_str("memory", "queue=gpu,tags=a;b", "priority=3")
     assert cfg == {"queue": "gpu", "tags": ["a", "b"], "priority": 3}
     assert runner.dryrun(echo_app(), "memory", cfg)._settings["queue"].source == "-cfg"
@@ -332,7 +332,7 @@ def test_cfg_from_str_is_the_command_lines(runner):
     "args", [["--msg", "hi", "--num_replicas", "2"], {"msg": "hi", "num_replicas": 2}], ids=["words", "dict"]
 )
 def test_a_component_by_its_name(runner, jobs, args):
-    """A component is called with its command line or with its arguments by name."""
+    """A component takes a command line, or arguments by name."""
     info = runner.dryrun_component("utils.echo", args, "memory", {"queue": "gpu"})
     assert info._app.roles[0].args == ["hi"]
     assert info._app.roles[0].num_replicas == 2
@@ -343,7 +343,7 @@ def test_a_component_by_its_name(runner, jobs, args):
 
 
 def test_defaults_of_a_component_come_from_the_config(runner, caplog):
-    """`[component:NAME]` gives defaults; an argument that the component lacks is warned about with file, line and nearest name."""
+    """From `[component:NAME]`; an unknown argument is warned about with file, line and nearest name."""
     with open(".torchxconfig", "w") as file:
         file.write("[component:utils.echo]\nmsg = from config\nnum_replica = 3\n")
     info = runner.dryrun_component("utils.echo", [], "memory")
@@ -355,7 +355,7 @@ def test_defaults_of_a_component_come_from_the_config(runner, caplog):
 
 
 def test_defaults_that_a_runner_was_given_go_before_the_config(jobs, monkeypatch, tmp_path):
-    """`component_defaults` replaces what the config files say."""
+    """`component_defaults` replaces the defaults of the config files."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".torchxconfig").write_text("[component:utils.echo]\nmsg = from config\n")
     runner = Runner("s", {"memory": MemoryScheduler}, component_defaults={"utils.echo": {"msg": "given"}})
@@ -363,14 +363,14 @@ def test_defaults_that_a_runner_was_given_go_before_the_config(jobs, monkeypatch
 
 
 def test_named_resources_of_the_config(runner, tmp_path):
-    """`[named_resources]` names what `-h` takes."""
+    """`-h` accepts the names in `[named_resources]`."""
     (tmp_path / ".torchxconfig").write_text("[named_resources]\nmy.gpu = cpu=4,gpu=2,memMB=100\n")
     info = runner.dryrun_component("utils.sh", ["-h", "my.gpu", "ls"], "memory")
     assert info._app.roles[0].resource == Resource(4, 2, 100)
 
 
 def test_a_program_that_imports_the_runner_knows_the_configured_resources(tmp_path, monkeypatch):
-    """`resource(h=...)` knows `[named_resources]` from the import of `torchx.runner` on; no component need run first."""
+    """`resource(h=...)` accepts them after `import torchx.runner`."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".torchxconfig").write_text("[named_resources]\nmy_res = cpu=4,gpu=2,memMB=100\n")
     program = "import torchx.specs as specs, torchx.runner; print(specs.resource(h='my_res'))"
@@ -380,7 +380,7 @@ def test_a_program_that_imports_the_runner_knows_the_configured_resources(tmp_pa
 
 @pytest.mark.parametrize(("name", "args"), [("utils.ecko", []), ("utils.echo", ["--msgs", "x"])])
 def test_a_component_or_argument_that_does_not_exist(runner, name, args):
-    """Both are errors of ours, with a hint."""
+    """Both are torchx errors with a hint."""
     with pytest.raises(SpecError) as e:
         runner.run_component(name, args, "memory")
     assert e.value.hint
@@ -388,7 +388,7 @@ def test_a_component_or_argument_that_does_not_exist(runner, name, args):
 
 
 def test_a_scheduler_that_cannot_watch_refuses_to(runner):
-    """A watchdog that nobody would hear is not taken along in silence; a job without one is."""
+    """A job with a watchdog is rejected; a job without one is not."""
     app = echo_app()
     assert runner.dryrun(app, "memory")
     app.metadata[WATCHDOG] = "10m"

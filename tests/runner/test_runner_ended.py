@@ -1,4 +1,4 @@
-"""The status of a job that has ended: told again without being found out again, for as long as the job is there."""
+"""The status of a local job that has ended is cached as long as the job exists."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HANDLE = "near://s/a-1"
 
 
 class NearScheduler(MemoryScheduler):
-    """On this machine: it can tell for next to nothing whether a job is there."""
+    """A local scheduler, which can check cheaply whether a job exists."""
 
     wait_hint = 0.05
 
@@ -32,7 +32,7 @@ class NearScheduler(MemoryScheduler):
 
 @pytest.fixture
 def near(jobs):
-    """A Runner over jobs of this machine, one of which has ended."""
+    """A Runner with local jobs, one of which has ended."""
     jobs["a-1"] = DescribeAppResponse(
         "a-1",
         AppState.FAILED,
@@ -45,12 +45,12 @@ def near(jobs):
 
 
 def asked(runner):
-    """How often the scheduler was asked."""
+    """How often the scheduler was queried."""
     return len(backend(runner, "near").asked)
 
 
 def test_a_job_that_has_ended_is_described_once(near, jobs):
-    """All later answers are equal to the first one, and nobody is asked for them."""
+    """All later statuses are equal to the first one, without a query."""
     first = near.status(HANDLE)
     assert first == near.status(HANDLE) == near.status(HANDLE)
     assert first.roles[0].replicas[0].state is AppState.FAILED
@@ -59,7 +59,7 @@ def test_a_job_that_has_ended_is_described_once(near, jobs):
 
 @pytest.mark.parametrize("how_many", [1, 2])
 def test_callers_share_nothing(near, jobs, how_many):
-    """What one caller does to its answer, to the first one or a later one, no other sees."""
+    """A caller that modifies a status does not affect the statuses of others."""
     mine = [near.status(HANDLE) for _ in range(how_many)][-1]
     mine.state, mine.msg = AppState.RUNNING, "mine"
     mine.roles[0].replicas[0].state = AppState.RUNNING
@@ -70,7 +70,7 @@ def test_callers_share_nothing(near, jobs, how_many):
 
 
 def test_a_deletion_is_seen_at_once(near, jobs):
-    """By whoever: the job is asked for again, and is gone; when it is back, it is described again."""
+    """By any process: the job is queried again, and is gone; if it reappears, it is described again."""
     assert near.status(HANDLE).state is AppState.FAILED
     kept = jobs.pop("a-1")
     assert near.status(HANDLE) is None
@@ -81,7 +81,7 @@ def test_a_deletion_is_seen_at_once(near, jobs):
 
 
 def test_a_job_that_runs_is_asked_for_each_time(near, jobs):
-    """Only what has ended cannot change."""
+    """Only the status of an ended job is final."""
     jobs["a-1"].state = AppState.RUNNING
     for _ in range(3):
         assert near.status(HANDLE).state is AppState.RUNNING
@@ -91,7 +91,7 @@ def test_a_job_that_runs_is_asked_for_each_time(near, jobs):
 
 
 def test_a_cluster_is_asked_each_time(runner, jobs):
-    """A scheduler that knows no cheaper way is asked for every status."""
+    """A scheduler without a cheap check is queried for each status."""
     jobs["a-1"] = DescribeAppResponse("a-1", AppState.SUCCEEDED)
     for _ in range(3):
         runner.status("memory://test/a-1")
@@ -99,7 +99,7 @@ def test_a_cluster_is_asked_each_time(runner, jobs):
 
 
 def test_a_short_reference_is_looked_up_each_time(near, jobs):
-    """`@last` means another run tomorrow: only a handle is remembered."""
+    """`@last` may refer to another run later: only handles are cached."""
     app = AppDef("a", [Role("w", "i", entrypoint="x")])
     first = near.run(app, "near")
     jobs[first.rpartition("/")[2]].state = AppState.FAILED
@@ -109,7 +109,7 @@ def test_a_short_reference_is_looked_up_each_time(near, jobs):
 
 
 def test_closing_forgets(near, jobs):
-    """A Runner that was closed begins anew."""
+    """A closed Runner has an empty cache."""
     near.status(HANDLE)
     near.close()
     near.status(HANDLE)
@@ -117,7 +117,7 @@ def test_closing_forgets(near, jobs):
 
 
 def test_an_event_is_told_of_each_call(near, jobs, monkeypatch):
-    """Whoever listens hears of every status, remembered or not; also who begins to listen later."""
+    """Events are sent for cached statuses, too, also to handlers that are added later."""
     seen = []
     near.status(HANDLE)
     near.status(HANDLE)
@@ -129,7 +129,7 @@ def test_an_event_is_told_of_each_call(near, jobs, monkeypatch):
 
 
 def test_only_so_many_are_kept():
-    """A program that looks at jobs for months keeps the latest."""
+    """The cache keeps only the latest entries."""
     kept = EndedJobs(most=2)
     for name in "abc":
         kept.keep(name, AppStatus(AppState.SUCCEEDED, msg=name), lambda: True)
@@ -145,7 +145,7 @@ FAILING = AppDef("f", [Role("w", "", entrypoint="sh", args=["-c", "echo why >&2;
 
 
 def test_a_local_job(tmp_path, monkeypatch):
-    """Every field is as a Runner sees it that has just come, and as the one that waited for it."""
+    """Each field of the cached status equals that of a new Runner, and of the Runner that waited."""
     monkeypatch.chdir(tmp_path)
     with get_runner() as runner, get_runner() as other:
         handle = runner.run(FAILING, "local_cwd")
@@ -167,7 +167,7 @@ def test_a_local_job(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("how", ["another process", "by hand", "another Runner"])
 def test_a_local_job_that_others_delete(tmp_path, monkeypatch, how):
-    """It is gone from the next call on, although this Runner remembers it."""
+    """It is gone on the next call, although the status is cached."""
     monkeypatch.chdir(tmp_path)
     with get_runner() as runner:
         handle = runner.run(AppDef("t", [Role("w", "", entrypoint="true")]), "local_cwd")
@@ -186,7 +186,7 @@ def test_a_local_job_that_others_delete(tmp_path, monkeypatch, how):
 
 
 def test_events_of_a_local_job_go_to_their_file(tmp_path, monkeypatch):
-    """`TORCHX_EVENTS` and remembered statuses: a line for each call."""
+    """With `TORCHX_EVENTS`, each call writes a line, also for a cached status."""
     code = """
 import sys
 from torchx.runner import get_runner

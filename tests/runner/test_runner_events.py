@@ -1,4 +1,4 @@
-"""Events: off by default and free; when on, each call is told, secrets masked."""
+"""Events: off by default at no cost; when on, each call is an event, with secrets masked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .memory_backend import MemoryScheduler, echo_app
 
 @pytest.fixture
 def heard(monkeypatch):
-    """The events that a program hears which gave the logger a handler and a level."""
+    """The events that a handler of the logger receives."""
     found = []
 
     class Listener(logging.Handler):
@@ -38,7 +38,7 @@ def heard(monkeypatch):
 
 
 def test_a_run_is_told_verb_by_verb(heard):
-    """run, dryrun and schedule each make one event, innermost first, with the job, its image and its options."""
+    """run, dryrun and schedule send one event each, innermost first, with job, image and options."""
     with Runner("s", {"memory": MemoryScheduler}) as runner:
         handle = runner.run(echo_app(), "memory", {"queue": "gpu", "api_key": "s3cret"})
         runner.status(handle)
@@ -56,7 +56,7 @@ def test_a_run_is_told_verb_by_verb(heard):
 
 
 def test_a_failure_is_told_with_its_place(heard):
-    """The error's type, message and place are in the event, and the error goes on; passwords in URLs are masked."""
+    """The event has the error's type, message and location, and the error is raised; passwords in URLs are masked."""
     with pytest.raises(BackendError), log_event("my_api", "slurm", runcfg="{}"):
         raise BackendError("cannot reach https://me:s3cret@host/")
     [event] = heard
@@ -71,7 +71,7 @@ def test_a_failure_is_told_with_its_place(heard):
 
 
 def test_a_secret_of_the_command_line_is_masked(heard, monkeypatch):
-    """A message that repeats what the command line calls a secret does not tell it."""
+    """A secret of the command line is masked in error messages."""
     monkeypatch.setattr("sys.argv", ["torchx", "run", "x.py:f", "--token", "s3cret"])
     with pytest.raises(ValueError, match="s3cret"), log_event("my_api"):
         raise ValueError("s3cret is refused")
@@ -79,7 +79,7 @@ def test_a_secret_of_the_command_line_is_masked(heard, monkeypatch):
 
 
 def test_off_by_default_and_free():
-    """Nobody listens: nothing is recorded, no event is made, and `logging` is not even imported."""
+    """Without a handler, no event is created, and `logging` is not imported."""
     code = (
         "import sys\n"
         "from torchx.runner import events\n"
@@ -95,7 +95,7 @@ def test_off_by_default_and_free():
 
 @pytest.mark.parametrize("destination", ["console", "file"])
 def test_the_environment_switches_events_on(tmp_path, destination):
-    """`TORCHX_EVENTS` sends one JSON object a line to stderr or to a file, and nothing to stdout."""
+    """`TORCHX_EVENTS` writes one JSON object per line to stderr or a file, and nothing to stdout."""
     import os
 
     path = tmp_path / "events"
@@ -108,7 +108,7 @@ def test_the_environment_switches_events_on(tmp_path, destination):
 
 
 def test_a_program_may_replace_record(monkeypatch):
-    """Programs that patch `record` see every event without any logging."""
+    """A program that patches `record` receives all events without logging."""
     seen = []
     monkeypatch.setenv("TORCHX_INTERNAL_SESSION_ID", "s")
     monkeypatch.setattr(events, "record", seen.append)
@@ -118,7 +118,7 @@ def test_a_program_may_replace_record(monkeypatch):
 
 
 def test_an_event_survives_its_json():
-    """serialize and deserialize are inverse; an event is returned as it is."""
+    """serialize and deserialize are inverse; an event is returned unchanged."""
     event = TorchxEvent("s", "slurm", "run", app_metadata={"a": "ü"}, source=SourceType.INTERNAL, cpu_time_usec=3)
     assert TorchxEvent.deserialize(event.serialize()) == event
     assert TorchxEvent.deserialize(event) is event
@@ -127,14 +127,14 @@ def test_an_event_survives_its_json():
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"nonsense": 1}', "3"])
 def test_what_is_no_event(text):
-    """Text that is not an event is a ParseError that has it."""
+    """Other text raises a ParseError with that text."""
     with pytest.raises(ParseError) as e:
         TorchxEvent.deserialize(text)
     assert e.value.text == text
 
 
 def test_destinations(capsys):
-    """A destination by name; an unknown one is refused with those there are."""
+    """Destinations by name; an unknown one is rejected with a list of the valid ones."""
     assert isinstance(get_logging_handler(), logging.NullHandler)
     assert isinstance(get_logging_handler("console"), logging.StreamHandler)
     with pytest.raises(ConfigError, match="`nowhere`") as e:
@@ -145,7 +145,7 @@ def test_destinations(capsys):
 
 
 def test_how_long_it_took(heard, monkeypatch):
-    """Microseconds of the wall clock and of the processor, and when it began."""
+    """Wall clock and CPU time in microseconds, and the start time."""
     import time
 
     ticks = {
@@ -163,7 +163,7 @@ def test_how_long_it_took(heard, monkeypatch):
 
 
 def test_every_verb_tells_which_job(heard):
-    """Its scheduler and id; a dry run, of which there is no job yet, its image."""
+    """Scheduler and app id; for a dry run, which has no job yet, the image."""
     jobs = {}
     factories: Any = {"memory": lambda session: MemoryScheduler(session, jobs=jobs)}
     with Runner("s", factories) as runner:

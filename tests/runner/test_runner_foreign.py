@@ -1,4 +1,4 @@
-"""Jobs that torchx did not launch, by a Runner over two clusters in memory."""
+"""Jobs that torchx did not launch, on two in-memory clusters."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .memory_backend import MemoryScheduler
 
 
 class Strangers(MemoryScheduler):
-    """Jobs of others are in `strangers`; `ended` are those that somebody ended."""
+    """`strangers` holds jobs of others; `ended` lists those that were cancelled."""
 
     def __init__(self, session_name, *, strangers, ended, down=None, **params):
         super().__init__(session_name, **params)
@@ -91,7 +91,7 @@ def runner(strangers, ended, down, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("reference", ["4711", "one://4711", "one://foreign/4711"])
 def test_why(runner, reference):
-    """Where nobody says which cluster is meant all are asked; the log is that of the replica to blame."""
+    """Without `-s`, all schedulers are queried; the log is that of the replica that caused the failure."""
     found = runner.why(reference, lines=2)
     assert found.handle == "one://foreign/4711"
     assert found.status.state is AppState.FAILED
@@ -101,7 +101,7 @@ def test_why(runner, reference):
 
 
 def test_of_two_jobs_of_a_name_none_is_taken(runner):
-    """It is said which there are; `-s` decides."""
+    """The error lists both; `-s` selects one."""
     with pytest.raises(HandleError, match="one://foreign/both, two://foreign/both"):
         runner.why("both")
     found = runner.why("both", "two")
@@ -109,7 +109,7 @@ def test_of_two_jobs_of_a_name_none_is_taken(runner):
 
 
 def test_a_name_on_record_goes_before(runner, strangers):
-    """But not the mere beginning of one: `47` on a cluster is not `4711` on record."""
+    """But a mere prefix does not: `47` on a cluster is not `4711` on record."""
     handle = runner.run(AppDef("both", [Role("r", "img", entrypoint="x", resource=Resource(1, 0, 1))]), "plain")
     assert runner.why("both").handle == handle
     strangers["one"]["bot"] = AppState.RUNNING
@@ -119,7 +119,7 @@ def test_a_name_on_record_goes_before(runner, strangers):
 
 
 def test_nobody_knows_it(runner, down):
-    """The hint says who could not be asked; who was named, and cannot be asked, is the error."""
+    """The hint lists the schedulers that could not be queried; if one was given with `-s`, its error is raised."""
     down.append(BackendError("two is down"))
     with pytest.raises(NotFoundError) as error:
         runner.why("nobody")
@@ -131,7 +131,7 @@ def test_nobody_knows_it(runner, down):
 
 
 def test_adopt(runner, strangers, ended):
-    """It is on record by its name, and is watched; `@last` is the newest that torchx launched."""
+    """The job is on record by its name, and is watched; `@last` still means the newest job that torchx launched."""
     launched = runner.run(AppDef("mine", [Role("r", "img", entrypoint="x", resource=Resource(1, 0, 1))]), "plain")
     handle = runner.adopt("4711", name="bert")
     assert handle == "one://foreign/4711"
@@ -149,7 +149,7 @@ def test_adopt(runner, strangers, ended):
 
 
 def test_an_adopted_job_is_left_alone(runner, strangers, ended):
-    """Until force is asked for."""
+    """It is not cancelled or deleted without `force`."""
     strangers["one"]["both"] = AppState.RUNNING
     handle = runner.adopt("both", "one")
     for end in (runner.cancel, runner.delete):
@@ -164,14 +164,14 @@ def test_an_adopted_job_is_left_alone(runner, strangers, ended):
 
 
 def test_a_job_that_is_not_on_record_is_left_alone_too(runner, ended):
-    """Its handle is enough to ask for it, and not enough to end it."""
+    """Its handle can be queried, but it cannot be cancelled."""
     with pytest.raises(NotSupportedError):
         runner.cancel("one://foreign/both")
     assert ended == []
 
 
 def test_disown(runner, ended):
-    """Off the record; what torchx launched stays on it."""
+    """An adopted job is removed from the record; a job that torchx launched is not."""
     handle = runner.adopt("4711")
     assert runner.disown("@bert") == handle
     assert runner.runs() == []
@@ -182,7 +182,7 @@ def test_disown(runner, ended):
 
 
 def test_nothing_is_submitted_by_a_view(runner):
-    """Its session is that of handles alone."""
+    """Its session is for handles only."""
     view = runner._scheduler("one", "foreign")
     with pytest.raises(NotSupportedError):
         view.submit_dryrun(AppDef("a", []), {})

@@ -1,4 +1,4 @@
-"""Ports of a replica as ports of this machine: many connections, ends, refusals, and one that is slow."""
+"""Forwarded ports: many connections, their ends, refusals, and a slow one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from torchx.schedulers.inside.spawned import SpawnedProcess
 
 @pytest.fixture
 def echo() -> Iterator[int]:
-    """The port of a server in the replica: it answers with all that it gets, once that has ended, and its hash first."""
+    """The port of a server in the replica, which returns the hash and the bytes of each connection after its end."""
     server = socket.create_server(("127.0.0.1", 0), backlog=128)
 
     def serve(connection: socket.socket) -> None:
@@ -51,7 +51,7 @@ def echo() -> Iterator[int]:
 
 @pytest.fixture
 def forwarding(echo: int) -> Iterator[Forwarding]:
-    """That port, and one on which nobody listens."""
+    """That port, and one without a server."""
     made = Forwarding(SpawnedProcess(relay_words()), [(echo, 0), (ports.free(), 0)])
 
     def run() -> None:
@@ -67,7 +67,7 @@ def forwarding(echo: int) -> Iterator[Forwarding]:
 
 
 def ask(port: int, data: bytes) -> bytes:
-    """What the server answers to all of ``data``."""
+    """The server's answer to ``data``."""
     with socket.create_connection(("127.0.0.1", port)) as connection:
         sending = threading.Thread(target=lambda: (connection.sendall(data), connection.shutdown(socket.SHUT_WR)))
         sending.start()
@@ -79,7 +79,7 @@ def ask(port: int, data: bytes) -> bytes:
 
 
 def test_fifty_connections_at_once(forwarding: Forwarding) -> None:
-    """Each gets its own bytes, whole, and its end."""
+    """Each gets its own bytes, complete, and an end of file."""
     texts = [os.urandom(200_000 + i) for i in range(50)]
     with ThreadPoolExecutor(50) as pool:
         answers = list(pool.map(lambda text: ask(forwarding.local_ports[0], text), texts))
@@ -87,13 +87,13 @@ def test_fifty_connections_at_once(forwarding: Forwarding) -> None:
 
 
 def test_megabytes_both_ways(forwarding: Forwarding) -> None:
-    """Far more than either side holds back."""
+    """Far more than the buffers of both ends."""
     data = os.urandom(1 << 20) * 20
     assert ask(forwarding.local_ports[0], data) == hashlib.sha256(data).digest() + data
 
 
 def test_one_that_is_slow_holds_up_no_other(forwarding: Forwarding) -> None:
-    """Who does not read its answer keeps only its own connection waiting."""
+    """A client that does not read its answer blocks only its own connection."""
     data = os.urandom(1 << 20) * 8
     with socket.create_connection(("127.0.0.1", forwarding.local_ports[0])) as slow:
         slow.sendall(data)
@@ -106,7 +106,7 @@ def test_one_that_is_slow_holds_up_no_other(forwarding: Forwarding) -> None:
 
 
 def test_a_port_on_which_nobody_listens(forwarding: Forwarding) -> None:
-    """The connection is closed, and the reason said; the others go on."""
+    """The connection is closed, and the reason reported; other connections work."""
     heard: list[str] = []
     forwarding.on_refusal(heard.append)
     assert ask(forwarding.local_ports[1], b"") == b""
@@ -115,7 +115,7 @@ def test_a_port_on_which_nobody_listens(forwarding: Forwarding) -> None:
 
 
 def test_a_replica_connects_to_nothing_here(echo: int) -> None:
-    """Only this machine asks for connections: a replica that does gets none."""
+    """Only this machine may open connections; those that a replica opens are rejected."""
     asks = f"import struct; print(end=struct.pack('!BII5s', 0, 1, 5, b'%05d' % {echo}).decode(), flush=True); input()"
     received: list[bytes] = []
 
@@ -131,13 +131,13 @@ def test_a_replica_connects_to_nothing_here(echo: int) -> None:
 
 
 def test_loopback_alone(forwarding: Forwarding) -> None:
-    """Nobody else on the network can connect."""
+    """Other hosts cannot connect."""
     for listening in forwarding._listening:
         assert listening.getsockname()[0] == "127.0.0.1"
 
 
 def test_a_port_that_is_taken(echo: int) -> None:
-    """The error says so, and the relay is ended."""
+    """It is an error, and the relay is killed."""
     process = SpawnedProcess(["sleep", "1000"])
     with pytest.raises(ConfigError, match=f"port {echo} of this machine cannot be used"):
         Forwarding(process, [(1, echo)])
@@ -145,14 +145,14 @@ def test_a_port_that_is_taken(echo: int) -> None:
 
 
 def test_the_replica_ends() -> None:
-    """`run` ends with an error that says what was said there."""
+    """`run` raises an error with the relay's last message."""
     cut = SpawnedProcess(["sh", "-c", "echo cut >&2; exit 3"])
     with Forwarding(cut, [(1, 0)]) as made, pytest.raises(BackendError, match="has ended: cut"):
         made.run()
 
 
 def test_another_thread_closes_it() -> None:
-    """`run` ends with its error, whatever it was at."""
+    """`run` raises its error at any time."""
     for _ in range(20):
         made = Forwarding(SpawnedProcess(relay_words()), [(1, 0)])
         with ThreadPoolExecutor(1) as pool:
@@ -164,7 +164,7 @@ def test_another_thread_closes_it() -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "0", "70000", "1:", "1:70000", ":1", "-1", "1:2:3", "٣"])
 def test_what_is_no_port(text: str) -> None:
-    """It is refused with an example."""
+    """It is rejected with an example."""
     with pytest.raises(UsageError) as refused:
         parse_ports(text)
     assert "6006:8080" in refused.value.hint

@@ -1,4 +1,4 @@
-"""The Runner looks after a job: handles, status, waiting, logs, the end."""
+"""The Runner's verbs for a job: handles, status, waiting, logs, cancellation."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .memory_backend import MemoryScheduler, backend, echo_app
 
 
 def test_every_verb_takes_a_short_reference(runner):
-    """An app id, its beginning and `@last` do where a handle does."""
+    """An app id, its prefix and `@last` work like a handle."""
     handle = runner.run(echo_app(), "memory")
     for reference in (handle, "echo-1", "ech", "@last"):
         assert runner.resolve(reference) == handle
@@ -59,14 +59,14 @@ def test_every_verb_takes_a_short_reference(runner):
     ],
 )
 def test_a_handle_that_is_none(runner, verb, handle, error):
-    """Every verb refuses it with an error of ours and a hint."""
+    """Every verb raises a torchx error with a hint."""
     with pytest.raises(error) as e:
         getattr(runner, verb)(handle)
     assert e.value.hint
 
 
 def test_an_ambiguous_reference(runner):
-    """It is refused, not guessed."""
+    """It is rejected."""
     runner.run(echo_app(), "memory")
     runner.run(echo_app(), "memory")
     with pytest.raises(HandleError, match="could be any of"):
@@ -74,7 +74,7 @@ def test_an_ambiguous_reference(runner):
 
 
 def test_a_job_of_another_session_is_asked_for_in_its_name(runner, jobs):
-    """A handle works from every Runner: its scheduler is made for the session that the handle names."""
+    """A handle works in every Runner: the scheduler is created for the session in the handle."""
     jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING)
     assert runner.status("memory://elsewhere/a-1").state is AppState.RUNNING
     assert backend(runner, session="elsewhere").session_name == "elsewhere"
@@ -82,7 +82,7 @@ def test_a_job_of_another_session_is_asked_for_in_its_name(runner, jobs):
 
 
 def test_a_status_by_handle_does_not_open_the_registry(runner, jobs, monkeypatch):
-    """What a handle says need not be looked up: the status of a job of this machine must stay quick."""
+    """The status of a local job is fast, because it does not need the registry."""
     jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING)
     backend(runner).wait_hint = 0.0
     monkeypatch.setattr(default_registry(), "_store", lambda: pytest.fail("the registry was opened"))
@@ -93,7 +93,7 @@ def test_a_status_by_handle_does_not_open_the_registry(runner, jobs, monkeypatch
 
 
 def test_status_is_what_the_scheduler_says(runner, jobs):
-    """Each field of the answer is in the status; a message that is none is empty."""
+    """Each field of the answer is in the status; the placeholder for no message becomes empty."""
     jobs["a-1"] = DescribeAppResponse("a-1", AppState.FAILED, 2, "boom", "{}", "http://ui", roles_statuses=[])
     status = runner.status("memory://test/a-1")
     assert (status.state, status.num_restarts, status.msg) == (AppState.FAILED, 2, "boom")
@@ -103,7 +103,7 @@ def test_status_is_what_the_scheduler_says(runner, jobs):
 
 
 def test_a_job_that_nobody_knows(runner):
-    """status, wait and describe say None; the verbs that need a job say which one does not exist."""
+    """status, wait and describe return None; verbs that need a job raise an error with its handle."""
     handle = "memory://test/nobody"
     assert runner.status(handle) is None
     assert runner.wait(handle) is None
@@ -123,7 +123,7 @@ def test_a_job_that_nobody_knows(runner):
     ],
 )
 def test_a_job_that_its_scheduler_forgot(runner, jobs, monkeypatch, seen, age_s, state, msg):
-    """The last state that was seen is told, and that it is the last; one that never ended is UNKNOWN."""
+    """The last recorded state with a note; UNKNOWN for a job whose end was not observed."""
     handle = runner.run(echo_app(), "memory")
     if seen is not None:
         default_registry().saw(handle, seen)
@@ -142,7 +142,7 @@ def test_a_job_that_its_scheduler_forgot(runner, jobs, monkeypatch, seen, age_s,
 
 
 def test_the_end_of_a_job_is_on_record_once_it_was_seen(runner, jobs):
-    """A cluster may forget its jobs: what status saw of the end stays."""
+    """The recorded end remains after the cluster has forgotten the job."""
     handle = runner.run(echo_app(), "memory")
     jobs["echo-1"].state = AppState.SUCCEEDED
     runner.status(handle)
@@ -151,7 +151,7 @@ def test_the_end_of_a_job_is_on_record_once_it_was_seen(runner, jobs):
 
 
 def test_describe_gives_the_definition_back(runner):
-    """The roles are the scheduler's; the name and what it does not tell are the app's."""
+    """The roles are the scheduler's; the name and missing fields are from the record."""
     app = echo_app()
     app.metadata["team"] = "vision"
     handle = runner.run(app, "memory")
@@ -161,7 +161,7 @@ def test_describe_gives_the_definition_back(runner):
 
 
 def test_describe_of_a_job_that_is_not_on_record(runner, jobs):
-    """The scheduler's word alone: the app is called by its id."""
+    """From the scheduler only: the name of the app is its id."""
     jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING, roles=echo_app().roles, metadata={"k": "v"})
     found = runner.describe("memory://test/a-1")
     assert (found.name, found.roles[0].name, found.metadata) == ("a-1", "echo", {"k": "v"})
@@ -173,7 +173,7 @@ def test_describe_of_a_job_that_is_not_on_record(runner, jobs):
 
 
 def test_wait_asks_more_and_more_seldom(runner, jobs, clock):
-    """The first looks follow one another quickly, later ones by the interval, and the end is on record."""
+    """The first polls follow quickly, later ones at the interval, and the end is recorded."""
     handle = runner.run(echo_app(), "memory")
     end = clock.now + 60
     original = backend(runner).describe
@@ -193,7 +193,7 @@ def test_wait_asks_more_and_more_seldom(runner, jobs, clock):
 
 
 def test_waiting_for_a_job_of_this_machine_adds_milliseconds(runner, jobs, clock):
-    """A scheduler that is quick to ask is asked at once, then every few milliseconds."""
+    """A local scheduler is polled at once, then every few milliseconds."""
     handle = runner.run(echo_app(), "memory")
     backend(runner).wait_hint = 0.05
     start = clock.now
@@ -210,7 +210,7 @@ def test_waiting_for_a_job_of_this_machine_adds_milliseconds(runner, jobs, clock
 
 
 def test_a_scheduler_that_tells_when_a_job_ends_is_slept_on(runner, jobs, clock):
-    """Nothing is asked in between; when the scheduler returns early and the job goes on, looks do not pile up."""
+    """No polls in between; if it returns early and the job still runs, polls do not pile up."""
     handle = runner.run(echo_app(), "memory")
     backend(runner).wait_hint = 0.05
     naps = []
@@ -230,7 +230,7 @@ def test_a_scheduler_that_tells_when_a_job_ends_is_slept_on(runner, jobs, clock)
 
 @pytest.mark.parametrize(("timeout", "looks"), [(0, 1), (3.0, 4)])
 def test_wait_gives_up_when_the_time_is_over(runner, clock, timeout, looks):
-    """It is a TimeoutError that says how the job is; the job goes on."""
+    """A TimeoutError with the state of the job, which keeps running."""
     handle = runner.run(echo_app(), "memory")
     start = clock.now
     with pytest.raises(TimeoutError) as e:
@@ -243,7 +243,7 @@ def test_wait_gives_up_when_the_time_is_over(runner, clock, timeout, looks):
 
 
 def test_wait_asks_through_status(runner, clock):
-    """A subclass that knows better overrides `status`."""
+    """A subclass may override `status`."""
 
     class MyRunner(Runner):
         def status(self, app_handle):
@@ -255,7 +255,7 @@ def test_wait_asks_through_status(runner, clock):
 
 
 def test_wait_gives_up_on_a_job_that_is_never_submitted(runner, jobs, clock):
-    """A scheduler that goes on saying UNSUBMITTED of a job is not waited for for ever; one that had other news is."""
+    """A job that stays UNSUBMITTED is not waited for; one that had another state is."""
     handle = runner.run(echo_app(), "memory")
     jobs["echo-1"].state = AppState.UNSUBMITTED
     began = clock.now
@@ -276,7 +276,7 @@ def down(app_id):
 
 
 def test_a_job_whose_cluster_is_down_is_as_last_seen(runner, jobs):
-    """The state that status saw last is told, with its time and the scheduler's error; the message keeps what was known."""
+    """The last recorded state, its time and the scheduler's error; the recorded message is kept."""
     began = time.time()
     handle = runner.run(echo_app(), "memory")
     jobs["echo-1"].msg = "3 of 4 run"
@@ -295,7 +295,7 @@ def test_a_job_whose_cluster_is_down_is_as_last_seen(runner, jobs):
 
 
 def test_an_end_that_was_seen_stays_the_end(runner, jobs):
-    """What has ended changes no more: its state and the time of its end are told though nobody can be asked."""
+    """The state and end time of an ended job are returned although the scheduler cannot be queried."""
     handle = runner.run(echo_app(), "memory")
     jobs["echo-1"].state, jobs["echo-1"].ended_at = AppState.FAILED, 1000.0
     runner.status(handle)
@@ -305,7 +305,7 @@ def test_an_end_that_was_seen_stays_the_end(runner, jobs):
 
 
 def test_wait_does_not_wait_for_a_scheduler_that_cannot_be_asked(runner):
-    """The error is raised, not slept over."""
+    """A permanent error is raised at once."""
     handle = runner.run(echo_app(), "memory")
     backend(runner).describe = down
     with pytest.raises(BackendError, match="connection refused"):
@@ -317,7 +317,7 @@ def away(app_id):
 
 
 def test_wait_goes_on_through_an_outage(runner, jobs, clock, caplog):
-    """What may pass is waited for, told once, however often `wait` is called; the pauses grow to a quarter minute."""
+    """Transient failures are retried with growing pauses up to 15 s, and reported once, also over several calls."""
     handle = runner.run(echo_app(), "memory")
     asked = backend(runner).describe
     backend(runner).describe = away
@@ -343,7 +343,7 @@ def test_wait_goes_on_through_an_outage(runner, jobs, clock, caplog):
 
 
 def test_wait_ends_when_an_outage_does_not(runner, clock):
-    """After ten minutes the error is raised; who waits again is as patient again."""
+    """The error is raised after ten minutes; another wait is as patient again."""
     handle = runner.run(echo_app(), "memory")
     backend(runner).describe = away
     for _ in range(2):
@@ -354,7 +354,7 @@ def test_wait_ends_when_an_outage_does_not(runner, clock):
 
 
 def test_wait_asks_when_it_cannot_be_told(runner, jobs, clock):
-    """A scheduler that fails while it is slept on is asked, and not in a busy loop."""
+    """If `wait_for_end` fails, the scheduler is polled, but not in a busy loop."""
     handle = runner.run(echo_app(), "memory")
     backend(runner).wait_hint = 0.05
     calls = []
@@ -373,7 +373,7 @@ def test_wait_asks_when_it_cannot_be_told(runner, jobs, clock):
 
 
 def test_a_state_that_is_no_news_is_written_once(runner, jobs, monkeypatch):
-    """Who waits asks again and again; the record is opened for news alone."""
+    """While waiting, only changes are written to the registry."""
     handle = runner.run(echo_app(), "memory")
     runner.status(handle)
     with monkeypatch.context() as patch:
@@ -398,7 +398,7 @@ def test_log_lines_pass_everything_on(runner):
     ("role", "k", "hint"), [("ecko", 0, "`echo`"), ("zzz", 0, "echo"), ("echo", 2, "0 to 1"), ("echo", -1, "0 to 1")]
 )
 def test_logs_of_a_role_or_replica_that_is_not_there(runner, role, k, hint):
-    """The error comes at once, not at the first line, and says what there is."""
+    """The error is raised at once, not with the first line, and lists what exists."""
     handle = runner.run(echo_app(num_replicas=2), "memory")
     with pytest.raises(NotFoundError) as e:
         runner.log_lines(handle, role, k)
@@ -406,7 +406,7 @@ def test_logs_of_a_role_or_replica_that_is_not_there(runner, role, k, hint):
 
 
 def test_logs_that_a_scheduler_does_not_have(runner, jobs):
-    """It is said at once."""
+    """The error is raised at once."""
     jobs["a-1"] = DescribeAppResponse("a-1", AppState.RUNNING)
     backend(runner).log_iter = super(MemoryScheduler, backend(runner)).log_iter
     with pytest.raises(NotSupportedError):
@@ -417,7 +417,7 @@ def test_logs_that_a_scheduler_does_not_have(runner, jobs):
 
 
 def test_cancel_twice_is_quiet_and_stop_is_deprecated(runner):
-    """Cancelling what has ended changes nothing; `stop` still cancels, with a warning."""
+    """Cancelling an ended job does nothing; `stop` still cancels, with a warning."""
     handle = runner.run(echo_app(), "memory")
     with pytest.warns(DeprecationWarning, match="cancel"):
         runner.stop(handle)
@@ -426,7 +426,7 @@ def test_cancel_twice_is_quiet_and_stop_is_deprecated(runner):
 
 
 def test_delete_takes_the_run_off_the_record(runner, jobs):
-    """After a delete neither the scheduler nor the record knows the job."""
+    """After a delete, neither the scheduler nor the registry knows the job."""
     handle = runner.run(echo_app(), "memory")
     runner.delete(handle)
     assert jobs == {}
@@ -437,7 +437,7 @@ def test_delete_takes_the_run_off_the_record(runner, jobs):
 
 @pytest.mark.parametrize("verb", ["cancel", "delete"])
 def test_ending_a_job_on_record_asks_its_scheduler_once(runner, verb):
-    """A cluster is far away: whether the job exists is asked once, by the scheduler itself."""
+    """The scheduler itself checks whether the job exists, with a single query."""
     handle = runner.run(echo_app(), "memory")
     asked = runner._scheduler("memory").asked
     asked.clear()
@@ -446,7 +446,7 @@ def test_ending_a_job_on_record_asks_its_scheduler_once(runner, verb):
 
 
 def test_waiting_for_a_job_that_its_cluster_lost(runner, jobs, clock, monkeypatch):
-    """It ends, and the record keeps the state in which it was last seen: the next look says the same."""
+    """The wait ends, and the record keeps the last observed state, which later statuses return."""
     handle = runner.run(echo_app(), "memory")
     default_registry().saw(handle, AppState.RUNNING)
     jobs.clear()

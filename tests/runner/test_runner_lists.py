@@ -1,4 +1,4 @@
-"""The Runner lists runs and jobs; and one job of this machine from beginning to end."""
+"""Lists of runs and jobs; and a local job from submission to deletion."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .memory_backend import MemoryScheduler, UnreachableScheduler, backend, echo
 
 
 def test_list_is_the_schedulers_own(runner, jobs):
-    """Handles are filled in; cfg says where to look, and is checked."""
+    """Handles are filled in; cfg selects where to look, and is validated."""
     runner.run(echo_app(), "memory")
     jobs["other"] = DescribeAppResponse("other", AppState.PENDING)
     assert [(job.app_handle, job.state) for job in runner.list("memory")] == [
@@ -30,7 +30,7 @@ def test_list_is_the_schedulers_own(runner, jobs):
 
 
 def test_runs_refreshes_what_had_not_ended_in_one_query(runner, jobs):
-    """Each scheduler is asked once, for the runs that were not seen to end; what is new is on record."""
+    """Each scheduler is queried once for its unfinished runs; changes are recorded."""
     handles = [runner.run(echo_app(), "memory") for _ in range(5)]
     default_registry().saw(handles[0], AppState.FAILED, msg="long ago")
     jobs["echo-2"].state = AppState.SUCCEEDED
@@ -45,7 +45,7 @@ def test_runs_refreshes_what_had_not_ended_in_one_query(runner, jobs):
 
 
 def test_a_filter_by_state_is_by_the_state_now(runner, jobs):
-    """A run that has ended since it was last seen is among the ended ones."""
+    """A run that has ended since the last query matches its new state."""
     for _ in range(3):
         runner.run(echo_app(), "memory")
     jobs["echo-2"].state = AppState.FAILED
@@ -55,7 +55,7 @@ def test_a_filter_by_state_is_by_the_state_now(runner, jobs):
 
 
 def test_a_scheduler_that_cannot_be_asked_leaves_a_note(tmp_path):
-    """The last state is shown, and that it is the last; the others are shown as ever."""
+    """Its runs keep their last state, with a note; other runs are refreshed."""
     jobs = {}
     factories: dict[str, Any] = {
         "far": UnreachableScheduler,
@@ -74,7 +74,7 @@ def test_a_scheduler_that_cannot_be_asked_leaves_a_note(tmp_path):
 
 
 def test_runs_of_a_scheduler_that_is_not_installed_here(jobs):
-    """They are as they were seen last, and the others are refreshed; whichever comes first."""
+    """They keep their last state, and other runs are refreshed, in any order."""
 
     def memory(session_name, **_):
         return MemoryScheduler(session_name, jobs=jobs)
@@ -91,7 +91,7 @@ def test_runs_of_a_scheduler_that_is_not_installed_here(jobs):
 
 
 def test_a_scheduler_that_is_too_slow_leaves_a_note():
-    """A list takes no longer than it may."""
+    """A list takes no longer than its time limit."""
     import threading
 
     answer = threading.Event()
@@ -109,7 +109,7 @@ def test_a_scheduler_that_is_too_slow_leaves_a_note():
 
 
 def test_a_run_that_its_scheduler_forgot_is_not_asked_for_for_ever(runner, jobs, monkeypatch):
-    """It shows as UNKNOWN with a note; a scheduler that must know is not asked again, a cluster is."""
+    """It is UNKNOWN with a note; a local scheduler is not queried again, a cluster is."""
     import time
 
     runner.run(echo_app(), "memory")
@@ -131,7 +131,7 @@ def test_a_run_that_its_scheduler_forgot_is_not_asked_for_for_ever(runner, jobs,
 
 
 def test_a_job_of_this_machine_from_run_to_delete(tmp_path, monkeypatch):
-    """The real thing: a run, its end, its logs, its record, seen by another Runner."""
+    """A real job: its run, end, logs and record, as seen by another Runner."""
     monkeypatch.chdir(tmp_path)
     with get_runner("first") as runner:
         handle = runner.run_component("utils.echo", ["--msg", "hello there"], "local_cwd")

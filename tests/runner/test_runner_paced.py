@@ -1,4 +1,4 @@
-"""Paced sweeps: single jobs, so many at a time, by a process that may be killed and does not lose one."""
+"""Paced sweeps: a limited number of single jobs at a time; their pacer may be killed without losing a task."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def gang(script: str, replicas: int = 2, **env: str) -> AppDef:
 
 
 def pacers(handle: str) -> list[int]:
-    """The processes that look after a sweep."""
+    """The pacers of a sweep."""
     folder = os.fsencode(torchx_home("sweeps", handle.rpartition("/")[2]))
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
@@ -47,7 +47,7 @@ def pacers(handle: str) -> list[int]:
 
 
 def becomes(what: Callable[[], Any], expected: Any) -> None:
-    """Waits until something is so, for as long as it takes."""
+    """Waits until a condition is true."""
     deadline = time.monotonic() + 120
     while (seen := what()) != expected:
         assert time.monotonic() < deadline, seen
@@ -55,7 +55,7 @@ def becomes(what: Callable[[], Any], expected: Any) -> None:
 
 
 class Sweeps:
-    """Sweeps of ``local_cwd``, whose pacers are gone at the end of the test."""
+    """Sweeps of ``local_cwd``, whose pacers are killed at the end of the test."""
 
     def __init__(self, runner: Runner) -> None:
         self.runner = runner
@@ -98,7 +98,7 @@ def sweeps() -> Iterator[Sweeps]:
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
 def test_a_task_can_be_entered(sweeps: Sweeps) -> None:
-    """By its handle, or as a replica of the sweep; one that waits for its turn, or was cancelled, cannot."""
+    """By its handle, or as a replica of the sweep; a waiting or cancelled task cannot."""
     handle = sweeps(gang("exec sleep 1000"), 3)
     say = ["sh", "-c", "echo $TORCHX_TASK"]
     becomes(lambda: [state.name for state in sweeps.table(handle).states], ["RUNNING", "RUNNING", "PENDING"])
@@ -113,7 +113,7 @@ def test_a_task_can_be_entered(sweeps: Sweeps) -> None:
 
 
 def test_tasks_of_several_replicas(sweeps: Sweeps) -> None:
-    """Each is a job with all its replicas; one that fails ends no other, and has its cause."""
+    """Each is a job with all its replicas; a failed one has its own cause, and does not end the others."""
     handle = sweeps(gang("echo {k} $TORCHX_TASK ${replica_id}; test {k} != 1 -o ${replica_id} != 0 || exit 3"), 3)
     assert re.fullmatch(r"local_cwd://paced/sweep-gang-\w+", handle)
     table = sweeps.ended(handle)
@@ -131,7 +131,7 @@ def test_tasks_of_several_replicas(sweeps: Sweeps) -> None:
 
 
 def test_retries_and_a_time_limit(sweeps: Sweeps, tmp_path: Path) -> None:
-    """What a single job can have, a task can have."""
+    """A task may have retries and a time limit, like a single job."""
     app = gang(f"mkdir {tmp_path}/once-{{k}} 2>/dev/null && exit 1; exec sleep 1000", 1)
     app.roles[0].max_retries = 1
     app.metadata["torchx/timeout"] = "2s"
@@ -145,7 +145,7 @@ def test_retries_and_a_time_limit(sweeps: Sweeps, tmp_path: Path) -> None:
 
 
 def test_no_more_at_a_time_than_was_said(sweeps: Sweeps, tmp_path: Path) -> None:
-    """The third begins when one of two has ended; cancelling leaves none, nor one to come."""
+    """The third task starts when one of two has ended; cancelling ends all, also waiting ones."""
     script = f"touch {tmp_path}/began-{{k}}; until test -e {tmp_path}/go-{{k}}; do sleep 0.02; done"
     handle = sweeps(gang(script), 5)
 
@@ -166,7 +166,7 @@ def test_no_more_at_a_time_than_was_said(sweeps: Sweeps, tmp_path: Path) -> None
 
 
 def test_one_task_is_cancelled(sweeps: Sweeps, tmp_path: Path) -> None:
-    """One that runs and one that waits; the others go on. There is no task 4, and none is deleted alone."""
+    """A running and a waiting task; the others continue. Task 4 does not exist, and a task cannot be deleted alone."""
     handle = sweeps(gang(f"until test -e {tmp_path}/go; do sleep 0.02; done"), 4)
     becomes(lambda: sweeps.table(handle).states[:2], [AppState.RUNNING] * 2)
     sweeps.runner.cancel(f"{handle}/0")
@@ -179,7 +179,7 @@ def test_one_task_is_cancelled(sweeps: Sweeps, tmp_path: Path) -> None:
 
 
 def test_pacers_are_killed(sweeps: Sweeps, tmp_path: Path) -> None:
-    """Whoever looks next has the sweep go on; no task is lost, none runs twice."""
+    """The next process that looks starts a new one; no task is lost or runs twice."""
     handle = sweeps(gang(f"echo {{k}} >> {tmp_path}/witness", 1, X="{k}"), 30, 3)
 
     def succeeded(n: int) -> bool:
@@ -194,7 +194,7 @@ def test_pacers_are_killed(sweeps: Sweeps, tmp_path: Path) -> None:
 
 
 def test_secrets_are_nowhere_written(sweeps: Sweeps, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A pacer that was killed needs them again, from the environment of whoever looks next."""
+    """A new pacer takes them from the environment of the process that starts it."""
     script = f"echo $HF_TOKEN | md5sum > {tmp_path}/seen-{{k}}; until test -e {tmp_path}/go; do sleep 0.02; done"
     handle = sweeps(gang(script, HF_TOKEN="hf_planted9Qz"), 2, 1)
     becomes((tmp_path / "seen-0").exists, True)
@@ -220,7 +220,7 @@ def test_secrets_are_nowhere_written(sweeps: Sweeps, tmp_path: Path, monkeypatch
 
 
 def test_again_those_that_failed(sweeps: Sweeps, tmp_path: Path) -> None:
-    """A new sweep of theirs, and no other."""
+    """A new sweep of only the failed tasks."""
     first = sweeps(gang(f"test {{k}} = 0 || mkdir {tmp_path}/{{k}}-${{replica_id}} 2>/dev/null && exit 1; exit 0"), 3)
     sweeps.ended(first)
     info, tasks = sweeps.runner.retry_sweep(first)
@@ -231,7 +231,7 @@ def test_again_those_that_failed(sweeps: Sweeps, tmp_path: Path) -> None:
 
 
 def test_delete(sweeps: Sweeps) -> None:
-    """The sweep's files are gone, and the jobs of its tasks."""
+    """The files of the sweep and the jobs of its tasks are removed."""
     handle = sweeps(gang("true"), 2)
     sweeps.ended(handle)
     assert os.listdir(torchx_home("local", "paced"))
@@ -242,7 +242,7 @@ def test_delete(sweeps: Sweeps) -> None:
 
 
 class Unreliable(Scheduler[Mapping[str, Any]]):
-    """A scheduler in memory, of which each answer can be an error."""
+    """An in-memory scheduler that can raise an error for each call."""
 
     wait_hint = 0.01
     submission_s = 0.0
@@ -290,7 +290,7 @@ class Unreliable(Scheduler[Mapping[str, Any]]):
 
 
 def pace(backend: Unreliable, values: list[str], monkeypatch: pytest.MonkeyPatch) -> tuple[TaskTable, list[str]]:
-    """What becomes of tasks with these values as their argument, and what is said of each."""
+    """The states and messages of tasks with these values as arguments."""
     monkeypatch.setattr("torchx.runner.paced.pacer._FIRST_PAUSE_S", 0.001)
     app = AppDef("job", [Role("w", "", entrypoint="p", args=["{v}"])])
     head = {"cfg": {}, "names": ["v"], "width": 2, "scheduler": "fake", "session": "me"}
@@ -301,7 +301,7 @@ def pace(backend: Unreliable, values: list[str], monkeypatch: pytest.MonkeyPatch
 
 
 class Builds(Unreliable):
-    """One that takes code along: its hash is what it was told last."""
+    """A scheduler that builds workspaces; tests set the hash of the code."""
 
     hash = "h1"
 
@@ -312,7 +312,7 @@ class Builds(Unreliable):
 
 
 def test_code_is_built_in_where_the_tasks_are_submitted() -> None:
-    """From the image below it, once; and not at all when it is not what it was at the launch."""
+    """Once, onto the base image; but not if it has changed since the launch."""
     app = AppDef("job", [Role("w", "base", workspace=Workspace.from_str("file:///code")), Role("plain", "base")])
     backend = Builds(lambda *_: None)
     head: dict[str, Any] = {"cfg": {}, "hashes": {"w": "h1"}}
@@ -324,7 +324,7 @@ def test_code_is_built_in_where_the_tasks_are_submitted() -> None:
 
 
 def test_a_folder_with_the_code_serves_all_tasks(tmp_path: Path) -> None:
-    """It was copied at the launch, to a place where nothing is copied twice; an image is built in again."""
+    """The copy of the launch is used by all tasks; an image is built again."""
     code = Workspace.from_str("file:///code")
     info: AppDryRunInfo[str] = AppDryRunInfo("", str)
     env = {"TORCHX_WORKSPACE_HASH": "h1"}
@@ -340,7 +340,7 @@ def test_a_folder_with_the_code_serves_all_tasks(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("lost", [True, False], ids=["the job is there", "it is not"])
 def test_an_answer_that_was_lost(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its scheduler is asked: each task is a job once, whether the submission came through or not."""
+    """The scheduler is asked: each task runs once, whether or not the submission succeeded."""
     backend = Unreliable(lambda _, n: TransientError("cut off") if n == 1 else None, lost=lost)
     table, _ = pace(backend, ["a", "fails", "c"], monkeypatch)
     assert [state.name for state in table.states] == ["SUCCEEDED", "FAILED", "SUCCEEDED"]
@@ -349,13 +349,13 @@ def test_an_answer_that_was_lost(lost: bool, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_scheduler_that_refuses_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is tried again, for no task's fault it is that there is no room."""
+    """The submission is retried; no task fails because the scheduler is full."""
     backend = Unreliable(lambda _, n: BackendError("too many jobs") if n < 4 else None)
     assert pace(backend, ["a", "b"], monkeypatch)[0].counts() == {AppState.SUCCEEDED: 2}
 
 
 def test_a_job_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What no scheduler could run fails at once, what this one never takes after some tries; the others run."""
+    """An invalid job fails at once, one that the scheduler rejects after some tries; the others run."""
 
     def refuse(name: str, _: int) -> Exception | None:
         return {"job-0": SpecError("no such name"), "job-1": BackendError("no such partition")}.get(name)
@@ -369,7 +369,7 @@ def test_a_job_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_jobs_that_are_all_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first is tried for a while, the others once: a thousand of them do not take a day to end."""
+    """The first is retried, the others are tried once, so that a thousand of them end quickly."""
     backend = Unreliable(lambda *_: BackendError("no such partition"))
     table, _ = pace(backend, ["a"] * 5, monkeypatch)
     assert table.counts() == {AppState.FAILED: 5}

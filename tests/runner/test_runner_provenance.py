@@ -1,4 +1,4 @@
-"""Which image and which code a job ran: from builder and scheduler through the Runner into the record."""
+"""Image digests and code hashes: from builder and scheduler through the Runner into the record."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BUILT, PULLED = f"sha256:{'a' * 64}", f"reg/echo@sha256:{'b' * 64}"
 
 
 class Building(WorkspaceMixin, MemoryScheduler):
-    """Builds an image, and learns at the submission what a registry calls it."""
+    """Builds an image, and gets its digest at submission."""
 
     learns = True
 
@@ -43,7 +43,7 @@ def building(tmp_path, monkeypatch):
 
 
 def test_what_was_built_is_on_record_and_in_the_jobs_environment(building):
-    """Digest and hash of the build, by role; the caller's app is not touched."""
+    """Digest and hash by role; the caller's app is not changed."""
     backend(building).learns = False
     app = echo_app()
     handle = building.run(app, "memory", workspace="/src")
@@ -57,13 +57,13 @@ def test_what_was_built_is_on_record_and_in_the_jobs_environment(building):
 
 
 def test_what_the_scheduler_ran_goes_first(building):
-    """What an engine says at the submission is later knowledge than what the builder said."""
+    """The digest from the engine overrides that of the builder."""
     run = building.recorded(building.run(echo_app(), "memory", workspace="/src"))
     assert run.image_digests == {"echo": PULLED}
 
 
 def test_a_job_from_the_record_does_not_inherit_the_digest(building, runner):
-    """An app that was taken from the record and is submitted again says nothing about the old image."""
+    """An app from the record is submitted without the old digest."""
     old = building.recorded(building.run(echo_app(), "memory", workspace="/src")).appdef()
     for role in old.roles:
         role.workspace = None
@@ -73,7 +73,7 @@ def test_a_job_from_the_record_does_not_inherit_the_digest(building, runner):
 
 
 def test_lists_leave_it_out(building):
-    """What is bulky is read for one run, not for all."""
+    """Large columns are read only for a single run."""
     building.run(echo_app(), "memory", workspace="/src")
     [run] = building.runs(refresh=False)
     assert run.image_digests == {}
@@ -93,7 +93,7 @@ def folders(tmp_path, monkeypatch):
 
 
 def test_a_refused_job_leaves_no_folder(folders, tmp_path):
-    """The scheduler refused: the job folder is gone, so that the same command works once the reason is."""
+    """The job folder is removed, so that the same command works later."""
     given = {"cfg": {"job_dir": str(tmp_path / "job")}, "workspace": str(tmp_path / "src")}
     backend(folders).refuses = BackendError("no such queue")
     with pytest.raises(BackendError, match="no such queue"):
@@ -106,7 +106,7 @@ def test_a_refused_job_leaves_no_folder(folders, tmp_path):
 
 
 def test_a_lost_answer_leaves_the_folder(folders, tmp_path):
-    """The job may have been started: its code stays."""
+    """The job may have been started, so its code is kept."""
     backend(folders).refuses = TransientError("the connection was lost")
     with pytest.raises(TransientError):
         folders.run(echo_app(), "memory", {"job_dir": str(tmp_path / "job")}, workspace=str(tmp_path / "src"))
@@ -114,7 +114,7 @@ def test_a_lost_answer_leaves_the_folder(folders, tmp_path):
 
 
 def test_a_request_that_somebody_holds_keeps_its_folder(folders, tmp_path):
-    """Who made the dry run may submit it again after a refusal."""
+    """The caller of `dryrun` may submit the request again after a rejection."""
     cfg = {"job_dir": str(tmp_path / "job")}
     info = folders.dryrun(echo_app(workspace=Workspace({str(tmp_path / "src"): ""})), "memory", cfg)
     backend(folders).refuses = BackendError("no such queue")
@@ -124,7 +124,7 @@ def test_a_request_that_somebody_holds_keeps_its_folder(folders, tmp_path):
 
 
 def test_a_refused_job_leaves_no_git_behind(tmp_path, monkeypatch):
-    """What looks at the code beside a submission is waited for when that fails, too: its pipe is closed."""
+    """After a failure, the process that inspects the code is waited for, and its pipe is closed."""
     subprocess.run(["git", "init", "-q", tmp_path], check=True)
     monkeypatch.chdir(tmp_path)
     before = set(os.listdir("/proc/self/fd"))

@@ -1,4 +1,4 @@
-"""Secrets on their way through the Runner: `[secrets]`, what a backend can take, when they are looked up."""
+"""Secrets in the Runner: `[secrets]`, the kinds that a backend supports, and when values are looked up."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .memory_backend import MemoryScheduler, backend, echo_app
 
 @pytest.fixture(autouse=True)
 def takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cluster in memory takes values, and references of Kubernetes."""
+    """The in-memory cluster supports values, and references of Kubernetes."""
     monkeypatch.setattr(MemoryScheduler, "capabilities", Capabilities(secrets=("value", "k8s")))
 
 
@@ -31,7 +31,7 @@ def takes(monkeypatch: pytest.MonkeyPatch) -> None:
     ids=["nothing said", "a command", "empty"],
 )
 def test_a_name_means_what_the_config_says(runner, section, expected):
-    """`[secrets]` says where the value of a name is; else it is the variable of this name."""
+    """`[secrets]` has its reference; by default it is the variable of this name."""
     Path(".torchxconfig").write_text(section)
     app = echo_app(env={"HF_TOKEN": Secret("HF_TOKEN"), "B": Secret("env:HF_TOKEN")})
     env = runner.dryrun(app, "memory")._app.roles[0].env
@@ -42,7 +42,7 @@ def test_a_name_means_what_the_config_says(runner, section, expected):
 
 @pytest.mark.parametrize("text", ["hunter2-hunter2", "OTHER", "vault:x"])
 def test_the_config_has_to_give_a_reference(runner, text):
-    """A value in the file, or a typo, is an error with file and line, and is not shown."""
+    """A plain value, or a typo, is an error with file and line, without the value."""
     Path(".torchxconfig").write_text(f"[secrets]\nHF_TOKEN = {text}\n")
     with pytest.raises(ConfigError, match=r"\.torchxconfig:2: `HF_TOKEN`: ") as e:
         runner.dryrun(echo_app(env={"HF_TOKEN": Secret("HF_TOKEN")}), "memory")
@@ -58,7 +58,7 @@ def test_the_config_has_to_give_a_reference(runner, text):
     ],
 )
 def test_what_a_backend_cannot_take(runner, monkeypatch, taken, reference, hint):
-    """It is refused at the dry run, with what would work."""
+    """It is rejected at the dry run, with an alternative."""
     monkeypatch.setattr(MemoryScheduler, "capabilities", Capabilities(secrets=taken))
     with pytest.raises(NotSupportedError, match=f"`memory` cannot take secret `K` from `{reference}`") as e:
         runner.dryrun(echo_app(env={"K": Secret(reference)}), "memory")
@@ -95,7 +95,7 @@ def test_a_missing_value_leaves_nothing(runner, jobs):
     ],
 )
 def test_a_note_for_credentials_in_the_environment(runner, monkeypatch, caplog, taken, said):
-    """One line says what becomes of a variable with such a name that was not given as a secret."""
+    """A warning about plain variables that are named like credentials."""
     monkeypatch.setattr(MemoryScheduler, "capabilities", Capabilities(secrets=taken))
     caplog.set_level(logging.INFO)
     runner.run(echo_app(env={"HF_TOKEN": "hunter2-hunter2", "A": "b"}), "memory")

@@ -1,4 +1,4 @@
-"""Entries for `~/.ssh/config`: one line each, whatever is in a handle, and the user's own keys."""
+"""Entries for `~/.ssh/config`: one line each for any handle, and the user's own keys."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchx.runner.ssh import entry, public_keys
 
 
 def test_the_command_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Through ssh's own expansion and a shell, with what is special to either."""
+    """Through ssh's own expansion and a shell, with the special characters of both."""
     program = tmp_path / "py'thon"
     program.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s|" "$word"; done\n')
     program.chmod(0o755)
@@ -29,7 +29,7 @@ def test_the_command_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of files, each once, and no certificates; without any, it is said how one is made."""
+    """From files, each once, without certificates; the hint says how to create a key."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(ConfigError) as refused:
         public_keys(str(tmp_path))
@@ -42,7 +42,7 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("code", "keys"), [(0, "of the agent\none"), (1, "one")])
 def test_keys_of_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int, keys: str) -> None:
-    """They come first; that it has none, which it says where they would stand, is not a key."""
+    """They come first; the agent's message that it has none is not a key."""
     program = tmp_path / "ssh-add"
     program.write_text(f"#!/bin/sh\necho of the agent; exit {code}\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""The Runner submits: what goes on record, and what becomes of a submission that fails."""
+"""Submissions: what is recorded, and what happens if a submission fails."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from .memory_backend import MemoryScheduler, backend, echo_app
 
 
 def test_a_run_is_on_record_with_where_everything_came_from(runner, tmp_path):
-    """Handle, app, options with their source, directory, command line and parent are written down; secrets are not."""
+    """Handle, app, options with sources, directory, command line, parent; no secrets."""
     (tmp_path / ".torchxconfig").write_text("[memory]\nqueue = from-file\n")
     app = echo_app(
         env={"HF_TOKEN": "s3cret", "A": "b"}, args=["--api-key", "s3cret", "x"], workspace=Workspace({"/w": ""})
@@ -47,7 +47,7 @@ def test_a_run_is_on_record_with_where_everything_came_from(runner, tmp_path):
 
 
 def test_the_commit_is_on_record(runner, tmp_path, monkeypatch):
-    """Within a git repository the run has its commit, and whether files differed from it."""
+    """In a git repository, the commit, and whether files differed from it."""
     import subprocess
 
     def git(*words):
@@ -70,7 +70,7 @@ def test_the_commit_is_on_record(runner, tmp_path, monkeypatch):
 
 
 def test_a_submission_that_is_refused_leaves_no_run(runner):
-    """The scheduler's error reaches the caller, and no run shows up."""
+    """The scheduler's error is raised, and no run is listed."""
     backend(runner).refuses = BackendError("no quota")
     with pytest.raises(BackendError, match="no quota"):
         runner.run(echo_app(), "memory")
@@ -79,7 +79,7 @@ def test_a_submission_that_is_refused_leaves_no_run(runner):
 
 
 def test_a_submission_whose_answer_was_lost_is_settled_by_asking(runner, jobs):
-    """After a passing failure there may be a job: it goes on record once its scheduler knows it."""
+    """After a transient failure, the job is recorded once its scheduler knows it."""
     backend(runner).refuses = TransientError("timed out")
     with pytest.raises(TransientError):
         runner.run(echo_app(), "memory")
@@ -90,7 +90,7 @@ def test_a_submission_whose_answer_was_lost_is_settled_by_asking(runner, jobs):
 
 
 def test_an_interrupted_submission_that_started_nothing_never_shows(runner, monkeypatch):
-    """When the submitter is gone and its scheduler knows no such job, there was none."""
+    """If the submitter is gone and the scheduler does not know the job, there is no run."""
     default_registry().begin(NewRun(scheduler="memory", session="test", name="a", handle="memory://test/a-1"))
     default_registry().begin(NewRun(scheduler="memory", session="test", name="a"))
     assert runner.runs() == []
@@ -103,7 +103,7 @@ def test_an_interrupted_submission_that_started_nothing_never_shows(runner, monk
 
 
 class TokenScheduler(MemoryScheduler):
-    """Finds a job by the token of its request, as a cluster does by a job's name; `found` is what it says."""
+    """Finds a job by the token of its request, as a cluster does by a job's name; `found` is its answer."""
 
     def __init__(self, session_name, *, found, **params):
         super().__init__(session_name, ids_known=False, **params)
@@ -120,7 +120,7 @@ class TokenScheduler(MemoryScheduler):
 
 
 def lost_submission(runner, jobs, found):
-    """A Runner whose process was killed between the submission and the record, and the next one that looks."""
+    """A Runner whose process was killed between submission and record, and the next Runner."""
     factory: Any = {"memory": lambda session_name: TokenScheduler(session_name, jobs=jobs, found=found)}
     killed = Runner("test", factory)
     backend(killed).refuses = KeyboardInterrupt()  # past every `except Exception`, as a kill is
@@ -130,7 +130,7 @@ def lost_submission(runner, jobs, found):
 
 
 def test_a_submitter_that_was_killed_leaves_its_token(runner, jobs, monkeypatch, caplog):
-    """The next look asks for the token, with the run options of that submission; the job goes on record, and it is said."""
+    """The next Runner asks for the token, with the recorded options, and records the job with a warning."""
     runner = lost_submission(runner, jobs, "17")
     jobs["17"] = DescribeAppResponse("17", AppState.RUNNING)
     assert runner.runs() == []  # it may be at it still
@@ -152,7 +152,7 @@ def test_a_submitter_that_was_killed_leaves_its_token(runner, jobs, monkeypatch,
     ids=["nothing was submitted", "not known yet", "cannot be asked"],
 )
 def test_a_submitter_that_was_killed_before(runner, jobs, monkeypatch, caplog, found, said, left):
-    """No run shows. That there was none is final once the scheduler says so, and not before."""
+    """No run is listed, but the intent is dropped only once the scheduler denies the job."""
     runner = lost_submission(runner, jobs, found)
     monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
     assert runner.runs() == []
@@ -161,7 +161,7 @@ def test_a_submitter_that_was_killed_before(runner, jobs, monkeypatch, caplog, f
 
 
 def test_a_submitter_of_another_host(runner, jobs, monkeypatch):
-    """Whether it lives cannot be seen: a job that is there goes on record, and that there is none is not believed."""
+    """It may be alive: an existing job is recorded, but "no job" is not believed."""
     runner = lost_submission(runner, jobs, "")
     monkeypatch.setattr("torchx.runs.submitter.is_elsewhere", lambda submitter: True)
     assert runner.runs() == []
@@ -175,7 +175,7 @@ def test_a_submitter_of_another_host(runner, jobs, monkeypatch):
 
 
 def test_a_slow_cluster_does_not_hold_up_the_list(runner, jobs, monkeypatch):
-    """Looking for lost submissions is over when the time for it is."""
+    """The search for lost submissions ends at its time limit."""
     import threading
 
     runner = lost_submission(runner, jobs, "17")
@@ -187,7 +187,7 @@ def test_a_slow_cluster_does_not_hold_up_the_list(runner, jobs, monkeypatch):
 
 
 def test_a_run_goes_through_dryrun_and_schedule(jobs):
-    """Programs override `dryrun`, `run` and `schedule`, some with fewer arguments: each is called with what was given."""
+    """Programs override `dryrun`, `run` and `schedule`, some with fewer parameters: only given arguments are passed."""
     calls = []
 
     class MyRunner(Runner):
@@ -216,7 +216,7 @@ def test_a_run_goes_through_dryrun_and_schedule(jobs):
 
 
 def test_what_was_not_dried_cannot_be_scheduled(runner):
-    """An AppDryRunInfo from elsewhere does not name a scheduler: that is said."""
+    """An AppDryRunInfo without a scheduler is rejected."""
     info = backend(runner)._submit_dryrun(echo_app(), {})
     with pytest.raises(SpecError, match="does not name a scheduler"):
         runner.schedule(info)

@@ -1,4 +1,4 @@
-"""The logs of a whole job: the last lines of each replica, its colour, and when they are opened."""
+"""The logs of a job: the last lines of each replica, its colour, and when they are opened."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _query(last: int | None, follow: bool) -> LogQuery:
     ],
 )
 def test_the_last_lines(last, follow, opened, asked) -> None:
-    """Of a source that can, by itself; of another one counted; of one that goes on, what there is now is counted first."""
+    """A source finds its own last lines if it can; else lines are counted, before they are followed."""
     runner = LogRunner(["a", "b", "c"], Lines("own"))
     found = tee.log_openers(runner, "h", [("r", 0), ("r", 1)], _query(last, follow))
     assert [list(open_it()) for open_it in found] == opened
@@ -74,7 +74,7 @@ def test_colours_go_round() -> None:
 
 
 def test_a_tee_waits_for_the_job_and_ends_with_the_program() -> None:
-    """Nothing is opened before it runs; its thread keeps no program from ending."""
+    """Logs are opened once the job runs; the thread does not keep the program from exiting."""
     order: list[str] = []
 
     class Runner(LogRunner):

@@ -1,4 +1,4 @@
-"""A task of a sweep as a job: what looks after one asks the sweep's scheduler."""
+"""Tasks of sweeps as jobs: a view passes calls on to the scheduler of the sweep."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .memory_backend import MemoryScheduler, echo_app
 
 
 class Sweeping(MemoryScheduler):
-    """Its sweeps have three tasks, of which each says which it is."""
+    """Its sweeps have three tasks, each of which identifies itself."""
 
     wait_hint = 7.0
 
@@ -45,7 +45,7 @@ def task_of(backend: Any, sweep: str = "sweep", number: int = 2) -> TaskOf:
 
 
 def test_a_task_is_asked_for_in_its_sweep() -> None:
-    """Its state, its replica; and how often that makes sense."""
+    """Its state, its replica, and the polling interval."""
     task = task_of(Sweeping())
     assert task.describe("sweep/2").app_id == "sweep/2"
     assert task_of(Sweeping(), number=3).describe("sweep/3") is None
@@ -55,7 +55,7 @@ def test_a_task_is_asked_for_in_its_sweep() -> None:
 
 
 def test_a_task_is_entered_in_its_sweep() -> None:
-    """By what it is called there; what is none of it keeps its name, for its scheduler to refuse."""
+    """By the replica's name in the sweep; other names are passed on for the scheduler to reject."""
     backend = Sweeping()
     task = task_of(backend)
     assert task.job_of("sweep/2", ("echo", 0)) == task.job_of("sweep/2", ("echo", 2)) == (backend, "sweep", ("echo", 2))
@@ -63,7 +63,7 @@ def test_a_task_is_entered_in_its_sweep() -> None:
 
 
 def test_what_is_not_about_one_task_is_as_ever() -> None:
-    """Submissions, and lists."""
+    """Submissions and lists."""
     backend = Sweeping()
     task = task_of(backend)
     app_id = task.schedule(task.submit_dryrun(echo_app(), {"queue": "any"}))
@@ -71,7 +71,7 @@ def test_what_is_not_about_one_task_is_as_ever() -> None:
 
 
 def test_a_task_is_cancelled_alone_and_deleted_with_its_sweep() -> None:
-    """A sweep has no room for tasks that never were."""
+    """Task numbers beyond the sweep are rejected."""
     backend = Sweeping()
     task = task_of(backend)
     task.cancel("sweep/2")
@@ -82,7 +82,7 @@ def test_a_task_is_cancelled_alone_and_deleted_with_its_sweep() -> None:
 
 @pytest.mark.parametrize(("odd", "counts"), [(-1, [40]), (1, [30, 9, 1])])
 def test_tasks_that_nobody_looked_into_failed_as_their_like(odd: int, counts: list[int]) -> None:
-    """Where all that were looked into have failed alike; else it is said that they were not."""
+    """They get the common cause of the described ones; else a group of their own."""
 
     class Failing(Sweeping):
         def describe_tasks(self, app_id, numbers):

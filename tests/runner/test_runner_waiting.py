@@ -1,4 +1,4 @@
-"""How long the Runner waits: not a look too early, not a second too late, and no longer than it was told."""
+"""Waiting: polls, pauses and timeouts at exactly the right time."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _scheduler(wait_hint: float = 1.0) -> Any:
 
 
 class Job:
-    """Ends at some time of the clock; before that it is in the states that the test says, the last of them again."""
+    """Ends at a given time; before that it has the given states, and repeats the last one."""
 
     def __init__(
         self, clock: FakeClock, *states: AppState, ends: float = 1e9, error: TorchXError | None = None
@@ -66,7 +66,7 @@ def _until_over(
     ids=["near", "near, short interval", "near, shorter", "as soon as it is far", "far", "hint beyond the interval"],
 )
 def test_pauses(clock, hint, interval, pauses) -> None:
-    """The first is short on this machine and the scheduler's hint elsewhere; each is half as long again, to the interval."""
+    """The first is short for a local scheduler, else the scheduler's hint; each is half as long again, up to the interval."""
     _until_over(Job(clock, ends=interval * 2.9 if hint >= 1 else sum(pauses)), _scheduler(hint), interval_s=interval)
     assert clock.slept[:3] == pytest.approx(pauses)
 
@@ -79,7 +79,7 @@ def test_the_longest_pause_on_this_machine(clock) -> None:
 
 
 def test_the_time_to_wait_is_to_the_moment(clock) -> None:
-    """The last pause is what is left; at the end of it the job is looked at once more."""
+    """The last pause is the remaining time; then the job is polled once more."""
     job = Job(clock, ends=4.0)
     assert _until_over(job, _scheduler(), interval_s=3, timeout_s=4.0).state is AppState.SUCCEEDED
     assert job.asked == [0, 1.0, 2.5, 4.0]
@@ -89,13 +89,13 @@ def test_the_time_to_wait_is_to_the_moment(clock) -> None:
 
 @pytest.mark.parametrize("status", [None, AppStatus(AppState.FAILED)])
 def test_what_is_over_is_not_waited_for(clock, status) -> None:
-    """Nor is a job that nobody knows."""
+    """An unknown job is not, either."""
     assert _until_over(lambda: status, _scheduler(), timeout_s=0) is status
     assert clock.slept == []
 
 
 def test_two_minutes_unsubmitted(clock) -> None:
-    """Exactly so long it is borne; a moment longer is an error. One that was ever seen otherwise is waited for."""
+    """An error after exactly this time, unless the job had another state before."""
     job = Job(clock, AppState.UNSUBMITTED, ends=120.0)
     assert _until_over(job, _scheduler(120.0), interval_s=120.0).state is AppState.SUCCEEDED
     unsubmitted = Job(clock, AppState.UNSUBMITTED)
@@ -117,7 +117,7 @@ def _away() -> TransientError:
 
 
 def test_pauses_in_an_outage(clock, caplog) -> None:
-    """One second, twice as long each time, a quarter of a minute at most; said once."""
+    """One second, doubled each time up to 15 s; a single warning."""
     job = Job(clock, error=_away(), ends=100.0)
     _until_over(job, _scheduler(0.05), interval_s=60)
     assert clock.slept == [1, 2, 4, 8, *[15] * 6]
@@ -125,7 +125,7 @@ def test_pauses_in_an_outage(clock, caplog) -> None:
 
 
 def test_ten_minutes_of_outage(clock) -> None:
-    """Exactly so long it is borne: 15 + 39 pauses of 15 s are 600 s; the next look raises."""
+    """15 s and 39 pauses of 15 s are 600 s; the next poll raises the error."""
     job = Job(clock, error=_away())
     with pytest.raises(TransientError):
         _until_over(job, _scheduler(), interval_s=60)
@@ -133,14 +133,14 @@ def test_ten_minutes_of_outage(clock) -> None:
 
 
 def test_the_last_pause_of_an_outage_is_what_is_left(clock) -> None:
-    """Who waits for five seconds is told after five."""
+    """A wait of five seconds ends after five seconds."""
     with pytest.raises(WaitTimeoutError):
         _until_over(Job(clock, error=_away()), _scheduler(), timeout_s=5.0)
     assert clock.slept == [1, 2, 2]
 
 
 def test_after_an_outage_the_next_one_is_another(clock, caplog) -> None:
-    """It is told, and its pauses begin at one second; who waits once more in the same outage goes on where he was."""
+    """It has a warning of its own, and pauses start at one second; another wait in the same outage continues it."""
     waiter = Waiter()
     job = Job(clock, error=_away())
     with pytest.raises(WaitTimeoutError):
@@ -160,7 +160,7 @@ def test_after_an_outage_the_next_one_is_another(clock, caplog) -> None:
 
 
 def test_what_does_not_pass_is_raised_at_once(clock) -> None:
-    """An error that is not transient; of a job that has ended it does not matter."""
+    """A permanent error is raised, unless the job has ended."""
     with pytest.raises(BackendError, match="no such host"):
         _until_over(Job(clock, error=BackendError("no such host")), _scheduler())
     assert clock.slept == []
@@ -172,7 +172,7 @@ def test_what_does_not_pass_is_raised_at_once(clock) -> None:
 
 
 class Vanishing(Job):
-    """Runs, then its cluster no longer has it; from ``back`` on it has it again."""
+    """Runs, then its cluster does not list it; from ``back`` on it does again."""
 
     back = 1e9
 
@@ -184,7 +184,7 @@ class Vanishing(Job):
 
 
 def test_a_job_that_is_gone_is_over(clock) -> None:
-    """A cluster has to say so for a quarter of a minute, this machine once."""
+    """A cluster must report it as unknown for 15 s, a local scheduler once."""
     job = Vanishing(clock)
     assert _until_over(job, _scheduler(3.0), interval_s=20.0).gone
     assert job.asked == [0, 3.0, 8.0, 13.0, 18.0]
@@ -194,7 +194,7 @@ def test_a_job_that_is_gone_is_over(clock) -> None:
 
 
 def test_a_job_that_is_there_again_is_waited_for(clock) -> None:
-    """A cluster that starts up may not know all of its jobs at once; each disappearance is looked at afresh."""
+    """A restarting cluster may not list all jobs at once; each disappearance is timed separately."""
     job = Vanishing(clock, ends=30.0)
     job.back = 13.0
     assert _until_over(job, _scheduler(3.0), interval_s=3.0).state is AppState.SUCCEEDED
@@ -208,7 +208,7 @@ def test_a_job_that_is_there_again_is_waited_for(clock) -> None:
 
 
 def test_who_waits_in_pieces_is_told_as_soon(clock) -> None:
-    """From one call to the next it is the same disappearance: the command line waits a second at a time."""
+    """Several short waits share the time of one disappearance: the command line waits a second at a time."""
     waiter, gone = Waiter(), AppStatus(AppState.UNKNOWN, gone=True)
     for _ in range(14):
         with pytest.raises(WaitTimeoutError):
@@ -243,7 +243,7 @@ class Told(MemoryScheduler):
     ids=["interval", "a twentieth at least", "the hint of one that is far", "what is left", "just far"],
 )
 def test_how_long_a_scheduler_is_slept_on(clock, interval, hint, timeout, most) -> None:
-    """As long as the interval; nobody is asked before or after."""
+    """As long as the interval, without polls in between."""
     scheduler = Told(clock, 1e6, hint)
     job = Job(clock, ends=most)
     _until_over(job, scheduler, interval_s=interval, timeout_s=timeout)
@@ -253,7 +253,7 @@ def test_how_long_a_scheduler_is_slept_on(clock, interval, hint, timeout, most) 
 
 @pytest.mark.parametrize(("nap_s", "slept"), [(0.0005, 0), (0.0004, 1)])
 def test_what_returns_at_once_is_no_sleep(clock, nap_s, slept) -> None:
-    """Half a millisecond is one; less is not, and a pause is made, so that nobody spins."""
+    """If it returns within half a millisecond, there is a pause, so that the loop is not busy."""
     clock.now = 0.0  # where sums of such numbers are exact
     _until_over(Job(clock, ends=0.001), Told(clock, nap_s), interval_s=10)
     assert len(clock.slept) == slept
@@ -263,14 +263,14 @@ def test_what_returns_at_once_is_no_sleep(clock, nap_s, slept) -> None:
 
 
 def test_near_is_what_answers_at_once() -> None:
-    """Below a fifth of a second; who says nothing is far."""
+    """A `wait_hint` below 0.2 s; the default is remote."""
     assert is_near(_scheduler(0.19))
     assert not is_near(_scheduler(0.2))
     assert not is_near(object())  # type: ignore[arg-type]
 
 
 def test_all_answer_in_time() -> None:
-    """In the order of the questions, although they are asked at the same time."""
+    """Results are in the order of the calls, which run concurrently."""
     barrier = threading.Barrier(3, timeout=60)
     questions = [lambda i=i: (barrier.wait(), i)[1] for i in range(3)]
     assert answers_within(60, questions) == [0, 1, 2]
@@ -278,7 +278,7 @@ def test_all_answer_in_time() -> None:
 
 
 def test_who_is_too_slow_is_not_waited_for() -> None:
-    """None of that one, the answers of the others; its thread keeps no program from ending."""
+    """None for the slow call, and the results of others; its thread does not keep the program from exiting."""
     go = threading.Event()
     threads: list[threading.Thread] = []
 
@@ -294,7 +294,7 @@ def test_who_is_too_slow_is_not_waited_for() -> None:
 
 
 def test_the_time_is_for_all_together(monkeypatch) -> None:
-    """Each is waited for as long as is left of it: never longer, nor for a time that is over."""
+    """Each call is waited for only for the remaining time, which is never negative."""
     clock = FakeClock(100.0)
     joined: list[float] = []
 
@@ -312,7 +312,7 @@ def test_the_time_is_for_all_together(monkeypatch) -> None:
 
 
 def test_a_log_is_waited_for(monkeypatch) -> None:
-    """20 ms at first, twice as long each time, five seconds at most; an error of a status on record is raised."""
+    """Pauses of 20 ms, doubled each time up to five seconds; the error of a recorded status is raised."""
     import time
 
     from torchx.runner.tee import wait_until_started

@@ -1,4 +1,4 @@
-"""Changes of runs, as watchers see them: each once, in order, whoever of them asks the scheduler."""
+"""Watches: each change is reported once and in order, whichever process polls the scheduler."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PENDING, RUNNING, SUCCEEDED, FAILED = AppState.PENDING, AppState.RUNNING, AppSta
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
-    """Pollers that take turns in hundredths of a second."""
+    """Pollers with intervals of hundredths of a second."""
     monkeypatch.setattr(poller, "LEAST_S", 0.02)
     monkeypatch.setattr(poller, "_STANDBY_S", 0.01)
     monkeypatch.setattr(poller, "_LOOK_S", 0.0)
@@ -41,7 +41,7 @@ def states(found):
 
 
 def test_named_jobs_until_they_have_ended(runner, jobs):
-    """First how they are, then each change; the watch is over with the last of them."""
+    """First the current states, then each change; the watch stops when the last job has ended."""
     one, two = (runner.run(echo_app(), "memory") for _ in "12")
     runner.run(echo_app(), "memory")
     found = []
@@ -64,7 +64,7 @@ def test_named_jobs_until_they_have_ended(runner, jobs):
 
 
 def test_async(runner, jobs):
-    """`async for` sees what `for` does, and others have their turn meanwhile."""
+    """`async for` yields the same as `for`, without blocking the event loop."""
 
     async def main():
         handle = runner.run(echo_app(), "memory")
@@ -92,7 +92,7 @@ def test_async(runner, jobs):
 
 
 def test_all_runs_and_those_to_come(runner, jobs):
-    """A watch without names goes on; a job that is submitted meanwhile is seen, and its scheduler asked."""
+    """A watch of all runs does not stop; a job that is submitted later is reported, and its scheduler polled."""
     with runner.watch() as watch:
         assert watch.within(0) is None
         runner.run(echo_app(), "memory")
@@ -105,7 +105,7 @@ def test_all_runs_and_those_to_come(runner, jobs):
 
 
 def test_a_job_that_has_ended(runner, jobs):
-    """How it ended is said, and that is all; a job of which nothing is on record is an error."""
+    """Only its final state is reported; a job that is not on record is an error."""
     handle = runner.run(echo_app(), "memory")
     default_registry().saw(handle, FAILED, msg="exit code 3")
     (change,) = runner.watch("@last")
@@ -115,7 +115,7 @@ def test_a_job_that_has_ended(runner, jobs):
 
 
 def test_one_of_many_asks(jobs, tmp_path, monkeypatch):
-    """Five who watch are five threads that stand by and one that asks; when it goes, another does, none misses a change."""
+    """Of five watches, one polls and the others stand by; when it ends, another takes over, and none misses a change."""
     asked: list[Counting] = []
 
     class Counting(MemoryScheduler):
@@ -144,7 +144,7 @@ def test_one_of_many_asks(jobs, tmp_path, monkeypatch):
 
 
 def test_a_loop_that_is_left(runner, jobs):
-    """Nobody has to close a watch for its poller to end."""
+    """The poller of a watch ends even if the watch is not closed."""
     runner.run(echo_app(), "memory")
     watch = runner.watch()
     (poller,) = watch._pollers._pollers.values()
@@ -157,7 +157,7 @@ def test_a_loop_that_is_left(runner, jobs):
 
 
 def test_a_scheduler_that_cannot_be_asked(tmp_path, monkeypatch):
-    """It is a problem with a name; the watch goes on, and the problem with the outage."""
+    """`problems` reports it while the outage lasts; the watch continues."""
     broken = [True]
 
     class Shaky(UnreachableScheduler):
@@ -182,7 +182,7 @@ def test_a_scheduler_that_cannot_be_asked(tmp_path, monkeypatch):
 
 
 def test_a_job_that_nobody_knows_is_seldom_asked_for(runner, jobs, monkeypatch):
-    """A far scheduler may be another one just now: the job stays on record; once in ten minutes it is asked about."""
+    """The configuration may point to another cluster: the job stays on record, and is queried every ten minutes."""
     handle = runner.run(echo_app(), "memory")
     store = default_registry()._store()
     store.execute("UPDATE runs SET created_at = created_at - 3600, state = 'RUNNING'")
@@ -203,7 +203,7 @@ def test_a_job_that_nobody_knows_is_seldom_asked_for(runner, jobs, monkeypatch):
 
 
 def test_the_next_question_is_due_when_the_last_poller_said(runner, monkeypatch):
-    """Pollers that are killed again and again ask no more often than one that lives."""
+    """Pollers that are killed again and again poll no more often than a single one."""
     runner.run(echo_app(), "memory")
     due = time.monotonic() + 0.3
     files = _Files("memory")
@@ -224,7 +224,7 @@ def test_the_next_question_is_due_when_the_last_poller_said(runner, monkeypatch)
 
 
 def test_a_holder_that_was_stopped_is_stood_in_for():
-    """Ctrl-Z stops a watcher that holds the lock: when its next question is overdue, one other process asks."""
+    """If the poller was stopped (Ctrl-Z) and its next query is overdue, one other process polls."""
     sleeper = subprocess.Popen(["sleep", "600"])
     try:
         holder, other, third = (_Files("x") for _ in range(3))
@@ -253,7 +253,7 @@ def test_a_holder_that_was_stopped_is_stood_in_for():
     ids=["soon", "asking", "hung", "old boot"],
 )
 def test_a_late_beat(due_in, late):
-    """Whoever answers for long is waited for; a beat of before the machine's start is believed by nobody."""
+    """A poller may take long to answer; a beat from before the last boot is ignored."""
     assert Beat(os.getpid(), time.monotonic() + due_in).is_late() is late
 
 
@@ -261,7 +261,7 @@ def test_a_late_beat(due_in, late):
     "text", ["", "{", "[]", "{}", '{"pid": "x", "due": 0, "error": "", "unknown": [], "idle": 0, "every": 1}']
 )
 def test_a_beat_that_cannot_be_read(text):
-    """It is none."""
+    """It is ignored."""
     files = _Files("x")
     assert files.is_ours()
     with open(f"{files._path}.json", "w", encoding="utf-8") as file:
@@ -271,7 +271,7 @@ def test_a_beat_that_cannot_be_read(text):
 
 
 def test_a_home_that_cannot_be_written(monkeypatch):
-    """Nobody polls there: those who wait ask for themselves."""
+    """No process polls there: waiting callers query the scheduler themselves."""
     monkeypatch.setenv("TORCHX_HOME", "/proc/nowhere")
     files = _Files("x")
     assert not files.is_ours()
@@ -280,7 +280,7 @@ def test_a_home_that_cannot_be_written(monkeypatch):
 
 
 class Cluster(MemoryScheduler):
-    """Many of its jobs are one question; each question is counted."""
+    """Describes many jobs with one query; queries are counted."""
 
     capabilities = Capabilities(describe_many=True)
     questions: ClassVar[Counter[str]] = Counter()
@@ -301,7 +301,7 @@ def cluster(jobs):
 
 
 def test_waiting_is_reading(jobs, tmp_path, monkeypatch):
-    """Those who wait on a cluster ask at most once each, while nobody polls yet; the end and its cause come from the record."""
+    """Each waiting caller queries at most once, before a poller runs; the end and its cause come from the registry."""
     monkeypatch.chdir(tmp_path)
     factories = cluster(jobs)
     found = []
@@ -332,7 +332,7 @@ def test_waiting_is_reading(jobs, tmp_path, monkeypatch):
 
 
 def test_a_wait_alone_polls(jobs, tmp_path, monkeypatch):
-    """Nobody watches: who waits asks once, and then is the poller; time that is up is up, and says how the job is."""
+    """Without a watch, a waiting caller queries once, then is the poller; a timeout reports the state."""
     monkeypatch.chdir(tmp_path)
     with Runner("test", cluster(jobs)) as runner:
         handle = runner.run(echo_app(), "memory")
@@ -350,7 +350,7 @@ def test_a_wait_alone_polls(jobs, tmp_path, monkeypatch):
 
 
 def test_a_wait_hears_that_nobody_can_be_asked(tmp_path, monkeypatch):
-    """The poller's trouble is that of all who wait: they ask themselves, and get the error that it is."""
+    """If the poller fails, waiting callers query the scheduler themselves, and get its error."""
     monkeypatch.chdir(tmp_path)
 
     class Away(Cluster):
@@ -378,7 +378,7 @@ def test_a_wait_hears_that_nobody_can_be_asked(tmp_path, monkeypatch):
 
 
 def test_nobody_looks_and_nobody_polls(jobs, tmp_path, monkeypatch):
-    """A notebook that has waited once does not ask for ever; the next wait has a poller again."""
+    """A notebook that waited once does not poll forever; the next wait starts a new poller."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(poller, "_UNWANTED_S", 0.05)
     with Runner("test", cluster(jobs)) as runner:
@@ -393,7 +393,7 @@ def test_nobody_looks_and_nobody_polls(jobs, tmp_path, monkeypatch):
 
 
 class Heard(Cluster):
-    """Says which jobs have changed, when a test says so."""
+    """Reports the changed jobs that a test names."""
 
     hears_all = True
     news: ClassVar[deque[set[str] | None]] = deque()
@@ -423,7 +423,7 @@ def heard(jobs, tmp_path, monkeypatch):
 
 
 def test_only_what_has_changed_is_asked_for(heard, jobs, monkeypatch):
-    """A scheduler that reports changes is asked for those jobs, once more a moment later, and for new ones."""
+    """Only jobs that the scheduler reports as changed are queried, once more a moment later, and new ones."""
     monkeypatch.setattr(poller, "_ONCE_MORE_S", 0.01)
     handles = [heard.run(echo_app(), "memory") for _ in range(3)]
     with heard.watch(*handles) as watch:
@@ -450,7 +450,7 @@ def test_only_what_has_changed_is_asked_for(heard, jobs, monkeypatch):
 
 
 def test_who_has_missed_something_asks_for_all(heard, jobs):
-    """A stream that has ended, or begins, says nothing of what happened meanwhile."""
+    """When the stream of changes ends or begins, changes may have been missed."""
     handle = heard.run(echo_app(), "memory")
     with heard.watch(handle) as watch:
         while next(watch).state is not RUNNING:
@@ -461,7 +461,7 @@ def test_who_has_missed_something_asks_for_all(heard, jobs):
 
 
 def test_an_ear_that_hears_nothing_at_all(heard, jobs):
-    """Streams that end at once: the scheduler is asked in its own time, and not in a busy loop."""
+    """If streams end at once, the scheduler is polled at its interval, not in a busy loop."""
     handle = heard.run(echo_app(), "memory")
     Heard.news.extend([None] * 10_000)
     with heard.watch(handle) as watch:

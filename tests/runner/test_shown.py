@@ -1,4 +1,4 @@
-"""What pages show of runs: bars of attempts and replicas."""
+"""Timelines of runs: bars of attempts and replicas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _bars(status: AppStatus, launched: float | None = 0.0) -> list[tuple[Any, ..
 
 
 def test_replicas_of_a_gang_are_one_bar() -> None:
-    """Those next to each other that began and ended together; one that ended early is seen, one that waits is not."""
+    """Adjacent replicas that began and ended together; one that ended early has its own bar, a waiting one has none."""
     together = [_replica(k, 10.0 + k / 100, 1010.0) for k in range(3)]
     others = [_replica(3, 10.0, 400.0, "FAILED"), _replica(4, 10.0, 1009.0), _replica(5, None)]
     status = AppStatus(AppState.FAILED, roles=[RoleStatus("a-b", [*together, *others])])
@@ -33,13 +33,13 @@ def test_replicas_of_a_gang_are_one_bar() -> None:
 
 
 def test_a_gang_that_runs_is_one_bar() -> None:
-    """What is together depends on how long it has run, not on how long its replicas took to begin."""
+    """The tolerance depends on the time since the start, not on how long replicas took to start."""
     roles = [RoleStatus("a-b", [_replica(k, 10.0 + k) for k in range(24)])]
     assert _bars(AppStatus(AppState.RUNNING, roles=roles)) == [("a-b/0-23", 10.0, None, "24 replicas")]
 
 
 def test_attempts_come_first() -> None:
-    """Each with its cause and what was done about it; what goes on has no end."""
+    """Each with its cause and the decision; a running one has no end."""
     attempts = [Attempt(1.0, 5.0, "oom", "out of memory", why="more memory")]
     status = AppStatus(AppState.RUNNING, roles=[RoleStatus("a-b", [_replica(0, 6.0)])], attempts=attempts)
     assert _bars(status) == [
@@ -51,7 +51,7 @@ def test_attempts_come_first() -> None:
 
 
 def test_what_was_seen_is_kept() -> None:
-    """Of a scheduler that knows this moment alone; of one that knows all samples, those are all."""
+    """If the scheduler reports only the current sample; if it reports all samples, these are used."""
     seen = replica_metrics([ReplicaMetrics("a", 0, samples=[Sample(1.0, None, 7)])], {})
     seen = replica_metrics([ReplicaMetrics("a", 0, samples=[Sample(2.0, None, 8)])], seen)
     assert [sample.at for sample in seen["a", 0].samples] == [1.0, 2.0]

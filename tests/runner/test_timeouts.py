@@ -1,4 +1,4 @@
-"""The time limit of a job on its way to a scheduler: each says it in its own words, and nothing is said twice."""
+"""The time limit of a job: each scheduler gets it in its own form, and only once."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def runner():
 
 @pytest.mark.parametrize("scheduler", SAID)
 def test_each_scheduler_says_it_in_its_own_words(runner: Runner, scheduler: str) -> None:
-    """The request has it; that of the same job without a limit has not."""
+    """The request contains it; that of a job without a limit does not."""
     request = str(runner.dryrun(_app(), scheduler, CFG.get(scheduler, {})))
     assert SAID[scheduler] in request
     assert SAID[scheduler] not in str(runner.dryrun(_app(""), scheduler, CFG.get(scheduler, {})))
@@ -51,7 +51,7 @@ def test_each_scheduler_says_it_in_its_own_words(runner: Runner, scheduler: str)
 
 @pytest.mark.parametrize("kind", ["job", "jobset", "volcano"])
 def test_a_pod_has_it(runner: Runner, kind: str) -> None:
-    """The limit is that of each pod: what a Job waits for nodes does not count."""
+    """The limit applies to each pod, so that waiting for nodes does not count."""
     info = runner.dryrun(_app(), "kubernetes", {"kind": kind, "queue": "q"} if kind == "volcano" else {"kind": kind})
     assert _pod_specs(info.request.resource) == [7200]
 
@@ -65,28 +65,28 @@ def _pod_specs(found: Any) -> list[int]:
 
 @pytest.mark.parametrize("scheduler", OPTIONS)
 def test_a_limit_that_is_said_twice_is_refused(runner: Runner, scheduler: str) -> None:
-    """Both were given for this job, and which one is meant is nobody's guess."""
+    """Both were given for this job, which is ambiguous."""
     option = OPTIONS[scheduler]
     with pytest.raises(ConfigError, match=rf"timeout `2h` and `{option}=60` both set"):
         runner.dryrun(_app(), scheduler, {**CFG.get(scheduler, {}), option: "60" if option == "time" else 60})
 
 
 def test_that_of_a_config_file_gives_way(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A site's default is no contradiction."""
+    """The default of a site is not a contradiction."""
     (tmp_path / ".torchxconfig").write_text("[slurm]\ntime = 60\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     assert SAID["slurm"] in str(runner.dryrun(_app(), "slurm"))
 
 
 def test_a_scheduler_without_one_refuses(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As a plugin's may; nothing is made before."""
+    """For example that of a plugin; nothing is built before."""
     monkeypatch.setattr(type(runner._scheduler("local_cwd")), "capabilities", Capabilities())
     with pytest.raises(NotSupportedError, match="`local_cwd` cannot end a job after a time"):
         runner.dryrun(_app(), "local_cwd")
 
 
 def test_a_bad_one_is_refused_before_anything_is_made(runner: Runner) -> None:
-    """The same sentence from code as from the command line."""
+    """The error is the same from code and from the command line."""
     with pytest.raises(SpecError, match="`soon` is not a length of time"):
         runner.dryrun(_app("soon"), "slurm")
 
@@ -103,13 +103,13 @@ def test_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("words", [["utils.echo", "--timeout", "7m"], ["--timeout", "7m", "utils.echo"]])
 def test_it_may_stand_behind_the_component(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """As other options of torchx may."""
+    """Like other options of torchx."""
     main(["run", "--dryrun", *words])
     assert "\n  timeout: 7m\n" in capsys.readouterr().out
 
 
 def test_that_of_a_script_is_the_scripts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Behind a script an option is the script's."""
+    """After a script, an option is the script's."""
     (tmp_path / "train.py").touch()
     main(["run", "--dryrun", str(tmp_path / "train.py"), "--timeout", "5"])
     out = capsys.readouterr().out
@@ -118,7 +118,7 @@ def test_that_of_a_script_is_the_scripts(tmp_path: Path, capsys: pytest.CaptureF
 
 
 def test_the_config_file_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    """`[cli:run] timeout`; the command line goes before."""
+    """`[cli:run] timeout`; the command line overrides it."""
     (tmp_path / ".torchxconfig").write_text("[cli:run]\ntimeout = 3h\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     main(["run", "--dryrun", "utils.echo"])

@@ -1,4 +1,4 @@
-"""Fixtures of the registry's tests: a registry of its own, and warnings that are given again."""
+"""Fixtures of the registry's tests: a registry of its own, and warnings that are repeated."""
 
 from __future__ import annotations
 

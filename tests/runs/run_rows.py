@@ -1,4 +1,4 @@
-"""Writes runs into a registry, and says which there are."""
+"""Writes runs into a registry, and lists them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchx.runs import NewRun
 
 
 def add(registry, app_id, *, scheduler="local_cwd", name="", state=None, session="torchx", **fields):
-    """A run that was submitted, and seen in `state`."""
+    """A submitted run that was observed in `state`."""
     handle = f"{scheduler}://{session}/{app_id}"
     run_id = registry.begin(NewRun(scheduler=scheduler, session=session, name=name or app_id, handle=handle, **fields))
     registry.submitted(run_id, handle)

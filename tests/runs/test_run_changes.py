@@ -1,4 +1,4 @@
-"""Each change of a run leaves a row, whoever wrote it; readers go by the number of the last one that they have seen."""
+"""Each change of a run adds a row, whichever process writes it; readers remember the last number they have seen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def seen(registry: RunRegistry, after: int = 0, **more: bool) -> list[tuple[str,
 
 
 def test_a_row_for_each_change(registry):
-    """A submission, each new state and each new message; what is on record already is no change."""
+    """The submission, each new state and each new message; the same state again is not a change."""
     handle = add(registry, "a")
     registry.saw(handle, AppState.PENDING, msg="Priority")
     registry.saw(handle, AppState.PENDING, msg="Priority")
@@ -31,7 +31,7 @@ def test_a_row_for_each_change(registry):
 
 
 def test_a_submission_that_failed_is_no_change(registry):
-    """There is no job; nor before there was an answer."""
+    """Neither is a submission without an answer."""
     from torchx.runs import NewRun
 
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a"))
@@ -40,7 +40,7 @@ def test_a_submission_that_failed_is_no_change(registry):
 
 
 def test_a_run_that_its_scheduler_has_lost(registry):
-    """That is a change, too, to UNKNOWN."""
+    """This is a change to UNKNOWN."""
     handle = add(registry, "a", state=AppState.RUNNING)
     before = registry.last_change()
     registry.lost([handle])
@@ -48,7 +48,7 @@ def test_a_run_that_its_scheduler_has_lost(registry):
 
 
 def test_numbers_grow_after_a_run_was_forgotten(registry):
-    """A reader that has seen number 2 must not be given another change of that number."""
+    """Numbers are not reused, so that readers miss no change."""
     add(registry, "a", state=AppState.RUNNING)
     last = registry.last_change()
     registry.forget("local_cwd://torchx/a")
@@ -58,7 +58,7 @@ def test_numbers_grow_after_a_run_was_forgotten(registry):
 
 
 def test_mine(registry, monkeypatch):
-    """Where several people share the record, each may see his own changes alone."""
+    """If several users share the registry, each can select the changes of own runs."""
     from torchx.runs import registry as module
 
     add(registry, "a")
@@ -69,7 +69,7 @@ def test_mine(registry, monkeypatch):
 
 
 def test_unfinished(registry):
-    """How many runs of each scheduler have not ended."""
+    """The number of unfinished runs of each scheduler."""
     add(registry, "a", state=AppState.RUNNING)
     add(registry, "b", state=AppState.SUCCEEDED)
     add(registry, "c", scheduler="slurm")

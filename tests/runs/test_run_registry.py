@@ -1,4 +1,4 @@
-"""The run registry: what is written down, found again, and survived."""
+"""The run registry: writing, lookup and failures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .run_rows import add, ids
 
 
 def test_everything_that_was_written_is_read_back(registry):
-    """A run comes back with each of its fields, and with what the registry itself adds."""
+    """A run has each of its fields, and those that the registry adds."""
     app = AppDef("train", [Role("trainer", image="img", entrypoint="python", args=["-m", "x"], env={"A": "ü"})])
     cfg: dict[str, dict[str, Any]] = {
         "log_dir": {"value": None, "source": "default"},
@@ -58,7 +58,7 @@ def test_everything_that_was_written_is_read_back(registry):
 
 
 def test_a_run_as_json_has_the_same_keys_as_the_record():
-    """`to_json` gives JSON types only, the state by name."""
+    """`to_json` returns only JSON types, the state by name."""
     import json
 
     run = Run(id=1, handle="x://s/a", scheduler="x", session="s", app_id="a", name="a", state=AppState.FAILED)
@@ -85,7 +85,7 @@ def test_a_run_as_json_has_the_same_keys_as_the_record():
     ],
 )
 def test_list_filters(registry, query, expected):
-    """Each filter keeps what it says, newest first."""
+    """Each filter selects the matching runs, newest first."""
     add(registry, "a", name="train-1")
     add(registry, "b", name="train-2", state=AppState.FAILED)
     add(registry, "c", scheduler="slurm", name="eval", state=AppState.SUCCEEDED)
@@ -94,7 +94,7 @@ def test_list_filters(registry, query, expected):
 
 
 def test_runs_of_another_user_are_not_mine(registry, monkeypatch):
-    """`mine` compares the user, so that a shared home shows everybody else's only when asked."""
+    """`mine` selects runs by user; without it, a shared home lists those of all users."""
     add(registry, "mine")
     monkeypatch.setattr("torchx.runs.registry.user_name", lambda: "somebody-else")
     add(registry, "theirs")
@@ -115,7 +115,7 @@ def test_runs_of_another_user_are_not_mine(registry, monkeypatch):
     ],
 )
 def test_find_by_reference(registry, reference, expected):
-    """A handle, an app id, an unambiguous beginning and `@last` are understood; an exact id is never ambiguous."""
+    """A handle, an app id, an unambiguous prefix and `@last` resolve; an exact id is never ambiguous."""
     for app_id in ("echo", "echo-abc", "echo-xyz"):
         add(registry, app_id)
     add(registry, "train-1", scheduler="slurm")
@@ -123,7 +123,7 @@ def test_find_by_reference(registry, reference, expected):
 
 
 def test_an_ambiguous_reference_names_the_candidates(registry):
-    """An ambiguous beginning is an error that lists what it could be."""
+    """An ambiguous prefix is an error that lists the candidates."""
     add(registry, "echo-1")
     add(registry, "echo-2")
     with pytest.raises(HandleError) as e:
@@ -136,7 +136,7 @@ def test_an_ambiguous_reference_names_the_candidates(registry):
     "reference", ["", "ecko-1", "@first", "x://y/z", "%", "ECHO-1", "\0", "'; DROP TABLE runs; --"]
 )
 def test_a_reference_that_means_nothing(registry, reference):
-    """An unknown reference is a NotFoundError with a hint, whatever is in it."""
+    """Any unknown reference is a NotFoundError with a hint."""
     add(registry, "echo-1")
     with pytest.raises(NotFoundError) as e:
         registry.find(reference)
@@ -145,7 +145,7 @@ def test_a_reference_that_means_nothing(registry, reference):
 
 
 def test_a_typo_suggests_the_nearest(registry):
-    """A near miss names the run that was probably meant."""
+    """The hint names the nearest run."""
     add(registry, "echo-1")
     with pytest.raises(NotFoundError) as e:
         registry.find("ecko-1")
@@ -153,7 +153,7 @@ def test_a_typo_suggests_the_nearest(registry):
 
 
 def test_an_empty_registry_finds_nothing_and_makes_no_file(registry):
-    """Reading leaves no trace in the home directory."""
+    """Reading creates no file in the home directory."""
     with pytest.raises(NotFoundError, match="no run on record"):
         registry.find("@last")
     assert registry.list() == []
@@ -165,7 +165,7 @@ def test_an_empty_registry_finds_nothing_and_makes_no_file(registry):
 @given(app_id=st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Z", "C"]), min_size=1, max_size=30))
 @settings(max_examples=40, deadline=None)
 def test_any_app_id_is_found_again(app_id):
-    """Whatever a backend calls its jobs, the id and each beginning of it lead back to the handle."""
+    """Any app id, and each unambiguous prefix of it, resolve to the handle."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as home:
@@ -180,7 +180,7 @@ def test_any_app_id_is_found_again(app_id):
 
 
 def test_a_reused_handle_means_the_newest_run(registry):
-    """Clusters start again to count their jobs at 1: the newest run of a handle answers for it."""
+    """Clusters may restart their job numbers at 1: a handle means its newest run."""
     handle = add(registry, "1", scheduler="slurm", state=AppState.SUCCEEDED)
     assert add(registry, "1", scheduler="slurm") == handle
     assert registry.get(handle).state is AppState.SUBMITTED
@@ -189,7 +189,7 @@ def test_a_reused_handle_means_the_newest_run(registry):
 
 
 def test_the_end_is_written_once(registry):
-    """`saw` sets the end when a terminal state is first seen, and a second look changes nothing."""
+    """`saw` records the end with the first terminal state; the same state again changes nothing."""
     handle = add(registry, "a", state=AppState.RUNNING)
     assert registry.get(handle).ended_at is None
     registry.saw(handle, AppState.FAILED, msg="exit code 1", ended_at=123.0)
@@ -206,7 +206,7 @@ def test_the_end_is_written_once(registry):
 
 
 def test_forget_removes_the_run(registry):
-    """A forgotten run is neither listed nor found, and the others stay."""
+    """A forgotten run is neither listed nor found, and other runs are kept."""
     handle, other = add(registry, "a"), add(registry, "b")
     registry.forget(handle)
     assert registry.get(handle) is None
@@ -217,7 +217,7 @@ def test_forget_removes_the_run(registry):
 
 
 def test_an_intent_is_no_run_until_it_is_submitted(registry):
-    """A submission that nobody reported on is not listed; it is kept with who was at it."""
+    """An unanswered submission is not listed; its intent names the submitting process."""
     registry.begin(NewRun(scheduler="local_cwd", session="torchx", name="a", handle="local_cwd://torchx/a-1"))
     assert registry.list() == []
     [(run, submitter)] = registry.intents()
@@ -226,7 +226,7 @@ def test_an_intent_is_no_run_until_it_is_submitted(registry):
 
 
 def test_an_abandoned_submission_never_shows(registry):
-    """A failed submission is neither listed, found, nor an intent."""
+    """A failed submission is neither listed, nor found, nor an intent."""
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a", handle="x://s/a-1"))
     registry.abandoned(run_id, "refused")
     assert registry.list() == []
@@ -237,7 +237,7 @@ def test_an_abandoned_submission_never_shows(registry):
 
 
 def test_a_run_whose_row_was_lost_is_written_at_the_answer(registry):
-    """When the file is replaced during a submission, the run goes into the new one."""
+    """If the file is replaced during a submission, the run is written to the new one."""
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a"))
     os.unlink(registry.path)
     registry.submitted(run_id, "x://s/a-1")
@@ -245,7 +245,7 @@ def test_a_run_whose_row_was_lost_is_written_at_the_answer(registry):
 
 
 def test_secrets_in_what_a_scheduler_says_are_not_written(registry):
-    """The message of a state may quote the job's own words: a secret in them stays out of the file."""
+    """Secrets in the message of a state, which may quote the job's output, are masked."""
     handle = add(registry, "a-1")
     registry.saw(handle, AppState.FAILED, msg="exit code 1: ValueError: HF_TOKEN=s3cret")
     assert registry.get(handle).msg == "exit code 1: ValueError: HF_TOKEN=********"

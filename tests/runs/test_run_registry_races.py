@@ -1,4 +1,4 @@
-"""The registry's file while others make it, set it aside, lock it, replace it or read half of it."""
+"""The registry's file while other processes create, set aside, lock, replace or truncate it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def _waits_for_a_lock(pid: int) -> bool:
 
 
 def _while_locked(path: str, work: Callable[[], object], nothing_yet: Callable[[], object]) -> None:
-    """Do the work in a fork while somebody holds the names; it waits, and nothing has happened by then."""
+    """Runs the work in a fork while the lock of the names is held: it waits, and has no effect until then."""
     import fcntl
 
     lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600)
@@ -52,7 +52,7 @@ def _while_locked(path: str, work: Callable[[], object], nothing_yet: Callable[[
 
 
 def test_a_new_file_gets_its_name_under_the_lock(tmp_path) -> None:
-    """Else it could appear while its predecessor is set aside, and lose its log to it."""
+    """Otherwise it could appear while its predecessor is set aside, and lose its log to it."""
     path = str(tmp_path / "runs.db")
 
     def nothing_yet() -> None:
@@ -64,7 +64,7 @@ def test_a_new_file_gets_its_name_under_the_lock(tmp_path) -> None:
 
 
 def test_a_file_is_set_aside_under_the_lock(tmp_path) -> None:
-    """With its companions, and only when it still is the one that was found wanting."""
+    """With its companions, and only if it still is the unusable file."""
     path = str(tmp_path / "runs.db")
     schema.create(path)
     for suffix in ("-wal", "-shm"):
@@ -84,7 +84,7 @@ def test_a_file_is_set_aside_under_the_lock(tmp_path) -> None:
 
 
 def test_the_lock_is_let_go(tmp_path) -> None:
-    """Whoever comes next in the same process need not wait, also after an error."""
+    """Another caller in the same process need not wait, also after an error."""
     path = str(tmp_path / "runs.db")
     before = os.listdir("/proc/self/fd")
     with pytest.raises(ZeroDivisionError), schema._names(path):
@@ -94,7 +94,7 @@ def test_the_lock_is_let_go(tmp_path) -> None:
 
 
 def test_what_is_there_is_never_replaced(tmp_path, monkeypatch) -> None:
-    """By a file of a process that was slower, with hard links and without."""
+    """A slower process does not replace an existing file, with or without hard links."""
     path = tmp_path / "runs.db"
     path.write_text("mine")
     schema.create(str(path))
@@ -115,7 +115,7 @@ def test_what_is_there_is_never_replaced(tmp_path, monkeypatch) -> None:
 
 
 def test_a_file_that_could_not_be_made_leaves_nothing(tmp_path, monkeypatch) -> None:
-    """No draft, whatever went wrong, and the folder of a new home is the user's alone."""
+    """No draft after any error; the folder of a new home is accessible only to its owner."""
     path = str(tmp_path / "home" / "runs.db")
 
     def fails(db: sqlite3.Connection) -> None:
@@ -130,7 +130,7 @@ def test_a_file_that_could_not_be_made_leaves_nothing(tmp_path, monkeypatch) -> 
 
 
 def test_an_upgrade_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch) -> None:
-    """All of its statements or none, and no transaction stays open."""
+    """All statements or none, and no transaction stays open."""
     db = sqlite3.connect(tmp_path / "runs.db", isolation_level=None)
     monkeypatch.setattr(schema, "MIGRATIONS", (("CREATE TABLE a (x)",), ("nonsense",)))
     with pytest.raises(sqlite3.OperationalError):
@@ -154,7 +154,7 @@ def test_an_upgrade_that_fails_leaves_the_file_as_it_was(tmp_path, monkeypatch) 
     ],
 )
 def test_which_directories_are_shared(monkeypatch, directory, shared) -> None:
-    """By the innermost mount that it lies in; a name that only begins alike is another one."""
+    """By the innermost mount that contains the folder; a mount with a similar name does not count."""
     mounts = [
         "1 0 8:1 / / rw shared:1 - ext4 /dev/sda rw",
         "2 1 0:1 / /home rw - nfs4 server:/home rw",
@@ -170,7 +170,7 @@ def test_which_directories_are_shared(monkeypatch, directory, shared) -> None:
 
 @pytest.mark.parametrize("mounts", [None, "short line - x\n", "1 0 8:1 / / rw -"])
 def test_where_mounts_cannot_be_read(monkeypatch, mounts) -> None:
-    """Nothing is known to be shared."""
+    """No folder counts as shared."""
 
     def read(path: str) -> io.StringIO:
         if mounts is None:
@@ -182,7 +182,7 @@ def test_where_mounts_cannot_be_read(monkeypatch, mounts) -> None:
 
 
 def test_on_a_shared_file_system_there_is_no_memory_map(tmp_path, monkeypatch) -> None:
-    """WAL needs one that hosts cannot share: the file has a plain journal there."""
+    """WAL needs a memory map, which hosts cannot share: the file has a rollback journal."""
     monkeypatch.setattr(schema, "_is_shared", lambda directory: directory == str(tmp_path))
     schema.create(str(tmp_path / "runs.db"))
     with sqlite3.connect(tmp_path / "runs.db") as db:
@@ -194,7 +194,7 @@ def test_on_a_shared_file_system_there_is_no_memory_map(tmp_path, monkeypatch) -
 
 
 def test_work_that_fails_is_undone(registry) -> None:
-    """Half of a transaction is never kept, and the next one finds no open one."""
+    """A failed transaction is rolled back, and the next one finds none open."""
     add(registry, "a")
 
     def half(db: sqlite3.Connection) -> None:
@@ -208,7 +208,7 @@ def test_work_that_fails_is_undone(registry) -> None:
 
 
 def test_a_file_that_was_replaced_is_opened_anew(registry, tmp_path) -> None:
-    """What is read and written is the file that has the name now, not the one that once had it."""
+    """The file that has the name now is read and written."""
     add(registry, "old")
     other = RunRegistry(str(tmp_path / "other.db"))
     add(other, "new")
@@ -220,7 +220,7 @@ def test_a_file_that_was_replaced_is_opened_anew(registry, tmp_path) -> None:
 
 
 def test_a_file_that_is_gone_is_let_go(registry) -> None:
-    """After its removal nothing is listed, the next run makes another one, and the old one is not kept open."""
+    """After its removal nothing is listed, the next run creates a new file, and the old one is closed."""
     add(registry, "a")
     os.unlink(registry.path)
     assert registry.list() == []
@@ -230,7 +230,7 @@ def test_a_file_that_is_gone_is_let_go(registry) -> None:
 
 
 def test_the_log_of_a_file_that_was_removed_is_not_read_into_the_next(registry) -> None:
-    """Whoever removes `runs.db` alone does not get the old runs back, nor a mixture of two files."""
+    """Removing only `runs.db` neither restores old runs nor mixes two files."""
     add(registry, "old")
     log = _bytes(registry.path + "-wal")
     assert log
@@ -257,7 +257,7 @@ def _target(fd: str) -> str:
 
 
 def test_a_closed_registry_can_be_used(registry) -> None:
-    """Closing lets go of the file, twice if need be; a fork closes nothing of its parent's."""
+    """`close` can be called twice; a fork does not close the connection of its parent."""
     add(registry, "a")
     assert [fd for fd in os.listdir("/proc/self/fd") if "runs.db" in _target(fd)]
     found = registry._store()
@@ -272,7 +272,7 @@ def test_a_closed_registry_can_be_used(registry) -> None:
 
 
 def test_the_file_is_closed_at_the_end_of_the_program(monkeypatch, tmp_path) -> None:
-    """So that its log is folded into it."""
+    """So that its log is merged into it."""
     registered: list[Any] = []
     monkeypatch.setattr(atexit, "register", registered.append)
     registry = RunRegistry(str(tmp_path / "runs.db"))
@@ -296,7 +296,7 @@ def _errors() -> Iterator[Any]:
 
 @pytest.mark.parametrize(("error", "there", "again"), list(_errors()))
 def test_when_it_is_worth_trying_again(registry, error, there, again) -> None:
-    """When others held the file or have set it aside, or when it is out of the way now; a full disk stays full."""
+    """If the file was locked, or was set aside by this or another process; a full disk stays full."""
     add(registry, "a")
     found = registry._store()
     found._connected(create=True)
@@ -310,7 +310,7 @@ def test_when_it_is_worth_trying_again(registry, error, there, again) -> None:
 
 
 def test_a_file_that_cannot_be_set_aside(registry, monkeypatch) -> None:
-    """In a folder that cannot be written: a warning, and no second try."""
+    """In a folder that cannot be written: one warning, and no retry."""
     add(registry, "a")
 
     def refused(*_: object) -> str:
@@ -323,7 +323,7 @@ def test_a_file_that_cannot_be_set_aside(registry, monkeypatch) -> None:
 
 
 def test_of_two_who_find_damage_one_speaks(registry, caplog, monkeypatch) -> None:
-    """The one that has set it aside; it says so once for a file."""
+    """Only the process that sets the file aside warns, once per file."""
     add(registry, "a")
     found = registry._store()
     monkeypatch.setattr(schema, "set_aside", lambda *_: "")
@@ -336,7 +336,7 @@ def test_of_two_who_find_damage_one_speaks(registry, caplog, monkeypatch) -> Non
 
 
 def test_six_tries(registry, monkeypatch, caplog) -> None:
-    """A file that is never free is tried six times; what cannot be mended, once."""
+    """A locked file is tried six times, a permanent failure once."""
     add(registry, "a")
     tries = []
 
@@ -357,7 +357,7 @@ def test_six_tries(registry, monkeypatch, caplog) -> None:
 
 
 def test_how_long_a_locked_file_is_waited_for(registry, monkeypatch) -> None:
-    """Ten seconds each time, by SQLite itself."""
+    """Ten seconds per try, by SQLite itself."""
     add(registry, "a")
     with registry._store()._lock:
         db = registry._store()._connected(create=True)
@@ -367,7 +367,7 @@ def test_how_long_a_locked_file_is_waited_for(registry, monkeypatch) -> None:
 
 
 def test_a_locked_file_is_not_taken_for_a_read_only_one(registry, monkeypatch) -> None:
-    """Read past a lock, a file may be half written: it is waited for."""
+    """Read without its lock, a file may be half written: the lock is waited for."""
     add(registry, "a")
     registry.close()
     opened = []
@@ -387,7 +387,7 @@ def test_a_locked_file_is_not_taken_for_a_read_only_one(registry, monkeypatch) -
 
 
 def test_a_file_that_cannot_be_written_is_no_place_for_a_run(registry, monkeypatch, caplog) -> None:
-    """A writer is not given a connection that only reads."""
+    """A writer never gets a read-only connection."""
     add(registry, "a")
     registry.close()
 
@@ -401,7 +401,7 @@ def test_a_file_that_cannot_be_written_is_no_place_for_a_run(registry, monkeypat
 
 @pytest.mark.parametrize("name", ["a?b", "a#b", "a%20b", "a b"])
 def test_any_path_is_that_path(tmp_path, name) -> None:
-    """What means something in a URL is a letter like any other in the name of a home."""
+    """Special characters of URLs in the path of the home are taken literally."""
     registry = RunRegistry(str(tmp_path / name / "runs.db"))
     add(registry, "x")
     assert ids(registry.list()) == ["x"]
@@ -411,7 +411,7 @@ def test_any_path_is_that_path(tmp_path, name) -> None:
 
 @pytest.mark.parametrize("page", [512, 4096, 8192])
 def test_whole_pages_are_a_whole_file(tmp_path, page) -> None:
-    """Whatever the size of a page; one byte less is a cut."""
+    """For any page size; a file that is one byte shorter is truncated."""
     path = str(tmp_path / "x.db")
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"PRAGMA page_size = {page}")
@@ -423,7 +423,7 @@ def test_whole_pages_are_a_whole_file(tmp_path, page) -> None:
 
 
 def test_threads_wait_for_one_another(registry) -> None:
-    """While one works with the connection no other does, nor closes it."""
+    """While one thread uses the connection, no other uses or closes it."""
     add(registry, "a")
     inside, go = threading.Event(), threading.Event()
     order: list[str] = []

@@ -1,4 +1,4 @@
-"""What rows say: when something happened, how it ended, and what is left of a run of which half is missing."""
+"""Rows of the registry: times, ends, and runs with missing parts."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def clock(monkeypatch) -> Iterator[list[float]]:
 
 
 def test_when_it_happened(registry, clock) -> None:
-    """Created at the intent, changed at each news, ended when it was first seen to have, unless the scheduler knows better."""
+    """Created at the intent, updated at each change; ended at the first terminal state, unless the scheduler reports a time."""
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a"))
     [(intent, _)] = registry.intents()
     assert (intent.created_at, intent.updated_at, intent.ended_at) == (1000.0, 1000.0, None)
@@ -46,7 +46,7 @@ def test_when_it_happened(registry, clock) -> None:
 
 
 def test_an_abandoned_row(registry, clock) -> None:
-    """Says why and when, and is not an unfinished run."""
+    """It has the reason and the time, and is not an unfinished run."""
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a"))
     clock[0] = 1001.0
     registry.abandoned(run_id, "refused")
@@ -56,7 +56,7 @@ def test_an_abandoned_row(registry, clock) -> None:
 
 
 def test_a_submission_that_nobody_waits_for(registry) -> None:
-    """It stays an intent, of nobody, so that whoever looks next may ask what became of it."""
+    """It stays an intent without a submitter, so that the next process asks the scheduler."""
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a"))
     registry.unanswered(run_id)
     [(run, who)] = registry.intents()
@@ -65,7 +65,7 @@ def test_a_submission_that_nobody_waits_for(registry) -> None:
 
 
 def test_what_was_begun_is_not_kept_in_memory(registry) -> None:
-    """A program that submits for weeks does not grow."""
+    """The memory of a long-running program does not grow."""
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a"))
     assert list(registry._begun) == [run_id]
     registry.submitted(run_id, "x://s/a")
@@ -73,14 +73,14 @@ def test_what_was_begun_is_not_kept_in_memory(registry) -> None:
 
 
 def test_an_answer_to_a_row_of_another_process(registry) -> None:
-    """When its row is gone, and it is not known what was begun, nothing is made up."""
+    """If the row is gone and the run is not known, no row is created."""
     registry.begin(NewRun(scheduler="x", session="s", name="a"))
     registry.submitted(77, "x://s/b")
     assert registry.list() == []
 
 
 def test_an_answer_does_not_undo_what_was_seen(registry) -> None:
-    """The job may be known to run before the submission returns."""
+    """The job may be observed running before the submission returns."""
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a", handle="x://s/a"))
     registry.saw("x://s/a", AppState.RUNNING)
     registry.submitted(run_id, "x://s/a")
@@ -88,7 +88,7 @@ def test_an_answer_does_not_undo_what_was_seen(registry) -> None:
 
 
 def test_lost_runs(registry, clock) -> None:
-    """Only those that were not seen to end; nobody asks about them again."""
+    """Only unfinished runs are marked; they are not queried again."""
     ended, running = add(registry, "a", state=AppState.SUCCEEDED), add(registry, "b", state=AppState.RUNNING)
     clock[0] = 1001.0
     registry.lost([ended, running])
@@ -98,7 +98,7 @@ def test_lost_runs(registry, clock) -> None:
 
 
 def test_what_is_asked_for_nothing_asks_nothing(registry) -> None:
-    """No file is made, and none is locked, for an empty list of news."""
+    """An empty list of changes neither creates nor locks a file."""
     registry.saw_many([])
     registry.lost([])
     registry.submitted(0, "x://s/a")
@@ -110,21 +110,21 @@ def test_what_is_asked_for_nothing_asks_nothing(registry) -> None:
 
 @pytest.mark.parametrize(("limit", "found"), [(None, ["b", "a"]), (1, ["b"]), (0, []), (-1, []), (5, ["b", "a"])])
 def test_limits(registry, limit, found) -> None:
-    """The newest, so many at most; none for zero or less."""
+    """At most this many of the newest runs; none for zero or less."""
     add(registry, "a")
     add(registry, "b")
     assert ids(registry.list(RunQuery(limit=limit))) == found
 
 
 def test_since_is_from_that_moment_on(registry, clock) -> None:
-    """A run of exactly that time is one of them."""
+    """A run of exactly that time matches."""
     add(registry, "a")
     assert ids(registry.list(RunQuery(since=1000.0))) == ["a"]
     assert ids(registry.list(RunQuery(since=1000.1))) == []
 
 
 def test_unfinished_runs(registry) -> None:
-    """Those that were not seen to end, of those that match."""
+    """The matching runs that have not ended."""
     add(registry, "a", state=AppState.SUCCEEDED)
     add(registry, "b", state=AppState.RUNNING)
     add(registry, "c", scheduler="slurm")
@@ -133,7 +133,7 @@ def test_unfinished_runs(registry) -> None:
 
 
 def test_a_row_without_its_bulk(registry) -> None:
-    """A run whose specs are gone, or of a flipped bit, is still a run; an unknown state is UNKNOWN."""
+    """A run with missing or damaged specs is still listed; an unknown state is UNKNOWN."""
     handle = add(registry, "a", argv=["x"])
     registry._store().execute("UPDATE specs SET cfg = '{'")
     assert registry.get(handle).argv == []
@@ -146,7 +146,7 @@ def test_a_row_without_its_bulk(registry) -> None:
 
 
 def test_forgetting_removes_all_of_it(registry) -> None:
-    """The bulky part too, of all runs of that handle."""
+    """Large columns, too, of all runs with that handle."""
     handle = add(registry, "a")
     add(registry, "a")
     other = add(registry, "b", argv=["y"])
@@ -156,7 +156,7 @@ def test_forgetting_removes_all_of_it(registry) -> None:
 
 
 def test_forgotten_while_it_is_looked_up(registry, monkeypatch) -> None:
-    """Between the query for its name and that for the rest: there is no such run."""
+    """Between the two queries of a lookup: the run is not found."""
     add(registry, "echo-1")
     monkeypatch.setattr(registry, "get", lambda handle: None)
     with pytest.raises(LookupError, match="no run on record is called `echo`"):
@@ -164,7 +164,7 @@ def test_forgotten_while_it_is_looked_up(registry, monkeypatch) -> None:
 
 
 def test_a_user_without_a_name(monkeypatch) -> None:
-    """A container that runs as some uid: by USER, else by the number."""
+    """In a container with an arbitrary uid: $USER, else the number."""
     import pwd
 
     def unknown(uid: int) -> None:
@@ -179,7 +179,7 @@ def test_a_user_without_a_name(monkeypatch) -> None:
 
 @pytest.mark.parametrize(("count", "shown", "more"), [(2, 2, False), (5, 5, False), (6, 5, True)])
 def test_how_many_candidates_are_named(registry, count, shown, more) -> None:
-    """Five, and a sign that there are more."""
+    """Five, and an ellipsis."""
     for number in range(count):
         add(registry, f"echo-{number}")
     with pytest.raises(HandleError) as e:
@@ -190,7 +190,7 @@ def test_how_many_candidates_are_named(registry, count, shown, more) -> None:
 
 
 def test_what_is_said_of_no_run() -> None:
-    """Of `@last`, of another word with @, of a name that is near to one and of one that is not."""
+    """For `@last`, another reference with @, a similar name, and an unknown name."""
     assert no_such_run("@last", []).message == "there is no run on record"
     assert no_such_run("@first", []).message == "`@first` is not a reference to a run"
     assert "`@last`" in str(no_such_run("@first", []).hint)

@@ -1,4 +1,4 @@
-"""A registry file of an earlier torchx is brought up to date, with all that is in it."""
+"""Registry files of earlier versions are upgraded with all their runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .run_rows import add, ids
 
 
 def file_of_version(path: str, version: int) -> None:
-    """A file as the torchx of that schema version left it: two runs, the second still going."""
+    """A file of that schema version, with two runs, the second one unfinished."""
     db = sqlite3.connect(path, isolation_level=None)
     for statements in schema.MIGRATIONS[:version]:
         for statement in statements:
@@ -48,7 +48,7 @@ def file_of_version(path: str, version: int) -> None:
 
 @pytest.mark.parametrize("version", range(1, schema.VERSION), ids="schema {}".format)
 def test_an_older_file_is_brought_up_to_date(tmp_path, caplog, version):
-    """Its runs are there with all they had, and what is new of them is empty; new ones go beside them."""
+    """Its runs are complete, new columns are empty, and new runs can be added."""
     path = str(tmp_path / "runs.db")
     file_of_version(path, version)
     registry = RunRegistry(path)
@@ -75,7 +75,7 @@ def test_an_older_file_is_brought_up_to_date(tmp_path, caplog, version):
 
 
 def test_two_who_bring_it_up_to_date_at_once(tmp_path):
-    """The second finds that it is done."""
+    """The second upgrade has nothing to do."""
     path = str(tmp_path / "runs.db")
     file_of_version(path, 1)
     db = sqlite3.connect(path, isolation_level=None)
@@ -86,7 +86,7 @@ def test_two_who_bring_it_up_to_date_at_once(tmp_path):
 
 
 def test_what_a_scheduler_reports_is_added(registry):
-    """Digests that come with the answer go before those that were known, and leave the others."""
+    """Digests in the answer override earlier ones of the same role, and keep the others."""
     from torchx.runs import NewRun
 
     run_id = registry.begin(NewRun(scheduler="x", session="s", name="a", image_digests={"a": "1", "b": "1"}))

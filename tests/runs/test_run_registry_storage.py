@@ -1,4 +1,4 @@
-"""The run registry's file: damaged, newer, read-only, full, and written by many at once."""
+"""The registry's file: damaged, newer, read-only, full, and written by many processes at once."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from .run_rows import add, ids, warnings_of
 
 
 def test_the_file_is_private(registry):
-    """The file holds command lines of a user: nobody else may read it, nor what SQLite puts beside it."""
+    """Only its owner can read it and SQLite's companion files: it contains command lines."""
     add(registry, "a")
     modes = {stat.S_IMODE(os.stat(path).st_mode) for path in glob.glob(registry.path + "*")}
     assert modes == {0o600}
 
 
 def test_a_new_file_is_in_wal_mode_and_leaves_nothing_beside_it(registry):
-    """Readers never wait for writers, and the draft that the file was made of is gone."""
+    """Readers never wait for writers, and the draft is removed."""
     add(registry, "a")
     with sqlite3.connect(registry.path) as db:
         assert db.execute("PRAGMA journal_mode").fetchone() == ("wal",)
@@ -40,7 +40,7 @@ def test_a_new_file_is_in_wal_mode_and_leaves_nothing_beside_it(registry):
 
 @pytest.mark.parametrize("size", [0, 1, 15, 99, 100, 1000, 4096, 5000, 8192, 12288, 20000])
 def test_a_file_that_was_cut_off_is_set_aside(registry, caplog, size):
-    """Wherever the file was cut off, there is one warning, the old file is kept, and the next run is on record."""
+    """Wherever it was truncated: one warning, the old file is kept, and the next run is recorded."""
     for i in range(40):
         add(registry, f"old-{i}", argv=["x" * 500])
     registry.close()
@@ -60,7 +60,7 @@ def test_a_file_that_was_cut_off_is_set_aside(registry, caplog, size):
 
 
 def test_a_file_cut_off_within_its_last_page_is_set_aside(registry, caplog):
-    """SQLite takes what is missing there for zeros: rows would be wrong without a word."""
+    """SQLite would read the missing part as zeros, and return wrong rows."""
     for i in range(40):
         add(registry, f"old-{i}", argv=["x" * 500])
     registry.close()
@@ -71,7 +71,7 @@ def test_a_file_cut_off_within_its_last_page_is_set_aside(registry, caplog):
 
 
 def test_a_file_of_noise_is_set_aside_even_by_a_reader(registry, caplog):
-    """A list of a damaged file is empty, with a warning, not an error."""
+    """The list is empty, with a warning instead of an error."""
     with open(registry.path, "wb") as file:
         file.write(os.urandom(9000))
     assert registry.list() == []
@@ -79,7 +79,7 @@ def test_a_file_of_noise_is_set_aside_even_by_a_reader(registry, caplog):
 
 
 def test_a_newer_file_is_set_aside_whole(registry, caplog):
-    """A file of a newer torchx is kept as it is, with a warning that says so."""
+    """The file of a newer torchx is kept unchanged, with a warning."""
     add(registry, "old")
     registry.close()
     with sqlite3.connect(registry.path) as db:
@@ -97,7 +97,7 @@ def test_a_newer_file_is_set_aside_whole(registry, caplog):
 
 
 def test_a_file_that_was_damaged_before_this_process_came_is_set_aside_by_one_only(registry):
-    """Of two who find the damage, one sets the file aside; the other does not touch its successor."""
+    """The second process does not touch its successor."""
     with open(registry.path, "wb") as file:
         file.write(b"x" * 5000)
     inode = os.stat(registry.path).st_ino
@@ -109,7 +109,7 @@ def test_a_file_that_was_damaged_before_this_process_came_is_set_aside_by_one_on
 
 @pytest.mark.parametrize("how", ["file-in-the-way", "no-permission"])
 def test_a_home_that_cannot_be_written_warns_once(tmp_path, caplog, how):
-    """Nothing is remembered and nothing fails: one warning for the whole process."""
+    """Nothing is recorded, and nothing fails: one warning per process."""
     home = tmp_path / "home"
     if how == "file-in-the-way":
         home.write_text("")
@@ -134,7 +134,7 @@ def test_a_home_that_cannot_be_written_warns_once(tmp_path, caplog, how):
 
 
 def test_a_read_only_file_can_still_be_read(registry, monkeypatch):
-    """On a read-only file system, where SQLite cannot make its companion files, runs are still listed."""
+    """Runs are listed although SQLite cannot create its companion files."""
     add(registry, "a")
     registry.close()
     refused = sqlite3.OperationalError("unable to open database file")
@@ -145,7 +145,7 @@ def test_a_read_only_file_can_still_be_read(registry, monkeypatch):
 
 
 def test_what_was_opened_on_a_full_disk_is_written_once_there_is_room(registry, monkeypatch, caplog):
-    """A look at a full disk opens the file to read alone; the deletion that made room is written down all the same."""
+    """Reading on a full disk opens the file read-only; a later deletion is still recorded."""
     add(registry, "a")
     registry.close()
     again = RunRegistry(registry.path)
@@ -174,7 +174,7 @@ print(run_id)
 
 
 def test_a_full_disk_warns_once_and_keeps_what_was_there(tmp_path):
-    """When no more can be written, there is one warning on stderr, and what was on record stays readable."""
+    """One warning on stderr, and existing runs can still be read."""
     path = str(tmp_path / "runs.db")
     done = subprocess.run([sys.executable, "-c", _FULL, path], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "0"
@@ -211,7 +211,7 @@ sys.exit(max(os.waitpid(pid, 0)[1] for pid in children) != 0)
 
 @pytest.mark.parametrize("found", ["nothing", "a-damaged-file"])
 def test_fifty_processes_at_once_lose_nothing(tmp_path, found):
-    """50 processes that make the file, or find it damaged, and write at the same time: each run is there once."""
+    """50 processes create or set aside the file and write at the same time: each run is there once."""
     path = str(tmp_path / "home" / "runs.db")
     if found == "a-damaged-file":
         os.mkdir(tmp_path / "home")
@@ -231,7 +231,7 @@ def test_fifty_processes_at_once_lose_nothing(tmp_path, found):
 
 @pytest.mark.parametrize("comes_free", [True, False])
 def test_a_file_that_is_locked_for_long(registry, caplog, monkeypatch, comes_free):
-    """Longer than SQLite waits: it is tried again, some times, and then a run goes without a record, with a warning."""
+    """Longer than SQLite waits: after several tries, a run is not recorded, with a warning."""
     add(registry, "old")
     monkeypatch.setattr(store, "BUSY_TIMEOUT_S", 0.0)
     registry.close()
@@ -272,7 +272,7 @@ def test_threads_share_a_registry(registry):
 
 
 def test_a_forked_child_opens_its_own_connection(registry):
-    """After a fork the child writes through a connection of its own, and the parent's goes on."""
+    """After a fork, the child has its own connection, and the parent's still works."""
     add(registry, "parent")
     pid = os.fork()
     if pid == 0:
@@ -284,7 +284,7 @@ def test_a_forked_child_opens_its_own_connection(registry):
 
 
 def test_ten_thousand_runs_are_looked_up_by_index(registry):
-    """What every command asks is answered from an index, however many runs there are."""
+    """The queries of all commands use an index."""
     add(registry, "a")
     with sqlite3.connect(registry.path) as db:
         for sql in (
@@ -301,7 +301,7 @@ def test_ten_thousand_runs_are_looked_up_by_index(registry):
 
 
 def test_the_registry_follows_the_home_directory(tmp_path, monkeypatch):
-    """A program that changes TORCHX_HOME reads and writes the new home's file."""
+    """After a change of TORCHX_HOME, the file in the new home is used."""
     registry = RunRegistry()
     add(registry, "one")
     monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "other"))
@@ -312,7 +312,7 @@ def test_the_registry_follows_the_home_directory(tmp_path, monkeypatch):
 
 
 def test_a_submitter_that_is_gone_is_known_to_be_gone():
-    """Neither an ended process nor a reused pid passes for the submitter; one on another host may live."""
+    """An ended process, or a reused pid, is not mistaken for the submitter; one on another host may be alive."""
     from torchx.runs.submitter import identity, may_be_alive
 
     host, boot, pid, start = identity().rsplit("|", 3)
@@ -324,6 +324,6 @@ def test_a_submitter_that_is_gone_is_known_to_be_gone():
 
 
 def test_importing_the_registry_does_not_import_sqlite():
-    """A status by its handle never needs the registry, so it must not pay for it."""
+    """The status of a local job does not need it."""
     code = "import sys, torchx.runs; sys.exit('sqlite3' in sys.modules or 'json' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""Whole statuses on record: as they were seen, without secrets, of the newest run of a handle."""
+"""Recorded statuses: complete, without secrets, of the newest run of a handle."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ def status(**more):
 
 
 def test_nothing_is_lost():
-    """What is read is what was written."""
+    """A status survives a round trip."""
     plain = status()
     plain.roles[0].replicas[1].structured_error_msg = NONE
     assert from_text(to_text(plain)) == plain
 
 
 def test_no_secret_is_written():
-    """Neither in the message nor in why something failed nor in the attempts; all of it can be read all the same."""
+    """Secrets in the message, the error and the attempts are masked, and the text can still be parsed."""
     found = status(msg="train --hf-token abc", structured_error_msg=WHY)
     found.attempts[0].cause = "ConnectionError: https://me:hunter2@hub"
     text = to_text(found)
@@ -43,7 +43,7 @@ def test_no_secret_is_written():
 
 
 def test_what_is_not_kept():
-    """Sweeps, and jobs of very many replicas."""
+    """Statuses of sweeps, and of jobs with very many replicas."""
     tasks = TaskTable(states=[AppState.PENDING], exit_codes=[None], ended=[0.0])
     assert to_text(status(tasks=tasks)) is None
     many = [ReplicaStatus(k, AppState.RUNNING, "r", "") for k in range(MOST_REPLICAS + 1)]
@@ -53,12 +53,12 @@ def test_what_is_not_kept():
 
 @pytest.mark.parametrize("text", ["", "[]", "{", '{"state": "NOVEL"}', '{"state": "FAILED", "roles": [[]]}'])
 def test_what_cannot_be_read(text):
-    """Another version wrote it: the scheduler is asked."""
+    """Text of another version is ignored: the scheduler is queried."""
     assert from_text(text) is None
 
 
 def test_the_newest_run_of_a_handle(tmp_path):
-    """A handle that was given twice means the newest run; who forgets a run forgets its status."""
+    """A reused handle means the newest run; forgetting a run removes its status."""
     registry = RunRegistry(str(tmp_path / "runs.db"))
     for _ in "12":
         registry.submitted(registry.begin(NewRun(scheduler="slurm", session="s", name="x")), HANDLE)

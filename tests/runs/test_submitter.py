@@ -1,4 +1,4 @@
-"""Who submits a run: known again, and never taken for another process."""
+"""The identity of submitting processes: recognized, and never mistaken for another process."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchx.runs.submitter import identity, is_elsewhere, may_be_alive, nobody
 
 
 def test_an_identity_is_what_the_kernel_says() -> None:
-    """Host, the beginning of the boot id, pid, and field 22 of the process's line."""
+    """Host, start of the boot id, pid, and start time (field 22 of /proc/PID/stat)."""
     with open("/proc/self/stat", encoding="utf-8") as f:
         start = f.read().split()[21]  # our own name has no blanks
     with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as f:
@@ -22,7 +22,7 @@ def test_an_identity_is_what_the_kernel_says() -> None:
 
 
 def test_nobody_is_gone_and_of_this_host() -> None:
-    """So that everybody here may take over."""
+    """So that any process of this host can take over."""
     assert not may_be_alive(nobody())
     assert not is_elsewhere(nobody())
 
@@ -38,7 +38,7 @@ def test_nobody_is_gone_and_of_this_host() -> None:
     ],
 )
 def test_who_is_elsewhere(who, elsewhere) -> None:
-    """A process of another host, also one whose name holds a bar; what is not an identity is nobody's."""
+    """A process of another host, also if the host name contains a bar; an invalid identity is not elsewhere."""
     assert is_elsewhere(who) is elsewhere
     assert may_be_alive(who) is elsewhere
 
@@ -48,7 +48,7 @@ def _identity(pid: int, start: str = "") -> str:
 
 
 def test_without_a_start_the_pid_must_do(monkeypatch) -> None:
-    """Alive when it can be signalled or belongs to somebody else; gone when there is none."""
+    """Alive if it can be signalled or belongs to another user; gone if there is none."""
     assert may_be_alive(_identity(os.getpid()))
     pid = os.fork()
     if not pid:
@@ -67,7 +67,7 @@ def test_without_a_start_the_pid_must_do(monkeypatch) -> None:
 
 
 def test_without_proc(monkeypatch) -> None:
-    """No boot id and no start: both are empty."""
+    """Boot id and start time are empty."""
 
     def missing(*_: Any) -> Any:
         raise FileNotFoundError

@@ -1,4 +1,4 @@
-"""What differs between two runs: known pairs, each with all that differs and nothing else."""
+"""Comparisons of two runs: known pairs, with all their differences and no others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchx.util.redaction import MASK
 
 
 def run(**changes):
-    """A run of one role on a cluster, as it is on record."""
+    """A recorded run of one role on a cluster."""
     role = Role(
         "trainer",
         image="repo/train:1",
@@ -138,7 +138,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_known_pairs(name):
-    """All that differs is named, with both values, and nothing else; the other way round with the values changed over."""
+    """All differences are named with both values, and no others; swapping the runs swaps the values."""
     a, b, expected = PAIRS[name]
     found = [(r.section, r.role, r.name, r.a, r.b) for r in compare(a, b).rows]
     assert found == expected
@@ -147,21 +147,21 @@ def test_known_pairs(name):
 
 
 def test_a_mount():
-    """Mounts are told apart by what they are, not by where they stand in memory."""
+    """Mounts are compared by value, not by identity."""
     mount = {"type": "bind", **vars(BindMount("/a", "/b"))}
     rows = compare(run(), with_role(mounts=[mount])).rows
     assert [(r.section, r.name, r.a, r.b) for r in rows] == [("resources", "mounts", [], [mount])]
 
 
 def test_code_that_nobody_knows():
-    """Runs outside of git, without a workspace: that their code is the same is not claimed."""
+    """Runs outside git and without a workspace: their code is not reported as equal."""
     a, b = run(workspace_hashes={}), run(workspace_hashes={})
     assert compare(a, b).unknown == ["the code: neither run was launched in a git repository"]
     assert compare(run(), run()).unknown == []
 
 
 def test_code_that_is_gone(tmp_path):
-    """A commit that cannot be had is named, and what else differs is still said."""
+    """A commit that no longer exists is named, and all other differences are still reported."""
     a = run(git_commit="a" * 40, cwd=str(tmp_path / "gone"))
     b = run(git_commit="b" * 40, cwd=str(tmp_path / "gone"))
     found = compare(a, b)

@@ -1,4 +1,4 @@
-"""Exported jobs: what is in the folder, and that bash alone runs it with the same outcome."""
+"""Exported jobs: the contents of the folder, which bash alone runs with the same outcome."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def sh(line, n=1, **role):
 
 
 def exported(runner, app, tmp_path, **cfg):
-    """The folder of an app, moved away from where it was written."""
+    """The folder of an app, moved after it was written."""
     info = runner.dryrun(app, "local_cwd", cfg)
     runner.export(info, str(tmp_path / "out"), str(tmp_path / "project"))
     shutil.move(tmp_path / "out", tmp_path / "moved")
@@ -40,7 +40,7 @@ def exported(runner, app, tmp_path, **cfg):
 
 
 def run(folder, **env):
-    """`run.sh` in an empty environment and an empty home; its exit code, and what each replica wrote."""
+    """Runs `run.sh` with an empty environment and home; returns its exit code, and the output of each replica."""
     argv = ["env", "-i", f"PATH={os.environ['PATH']}", *(f"{k}={v}" for k, v in env.items()), str(folder / "run.sh")]
     done = subprocess.run(argv, cwd="/", capture_output=True, text=True, timeout=120, check=False)
     found = {}
@@ -51,7 +51,7 @@ def run(folder, **env):
 
 
 def test_the_same_outcome_and_output(runner, tmp_path):
-    """What replicas are given, and what they write, is what it is under torchx; of code, the folder alone is needed."""
+    """Replicas get the same arguments, and write the same output, as under torchx; their code comes from the folder."""
     (tmp_path / "project" / "data").write_text("data")
     line = 'cat data; printf "[%s]" "$@" "$A"; echo oops >&2'
     args = ["-c", line, "sh", *HOSTILE]
@@ -72,7 +72,7 @@ def test_the_same_outcome_and_output(runner, tmp_path):
 
 
 def test_a_failure_ends_the_others(runner, tmp_path):
-    """The first failure is named, its exit code is that of the script, and nothing is left running."""
+    """The first failure is named, its exit code is that of the script, and no process is left."""
     marker = f"exported-{os.getpid()}"
     line = f"if [ $K = 1 ]; then echo why >&2; exit 7; fi; exec -a {marker} sleep 1000"
     app = AppDef(
@@ -88,7 +88,7 @@ def test_a_failure_ends_the_others(runner, tmp_path):
 @pytest.mark.parametrize("policy", [RetryPolicy.REPLICA, RetryPolicy.ROLE, RetryPolicy.APPLICATION])
 @pytest.mark.parametrize("enough", [True, False])
 def test_retries(runner, tmp_path, policy, enough):
-    """A replica that fails twice succeeds with two retries and not with one, by each policy."""
+    """A replica that fails twice succeeds with two retries but not with one, under each policy."""
     count = tmp_path / "count"
     line = f"[ $K = 0 ] || exit 0; echo x >>{count}; [ $(wc -l <{count}) -gt 2 ]"
     app = sh(line, 2, env={"K": "${replica_id}"}, max_retries=2 if enough else 1, retry_policy=policy)
@@ -97,13 +97,13 @@ def test_retries(runner, tmp_path, policy, enough):
 
 
 def test_elastic_jobs_bear_a_loss(runner, tmp_path):
-    """With fewer replicas than it may have the job goes on."""
+    """The job continues with fewer replicas, down to its minimum."""
     app = sh("[ $K != 1 ]", 3, env={"K": "${replica_id}"}, min_replicas=2)
     assert run(exported(runner, app, tmp_path))[0] == 0
 
 
 def test_a_time_limit(runner, tmp_path):
-    """A job that takes longer than it may is ended."""
+    """A job that exceeds its time limit is killed."""
     app = sh("sleep 1000")
     app.metadata[TIMEOUT] = "1s"
     begin = time.monotonic()
@@ -112,7 +112,7 @@ def test_a_time_limit(runner, tmp_path):
 
 
 def test_ctrl_c_ends_all(runner, tmp_path):
-    """An interrupt ends the replicas, which get a word first."""
+    """An interrupt terminates the replicas, which get SIGTERM first."""
     folder = exported(runner, sh("trap 'echo bye; exit 0' TERM; echo up; while :; do sleep 0.05; done", 2), tmp_path)
     process = subprocess.Popen([str(folder / "run.sh")], stderr=subprocess.PIPE, start_new_session=True)
     deadline = time.monotonic() + 60
@@ -126,7 +126,7 @@ def test_ctrl_c_ends_all(runner, tmp_path):
 
 
 def test_secrets_are_not_in_it(runner, tmp_path):
-    """No file has the value of a secret; `run.sh` demands it, and hands it on whatever it is."""
+    """No file contains the value of a secret; `run.sh` requires it, and passes any value on unchanged."""
     env = {"HF_TOKEN": "hf_abcdefghijklmnopqrstuv", "MY": Secret("env:MY")}
     folder = exported(runner, sh('printf %s "$MY"; [ "$HF_TOKEN" = t ]', env=env), tmp_path)
     assert not [p for p in folder.rglob("*") if p.is_file() and "abcdefghijklm" in p.read_text()]
@@ -139,7 +139,7 @@ def test_secrets_are_not_in_it(runner, tmp_path):
 
 
 def test_names_with_odd_characters(runner, tmp_path):
-    """Names of roles become folders and words; whatever is in them stays a name."""
+    """Role names with any characters work as names of folders and in words of the shell."""
     roles = [Role(name, "", entrypoint="sh", args=["-c", "echo $0"]) for name in ("a b", "it's", "$(id)", "x;y")]
     code, said, _ = run(exported(runner, AppDef("an app's $name", roles), tmp_path))
     assert code == 0
@@ -147,7 +147,7 @@ def test_names_with_odd_characters(runner, tmp_path):
 
 
 def test_the_folder(runner, tmp_path):
-    """A README names every file, and the folder belongs to its owner."""
+    """A README names every file, and only the owner can access the folder."""
     folder = exported(runner, sh("true"), tmp_path)
     text = (folder / "README.md").read_text()
     names = {p.name for p in folder.iterdir()} - {"README.md"}
@@ -159,7 +159,7 @@ def test_the_folder(runner, tmp_path):
 
 
 def test_a_scheduler_that_cannot(runner, tmp_path):
-    """Others are told which can."""
+    """The error lists the schedulers that can export."""
     from tests.runner.memory_backend import MemoryScheduler
 
     with Runner("test", {"memory": MemoryScheduler}) as other, pytest.raises(NotSupportedError, match="cannot export"):

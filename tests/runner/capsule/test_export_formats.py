@@ -1,4 +1,4 @@
-"""Every format of exports: the same requests as `schedule` sends, readable by their tools, no values of secrets."""
+"""All export formats: they contain the requests that `schedule` sends, are valid for their tools, and have no secrets."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def runner(tmp_path, monkeypatch):
 
 
 def export(runner, app, scheduler, folder):
-    """The folder of an app, its code taken along, without a scheduler or a network at hand."""
+    """Exports an app with its code, without a scheduler or a network."""
     with NamesOnly():
         workspace = f"file://{os.getcwd()}" if scheduler != "local_cwd" else None
         info = runner.dryrun(app, scheduler, CFG.get(scheduler, {}), workspace)
@@ -69,7 +69,7 @@ def export(runner, app, scheduler, folder):
 
 
 def test_each_format_has_a_scheduler_that_exports():
-    """The table of formats names schedulers with the ability."""
+    """Each scheduler in the table of formats can export."""
     factories = get_scheduler_factories()
     assert {name for name in FORMATS.values() if isinstance(factories[name]("test"), Exports)} == set(FORMATS.values())
 
@@ -77,7 +77,7 @@ def test_each_format_has_a_scheduler_that_exports():
 @pytest.mark.parametrize("app", APPS)
 @pytest.mark.parametrize("scheduler", FORMATS.values())
 def test_every_app_in_every_format(runner, tmp_path, app, scheduler):
-    """The folder is whole: scripts that bash can read, a README that names each file, the code, nothing of torchx imported."""
+    """The folder is complete: scripts that bash can parse, a README that names each file, the code; no import of torchx."""
     check_folder(runner, APPS[app], scheduler, tmp_path / "out")
 
 
@@ -86,7 +86,7 @@ NOT_MACHINERY = ("run.sh", "job.sh", "submit.sh")
 
 @pytest.mark.parametrize("scheduler", FORMATS.values())
 def test_golden_apps_in_every_format(runner, tmp_path, scheduler):
-    """As above; shellcheck finds nothing in what is about the job, and manifests are as the schemas of Kubernetes have them."""
+    """In addition, shellcheck finds nothing in the job's scripts, and manifests match the schemas of Kubernetes."""
     for name in SCRIPTS:
         (tmp_path / "project" / name).write_text("print(1)\n")
     folders = []
@@ -117,7 +117,7 @@ def _validate(folders):
 
 
 def check_folder(runner, app, scheduler, out):
-    """False where the scheduler refuses such an app."""
+    """Returns False if the scheduler rejects such an app."""
     try:
         export(runner, app, scheduler, out)
     except Exception as e:  # what the scheduler refuses, such as two roles on Batch, is refused for an export, too
@@ -140,7 +140,7 @@ def check_folder(runner, app, scheduler, out):
 
 @pytest.mark.parametrize("scheduler", [name for name in FORMATS.values() if name != "aws_batch"])
 def test_no_value_of_a_secret(runner, tmp_path, scheduler):
-    """No file has a value; `run.sh` says which variables it lacks."""
+    """No file contains a value; `run.sh` names the variables that are missing."""
     out = tmp_path / "out"
     export(runner, SECRET, scheduler, out)
     assert not [p for p in out.rglob("*") if p.is_file() and "abcdefghijklmno" in p.read_text()]
@@ -152,7 +152,7 @@ def test_no_value_of_a_secret(runner, tmp_path, scheduler):
 
 
 def test_yaml_is_read_back():
-    """Whatever the strings are."""
+    """Any string survives a round trip."""
     yaml = pytest.importorskip("yaml")
     data = {
         "a b": HOSTILE,
@@ -166,7 +166,7 @@ def test_yaml_is_read_back():
 
 
 def test_the_manifests_are_the_request(runner, tmp_path):
-    """Kubernetes gets the objects of the request, the code as a ConfigMap of its own."""
+    """The manifests are the objects of the request, plus a ConfigMap with the code."""
     yaml = pytest.importorskip("yaml")
     info = export(runner, APPS["hostile"], "kubernetes", tmp_path / "out")
     found = [
@@ -177,7 +177,7 @@ def test_the_manifests_are_the_request(runner, tmp_path):
 
 
 def test_code_in_a_bucket_is_not_exported(runner, tmp_path):
-    """What fetches it is signed at a submission; what can be exported instead is named. Nothing is uploaded for that."""
+    """The download URL is signed at submission, so it cannot be exported; the hint names alternatives. Nothing is uploaded."""
     cfg = {"kind": "job", "code": "bucket", "bucket": "s3://nowhere/code"}
     info = runner.dryrun(APPS["plain"], "kubernetes", cfg, f"file://{os.getcwd()}")
     with pytest.raises(NotSupportedError, match="signed when the job is submitted") as e:
@@ -186,7 +186,7 @@ def test_code_in_a_bucket_is_not_exported(runner, tmp_path):
 
 
 def test_a_trainjob_is_exported_with_what_it_needs(runner, tmp_path):
-    """As Trainer 2.2 takes it."""
+    """In the form of Trainer 2.2."""
     info = runner.dryrun(APPS["plain"], "kubernetes", {"kind": "kubeflow"}, f"file://{os.getcwd()}")
     runner.export(info, str(tmp_path / "out"), f"file://{os.getcwd()}")
     assert "Kubeflow Trainer 2.2" in (tmp_path / "out" / "README.md").read_text()
@@ -207,7 +207,7 @@ def test_batch_requests_are_those_of_the_api(runner, tmp_path):
 
 
 def test_services_are_the_containers(runner, tmp_path):
-    """Compose gets what the engine would get: words, limits, mounts, ports; nothing in them is replaced by compose."""
+    """Compose gets what the engine would get: words, limits, mounts, ports; Compose substitutes nothing in them."""
     yaml = pytest.importorskip("yaml")
     app = AppDef(
         "c", [role(args=["-c", "echo $HOME"], mounts=[BindMount("/a", "/b", read_only=True)], port_map={"p": 80})]

@@ -1,4 +1,4 @@
-"""Reruns of jobs whose code is built into an image: which image, which code, and what is on record of it."""
+"""Reruns of jobs whose code is built into an image: the image, the code, and the record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torchx.workspace import WorkspaceMixin
 
 
 class Building(WorkspaceMixin, MemoryScheduler):
-    """Builds an image onto that of the role; what it builds next is `n`."""
+    """Builds an image onto that of the role; the next build is called `n`."""
 
     capabilities = Capabilities(workspaces=True)
     n = 1
@@ -45,7 +45,7 @@ def again(runner, run, **wish):
 
 
 def test_an_option_that_has_no_default(tmp_path, monkeypatch):
-    """It is taken from the record, though no config file has it; one that is given goes before it."""
+    """It is taken from the record if no config file sets it; a given value overrides it."""
 
     class Queued(MemoryScheduler):
         def _run_opts(self):
@@ -62,7 +62,7 @@ def test_an_option_that_has_no_default(tmp_path, monkeypatch):
 
 
 def test_the_code_of_now_goes_onto_the_image_below(runner):
-    """Not onto the image that was built: files that are gone by now would be in there."""
+    """Current code is built onto the base image: the built image may contain files that were deleted since."""
     run = launched(runner)
     base = run.tags["image.echo"]
     assert run.image == f"{base}+1"
@@ -77,7 +77,7 @@ def test_the_code_of_now_goes_onto_the_image_below(runner):
 
 
 def test_the_code_of_then_is_the_image_by_its_digest(runner):
-    """Nothing is built; digest and hash on record are those of the run, so that nothing differs."""
+    """Nothing is built; the recorded digest and hash are those of the run, so that a comparison finds no difference."""
     run = launched(runner)
     Building.n = 2
     new = again(runner, run, code=THEN)
@@ -91,7 +91,7 @@ def test_the_code_of_then_is_the_image_by_its_digest(runner):
 
 
 def test_elsewhere_the_digest_of_an_engine_means_nothing(runner):
-    """On another scheduler the code of then is a matter of git, and there is none here."""
+    """On another scheduler, the old code must come from git, and there is no repository here."""
     run = launched(runner)
     with pytest.raises(NotFoundError, match="not launched in a git repository"):
         runner.rerun(run.handle, Rerun(code=THEN, scheduler="other"))
@@ -99,7 +99,7 @@ def test_elsewhere_the_digest_of_an_engine_means_nothing(runner):
 
 
 def test_a_run_of_before(runner):
-    """Where the image below the code is not on record, that is said, with what to give."""
+    """If the base image is not on record, the error says so, and the hint says how to provide it."""
     run = launched(runner)
     store = default_registry()._store()
     store.execute("UPDATE specs SET tags = '{}' WHERE run_id = ?", (run.id,))
@@ -109,14 +109,14 @@ def test_a_run_of_before(runner):
 
 
 def test_a_parent_run_stays(runner):
-    """What a job belongs to, its rerun belongs to; of what it is a rerun is on record besides."""
+    """A rerun keeps its parent run; the run that it repeats is recorded in addition."""
     handle = runner.run(echo_app(), "memory", parent_run_id="experiment")
     new = again(runner, again(runner, runner.recorded(handle)))
     assert new.parent_run_id == "experiment"
 
 
 def test_code_in_an_image_outlives_the_folder_that_it_came_from(runner, tmp_path, monkeypatch):
-    """The job is launched from here."""
+    """The job is launched from the current directory."""
     gone = tmp_path / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

@@ -1,4 +1,4 @@
-"""What `torchx doctor` says of this machine."""
+"""The checks of `torchx doctor` for this machine."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def of(what: str) -> list[Finding]:
 
 
 def test_a_machine_with_which_nothing_is_wrong(home: Path) -> None:
-    """Nothing is bad, and nothing is written."""
+    """No finding is bad, and nothing is written."""
     assert [f.what for f in doctor() if f.verdict == GOOD] == ["packages", "config", "disk", "record of runs"]
     assert not Path(torchx_home("runs.db")).exists()
 
@@ -48,7 +48,7 @@ CONFIGS = {
 
 @pytest.mark.parametrize("case", CONFIGS)
 def test_config_files(home: Path, case: str) -> None:
-    """A key that nobody reads is bad, and so is a file that cannot be read."""
+    """An unknown key is bad, and so is a file that cannot be read."""
     text, fix = CONFIGS[case]
     (home / ".torchxconfig").write_text(text)
     bad = [f for f in doctor() if f.verdict == BAD]
@@ -75,7 +75,7 @@ def test_a_package_that_the_config_needs(home: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Bad below 64 MiB, and without free files; a doubt below 1 GiB."""
+    """Bad below 64 MiB, and without free inodes; unknown below 1 GiB."""
     found = [_space(monkeypatch, tmp_path, mib) for mib in (10, 500, 5000)]
     assert [f.verdict for f in found] == [BAD, UNKNOWN, GOOD]
     assert "`du -sh " in found[0].fix
@@ -91,7 +91,7 @@ def _space(monkeypatch: pytest.MonkeyPatch, place: Path, mib: int, files: int = 
 
 
 def test_a_home_that_cannot_be_written_to(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Jobs run, and none is on record."""
+    """Bad, because no run will be on record."""
     monkeypatch.setattr(os, "access", lambda *_: False)
     found = here._disk(str(tmp_path / "not" / "there"))
     assert (found.verdict, "TORCHX_HOME" in found.fix) == (BAD, True)
@@ -102,7 +102,7 @@ def record(path: Path) -> list[str]:
 
 
 def test_the_record(home: Path) -> None:
-    """Good with its runs counted; damaged, or of a newer torchx, bad; a file set aside is named."""
+    """Good with its number of runs; bad if damaged or of a newer torchx; a file set aside is named."""
     with get_runner() as runner:
         runner.run_component("utils.echo", [], "local_cwd")
     path = Path(torchx_home("runs.db"))
@@ -124,7 +124,7 @@ def test_the_record(home: Path) -> None:
 
 
 def test_how_a_record_is_mended(home: Path) -> None:
-    """A damaged file is set aside by the next command; what another program holds for now is not: no such thing is said."""
+    """The next command sets a damaged file aside; for a locked file, no such fix is suggested."""
     path = home / "other.db"
     path.write_bytes(b"no database" * 500)
     (damaged,) = here._record(str(path))
@@ -139,7 +139,7 @@ def test_how_a_record_is_mended(home: Path) -> None:
 
 
 def test_completion(home: Path) -> None:
-    """The fix, put into the file, is found there."""
+    """After the fix was appended to the file, the check finds it."""
     (found,) = of("completion")
     assert (found.verdict, found.fix) == (UNKNOWN, """`echo 'eval "$(torchx completion bash)"' >> ~/.bashrc`""")
     (home / ".bashrc").write_text('eval "$(torchx completion bash)"\n')
@@ -147,7 +147,7 @@ def test_completion(home: Path) -> None:
 
 
 def test_who_does_not_answer_in_time() -> None:
-    """A check that hangs, or fails in a way that nobody foresaw, is something that cannot be told."""
+    """A check that hangs, or fails with an unexpected error, has the verdict unknown."""
     import threading
 
     never = threading.Event()
@@ -166,7 +166,7 @@ def test_who_does_not_answer_in_time() -> None:
 
 
 def test_one_cause_is_told_once() -> None:
-    """The worst finding is the one that stays; silence of each is kept apart."""
+    """Of several findings with the same cause, the worst is kept; timeouts of different checks are all kept."""
     down = Finding(UNKNOWN, "a", "no connection", "start it")
     found = online.ask(
         [

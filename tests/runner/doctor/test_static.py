@@ -1,4 +1,4 @@
-"""What stops a job before it is submitted, with the fix that helps; and good jobs, which nothing stops."""
+"""Static checks: problems that stop a submission, with a fix that works; and valid jobs, which no check stops."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def found(app: AppDef, scheduler: str, workspace: str | None = ".", **cfg: Any) -> list[Finding]:
-    """What the static checks say of a job, good findings left out."""
+    """The findings of the static checks, without good ones."""
     with get_runner() as runner:
         backend = runner._scheduler(scheduler)
         for role in app.roles:
@@ -66,7 +66,7 @@ SCRIPTS = {
 @pytest.mark.parametrize("scheduler", [*CONTAINERS, *FOLDERS])
 @pytest.mark.parametrize("case", SCRIPTS)
 def test_a_script_that_is_not_there(home: Path, scheduler: str, case: str) -> None:
-    """It is bad, and the fix names the file that was meant."""
+    """It is bad, and the fix names a similar file."""
     prepare, script, fix = SCRIPTS[case]
     prepare(home)
     (bad,) = found(python(script=script), scheduler)
@@ -85,7 +85,7 @@ IGNORED = {
 @pytest.mark.parametrize("case", IGNORED)
 @pytest.mark.parametrize("name", ["torchxignore", "dockerignore"])
 def test_a_script_that_is_left_out(home: Path, case: str, name: str) -> None:
-    """The fix, typed into a shell, takes it back in: no finding is left."""
+    """The fix, run in a shell, includes it again: no finding is left."""
     rules, script, _ = IGNORED[case]
     write(home, script, **{name: rules})
     (bad,) = found(ddp(script=script, j="1x1"), "kubernetes")
@@ -96,7 +96,7 @@ def test_a_script_that_is_left_out(home: Path, case: str, name: str) -> None:
 
 
 def test_a_script_beside_the_workspace(home: Path) -> None:
-    """It is in the current directory, and another folder is sent along."""
+    """It is in the current directory, but another folder is the workspace."""
     write(home, "train.py", "lib/x.py")
     (bad,) = found(python(script="train.py"), "slurm", workspace="lib", job_dir="/shared/x")
     assert bad.verdict == BAD
@@ -105,7 +105,7 @@ def test_a_script_beside_the_workspace(home: Path) -> None:
 
 @pytest.mark.parametrize("scheduler", ["slurm", "kubernetes", "local_docker"])
 def test_nothing_is_built_or_submitted(home: Path, scheduler: str, tmp_path: Path) -> None:
-    """`Runner.run` refuses with the hint; there is no job folder, no connection, nothing on record."""
+    """`Runner.run` raises an error with the hint; there is no job folder, no connection and no record."""
     write(home, "train.py")
     with get_runner() as runner, pytest.raises(SpecError, match=r"`trian.py` is n.*") as caught:
         runner.run(ddp(script="trian.py", j="1x1"), scheduler, workspace=".")
@@ -116,7 +116,7 @@ def test_nothing_is_built_or_submitted(home: Path, scheduler: str, tmp_path: Pat
 
 
 def test_the_way_out(home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """With TORCHX_NO_CHECK=1 the folder is made, and the dry run goes on."""
+    """With TORCHX_NO_CHECK=1 the folder is created, and the dry run succeeds."""
     monkeypatch.setenv("TORCHX_NO_CHECK", "1")
     write(home, "train.py")
     with get_runner() as runner:
@@ -151,13 +151,13 @@ NOT_CERTAIN: dict[str, tuple[Make, str, dict[str, Any]]] = {
 
 @pytest.mark.parametrize("case", NOT_CERTAIN)
 def test_what_is_not_certain_is_not_bad(home: Path, case: str) -> None:
-    """The script may be where nobody can look from here."""
+    """The script may be where the check cannot look."""
     make, scheduler, cfg = NOT_CERTAIN[case]
     assert [f for f in found(make(home), scheduler, **cfg) if f.verdict == BAD] == []
 
 
 def test_the_image_of_an_environment(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """$TORCHX_IMAGE is somebody's own image, and so is that of the job in which torchx runs."""
+    """$TORCHX_IMAGE counts as the user's own image, and so does that of the job in which torchx runs."""
     monkeypatch.setenv("TORCHX_IMAGE", "ghcr.io/me/train:1")
     app = AppDef("a", [Role("r", torchx.IMAGE, metadata={"script": "main.py"}, resource=Resource(1, 0, 2048))])
     assert app.roles[0].image == "ghcr.io/me/train:1"
@@ -165,14 +165,14 @@ def test_the_image_of_an_environment(home: Path, monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_an_earlier_job_makes(home: Path) -> None:
-    """With `--after` it may be there when the job starts."""
+    """With `--after`, an earlier job may create the script."""
     app = python(script="made.py")
     app.metadata[AFTER] = "ok slurm://x/1"
     assert [f.verdict for f in found(app, "slurm", job_dir="/shared/x")] == [UNKNOWN]
 
 
 def test_an_ignored_script_may_be_in_an_image(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """With an image of one's own it is a warning, and no more."""
+    """With the user's own image, it is only a warning."""
     write(home, "train.py", torchxignore="*.py")
     app = python(script="train.py", image="ghcr.io/me/train:1")
     (doubt,) = found(app, "kubernetes")
@@ -184,12 +184,12 @@ def test_an_ignored_script_may_be_in_an_image(home: Path, caplog: pytest.LogCapt
 
 @pytest.mark.parametrize("workspace", ["s3://bucket/code", "file:///nowhere/at/all", "memory://x"])
 def test_workspaces_that_are_elsewhere(home: Path, workspace: str) -> None:
-    """Nothing is connected to; what does not exist is refused in other words, by whoever sends it."""
+    """No connection is made; a workspace that does not exist is rejected when it is built."""
     assert [f.verdict for f in found(python(script="main.py"), "kubernetes", workspace)] == [UNKNOWN]
 
 
 def test_projects_at_places(home: Path) -> None:
-    """The script is looked for in the project whose place it is below."""
+    """The script is searched in the project that is mounted above its path."""
     write(home, "trainer/main.py", "lib/util.py")
     assert found(python(script="t/main.py"), "kubernetes", "trainer=t,lib=lib") == []
     (bad,) = found(python(script="trainer/main.py"), "kubernetes", "trainer=t,lib=lib")
@@ -197,7 +197,7 @@ def test_projects_at_places(home: Path) -> None:
 
 
 def test_a_link_out_of_the_workspace(home: Path, tmp_path: Path) -> None:
-    """It is not sent along: but what it becomes is not certain."""
+    """The link is not sent along, but the result is not certain."""
     write(tmp_path, "outside.py")
     (home / "train.py").symlink_to(tmp_path / "outside.py")
     (doubt,) = found(python(script="train.py"), "kubernetes")
@@ -210,14 +210,14 @@ IMAGES = ["ghcr.io/me/train:${app_id}", "${img_root}/train", "train:${replica_id
 @pytest.mark.parametrize("image", IMAGES)
 @pytest.mark.parametrize("scheduler", CONTAINERS)
 def test_a_macro_in_an_image(image: str, scheduler: str) -> None:
-    """No name of an image has one, and none is replaced there."""
+    """Macros are not substituted in names of images, so it is bad."""
     app = AppDef("a", [Role("r", image, entrypoint="sh", resource=Resource(1, 0, 2048))])
     (bad,) = found(app, scheduler, None)
     assert (bad.verdict, bad.what, "--image" in bad.fix) == (BAD, "image of role `r`", True)
 
 
 def test_it_is_refused_at_the_submission(home: Path) -> None:
-    """Before the scheduler is asked for anything."""
+    """Before the scheduler is queried."""
     app = AppDef("a", [Role("r", "x:${app_id}", entrypoint="sh", resource=Resource(1, 0, 2048))])
     with get_runner() as runner, pytest.raises(SpecError, match="contains a macro, but macros are not substituted"):
         runner.run(app, "kubernetes")
@@ -225,7 +225,7 @@ def test_it_is_refused_at_the_submission(home: Path) -> None:
 
 @pytest.mark.parametrize("field", ["args", "env"])
 def test_a_typo_is_told_at_the_submission(field: str, home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The job runs; wherever the macro stands, the warning names the right one."""
+    """The job runs; wherever the macro is, the warning names the right one."""
     role = Role("r", "", entrypoint="true")
     role.args, role.env = (["${replicaid}"], {}) if field == "args" else ([], {"K": "${replicaid}"})
     with get_runner() as runner:
@@ -250,7 +250,7 @@ MACROS = {
 
 @pytest.mark.parametrize("word", MACROS)
 def test_macros_with_a_typo(word: str) -> None:
-    """They are warned of, and never refused: a shell, or Hydra, may be meant."""
+    """They are only warned about: a shell, or Hydra, may use the same syntax."""
     meant = MACROS[word]
     app = AppDef("a", [Role("r", "", entrypoint="sh", args=["-c", word], resource=Resource(1, 0, 2048))])
     doubts = found(app, "slurm", None)
@@ -268,7 +268,7 @@ SIZES = {
 
 @pytest.mark.parametrize("case", SIZES)
 def test_sizes_that_look_wrong(home: Path, case: str) -> None:
-    """With what to give instead."""
+    """The fix suggests other values."""
     write(home, "t.py")
     make, fix = SIZES[case]
     (doubt,) = found(make(), "slurm")
@@ -277,7 +277,7 @@ def test_sizes_that_look_wrong(home: Path, case: str) -> None:
 
 
 def test_sizes_are_told_at_the_submission(home: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Of both, once each; the job goes on."""
+    """Each is warned about once; the job is submitted."""
     write(home, "t.py")
     with get_runner() as runner:
         runner.dryrun(ddp(script="t.py", j="1x8", gpu=4), "slurm", {"job_dir": "/shared/x"})
@@ -290,7 +290,7 @@ def test_sizes_are_told_at_the_submission(home: Path, caplog: pytest.LogCaptureF
 
 
 def good_jobs() -> list[tuple[str, AppDef]]:
-    """Jobs with which nothing is wrong, of all sizes and makes: scripts, modules, programs, images, resources."""
+    """Valid jobs of all sizes and kinds: scripts, modules, programs, images, resources."""
     makes: list[AppDef] = []
     for script in ("train.py", "src/train.py", "src/pets/train.py", "my train.py", "./train.py", "train.sh"):
         makes += [python(script=script), python("--lr", "${lr}", script=script, image="ghcr.io/me/train:1")]
@@ -307,7 +307,7 @@ GOOD_CFGS: dict[str, dict[str, Any]] = {"slurm": {"job_dir": "/shared/x"}, "lsf"
 
 @pytest.mark.parametrize("scheduler", [*CONTAINERS, *FOLDERS, "local_cwd"])
 def test_good_jobs_have_no_finding(home: Path, scheduler: str) -> None:
-    """Of more than 200 jobs not one is called bad, or in doubt: no false alarm."""
+    """None of more than 200 jobs has a bad or unknown finding: there is no false alarm."""
     write(
         home, "train.py", "src/train.py", "src/pets/train.py", "my train.py", "train.sh", torchxignore="*.ckpt\nout\n"
     )
@@ -320,7 +320,7 @@ def test_good_jobs_have_no_finding(home: Path, scheduler: str) -> None:
 
 @pytest.mark.parametrize("scheduler", [*CONTAINERS, *FOLDERS, "local_cwd"])
 def test_golden_jobs_are_not_stopped(home: Path, scheduler: str) -> None:
-    """Jobs of the recorded scripts, and of each component, for each scheduler, with and without a folder for the code."""
+    """Jobs of the golden scripts and of each component, for each scheduler, with and without a job folder."""
     write(home, *SCRIPTS_OF_GOLDEN, torchxignore="*.ckpt\nout\n")
     for cfg in ({}, GOOD_CFGS.get(scheduler, {})):
         for name, app in golden_apps().items():
@@ -329,13 +329,13 @@ def test_golden_jobs_are_not_stopped(home: Path, scheduler: str) -> None:
 
 
 def test_a_resource_without_figures(home: Path) -> None:
-    """A role that leaves its size to the scheduler has no memory to be compared with."""
+    """The memory of a role without a fixed size is not checked."""
     app = AppDef("a", [Role("r", "", entrypoint="sh", resource=Resource(-1, -1, -1))])
     assert found(app, "slurm", None) == []
 
 
 def test_another_runner_of_a_program(home: Path) -> None:
-    """A scheduler that is none of ours is asked nothing, and its jobs are not judged by where their code goes."""
+    """A plugin's scheduler is not queried, and its jobs are not checked for files."""
     from tests.runner.memory_backend import MemoryScheduler
 
     def memory(session_name: str, **_: Any) -> MemoryScheduler:
