@@ -59,6 +59,7 @@ class CmdCompletion(SubCommand):
         subparser.add_argument("shell", choices=list(SCRIPTS), metavar="SHELL", help="bash, zsh or fish")
         subparser.epilog = """\
 To enable completion in new shells:
+
   bash   echo 'eval "$(torchx completion bash)"' >> ~/.bashrc
   zsh    echo 'eval "$(torchx completion zsh)"' >> ~/.zshrc
   fish   echo 'torchx completion fish | source' >> ~/.config/fish/config.fish"""

@@ -22,7 +22,7 @@ from torchx.util.term import printable
 __all__ = ["CmdExport", "export_to"]
 
 _HELP = """\
-The folder holds the job as torchx would submit it, the code of the job, `run.sh`, which submits it, and a README.
+The folder holds the job as torchx would submit it, the code of the job, `run.sh`, which starts it, and a README.
 It can be moved, and does not need torchx. It holds no secret values: `run.sh` reads them from its environment.
 
   torchx export @last -o job/                      for the scheduler that it ran on

@@ -23,6 +23,7 @@ from torchx.specs import AppDef
 _HELP = """\
 Launches the job from the record of the run, with the same roles, options and images. It runs the current code; with
 `--code then` the code of the run, found by its image digest, or by its commit and the recorded patch.
+
   torchx rerun @last
   torchx rerun @last --code then
   torchx rerun @last -- --lr 3e-4                       other arguments of the program

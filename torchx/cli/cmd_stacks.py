@@ -22,6 +22,7 @@ _HELP = """\
 Prints a one-sentence summary, then the stacks; ranks that do the same share one. Frames inside PyTorch are omitted:
 a stack shows your own lines, and the collective in which a rank waits. Each rank is sampled eight times in two
 seconds, and more often while ranks make progress.
+
   torchx stacks @last
   torchx stacks my-app/trainer/3          the ranks of one replica
 

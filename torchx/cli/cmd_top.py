@@ -1,4 +1,4 @@
-"""``torchx top``: browse runs full screen in the terminal."""
+"""``torchx top``: show runs full screen in the terminal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["CmdTop"]
 
 
 class CmdTop(SubCommand):
-    """browse runs full screen: replicas, logs, causes, resource usage"""
+    """show runs full screen: replicas, logs, causes, resource usage"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = "Press `?` for the keys, and `q` to quit. Jobs continue to run."

@@ -1,4 +1,4 @@
-"""``torchx ui``: browse runs in the browser."""
+"""``torchx ui``: show runs in the browser."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchx.util.term import is_tty
 
 
 class CmdUi(RunnerCommand):
-    """browse runs in the browser: states, causes, live logs"""
+    """show runs in the browser: states, causes, live logs"""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         from torchx.ui import ACTIONS

@@ -13,7 +13,7 @@ from torchx.specs.handles import MalformedAppHandleException
 from torchx.util.records import dataclass
 
 ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
-JOB_HELP = "handle or app id, also a unique prefix; @last (newest run), @last~1 (the one before), or @NAME"
+JOB_HELP = "handle, app id or unique prefix of one, @last (newest run), @last~1 (the one before), or @NAME"
 _MOST_IDS = 1_000_000
 _LONGEST = 40  # characters of a number or range; int() rejects thousands of digits
 
