@@ -9,8 +9,9 @@ Limits: those of ``kubernetes``. Cancelling deletes a v1beta1 AppWrapper, which 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from torchx.schedulers.findings import Check
 from torchx.schedulers.kubernetes import appwrapper, doctor, request, verbs
 from torchx.schedulers.kubernetes.appwrapper import KubernetesMCADJob
 from torchx.schedulers.kubernetes.base import KubeScheduler
@@ -20,9 +21,6 @@ from torchx.schedulers.kubernetes.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
 from torchx.util.reexports import reexports
-
-if TYPE_CHECKING:
-    from torchx.schedulers.findings import Check
 
 reexports(
     __name__,

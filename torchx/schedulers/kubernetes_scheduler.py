@@ -15,9 +15,12 @@ plain Jobs, failed pods are replaced one by one, whatever the retry policy.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.errors import BackendError, SpecError
+from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.findings import Check
+from torchx.schedulers.foreign import ForeignJobs
 from torchx.schedulers.kit.export import Export, bases_of
 from torchx.schedulers.kit.tasks import as_replicas
 from torchx.schedulers.kubernetes import (
@@ -50,15 +53,10 @@ from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
 from torchx.specs.retries import RETRY
+from torchx.specs.tasks import TaskList
 from torchx.util.notices import logger
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
-
-if TYPE_CHECKING:
-    from torchx.schedulers.api import DescribeAppResponse
-    from torchx.schedulers.findings import Check
-    from torchx.schedulers.foreign import ForeignJobs
-    from torchx.specs.tasks import TaskList
 
 reexports(
     __name__,

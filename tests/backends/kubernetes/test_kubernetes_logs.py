@@ -194,20 +194,19 @@ def test_a_stream_that_breaks_off_goes_on(jobs, gate, monkeypatch):
     """The connection to the API server is cut twice in the middle: no line is lost, and none is shown again."""
     import urllib3
 
-    from torchx.schedulers.kubernetes import container_logs
+    from torchx.schedulers.kubernetes.client import lines_of
 
     app_id = jobs.run(f"{count(1, 8)}; {gate.wait('cut')}; {count(9, 20)}", mounts=[gate.mount])
     cut = []
-    honest = container_logs._lines
 
     def cutting(response):
-        for n, line in enumerate(honest(response)):
+        for n, line in enumerate(lines_of(response)):
             yield line
             if n == 5 and len(cut) < 2:
                 cut.append(line)
                 raise urllib3.exceptions.ProtocolError("cut")
 
-    monkeypatch.setattr(container_logs, "_lines", cutting)
+    monkeypatch.setattr("torchx.schedulers.kubernetes.container_logs.lines_of", cutting)
     follower = Follower(jobs, app_id)
     follower.until("line 8")
     gate.open("cut")
@@ -219,21 +218,20 @@ def test_the_log_of_what_has_ended_goes_on_where_it_broke_off(jobs, monkeypatch)
     """Nobody would ask for the rest later: all of it is shown all the same."""
     import urllib3
 
-    from torchx.schedulers.kubernetes import container_logs
+    from torchx.schedulers.kubernetes.client import lines_of
 
     app_id = jobs.run("seq 1 1000")
     jobs.until(app_id)
     cut = []
-    honest = container_logs._lines
 
     def cutting(response):
-        for n, line in enumerate(honest(response)):
+        for n, line in enumerate(lines_of(response)):
             yield line
             if n == 300 and len(cut) < 2:
                 cut.append(line)
                 raise urllib3.exceptions.ProtocolError("cut")
 
-    monkeypatch.setattr(container_logs, "_lines", cutting)
+    monkeypatch.setattr("torchx.schedulers.kubernetes.container_logs.lines_of", cutting)
     assert jobs.log(app_id) == [str(i) for i in range(1, 1001)]
     assert len(cut) == 2
 

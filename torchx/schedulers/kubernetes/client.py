@@ -286,11 +286,8 @@ class KubeApi:
         import urllib3
 
         response = self.stream(path, query, timeout_s=timeout_s)
-        rest = b""
         try:
-            for chunk in response.stream(_CHUNK, decode_content=False):
-                *lines, rest = (rest + chunk).split(b"\n")
-                yield from (json.loads(line) for line in lines if line.strip())
+            yield from (json.loads(line) for line in lines_of(response) if line.strip())
         except (urllib3.exceptions.HTTPError, ValueError, RecursionError):
             return
         finally:
@@ -407,6 +404,23 @@ class KubeApi:
                 f"the Kubernetes API at `{configuration.host}` does not answer: {_cause(e)}",
                 hint="is this the right cluster, and is it up? check with `kubectl cluster-info`",
             ) from None
+
+
+def lines_of(response: Any) -> Iterator[bytes]:
+    """Whole lines of a stream. If the connection breaks, the last, incomplete line is not yielded.
+
+    Raises:
+        urllib3.exceptions.HTTPError: the connection broke.
+    """
+    rest = b""
+    for chunk in response.stream(_CHUNK, decode_content=False):
+        head, newline, tail = (rest + chunk).rpartition(b"\n")
+        rest = tail if newline else rest + chunk
+        if newline:
+            for line in head.split(b"\n"):
+                yield line + b"\n"
+    if rest:
+        yield rest
 
 
 def _right(request: _Request) -> tuple[str, str]:

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator
 from datetime import datetime, timezone
-from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kit.follow import split_stamp
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.client import KubeApi, lines_of, path_to
 from torchx.schedulers.kubernetes.names import Object
 
-_CHUNK = 1 << 16
 _SILENCE_S = 300.0
 """A stream without data for so long is requested again, because a connection may die unnoticed."""
 _SECOND = 10**9
@@ -34,7 +32,7 @@ class ContainerLog:
 
     def __init__(self, api: KubeApi, pod: Object, name: str, query: LogQuery, *, prefix: str = "") -> None:
         self._api = api
-        self._path = f"{path_of('Pod', pod['metadata']['namespace'], pod['metadata']['name'])}/log"
+        self._path = f"{path_to('Pod', pod)}/log"
         self._name = name
         self._prefix = prefix.encode()
         self._query = query
@@ -140,7 +138,7 @@ class ContainerLog:
                 return True
             raise
         try:
-            yield from self._new(_lines(response), previous=previous)
+            yield from self._new(lines_of(response), previous=previous)
         except urllib3.exceptions.HTTPError:
             return False
         else:
@@ -185,20 +183,3 @@ def _joined(text: bytes) -> bytes:
         pieces.append(text[:_PIECE])
         text = rest[1]
     return b"".join([*pieces, text]) if pieces else text
-
-
-def _lines(response: Any) -> Iterator[bytes]:
-    """Whole lines of a stream. If the connection breaks, the last, incomplete line is not yielded.
-
-    Raises:
-        urllib3.exceptions.HTTPError: the connection broke.
-    """
-    rest = b""
-    for chunk in response.stream(_CHUNK, decode_content=False):
-        head, newline, tail = (rest + chunk).rpartition(b"\n")
-        rest = tail if newline else rest + chunk
-        if newline:
-            for line in head.split(b"\n"):
-                yield line + b"\n"
-    if rest:
-        yield rest

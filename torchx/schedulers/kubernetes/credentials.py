@@ -178,19 +178,18 @@ def _errors() -> Iterator[list[str]]:
 
     said: list[str] = []
 
-    class Ear(logging.Filter):
-        def filter(self, record: logging.LogRecord) -> bool:
-            said.append(record.getMessage().strip())
-            return False
+    def collect(record: logging.LogRecord) -> bool:
+        said.append(record.getMessage().strip())
+        return False
 
-    root, ear, silent = logging.getLogger(), Ear(), logging.NullHandler()
-    root.addFilter(ear)
+    root, silent = logging.getLogger(), logging.NullHandler()
+    root.addFilter(collect)
     root.addHandler(silent)  # without a handler, `logging` would configure itself
     try:
         yield said
     finally:
         root.removeHandler(silent)
-        root.removeFilter(ear)
+        root.removeFilter(collect)
 
 
 def _service_account(configuration: Any) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import TorchXError
 from torchx.schedulers.kit.attempts import judged
+from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.verdict import judge, role_state
 from torchx.schedulers.kubernetes import names, verbs
 from torchx.schedulers.kubernetes.answers import Found, number_of
@@ -29,8 +30,7 @@ from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
-    from torchx.schedulers.kit.facts import JobFacts, Look
-
+    from torchx.schedulers.kit.facts import Look
 
 _CONFLICT = 409
 _MOST_KEPT = 100

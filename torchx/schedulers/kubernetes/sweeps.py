@@ -36,7 +36,6 @@ from torchx.util.records import replace
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import Look
 
-
 MOST_TASKS = 100_000
 """The limit of an Indexed Job with ``backoffLimitPerIndex``."""
 MOST_BYTES = 1_000_000
