@@ -1,4 +1,4 @@
-"""Hints that name packages are true for this distribution: on PyPI, `torchx` is another one."""
+"""Hints name the packages of this distribution: on PyPI, `torchx` is another one."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ROOT = Path(torchx.__file__).parent.parent
 
 
 def hints() -> list[str]:
-    """What `install_extra` is called with in the sources."""
+    """Return the arguments of `install_extra` calls in the sources."""
     texts = [path.read_text() for path in (ROOT / "torchx").rglob("*.py")]
     calls = (
         node
@@ -30,7 +30,7 @@ def hints() -> list[str]:
 
 @pytest.mark.parametrize("extra", hints())
 def test_hints_name_extras_that_exist(extra: str) -> None:
-    """What a hint asks for is what pyproject.toml lists for that extra."""
+    """The hint lists the packages of the extra in pyproject.toml."""
     declared = re.search(rf"^{extra} = \[(.+)\]$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert declared
     packages = [f"'{package}'" for package in re.findall(r'"(.+?)"', declared[1])]
@@ -39,7 +39,7 @@ def test_hints_name_extras_that_exist(extra: str) -> None:
 
 
 def test_without_metadata_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sources on PYTHONPATH have no list of packages to read."""
+    """Sources on PYTHONPATH have no metadata; the hint names the extra."""
 
     def requires(name: str) -> list[str]:
         raise metadata.PackageNotFoundError(name)

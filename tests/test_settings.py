@@ -1,4 +1,4 @@
-"""The places that the environment names, and who may look into what torchx makes there."""
+"""Paths from the environment, and the permissions of torchx's folders."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def _mode(path) -> int:
 
 
 def test_what_is_made_is_ours_alone(umask, tmp_path, monkeypatch) -> None:
-    """Every level of it, whatever the umask; also above the home, and where there was nothing yet."""
+    """All created levels have mode 0700, whatever the umask, also above the home."""
     home = tmp_path / "above" / "home"
     monkeypatch.setenv("TORCHX_HOME", str(home))
     make_private(str(home / "a" / "b"))
@@ -33,7 +33,7 @@ def test_what_is_made_is_ours_alone(umask, tmp_path, monkeypatch) -> None:
 
 @pytest.mark.parametrize(("mode", "after"), [(0o777, 0o755), (0o775, 0o755), (0o750, 0o750), (0o1777, 0o1777)])
 def test_a_home_that_was_there_before(tmp_path, monkeypatch, mode, after) -> None:
-    """Others lose the right to write into it, unless it is one like /tmp, and keep that to read; below it all is ours."""
+    """Others lose write access to the home (unless it is sticky like /tmp) and keep read access; below it they have none."""
     home = tmp_path / "home"
     (home / "local").mkdir(parents=True)
     for path in (home, home / "local"):
@@ -44,7 +44,7 @@ def test_a_home_that_was_there_before(tmp_path, monkeypatch, mode, after) -> Non
 
 
 def test_a_folder_of_somebody_else(tmp_path, monkeypatch) -> None:
-    """Below the home it is refused, with a reason; the home itself, and what is elsewhere, may belong to anybody."""
+    """Folders of others below the home are rejected; the home itself and folders elsewhere are accepted."""
     home = tmp_path / "home"
     monkeypatch.setenv("TORCHX_HOME", str(home))
     make_private(str(home / "local"))
@@ -57,7 +57,7 @@ def test_a_folder_of_somebody_else(tmp_path, monkeypatch) -> None:
 
 
 def test_a_file_in_the_way(tmp_path, monkeypatch) -> None:
-    """FileExistsError, as of os.makedirs; what cannot be made above is an error of the system, too."""
+    """A file in its place raises FileExistsError, like os.makedirs; a failing parent raises OSError."""
     monkeypatch.setenv("TORCHX_HOME", str(tmp_path))
     (tmp_path / "a").write_text("")
     (tmp_path / "b").symlink_to("nowhere")

@@ -1,4 +1,4 @@
-"""From a component and its arguments to the AppDef."""
+"""Building AppDefs from components and arguments."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def values(*words: str, **sources: Any) -> dict[str, Any]:
     ids=lambda v: " ".join(v) if isinstance(v, list) else "",
 )
 def test_command_line(words: list[str], expected: dict[str, Any]) -> None:
-    """Each way to write an argument gives its value."""
+    """Each notation of an argument gives its value."""
     found = values(*words)
     assert {name: found[name] for name in expected} == expected
 
@@ -111,7 +111,7 @@ def test_command_line(words: list[str], expected: dict[str, Any]) -> None:
     ],
 )
 def test_wrong_command_lines(words: list[str], message: str, hint: str) -> None:
-    """A wrong argument is one line that names it, with a hint."""
+    """The error for an invalid argument is one line that names it, with a hint."""
     with pytest.raises(SpecError) as e:
         values(*words)
     assert message in str(e.value)
@@ -120,7 +120,7 @@ def test_wrong_command_lines(words: list[str], message: str, hint: str) -> None:
 
 
 def test_missing_arguments_are_all_named() -> None:
-    """All that is missing is said at once."""
+    """One error names all missing arguments."""
 
     def fn(a: str, b: int, c: int = 1, *, d: str) -> AppDef:
         return app()
@@ -130,14 +130,14 @@ def test_missing_arguments_are_all_named() -> None:
 
 
 def test_a_positional_argument_that_nobody_takes() -> None:
-    """The option that was probably meant is in the hint."""
+    """The hint suggests the most similar option."""
     with pytest.raises(SpecError, match="does not take the positional argument `hello`") as e:
         parse_args(echo, ["hello"])
     assert e.value.hint == "did you mean `--msg hello`?"
 
 
 def test_precedence() -> None:
-    """Command line over config over defaults over the function."""
+    """The command line takes precedence over config, config over defaults, defaults over the function."""
     defaults = {"lr": "1", "nnodes": "2", "mode": "slow", "env": "A=1"}
     config = {"lr": 2.0, "nnodes": 3}
     found = values("--lr", "3", cmpnt_defaults=defaults, config=config)
@@ -151,7 +151,7 @@ def test_precedence() -> None:
 
 
 def test_arguments_as_a_dict() -> None:
-    """Values may be typed or text; `*args` go by their name."""
+    """Values may be typed or text; `*args` are given by name."""
     given_ = {
         "image": "i",
         "env": {"A": 1},
@@ -181,13 +181,13 @@ def test_arguments_as_a_dict() -> None:
     ],
 )
 def test_wrong_dicts(config: dict[str, Any], message: str) -> None:
-    """A wrong value or name in a dict is as clear as one on the command line."""
+    """Invalid values and names in a dict raise the same errors as on the command line."""
     with pytest.raises(SpecError, match=message):
         values(config=config)
 
 
 def test_an_unknown_default_is_warned_about(caplog: pytest.LogCaptureFixture) -> None:
-    """A default from a file that the component lacks does not stop the job, and is not silent."""
+    """A configured default for an unknown argument causes a warning, not an error."""
     with caplog.at_level(logging.WARNING, "torchx"):
         assert values(cmpnt_defaults={"nnode": "2"})["nnodes"] == 1
     assert "no argument `nnode`" in caplog.text
@@ -195,7 +195,7 @@ def test_an_unknown_default_is_warned_about(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_component_args() -> None:
-    """Parameters before `*args`, the `*args` and those after them are told apart."""
+    """Parameters before `*args`, `*args`, and parameters after them are distinguished."""
     args = component_args_from_str(trainer, ["--image", "i", "--lr", "1", "a"])
     assert list(args.positional_args.items()) == [("image", "i"), ("nnodes", 1)]
     assert args.var_args == ["a"]
@@ -243,7 +243,7 @@ def complains() -> AppDef:
     ids=lambda v: getattr(v, "__name__", ""),
 )
 def test_components_that_fail(fn: Any, message: str) -> None:
-    """A component that fails is named, with file and line."""
+    """The error for a failing component has its name, file and line."""
     with pytest.raises(SpecError, match=message) as e:
         materialize_appdef(fn, [])
     assert e.value.hint
@@ -262,7 +262,7 @@ def test_components_that_fail(fn: Any, message: str) -> None:
     ids=["missing", "type", "unknown", "positional", "raises", "returns"],
 )
 def test_messages_call_a_component_as_the_user_did(fn: Any, words: list[str]) -> None:
-    """What the message and the hint name can be typed again: the file is part of it."""
+    """The message and the hint contain the component name as typed, with the file."""
     with pytest.raises(SpecError) as e:
         materialize_appdef(fn, words, name="my/comp.py:fn")
     assert "component `my/comp.py:fn`" in e.value.message
@@ -270,14 +270,14 @@ def test_messages_call_a_component_as_the_user_did(fn: Any, words: list[str]) ->
 
 
 def test_help_calls_a_component_as_the_user_did(capsys: pytest.CaptureFixture[str]) -> None:
-    """So does the help page."""
+    """The help page contains the component name as typed, too."""
     with pytest.raises(SystemExit):
         materialize_appdef(trainer, ["--help"], name="my/comp.py:fn")
     assert capsys.readouterr().out.startswith("usage: torchx run <run options> my/comp.py:fn --image")
 
 
 def test_help(capsys: pytest.CaptureFixture[str]) -> None:
-    """`--help` prints the docstring, and each argument with type and default, and ends well."""
+    """`--help` prints the docstring and each argument with type and default, and exits with 0."""
     with pytest.raises(SystemExit) as e:
         materialize_appdef(trainer, ["--help"])
     assert e.value.code == 0
@@ -302,7 +302,7 @@ def sized(n: int = 1, dry: bool = False) -> AppDef:
 
 
 def test_help_is_for_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
-    """Examples keep their indent, reST's double backticks are single, and a bool shows that it needs no value."""
+    """Examples keep their indent, double backticks become single, and a bool shows that its value is optional."""
     with pytest.raises(SystemExit):
         materialize_appdef(sized, ["--help"])
     text = capsys.readouterr().out
@@ -320,20 +320,20 @@ def test_h_is_help_unless_the_component_has_it(capsys: pytest.CaptureFixture[str
 
 
 def test_help_of_the_script_is_not_ours() -> None:
-    """After `--`, or after the first word, `--help` belongs to the script."""
+    """After `--`, or after the first positional word, `--help` is passed to the script."""
     assert values("--", "--help")["script_args"] == ["--help"]
     assert values("ls", "--help")["script_args"] == ["ls", "--help"]
 
 
 @given(st.lists(st.text()))
 def test_words_after_two_dashes_arrive_as_they_are(words: list[str]) -> None:
-    """Nothing after `--` is read, changed or lost."""
+    """Words after `--` are passed on unchanged."""
     assert values("--", *words)["script_args"] == words
 
 
 @given(st.lists(st.text(alphabet="-=hjlrmodenv,\"' 1{[Aé"), max_size=6))
 def test_any_command_line_is_read_or_refused(words: list[str]) -> None:
-    """Whatever is typed: values, or a SpecError, or the help."""
+    """Any command line gives values, a SpecError or the help."""
     try:
         parse_args(trainer, words)
     except SpecError as e:
@@ -342,12 +342,12 @@ def test_any_command_line_is_read_or_refused(words: list[str]) -> None:
 
 @given(st.text(), st.dictionaries(st.text(min_size=1), st.text()))
 def test_values_of_a_dict_arrive_as_they_are(text: str, env: dict[str, str]) -> None:
-    """Typed values of run_component are not read again."""
+    """Typed values of run_component are not parsed again."""
     found = values(config={"config_name": text, "env": env})
     assert (found["config_name"], found["env"]) == (text, env)
 
 
 def test_reexports() -> None:
-    """Two helpers are importable from here, as programs expect."""
+    """Programs can import two helpers from here."""
     assert make_app_handle("s", "x", "a") == "s://x/a"
     assert len(parse_mounts(["type=bind", "src=/a", "dst=/b"])) == 1

@@ -1,4 +1,4 @@
-"""The source of a component as a file of its own: with the imports that it uses, and no others."""
+"""Standalone sources of components contain exactly the imports that they use."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _module(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 def test_a_copy_has_what_it_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The imports of its file by the names that it uses; what else the file defines is imported from there."""
+    """The source has the imports that it uses; other names of its file are imported from there."""
     module = _module(tmp_path / "copied_component.py", monkeypatch)
     source = standalone_source(module.comp)
     head, _, body = source.partition("\n\n\n")
@@ -66,7 +66,7 @@ def test_a_copy_has_what_it_uses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("name", ["utils.echo", "dist.ddp", "utils.sh", "serve.torchserve"])
 def test_a_copy_of_a_builtin_runs_by_itself(name: str) -> None:
-    """Every name that it uses is there when the file is read."""
+    """The standalone file defines every name that it uses."""
     names: dict[str, object] = {}
     source = get_builtin_source(name)
     exec(compile(source, "copy.py", "exec"), names)
@@ -75,7 +75,7 @@ def test_a_copy_of_a_builtin_runs_by_itself(name: str) -> None:
 
 
 def test_no_source_is_at_hand() -> None:
-    """A function that was made by a program says so."""
+    """A generated function without source raises SpecError."""
     made: dict[str, object] = {}
     exec("def comp(): ...", made)
     with pytest.raises(SpecError, match="the source of component `comp` is not available"):

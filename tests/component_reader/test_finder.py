@@ -1,4 +1,4 @@
-"""Components by name."""
+"""Finding components by name."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def {name}(msg: str = "hi") -> AppDef:
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Path]]:
-    """Makes files on `sys.path`; what is imported from there is forgotten afterwards."""
+    """Creates files on `sys.path`; modules imported from there are removed afterwards."""
     root = tmp_path / "site"
     root.mkdir()
     before = set(sys.modules)
@@ -76,7 +76,7 @@ def args_of(name: str, *words: str) -> list[str]:
 
 
 def test_a_builtin() -> None:
-    """Name, description and function of a built-in."""
+    """A built-in has a name, a description and a function."""
     found = get_component("utils.echo")
     assert (found.name, found.fn_name, found.description) == ("utils.echo", "echo", "Prints a message.")
     assert found.validation_errors == []
@@ -84,7 +84,7 @@ def test_a_builtin() -> None:
 
 
 def test_the_list_of_builtins_is_true() -> None:
-    """The names that suggestions are made from are the components that the modules have, and all are described."""
+    """The listed names are those of the components in the modules, and all have descriptions."""
     listed = {f"{m}.{fn}" for m, fns in BUILTINS.items() for fn in fns}
     found = get_components()
     assert {n for n, c in found.items() if c.fn.__module__.startswith("torchx.components.")} >= listed
@@ -116,7 +116,7 @@ def test_the_list_of_builtins_is_true() -> None:
     ],
 )
 def test_unknown_names(name: str, hint: str) -> None:
-    """A name that nobody has is an error with the nearest name; a helper function is not a component."""
+    """An unknown name raises an error with the nearest name; a helper function is not a component."""
     with pytest.raises(ComponentNotFoundException, match="no component") as e:
         get_component(name)
     assert hint in e.value.hint
@@ -124,7 +124,7 @@ def test_unknown_names(name: str, hint: str) -> None:
 
 
 def test_the_source_of_a_builtin_stands_alone(tmp_path: Path) -> None:
-    """The printed source is a file that can be run as a component."""
+    """The printed source can be run as a component file."""
     for name in ("utils.sh", "utils.touch", "dist.ddp", "dist.torchrun"):
         file = tmp_path / "copied.py"
         file.write_text(get_builtin_source(name))
@@ -138,7 +138,7 @@ def test_the_source_of_a_builtin_stands_alone(tmp_path: Path) -> None:
 
 
 def test_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A relative and an absolute path, and one below the home directory."""
+    """Relative paths, absolute paths and paths below the home directory work."""
     (tmp_path / "comp.py").write_text(COMPONENT.format(name="say"))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -149,7 +149,7 @@ def test_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_file_is_read_again_when_it_changed(tmp_path: Path) -> None:
-    """A program that runs on sees the edited file, and does not import an unchanged one twice."""
+    """A running program reloads an edited file, and does not import an unchanged file twice."""
     file = tmp_path / "comp.py"
     file.write_text(COMPONENT.format(name="say"))
     first = get_component(f"{file}:say").fn
@@ -159,7 +159,7 @@ def test_a_file_is_read_again_when_it_changed(tmp_path: Path) -> None:
 
 
 def test_imports_of_a_file(tmp_path: Path) -> None:
-    """Siblings can be imported at the top and inside the function, relatively in a package; sys.path is as before."""
+    """A file can import siblings, also lazily and relatively in a package; sys.path is restored."""
     pkg = tmp_path / "proj_pkg"
     pkg.mkdir()
     (pkg / "__init__.py").write_text("")
@@ -250,7 +250,7 @@ class Group:
     ],
 )
 def test_broken_files(tmp_path: Path, source: str, message: str, hint: str) -> None:
-    """Each is one line with the file and line that are to blame."""
+    """Each error is one line with the file and line of its cause."""
     (tmp_path / "comp.py").write_text(source)
     with pytest.raises(ComponentValidationException, match=message) as e:
         get_component(f"{tmp_path}/comp.py:say")
@@ -272,7 +272,7 @@ def test_broken_files(tmp_path: Path, source: str, message: str, hint: str) -> N
 def test_missing_files_and_functions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, message: str, hint: str
 ) -> None:
-    """The nearest file, or function of the file, is suggested."""
+    """The hint suggests the nearest file, or function in the file."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "comp.py").write_text("def say() -> 'AppDef': ...\n")
     with pytest.raises(ComponentNotFoundException, match=message) as e:
@@ -282,7 +282,7 @@ def test_missing_files_and_functions(
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")
 def test_an_unreadable_file(tmp_path: Path) -> None:
-    """A file without read permission says so."""
+    """The error reports a file without read permission."""
     file = tmp_path / "comp.py"
     file.write_text("")
     file.chmod(0)
@@ -294,7 +294,7 @@ def test_an_unreadable_file(tmp_path: Path) -> None:
 
 
 def test_an_entry_point_with_modules(site: Callable[..., Path]) -> None:
-    """`myco = my_pkg.components`: functions of the package and of the modules below it, private ones left out."""
+    """`myco = my_pkg.components` provides the public functions of the package and of the modules below it."""
     site(
         {
             "my_pkg/__init__.py": "",
@@ -319,7 +319,7 @@ def test_an_entry_point_with_modules(site: Callable[..., Path]) -> None:
 
 
 def test_an_entry_point_without_a_name_of_its_own(site: Callable[..., Path]) -> None:
-    """A name that begins with `_` puts nothing before its components; several can be installed."""
+    """An entry point whose name begins with `_` adds no prefix; several can be installed."""
     site(
         {
             "my_pkg_a.py": COMPONENT.format(name="one"),
@@ -333,7 +333,7 @@ def test_an_entry_point_without_a_name_of_its_own(site: Callable[..., Path]) -> 
 
 
 def test_a_plugin_takes_the_name_of_a_builtin(site: Callable[..., Path]) -> None:
-    """Its functions come first; those that it lacks are still ours."""
+    """Functions of the plugin take precedence; built-in ones that it lacks remain available."""
     site({"my_pkg_dist.py": COMPONENT.format(name="ddp")}, "[torchx.components]\ndist = my_pkg_dist\n")
     assert args_of("dist.ddp") == ["hi"]
     assert get_component("dist.spmd").fn.__module__ == "torchx.components.dist"
@@ -341,7 +341,7 @@ def test_a_plugin_takes_the_name_of_a_builtin(site: Callable[..., Path]) -> None
 
 
 def test_the_name_of_an_entry_point_alone(site: Callable[..., Path]) -> None:
-    """A module is not a component: the hint has those in it."""
+    """A module is not a component; the hint lists the components in it."""
     site({"my_pkg_m.py": COMPONENT.format(name="say")}, "[torchx.components]\nmine = my_pkg_m\n")
     with pytest.raises(ComponentNotFoundException, match="`mine`") as e:
         get_component("mine")
@@ -349,14 +349,14 @@ def test_the_name_of_an_entry_point_alone(site: Callable[..., Path]) -> None:
 
 
 def test_an_entry_point_that_is_a_function(site: Callable[..., Path]) -> None:
-    """A function may be offered directly."""
+    """An entry point may name a function."""
     site({"my_pkg_fn.py": COMPONENT.format(name="say")}, "[torchx.components]\nspeak = my_pkg_fn:say\n")
     assert args_of("speak") == ["hi"]
     assert "speak" in get_components()
 
 
 def test_broken_plugins_break_nothing_else(site: Callable[..., Path], caplog: pytest.LogCaptureFixture) -> None:
-    """A plugin that fails is named when it is asked for, warned about when all are listed, and ignored otherwise."""
+    """A broken plugin raises an error when it is requested, causes a warning in lists, and is ignored otherwise."""
     site(
         {
             "my_pkg_bad.py": "1 / 0\n",
@@ -400,7 +400,7 @@ def test_decorated_functions_of_the_namespace_package(site: Callable[..., Path])
 
 
 def test_a_plugin_function_is_checked(site: Callable[..., Path]) -> None:
-    """A plugin's function with a mistake is listed with it, and refused when it is asked for."""
+    """An invalid function of a plugin is listed with its errors, and raises when it is requested."""
     site(
         {"my_pkg_w.py": "from torchx.specs import AppDef\ndef say(a) -> AppDef: ...\n"},
         "[torchx.components]\nw = my_pkg_w\n",
@@ -415,7 +415,7 @@ def test_a_plugin_function_is_checked(site: Callable[..., Path]) -> None:
 
 
 def test_finders(tmp_path: Path) -> None:
-    """The finders that programs use directly."""
+    """Programs can use the finders directly."""
     names = {c.name for c in ModuleComponentsFinder("torchx.components.dist", "x").find(None)}
     assert names == {"x.ddp", "x.spmd", "x.torchrun"}
     import torchx.components.dist as dist
@@ -427,7 +427,7 @@ def test_finders(tmp_path: Path) -> None:
 
 
 def test_module_helpers() -> None:
-    """Packages, namespace packages, and names of one module below another."""
+    """Packages and namespace packages are recognized, and relative names of modules computed."""
     import torchx.specs
     import torchx.specs.api
 
@@ -444,7 +444,7 @@ def test_module_helpers() -> None:
 
 
 def test_a_component_that_raises_is_blamed_in_its_file(tmp_path: Path) -> None:
-    """The line is the innermost of the component's file, also when another file raised."""
+    """The reported line is the innermost one in the component's file, even if another file raised."""
     (tmp_path / "comp.py").write_text(
         "import json\nfrom torchx.specs import AppDef\ndef read():\n    return json.loads('{')\n"
         "def say() -> AppDef:\n    return read()\n"

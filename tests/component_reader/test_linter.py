@@ -1,4 +1,4 @@
-"""Checks of component source, and that they agree with the argument parser."""
+"""The linter finds mistakes, and agrees with the argument parser."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def problems(tmp_path: Path, source: str, name: str = "fn") -> list[str]:
     ],
 )
 def test_arguments_that_are_fine(tmp_path: Path, arguments: str) -> None:
-    """Old and new spellings, strings, aliases, varargs, keyword-only."""
+    """Old and new spellings, strings, aliases, varargs and keyword-only arguments are valid."""
     assert problems(tmp_path, f"def fn({arguments}) -> AppDef: ...") == []
 
 
@@ -78,7 +78,7 @@ def test_arguments_that_are_fine(tmp_path: Path, arguments: str) -> None:
     ["AppDef", "specs.AppDef", "torchx.specs.AppDef", "'AppDef'", "'specs.AppDef'", "App", "torchx.specs.api.AppDef"],
 )
 def test_ways_to_say_appdef(tmp_path: Path, returns: str) -> None:
-    """However it is imported, it is an AppDef."""
+    """AppDef is recognized however it is imported."""
     assert problems(tmp_path, f"@typing.no_type_check\ndef fn() -> {returns}: ...") == []
 
 
@@ -101,7 +101,7 @@ def test_ways_to_say_appdef(tmp_path: Path, returns: str) -> None:
     ],
 )
 def test_findings(tmp_path: Path, source: str, message: str) -> None:
-    """Each mistake is found and comes with a way to repair it."""
+    """Each mistake is found, and the message says how to fix it."""
     found = problems(tmp_path, source)
     assert len(found) == 1
     assert message in found[0]
@@ -109,7 +109,7 @@ def test_findings(tmp_path: Path, source: str, message: str) -> None:
 
 
 def test_findings_have_a_place(tmp_path: Path) -> None:
-    """File, line and column of each finding; all findings at once."""
+    """All findings are reported at once, with file, line and column."""
     file = tmp_path / "c.py"
     file.write_text("def fn(\n    a,\n    b: bytes,\n): ...\n")
     found = validate(str(file), "fn")
@@ -118,7 +118,7 @@ def test_findings_have_a_place(tmp_path: Path) -> None:
 
 
 def test_files_that_cannot_be_read(tmp_path: Path) -> None:
-    """A syntax error, a missing file and a near name are findings as well."""
+    """A syntax error, a missing file and a misspelled name are findings too."""
     (tmp_path / "bad.py").write_text("x = 1\ndef fn(:\n")
     (finding,) = validate(str(tmp_path / "bad.py"), "fn")
     assert (finding.line, "bad.py:2: " in finding.description) == (2, True)
@@ -128,12 +128,12 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_the_last_definition_counts(tmp_path: Path) -> None:
-    """Of two functions with one name, Python and we take the last; one inside `if` is found."""
+    """Of two functions with the same name the last one counts; one inside `if` is found."""
     assert problems(tmp_path, "def fn(a): ...\nif True:\n    def fn() -> AppDef: ...") == []
 
 
 def test_own_checks(tmp_path: Path) -> None:
-    """A program's own validators take the place of ours."""
+    """Custom validators replace the default ones."""
 
     class NoDefaults(ComponentFunctionValidator):
         def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
@@ -145,7 +145,7 @@ def test_own_checks(tmp_path: Path) -> None:
 
 
 def test_the_parts() -> None:
-    """Visitor, validators and helpers work on their own."""
+    """Visitor, validators and helpers can be used separately."""
     tree = ast.parse("def fn(a: str) -> AppDef: ...")
     visitor = ComponentFnVisitor("fn", None)
     visitor.visit(tree)
@@ -195,7 +195,7 @@ def test_docstrings_of_all_styles() -> None:
 
 @pytest.mark.parametrize("name", [f"{m}.{fn}" for m, fns in BUILTINS.items() for fn in fns])
 def test_our_own_components_pass(name: str) -> None:
-    """The built-ins, which are not checked at run time, pass the checks."""
+    """The built-in components, which are not checked at run time, are valid."""
     module, _, fn = name.rpartition(".")
     path = Path(linter.__file__).parents[1] / "components" / f"{module}.py"
     assert [m.description for m in validate(str(path), fn)] == []
@@ -240,7 +240,7 @@ def nested(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
 @example("Optional[List[int] | Dict[str, int]]")  # an equal one to `typing`, which answers with the former
 @given(st.recursive(st.sampled_from(LEAVES), nested, max_leaves=5))
 def test_agrees_with_the_argument_parser(annotation: str) -> None:
-    """Of any type, the check of the source and the argument parser say the same."""
+    """Linter and argument parser agree about any type."""
     scope = {**vars(typing), "typing": typing, "Sequence": collections.abc.Sequence, "Mapping": collections.abc.Mapping}
     try:
         live = eval(annotation, scope)

@@ -40,7 +40,7 @@ def decorated(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def test_parameters_of_a_plain_function() -> None:
-    """Names, kinds, types and defaults, also of types that are imported for type checkers only."""
+    """Names, kinds, types and defaults are read, also if types are imported under TYPE_CHECKING only."""
     found = {p.name: (p.kind, str(p.shape), p.default) for p in read(plain).parameters}
     assert found == {
         "a": ("positional", "str", REQUIRED),
@@ -53,14 +53,14 @@ def test_parameters_of_a_plain_function() -> None:
 
 
 def test_flags() -> None:
-    """A name of one letter is a short option as well, and `Annotated` adds another."""
+    """A one-letter name is also a short option, and `Annotated` adds another one."""
     assert read(plain).get("d").flags == ("--d", "-d", "-dd")
     assert read(dist.ddp).get("j").flags == ("--j", "-j")
     assert read(utils.hydra).get("config-name").flags == ("--config_name", "-cn")
 
 
 def test_through_decorators() -> None:
-    """A decorator made with functools.wraps shows the function below it."""
+    """The signature is that of the function inside decorators that use functools.wraps."""
     assert [p.name for p in read(decorated(decorated(plain))).parameters] == ["a", "rest", "b", "c", "d", "e"]
     assert returns_appdef(decorated(plain))
 
@@ -70,7 +70,7 @@ BUILTINS = [f for module in (dist, utils) for f in vars(module).values() if call
 
 @pytest.mark.parametrize("fn", [plain, *BUILTINS], ids=lambda f: f.__name__)
 def test_as_inspect_sees_it(fn: Any) -> None:
-    """Order, kinds and defaults are those of `inspect.signature`."""
+    """Order, kinds and defaults are the same as in `inspect.signature`."""
     kinds = {"var": inspect.Parameter.VAR_POSITIONAL, "keyword": inspect.Parameter.KEYWORD_ONLY}
     expected = [
         (p.name, p.kind, REQUIRED if p.default is p.empty else p.default)
@@ -83,7 +83,7 @@ def test_as_inspect_sees_it(fn: Any) -> None:
 
 
 def test_partials_methods_and_callable_objects() -> None:
-    """What has no code of its own is read all the same."""
+    """Callables without code, such as partials and methods, are supported."""
 
     class Component:
         def __call__(self, x: int) -> AppDef:
@@ -124,7 +124,7 @@ def keywords(**options: str) -> AppDef:
     ids=lambda v: getattr(v, "__name__", "message"),
 )
 def test_what_a_command_line_cannot_express(fn: Any, message: str) -> None:
-    """Such a function is refused: the message says which argument, and where."""
+    """Unsupported parameters raise an error with the argument and its location."""
     with pytest.raises(SpecError, match=message) as e:
         read(fn)
     assert "test_signature.py:" in str(e.value)
@@ -132,7 +132,7 @@ def test_what_a_command_line_cannot_express(fn: Any, message: str) -> None:
 
 
 def test_names() -> None:
-    """A built-in is called as on the command line, another function by its own name."""
+    """Messages use the command-line name of a built-in, and the function name otherwise."""
     assert name_of(dist.ddp) == "dist.ddp"
     assert name_of(plain) == "plain"
 
@@ -142,7 +142,7 @@ def helper() -> str:
 
 
 def test_a_component_says_that_it_returns_an_appdef() -> None:
-    """The return type tells components from helpers."""
+    """The return type distinguishes components from helpers."""
     assert returns_appdef(plain)
     assert not returns_appdef(helper)
     assert not returns_appdef(dist.parse_nnodes)

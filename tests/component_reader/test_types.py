@@ -1,4 +1,4 @@
-"""Text and values as the types of component arguments."""
+"""Conversion of text and values to the types of component arguments."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from torchx.component_reader.types import (
     ],
 )
 def test_to_dict(text: str, expected: dict[str, str]) -> None:
-    """Pairs divide at commas and semicolons that begin a new `key=`; the first `=` divides a pair; quotes keep a value together."""
+    """Commas and semicolons before `key=` separate pairs; the first `=` separates key and value; quotes protect a value."""
     assert to_dict(text) == expected
 
 
 @pytest.mark.parametrize("text", ["A", ",A=1", "=1", "A,B=1"])
 def test_to_dict_refuses_text_without_a_key(text: str) -> None:
-    """What has no key before its `=` is an error that names it."""
+    """A pair without a key raises an error that names it."""
     with pytest.raises(ValueError, match="key=value"):
         to_dict(text)
 
@@ -82,28 +82,28 @@ def test_to_dict_refuses_text_without_a_key(text: str) -> None:
     ],
 )
 def test_to_list(text: str, expected: list[str]) -> None:
-    """Items divide at commas, but not in quotes and not after a backslash."""
+    """Commas separate items, except in quotes and after a backslash."""
     assert to_list(text) == expected
 
 
 @settings(deadline=None)
 @given(st.dictionaries(st.text(min_size=1), st.text()))
 def test_any_dict_can_be_written(value: dict[str, str]) -> None:
-    """Every dict of strings has a text that is read back as it was: its JSON."""
+    """Every dict of strings survives the round trip through JSON."""
     assert decode(json.dumps(value), dict[str, str]) == value
 
 
 @settings(deadline=None)
 @given(st.lists(st.text()))
 def test_any_list_can_be_written(value: list[str]) -> None:
-    """Every list of strings has a text that is read back as it was: its JSON."""
+    """Every list of strings survives the round trip through JSON."""
     assert decode(json.dumps(value), list[str]) == value
 
 
 @settings(deadline=None)
 @given(st.dictionaries(st.from_regex(r"[A-Z_][A-Z0-9_]{0,9}", fullmatch=True), st.text(), min_size=1))
 def test_quotes_carry_any_value(value: dict[str, str]) -> None:
-    """A value in quotes, with quotes and backslashes in it escaped, is read back as it was."""
+    """A quoted value with escaped quotes and backslashes survives the round trip."""
     quoted = {k: '"' + v.replace("\\", "\\\\").replace('"', '\\"') + '"' for k, v in value.items()}
     assert to_dict(",".join(f"{k}={v}" for k, v in quoted.items())) == value
 
@@ -111,7 +111,7 @@ def test_quotes_carry_any_value(value: dict[str, str]) -> None:
 @settings(deadline=None)
 @given(st.text())
 def test_garbage_is_an_answer_or_a_value_error(text: str) -> None:
-    """Whatever the text, a type takes it or refuses it with ValueError."""
+    """Any text is converted or raises ValueError."""
     for annotation in (int, bool, list[int], dict[str, float], Literal["a", 1], int | list[str], dict[int, list[str]]):
         try:
             decode(text, annotation)
@@ -158,7 +158,7 @@ def test_garbage_is_an_answer_or_a_value_error(text: str) -> None:
     ],
 )
 def test_decode_text(text: str, annotation: Any, expected: Any) -> None:
-    """Each supported type reads its text."""
+    """Each supported type parses its text form."""
     found = decode(text, annotation)
     assert found == expected
     assert type(found) is type(expected)
@@ -180,7 +180,7 @@ def test_decode_text(text: str, annotation: Any, expected: Any) -> None:
     ],
 )
 def test_decode_values(value: Any, annotation: Any, expected: Any) -> None:
-    """A value that is typed already is kept, or becomes the type where nothing is lost."""
+    """A typed value is kept, or converted if that is lossless."""
     found = decode(value, annotation)
     assert found == expected
     assert type(found) is type(expected)
@@ -207,13 +207,13 @@ def test_decode_values(value: Any, annotation: Any, expected: Any) -> None:
     ],
 )
 def test_decode_refuses(value: Any, annotation: Any) -> None:
-    """What is not of the type is a ValueError that shows it."""
+    """A value of the wrong type raises ValueError with the value."""
     with pytest.raises(ValueError, match="`"):
         decode(value, annotation)
 
 
 def test_equal_types_have_equal_shapes() -> None:
-    """The old and the new spelling of a type are the same to us."""
+    """Old and new spellings of a type are equivalent."""
     assert shape_of(typing.Optional[typing.Dict[str, typing.List[int]]]) == shape_of(dict[str, list[int]] | None)  # noqa: UP006
     assert shape_of(typing.List) == shape_of(list)  # noqa: UP006
 
@@ -222,12 +222,12 @@ def test_equal_types_have_equal_shapes() -> None:
     "annotation", [bytes, tuple[bytes, ...], set[str], object(), None, dict[list[str], str], int | bytes]
 )
 def test_unsupported_types_have_a_problem(annotation: Any) -> None:
-    """A type that no text can become says so."""
+    """Unsupported types report a problem."""
     assert "not supported" in str(shape_of(annotation).problem())
 
 
 def test_small_helpers() -> None:
-    """The helpers that programs import do what their names say."""
+    """The helpers that programs import work."""
     assert decode_from_string("a=1", dict[str, str] | None) == {"a": "1"}
     assert decode_optional(Optional[str]) is str
     assert decode_optional(str) is str
@@ -244,12 +244,12 @@ def test_small_helpers() -> None:
 
 @pytest.mark.parametrize("annotation", [int, str, list[str], dict[str, str], dict[str, str] | None])
 def test_decode_of_none(annotation: Any) -> None:
-    """None stands for an argument that was not given; programs decode the defaults of a component so."""
+    """None stays None of any type, because programs decode the defaults of components."""
     assert decode(None, annotation) is None
 
 
 def test_keys_that_are_no_text() -> None:
-    """What a name may not be, a number may."""
+    """Keys of other types than str may begin with a digit."""
     assert decode("1=a;2=b", dict[int, str]) == {1: "a", 2: "b"}
 
 
@@ -266,7 +266,7 @@ def test_keys_that_are_no_text() -> None:
     ],
 )
 def test_tuples(value: Any, annotation: Any, expected: Any) -> None:
-    """They are read like lists; each place has its type."""
+    """Tuples are parsed like lists; each position has its type."""
     assert decode(value, annotation) == expected
 
 

@@ -1,4 +1,4 @@
-"""Distributed PyTorch: what the components describe, and what a shell makes of it."""
+"""Distributed PyTorch: the AppDefs of the components, and their commands run by a shell."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ def fake_bin(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def free_port() -> int:
-    """A TCP port of localhost that nobody uses."""
+    """Return a free TCP port of localhost."""
     return ports.free("localhost")
 
 
 def launched(app: AppDef, fake_bin: Path, *, replica: int = 0, **env: str) -> list[str]:
-    """The arguments with which torchrun starts on one node, as a real shell passes them on."""
+    """Return the arguments of torchrun on one node, as passed by a real shell."""
     values = macros.Values(img_root="/img", app_id="job-1", replica_id=str(replica), rank0_env="TORCHX_RANK0_HOST")
     role = values.apply(app.roles[0])
     done = subprocess.run(
@@ -65,7 +65,7 @@ def option(words: list[str], name: str) -> str:
 
 
 def test_one_node(fake_bin: Path) -> None:
-    """One node: torchrun takes a free port of localhost."""
+    """On one node, torchrun uses a free port of localhost."""
     app = ddp("--epochs", "3", script="src/train.py", j="1x2")
     (role,) = app.roles
     assert (app.name, role.name, role.entrypoint, role.num_replicas, role.min_replicas) == (
@@ -87,7 +87,7 @@ def test_one_node(fake_bin: Path) -> None:
 
 
 def test_many_nodes(fake_bin: Path) -> None:
-    """Many nodes: replica 0 holds the store at the address that the scheduler names; the others wait for it."""
+    """On many nodes, replica 0 hosts the store at the address from the scheduler, and the others wait for it."""
     app = ddp(m="pets.train", j="2x4")
     assert app.roles[0].num_replicas == 2
     for replica, is_host in ((0, "1"), (1, "0")):
@@ -100,7 +100,7 @@ def test_many_nodes(fake_bin: Path) -> None:
 
 
 def test_the_port(fake_bin: Path) -> None:
-    """The default port gives way to the one that the scheduler chose; a port of the user's does not."""
+    """The port of the scheduler replaces the default port, but not a port of the user."""
     chosen = ddp(script="a.py", j="2x1", rdzv_port=5000)
     for app, endpoint in ((ddp(script="a.py", j="2x1"), "h:4001"), (chosen, "h:5000")):
         words = launched(app, fake_bin, TORCHX_RANK0_HOST="h", TORCHX_RANK0_PORT="4001")
@@ -109,7 +109,7 @@ def test_the_port(fake_bin: Path) -> None:
 
 
 def test_rendezvous_options(fake_bin: Path) -> None:
-    """What the user says in rdzv_conf is stronger than our defaults, and other backends get what they need."""
+    """rdzv_conf overrides the defaults, and other backends get the options that they need."""
     words = launched(
         ddp(script="a.py", j="2x1", rdzv_conf="join_timeout=5,last_call_timeout=3"), fake_bin, TORCHX_RANK0_HOST="h"
     )
@@ -127,7 +127,7 @@ def test_rendezvous_options(fake_bin: Path) -> None:
 
 
 def test_elastic(fake_bin: Path) -> None:
-    """An elastic job goes on with fewer nodes: torchrun may restart workers, the scheduler restarts single nodes."""
+    """An elastic job continues with fewer nodes: torchrun restarts workers, and the scheduler restarts single nodes."""
     role = ddp(script="a.py", j="1:3x2", max_retries=2).roles[0]
     assert (role.num_replicas, role.min_replicas) == (3, 1)
     assert (role.max_retries, role.retry_policy) == (2, RetryPolicy.REPLICA)
@@ -176,7 +176,7 @@ HOSTILE = [
 
 
 def test_hostile_arguments(fake_bin: Path) -> None:
-    """Every argument, the script and launcher options arrive as they were typed; nothing is run or expanded."""
+    """All arguments, the script and launcher options are passed unchanged; the shell expands nothing."""
     app = torchrun(*HOSTILE, script="a 'b' $(x).py", torchrun_args=["--log-dir=$(x) y"])
     words = launched(app, fake_bin)
     assert words[-len(HOSTILE) - 2 :] == ["--log-dir=$(x) y", "a 'b' $(x).py", *HOSTILE]
@@ -185,20 +185,20 @@ def test_hostile_arguments(fake_bin: Path) -> None:
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), max_size=5))
 @settings(max_examples=20, deadline=None)
 def test_any_arguments(words: list[str]) -> None:
-    """Whatever the words, a shell reads back from the joined line what was put into it."""
+    """Any words survive the round trip through a shell."""
     line = _args_join(["printf", "%s\\0", "first", *words])
     done = subprocess.run(["sh", "-c", line], capture_output=True, check=True)
     assert done.stdout.decode().split("\0")[:-1] == ["first", *words]
 
 
 def test_macros_in_arguments(fake_bin: Path) -> None:
-    """A macro in a script argument is replaced, and what is not a macro is left alone."""
+    """Macros in script arguments are substituted; other text is unchanged."""
     words = launched(ddp(f"--id={macros.app_id}/{macros.replica_id}", "${other}", script="a.py"), fake_bin)
     assert words[-2:] == ["--id=job-1/0", "${other}"]
 
 
 def test_environment() -> None:
-    """The experiment's name is told to the job, debugging sets torch's flags, and the user's values win."""
+    """The job gets the experiment name and debug flags as variables; values of the user take precedence."""
     role = ddp(script="a.py", name="exp/run", debug=True, env={"TORCH_DISTRIBUTED_DEBUG": "INFO", "A": "1"}).roles[0]
     assert role.env["TORCHX_TRACKING_EXPERIMENT_NAME"] == "exp"
     assert role.env["A"] == "1"
@@ -208,7 +208,7 @@ def test_environment() -> None:
 
 
 def test_everything_else() -> None:
-    """Name, metadata, mounts, image and resource arrive in the AppDef."""
+    """Name, metadata, mounts, image and resource are set in the AppDef."""
     app = ddp(
         script="a.py",
         name="exp/run",
@@ -224,7 +224,7 @@ def test_everything_else() -> None:
 
 
 def test_workers_from_the_resource(fake_bin: Path) -> None:
-    """`-j 4`: four nodes with a worker for each GPU, of a named resource or of `--gpu`; of `ddp` one node of four."""
+    """`-j 4` means four nodes with a worker per GPU; for `ddp`, one node with four workers."""
     words = launched(ddp(script="a.py", j="4", h="gpu.large"), fake_bin)
     assert (option(words, "--nnodes"), option(words, "--nproc_per_node")) == ("1", "4")
     for app in (
@@ -237,7 +237,7 @@ def test_workers_from_the_resource(fake_bin: Path) -> None:
 
 
 def test_ddp_and_spmd_are_views_of_torchrun() -> None:
-    """Both are torchrun with fewer options, and take the same defaults but for the size."""
+    """Both are torchrun with fewer options and the same defaults, except for the size."""
     assert ddp("x", script="a.py") == torchrun("x", script="a.py")
     assert spmd("x", script="a.py") == torchrun("x", script="a.py", h="gpu.small", j="1x1")
     full = inspect.signature(torchrun).parameters
@@ -260,21 +260,21 @@ def test_ddp_and_spmd_are_views_of_torchrun() -> None:
 )
 @pytest.mark.parametrize("component", [ddp, spmd, torchrun])
 def test_wrong_arguments(component: Any, kwargs: dict[str, Any], message: str) -> None:
-    """Each mistake is one line with a hint."""
+    """Each error is one line with a hint."""
     with pytest.raises((SpecError, LookupError), match=message) as e:
         component(**kwargs)
     assert getattr(e.value, "hint", "")
 
 
 def test_a_script_given_as_a_positional_argument() -> None:
-    """`dist.ddp train.py` is told how to name its script."""
+    """For `dist.ddp train.py`, the hint suggests `--script train.py`."""
     with pytest.raises(SpecError) as e:
         ddp("train.py")
     assert "did you mean `--script train.py`?" in e.value.hint
 
 
 def test_more_workers_than_gpus(caplog: pytest.LogCaptureFixture) -> None:
-    """Workers that would share a GPU are warned about, not refused."""
+    """Workers that would share a GPU cause a warning, not an error."""
     with caplog.at_level(logging.WARNING, "torchx"):
         ddp(script="a.py", j="1x4", h="gpu.medium")
     assert "4 workers on nodes of 2 GPUs" in caplog.text
@@ -294,7 +294,7 @@ def test_helpers_that_programs_import() -> None:
 
 
 def test_the_old_role_factory_says_what_to_use() -> None:
-    """A component file from long ago gets an answer and not an ImportError."""
+    """An old component file gets a helpful error instead of a plain ImportError."""
     with pytest.raises(SpecError, match="torch_dist_role") as e:
         old_base.torch_dist_role  # the access is the test
     assert "torchrun" in e.value.hint
@@ -315,7 +315,7 @@ dist.destroy_process_group()
 @pytest.mark.slow
 @pytest.mark.timeout(600)  # six interpreters import PyTorch
 def test_a_node_that_starts_first_waits_for_replica_0(tmp_path: Path, free_port: int) -> None:
-    """Two real nodes: the second starts, cannot reach the first, which starts only then; all four workers meet."""
+    """With two real nodes, the second one starts first and retries; all four workers connect."""
     pytest.importorskip("torch")
     script = tmp_path / "worker.py"
     script.write_text(WORKER)
@@ -348,24 +348,24 @@ def test_a_node_that_starts_first_waits_for_replica_0(tmp_path: Path, free_port:
 
 
 def wait_for_torch(node: subprocess.Popen[str]) -> None:
-    """Until the node has torch in memory: it tries to connect long before another can have started."""
+    """Wait until the node has imported torch, before it can connect."""
     while "libtorch" not in Path(f"/proc/{node.pid}/maps").read_text():
         with contextlib.suppress(subprocess.TimeoutExpired):
             pytest.fail(f"the node ended with {node.wait(timeout=0.05)}")
 
 
 class ComponentsAreComponents(ComponentTestCase):
-    """The base class of component tests, used on our own."""
+    """The base class of component tests works for the built-in components."""
 
     def test_validate(self) -> None:
-        """Each component of the module is accepted, a helper is not."""
+        """Each component of the module is valid; a helper is not."""
         for name in ("ddp", "spmd", "torchrun"):
             self.validate(dist, name)
         with self.assertRaisesRegex(AssertionError, "parse_nnodes"):
             self.validate(dist, "parse_nnodes")
 
     def test_run_component(self) -> None:
-        """A component is run on this machine until it ends."""
+        """A component runs on this machine until it ends."""
         from torchx.components.utils import sh
 
         def line(text: str) -> AppDef:
@@ -379,5 +379,5 @@ class ComponentsAreComponents(ComponentTestCase):
             self.run_component(line, {"text": "exec sleep 600"}, timeout=0.1)
 
     def test_role_type(self) -> None:
-        """What torchrun describes is an ordinary role."""
+        """torchrun returns an ordinary role."""
         self.assertIsInstance(torchrun(script="a.py").roles[0], Role)

@@ -1,4 +1,4 @@
-"""TensorBoard as a job: what is described, and where the server would listen."""
+"""TensorBoard as a job: its AppDef, and the address of the server."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torchx.specs import Role
 
 
 def started(role: Role, job_id: str, folder: Path) -> list[str]:
-    """The words that TensorBoard is started with in a job of that name, by the shell that the role names."""
+    """Return the command line of TensorBoard in a job, as run by the shell of the role."""
     shell, words = _program(role)
     fake = folder / "python"
     fake.write_text('#!/bin/sh\nprintf "%s\\0" "$@"\n')
@@ -33,7 +33,7 @@ def _program(role: Role) -> tuple[str, list[str]]:
 
 
 def test_what_is_described() -> None:
-    """One replica that publishes the port, watched by a monitor that was told when to begin and to end."""
+    """The job is one replica that exposes the port; a monitor starts and stops the server."""
     (role,) = tensorboard("runs", timeout=60, port=7007, start_on_file="s3://b/go", exit_on_file="s3://b/done").roles
     args = process_monitor.parse_args(role.args[2:])
     assert role.args[:2] == ["-m", "torchx.apps.utils.process_monitor"]
@@ -51,13 +51,13 @@ def test_what_is_described() -> None:
     ],
 )
 def test_where_it_listens(tmp_path: Path, job_id: str, listens: str) -> None:
-    """On this machine on the loopback interface alone; in a container everywhere, or nobody could reach it."""
+    """The server listens on loopback on this machine, and on all interfaces in a container."""
     (role,) = tensorboard("runs").roles
     assert started(role, job_id, tmp_path) == ["-m", "tensorboard.main", listens, "--logdir=runs", "--port=6006"]
 
 
 def test_an_address_of_the_users(tmp_path: Path) -> None:
-    """`--host` is what counts, on this machine too."""
+    """`--host` overrides the address, on this machine too."""
     (role,) = tensorboard("runs", host="10.0.0.7").roles
     words = ["-m", "tensorboard.main", "--logdir=runs", "--port=6006", "--host=10.0.0.7"]
     assert started(role, "local_cwd://torchx/x", tmp_path) == words
@@ -66,7 +66,7 @@ def test_an_address_of_the_users(tmp_path: Path) -> None:
 @given(logdir=st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])))
 @settings(max_examples=20, deadline=None)
 def test_no_logdir_is_taken_for_anything_else(tmp_path_factory: pytest.TempPathFactory, logdir: str) -> None:
-    """Whatever the text, it arrives as the value of one option: not as an option, nor as a word of the shell."""
+    """Any text is passed as the value of one option, not as an option or shell syntax."""
     (role,) = tensorboard(logdir, exit_on_file=logdir or "x").roles
     words = started(role, "local_cwd://torchx/x", tmp_path_factory.mktemp("bin"))
     assert words[3] == f"--logdir={logdir}"
@@ -74,12 +74,12 @@ def test_no_logdir_is_taken_for_anything_else(tmp_path_factory: pytest.TempPathF
 
 
 def test_any_port() -> None:
-    """Port 0 is any free one; a scheduler has nothing to publish."""
+    """Port 0 uses a free port, and exposes none."""
     assert tensorboard("runs", port=0).roles[0].port_map == {}
 
 
 @pytest.mark.parametrize("words", [["--port", "70000"], ["--port", "-1"], ["--timeout", "-1"], ["--timeout", "nan"]])
 def test_mistakes(words: list[str]) -> None:
-    """A port and a time that are none are said before anything is submitted."""
+    """Invalid ports and times raise an error before the submission."""
     with pytest.raises(SpecError, match=f"`{words[0]} .*is no"):
         materialize_appdef(tensorboard, ["--logdir", "runs", *words])

@@ -1,4 +1,4 @@
-"""Registration with TorchServe as a job: what the program of the job is told."""
+"""Registration with TorchServe as a job: the arguments of its program."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ API = "http://torchserve:8081"
 
 
 def test_the_program_understands_every_word() -> None:
-    """Model, server, parameters of any type, token: all of it arrives as it was given."""
+    """Model, server, parameters of any type and token are passed unchanged."""
     params = {"model_name": "two words", "initial_workers": 2, "synchronous": True, "handler": "-x"}
     (role,) = torchserve("s3://b/m.mar", API, params=params, token_file="-keys", env={"A": "1"}).roles
     args = app.parse_args(role.args[2:])
@@ -35,18 +35,18 @@ def test_from_the_command_line() -> None:
 
 
 def test_parameters_are_those_of_the_program() -> None:
-    """The component's table is the program's."""
+    """The component has the same parameters as the program."""
     assert list(serve._PARAMS) == app.TORCHSERVE_PARAMS
 
 
 def test_an_unknown_parameter() -> None:
-    """What TorchServe would refuse is refused before anything is submitted, with the nearest name."""
+    """Unknown parameters raise an error with the nearest name before the submission."""
     with pytest.raises(SpecError, match="`model_nam` of `params`") as e:
         torchserve("m.mar", API, params={"model_nam": "x"})
     assert e.value.hint == "did you mean `model_name`?"
 
 
 def test_no_address() -> None:
-    """So is a server's name without http."""
+    """A server address without http raises an error before the submission."""
     with pytest.raises(SpecError, match="`torchserve:8081` is not a server address"):
         torchserve("m.mar", "torchserve:8081")

@@ -1,4 +1,4 @@
-"""Small jobs: what they describe, and what comes of it when it is run."""
+"""Small jobs: their AppDefs, and the results of running them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchx.specs import AppDef, BindMount, Resource, macros, resource
 
 
 def run(app: AppDef, cwd: Path | None = None) -> str:
-    """What the only role prints when it is started as it is described."""
+    """Run the only role and return its output."""
     (role,) = app.roles
     path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
     done = subprocess.run(
@@ -35,7 +35,7 @@ def run(app: AppDef, cwd: Path | None = None) -> str:
 
 
 def test_echo() -> None:
-    """The message is printed as it is, by as many replicas as asked for."""
+    """Each replica prints the message unchanged."""
     app = utils.echo("it's $HOME", num_replicas=3)
     assert run(app) == "it's $HOME\n"
     assert (app.name, app.roles[0].num_replicas, app.roles[0].image) == ("echo", 3, torchx.IMAGE)
@@ -49,12 +49,12 @@ def test_touch(tmp_path: Path) -> None:
 
 
 def test_sh_words() -> None:
-    """Several words are a command with its arguments, which the shell does not touch."""
+    """Several words are a command with arguments, which the shell does not interpret."""
     assert run(utils.sh("printf", "%s|", "a b", "$HOME", "it's", "`id`", "$$")) == "a b|$HOME|it's|`id`|$$|"
 
 
 def test_sh_line(tmp_path: Path) -> None:
-    """One word is a line for the shell."""
+    """A single word is a shell command line."""
     assert run(utils.sh("echo one; echo two | tr a-z A-Z"), tmp_path) == "one\nTWO\n"
     assert utils.sh("ls").roles[0].args == ["-c", "ls"]
 
@@ -62,7 +62,7 @@ def test_sh_line(tmp_path: Path) -> None:
 @given(st.lists(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])), min_size=1, max_size=4))
 @settings(max_examples=20, deadline=None)
 def test_sh_passes_on_any_words(words: list[str]) -> None:
-    """Whatever the words, the command gets them."""
+    """The command gets any words unchanged."""
     app = materialize_appdef(utils.sh, ["--", "printf", "%s\\0", *words])
     (role,) = app.roles
     out = subprocess.run([role.entrypoint, *role.args], capture_output=True, check=True).stdout
@@ -70,7 +70,7 @@ def test_sh_passes_on_any_words(words: list[str]) -> None:
 
 
 def test_sh_options() -> None:
-    """Resource, environment, retries, mounts and shell arrive in the role."""
+    """Resource, environment, retries, mounts and shell are set in the role."""
     role = utils.sh(
         *("ls", "-l"),
         env={"A": "1"},
@@ -96,7 +96,7 @@ def test_sh_options() -> None:
 
 
 def test_python(tmp_path: Path) -> None:
-    """A module, code or script with its arguments."""
+    """A module, code or script runs with its arguments."""
     (tmp_path / "hello.py").write_text("import sys; print('script', sys.argv[1:])")
     assert run(utils.python("a b", script="hello.py"), tmp_path) == "script ['a b']\n"
     assert run(utils.python("x", c="import sys; print(sys.argv[1:])")) == "['x']\n"
@@ -108,14 +108,14 @@ def test_python(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kwargs", [{}, {"m": "a", "c": "b"}, {"m": "a", "script": "b", "c": "c"}])
 def test_python_needs_one_program(kwargs: dict[str, Any]) -> None:
-    """None and two are errors that say what to give."""
+    """None or two of them raise an error that names the options."""
     with pytest.raises(SpecError) as e:
         utils.python(**kwargs)
     assert "one of `-m module`" in e.value.hint
 
 
 def test_binary() -> None:
-    """A program with its arguments, no shell in between."""
+    """A program runs with its arguments, without a shell."""
     app = utils.binary("%s|", "$HOME", "a b", entrypoint="printf", name="n", num_replicas=2, h="cpu.nano")
     assert run(app) == "$HOME|a b|"
     assert (app.name, app.roles[0].name, app.roles[0].num_replicas) == ("n", "n", 2)
@@ -131,7 +131,7 @@ def test_copy(tmp_path: Path) -> None:
 
 
 def test_booth(tmp_path: Path) -> None:
-    """The value at the point, negative numbers too, is kept under the trial's number."""
+    """The value, also for negative arguments, is stored under the number of the trial."""
     pytest.importorskip("fsspec")
     from torchx.runtime.tracking import FsspecResultTracker
 
@@ -158,7 +158,7 @@ roles:
 
 
 def test_hydra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A configuration with overrides becomes the AppDef; macros survive."""
+    """A configuration with overrides becomes the AppDef; macros are preserved."""
     pytest.importorskip("hydra")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("JOB_NAME", "my job")
@@ -172,7 +172,7 @@ def test_hydra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("indent", ["", "  "], ids=["top", "below app"])
 def test_hydra_as_before(indent: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The AppDef may stand under `app:`, and macros may be written as resolvers."""
+    """The AppDef may be the key `app`, and macros may be written as resolvers."""
     pytest.importorskip("hydra")
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".torchx").mkdir()
@@ -223,7 +223,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_hydra_groups(groups: Path) -> None:
-    """Defaults, a group chosen by an override, new keys; what is not a field of an AppDef is for interpolation alone."""
+    """Defaults, groups and new keys work; keys that are not fields of an AppDef serve interpolation only."""
     literal = ["${HOME} costs $5", "ada", f"{macros.app_id}-{macros.replica_id}"]
     app = materialize_appdef(utils.hydra, ["-cn", "job"])
     assert (app.name, app.roles[0].args) == ("train-1", ["--lr", "0.1", *literal])
@@ -249,14 +249,14 @@ def test_hydra_on_this_machine(groups: Path) -> None:
 
 
 def test_hydra_misspelt(groups: Path) -> None:
-    """A field whose name is almost right is not taken for a number of the user's own."""
+    """A misspelled field raises an error instead of being ignored."""
     with pytest.raises(SpecError, match="no field `metadat`") as e:
         materialize_appdef(utils.hydra, ["-cn", "job", "--", "+metadat={a: b}"])
     assert e.value.hint == "did you mean `metadata`?"
 
 
 def test_hydra_says_why(groups: Path) -> None:
-    """A role with a field that does not exist: the error has Hydra's line, and the line below it that says why."""
+    """For an unknown field of a role, the error has Hydra's message and the reason below it."""
     with pytest.raises(SpecError, match=r"torchx.specs.*Role.*unexpected keyword argument 'imgae'"):
         materialize_appdef(utils.hydra, ["-cn", "job", "--", "+roles.0.imgae=x"])
 
@@ -272,7 +272,7 @@ def test_hydra_says_why(groups: Path) -> None:
     ],
 )
 def test_hydra_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], message: str) -> None:
-    """A configuration that is missing, is something else, or fails, is one line."""
+    """A missing, wrong or failing configuration raises an error of one line."""
     pytest.importorskip("hydra")
     monkeypatch.chdir(tmp_path)
     (tmp_path / ".torchx").mkdir()
@@ -284,7 +284,7 @@ def test_hydra_mistakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: 
 
 
 def test_hydra_is_optional(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without hydra-core the error says what to install."""
+    """Without hydra-core, the hint has the install command."""
     monkeypatch.setitem(sys.modules, "hydra", None)
     with pytest.raises(MissingDependencyError, match="needs the package `hydra`") as e:
         utils.hydra(config_name="x")

@@ -1,4 +1,4 @@
-"""What is installed is found by name, as importlib.metadata would find it, and without imports."""
+"""Installed plugins are found without imports, and agree with importlib.metadata."""
 
 import importlib.metadata
 import os
@@ -20,7 +20,7 @@ GROUP = "torchx.schedulers"
 
 
 def test_entry_point_is_found_without_importing_it(torchx_site: Site) -> None:
-    """The name, value, distribution and place are known; the module was not imported."""
+    """Name, value, distribution and location are found without importing the module."""
     info = torchx_site.install(
         "acme-sched", "2.1", entry_points=f"[{GROUP}]\nacme = acme_sched:create\n", files={"acme_sched.py": "x = 1 / 0"}
     )
@@ -30,7 +30,7 @@ def test_entry_point_is_found_without_importing_it(torchx_site: Site) -> None:
 
 
 def test_same_answer_as_importlib_metadata() -> None:
-    """For every group of every distribution of this environment both agree on names and values."""
+    """For all groups of this environment, both find the same names and values."""
     groups = importlib.metadata.entry_points().groups
     assert groups, "an environment without any entry point cannot test this"
     for group in groups:
@@ -53,12 +53,12 @@ def test_same_answer_as_importlib_metadata() -> None:
     ],
 )
 def test_parse(text: str, expected: list[tuple[str, str]]) -> None:
-    """Names and values of one section are read; what is not an entry is skipped."""
+    """Names and values of a section are parsed; other lines are skipped."""
     assert [(e.name, e.value) for e in discovery.parse(text) if e.group == "g"] == expected
 
 
 def test_first_on_path_wins_for_one_distribution(tmp_path: os.PathLike[str]) -> None:
-    """Of two copies of one distribution, however its name is spelled, only the first on sys.path counts."""
+    """Of two copies of a distribution, whatever the spelling of its name, the first on sys.path counts."""
     a, b = os.path.join(tmp_path, "a"), os.path.join(tmp_path, "b")
     os.makedirs(a)
     os.makedirs(b)
@@ -80,7 +80,7 @@ def test_a_copy_without_entry_points_hides_the_later_one(tmp_path: os.PathLike[s
 
 
 def test_egg_info_and_leftovers(torchx_site: Site) -> None:
-    """A development install (egg-info) counts; what pip leaves behind while it works (`~name`) does not."""
+    """A development install (egg-info) is found; leftovers of pip (`~name`) are ignored."""
     torchx_site.write("dev_pkg.egg-info/entry_points.txt", f"[{GROUP}]\ndev = dev_pkg:f\n")
     torchx_site.write("~ev_pkg-1.0.dist-info/entry_points.txt", f"[{GROUP}]\nghost = dev_pkg:f\n")
     names = plugins.names(GROUP)
@@ -89,7 +89,7 @@ def test_egg_info_and_leftovers(torchx_site: Site) -> None:
 
 
 def test_zip_on_the_path(tmp_path: os.PathLike[str]) -> None:
-    """A path entry that is a zip file is asked through importlib.metadata."""
+    """Zip files on the path are read with importlib.metadata."""
     archive = os.path.join(tmp_path, "pkgs.zip")
     with zipfile.ZipFile(archive, "w") as z:
         z.writestr("zipped-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: zipped\nVersion: 1.0\n")
@@ -101,7 +101,7 @@ def test_zip_on_the_path(tmp_path: os.PathLike[str]) -> None:
 
 
 def test_import_hook_with_distributions(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Distributions that only a finder on sys.meta_path knows of are found too."""
+    """Distributions of a finder on sys.meta_path are found too."""
 
     class Dist(importlib.metadata.Distribution):
         def read_text(self, filename: str) -> str | None:
@@ -132,18 +132,18 @@ def test_import_hook_with_distributions(monkeypatch: pytest.MonkeyPatch) -> None
     "value", ["", "no module", "m:", "a..b:f", "m:f:g", "1m:f"], ids=["empty", "space", "colon", "dots", "two", "digit"]
 )
 def test_malformed_value(value: str) -> None:
-    """A value that is not an object reference raises a ValueError that shows it."""
+    """A malformed object reference raises ValueError with the value."""
     with pytest.raises(ValueError, match="is not of the form"):
         discovery.EntryPoint("x", value, GROUP).load()
 
 
 def test_dotted_attribute_and_extras() -> None:
-    """A dotted attribute is followed, extras are ignored."""
+    """A dotted attribute is resolved, extras are ignored."""
     assert discovery.EntryPoint("x", "os:path.join [extra]", GROUP).load() is os.path.join
 
 
 def test_a_package_installed_later_is_seen(torchx_site: Site) -> None:
-    """A long-lived process sees what is installed after it asked the first time."""
+    """A running process finds packages that are installed after its first query."""
     assert "late" not in plugins.names(GROUP)
     folder = os.path.join(torchx_site.folder, "late-1.0.dist-info")
     os.makedirs(folder)
@@ -153,7 +153,7 @@ def test_a_package_installed_later_is_seen(torchx_site: Site) -> None:
 
 
 def test_discovery_imports_nothing_heavy() -> None:
-    """Asking for names in a fresh interpreter imports neither importlib.metadata nor re nor configparser."""
+    """Listing names in a fresh interpreter imports neither importlib.metadata nor re nor configparser."""
     code = (
         "import sys; from torchx import plugins; plugins.names('torchx.schedulers');"
         "print([m for m in ('importlib.metadata', 'configparser', 're', 'inspect', 'pkgutil', 'typing', 'logging') if m in sys.modules])"
@@ -168,7 +168,7 @@ def test_discovery_imports_nothing_heavy() -> None:
 
 
 def test_a_hundred_distributions_cost_two_system_calls_each(torchx_site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scan lists each folder once and opens one file a distribution; asking again opens nothing."""
+    """The scan lists each folder once and opens one file per distribution; the next query opens none."""
     for i in range(100):
         os.makedirs(os.path.join(torchx_site.folder, f"pkg{i}-1.0.dist-info"))
     opened: list[str] = []
@@ -188,7 +188,7 @@ words = st.text(st.characters(whitelist_categories=("L", "N"), whitelist_charact
 
 @given(st.dictionaries(words, st.dictionaries(words, words, max_size=3), max_size=3))
 def test_parse_reads_back_what_was_written(groups: dict[str, dict[str, str]]) -> None:
-    """Any groups, names and values that can be written are read back."""
+    """Any valid groups, names and values survive the round trip."""
     text = "".join(f"[{g}]\n" + "".join(f"{k} = {v}\n" for k, v in es.items()) for g, es in groups.items())
     read: dict[str, dict[str, str]] = {}
     for e in discovery.parse(text):
@@ -198,5 +198,5 @@ def test_parse_reads_back_what_was_written(groups: dict[str, dict[str, str]]) ->
 
 @given(st.text())
 def test_parse_is_total(text: str) -> None:
-    """Garbage is read without an exception, and gives entries with a name and a group only."""
+    """Garbage raises no exception, and all entries have a name and a group."""
     assert all(e.group and e.name for e in discovery.parse(text))

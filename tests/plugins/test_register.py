@@ -1,4 +1,4 @@
-"""Decorated functions are plugins: in `torchx_plugins.*`, found on the path, and in any imported module."""
+"""Decorated functions are plugins, in modules of `torchx_plugins.*` and in any imported module."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ def test_namespace_package_is_found(torchx_site: Site) -> None:
 
 
 def test_two_folders_share_the_namespace(tmp_path: os.PathLike[str]) -> None:
-    """Two packages may both bring modules of torchx_plugins.components."""
+    """Two packages may both contain modules of torchx_plugins.components."""
     text = "from torchx.plugins import register\n@register.component\ndef train(): ...\n"
     a, b = os.path.join(tmp_path, "a"), os.path.join(tmp_path, "b")
     os.makedirs(a)
@@ -45,7 +45,7 @@ def test_two_folders_share_the_namespace(tmp_path: os.PathLike[str]) -> None:
 
 @pytest.mark.parametrize("group", list(discovery.KINDS), ids=list(discovery.KINDS.values()))
 def test_every_kind_has_its_decorator(group: str) -> None:
-    """There is a decorator for each kind; it leaves the object as it is and takes the given name."""
+    """Each kind has a decorator, which returns the object unchanged and registers it under the given name."""
     decorator = getattr(register, discovery.KINDS[group])
 
     def f() -> None: ...
@@ -59,7 +59,7 @@ def test_every_kind_has_its_decorator(group: str) -> None:
 
 
 def test_default_names() -> None:
-    """Without a name it is the function's own; a component's is `<module>.<function>`."""
+    """The default name is that of the function; for a component, `<module>.<function>`."""
 
     def my_thing() -> None: ...
 
@@ -74,7 +74,7 @@ def test_default_names() -> None:
 
 
 def test_broken_module_is_reported_and_disturbs_nobody(torchx_site: Site) -> None:
-    """A module that cannot be imported is in the report and in the hint for a name that is missing because of it."""
+    """A module that cannot be imported is in the report, and in the hint for an unknown name."""
     torchx_site.write("torchx_plugins/trackers/broken.py", "import no_such_dependency")
     torchx_site.write(
         "torchx_plugins/trackers/fine.py",
@@ -90,14 +90,14 @@ def test_broken_module_is_reported_and_disturbs_nobody(torchx_site: Site) -> Non
 
 
 def test_broken_namespace_package(torchx_site: Site) -> None:
-    """A torchx_plugins package that itself raises is reported, too."""
+    """A torchx_plugins package that raises is reported too."""
     torchx_site.write("torchx_plugins/commands/__init__.py", "raise RuntimeError('boom')")
     assert "torchx_plugins.commands" not in plugins.names("torchx.cli.cmds")
     assert [i.error for i in plugins.report() if i.name == "torchx_plugins.commands"] == ["RuntimeError: boom"]
 
 
 def test_decorator_wins_over_entry_point(torchx_site: Site) -> None:
-    """Of a decorated function and an entry point with one name the function wins, the other is reported."""
+    """Of a decorated function and an entry point with the same name, the function wins, and the other is reported."""
     torchx_site.install("p", entry_points="[torchx.tracker]\nx = os:sep\n")
     register.tracker("x")(test_default_names)
     try:
@@ -108,7 +108,7 @@ def test_decorator_wins_over_entry_point(torchx_site: Site) -> None:
 
 
 def test_one_kind_does_not_import_the_others(torchx_site: Site) -> None:
-    """Asking for trackers imports no scheduler module."""
+    """Listing trackers imports no scheduler module."""
     torchx_site.write("torchx_plugins/schedulers/heavy.py", "1 / 0")
     torchx_site.write("torchx_plugins/trackers/light.py", "")
     plugins.names("torchx.tracker")

@@ -1,4 +1,4 @@
-"""Built-ins and plugins under one roof: who wins, what failed, and that a broken one disturbs nobody."""
+"""Registries of built-ins and plugins: precedence, failures, and isolation of broken plugins."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ BUILTINS = {"cwd": "os:getcwd", "sep": "os:sep"}
 
 
 def test_builtin_rows_come_first_and_load_on_demand(torchx_site: Site) -> None:
-    """Built-ins precede plugins, and a row that nobody asks for is never imported."""
+    """Built-ins precede plugins, and unused ones are never imported."""
     torchx_site.install("p", entry_points=f"[{GROUP}]\nmine = p_mod:f\n", files={"p_mod.py": "f = 42"})
     registry: Registry[object] = Registry(GROUP, {**BUILTINS, "never": "no_such_module:f"})
     assert registry.names()[:3] == ["cwd", "sep", "never"]
@@ -27,7 +27,7 @@ def test_builtin_rows_come_first_and_load_on_demand(torchx_site: Site) -> None:
 
 
 def test_plugin_takes_a_builtin_name_and_is_reported(torchx_site: Site) -> None:
-    """A plugin with a built-in's name wins, and the report says what it replaced."""
+    """A plugin with the name of a built-in wins, and the report shows what it replaces."""
     torchx_site.install("p", entry_points=f"[{GROUP}]\ncwd = p_mod:f\n", files={"p_mod.py": "f = 'plugin'"})
     registry: Registry[object] = Registry(GROUP, BUILTINS)
     assert registry.get("cwd") == "plugin"
@@ -36,7 +36,7 @@ def test_plugin_takes_a_builtin_name_and_is_reported(torchx_site: Site) -> None:
 
 
 def test_two_plugins_one_name(tmp_path: os.PathLike[str]) -> None:
-    """The first distribution on sys.path wins, the other is reported as shadowed and by whom."""
+    """The first distribution on sys.path wins; the other is reported as shadowed, with the winner."""
     a, b = os.path.join(tmp_path, "a"), os.path.join(tmp_path, "b")
     os.makedirs(a)
     os.makedirs(b)
@@ -61,7 +61,7 @@ BROKEN = {
 def test_broken_plugin(
     torchx_site: Site, source: str, reason: str, hint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Asking for a broken plugin raises one clear error; it never breaks the others, the group or the report."""
+    """Loading a broken plugin raises a clear error; other plugins, the group and the report still work."""
     torchx_site.install(
         "bad-pkg",
         entry_points=f"[{GROUP}]\nbad = bad_mod:f\ngood = os:sep\n",
@@ -96,7 +96,7 @@ def test_broken_plugin(
 
 
 def test_unknown_name_suggests_the_nearest(torchx_site: Site) -> None:
-    """A typo gets the nearest name; something far off gets the list."""
+    """The hint has the nearest name for a typo, and otherwise all names."""
     registry: Registry[object] = Registry(GROUP, {"fsspec_like": "os:sep"})
     with pytest.raises(NotFoundError, match="no tracker `fspec_like`") as caught:
         registry.get("fspec_like")
@@ -107,12 +107,12 @@ def test_unknown_name_suggests_the_nearest(torchx_site: Site) -> None:
 
 
 def test_load_group_default() -> None:
-    """A group that nobody registers in gives the default."""
+    """A group without plugins returns the default."""
     assert plugins.load_group("no.such.group") is None
     assert plugins.load_group("no.such.group", default={"a": 1}) == {"a": 1}
 
 
 def test_load_group_of_only_broken_plugins(torchx_site: Site) -> None:
-    """A group whose plugins all fail is empty, which is not the same as absent."""
+    """A group whose plugins all fail is empty, and does not return the default."""
     torchx_site.install("p", entry_points="[my.group]\nbad = no_such_mod:f\n")
     assert plugins.load_group("my.group", default={"d": 1}) == {}

@@ -1,4 +1,4 @@
-"""AppDef, Role, Resource and what belongs to them."""
+"""AppDef, Role, Resource and related classes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def full_app() -> AppDef:
 
 @pytest.mark.parametrize("module", [specs, specs_api], ids=["torchx.specs", "torchx.specs.api"])
 def test_every_exported_name_is_there(module: Any) -> None:
-    """`__all__` is sorted in effect, has no doubles, and each name can be fetched."""
+    """`__all__` has no duplicates, and each name exists."""
     assert len(set(module.__all__)) == len(module.__all__)
     for name in module.__all__:
         assert getattr(module, name) is not None, name
@@ -67,20 +67,20 @@ def test_every_exported_name_is_there(module: Any) -> None:
 
 
 def test_an_unknown_name_of_the_package_is_an_attribute_error() -> None:
-    """The lazy names do not swallow typos."""
+    """A misspelled name raises AttributeError despite the lazy names."""
     with pytest.raises(AttributeError, match="no_such_name"):
         specs.no_such_name  # type: ignore[attr-defined]  # that is the point
 
 
 def test_resource_with_and_without_gpu() -> None:
-    """No GPU unless asked, by keyword and by position in the order cpu, gpu, memMB."""
+    """The default is no GPU; the positional order is cpu, gpu, memMB."""
     assert Resource(cpu=1, memMB=128) == Resource(1, 0, 128) == Resource(cpu=1, gpu=0, memMB=128)
     assert Resource(cpu=4, gpu=1, memMB=8192).gpu == 1
 
 
 @pytest.mark.parametrize("kwargs", [{}, {"cpu": 1}, {"memMB": 1}, {"cpu": 1, "gpu": 1}], ids=str)
 def test_resource_needs_cpu_and_memory(kwargs: dict[str, int]) -> None:
-    """Leaving out cpu or memMB is a TypeError, as for any missing argument."""
+    """A missing cpu or memMB raises TypeError, like any missing argument."""
     with pytest.raises(TypeError):
         Resource(**kwargs)  # type: ignore[arg-type]
 
@@ -97,7 +97,7 @@ def test_resource_copy_is_deep_and_adds_capabilities() -> None:
 
 
 def test_defaults_of_a_role() -> None:
-    """A role with only name and image has the documented defaults, and the null resource, its own copy of it."""
+    """A role with only name and image has the documented defaults, and its own null resource."""
     role = Role("r", "img")
     assert role.entrypoint == specs.MISSING == "<MISSING>"
     assert (role.num_replicas, role.max_retries, role.min_replicas) == (1, 0, None)
@@ -119,13 +119,13 @@ def test_order_of_fields_is_public() -> None:
 
 
 def test_metadata_type_is_accepted() -> None:
-    """`AppDef(metadata=Metadata(...))` is the plain dict that it looks like."""
+    """`AppDef(metadata=Metadata(...))` has a plain dict."""
     assert AppDef("a", metadata=specs.Metadata(x="1")).metadata == {"x": "1"}
 
 
 @pytest.mark.parametrize("how", [copy.deepcopy, lambda a: pickle.loads(pickle.dumps(a))], ids=["deepcopy", "pickle"])
 def test_a_copy_is_equal_and_independent(how: Any) -> None:
-    """Changing anything in the copy leaves the original as it was."""
+    """Changes of the copy do not affect the original."""
     app = full_app()
     made = how(app)
     assert made == app
@@ -143,7 +143,7 @@ def test_a_copy_is_equal_and_independent(how: Any) -> None:
 
 
 def test_deepcopy_keeps_subclasses_and_shares_overrides_that_cannot_be_copied() -> None:
-    """A subclass stays one; a coroutine among the overrides does not make the copy fail."""
+    """The copy has the same subclass, and a coroutine among the overrides does not prevent it."""
 
     class MyRole(Role):
         pass
@@ -159,7 +159,7 @@ def test_deepcopy_keeps_subclasses_and_shares_overrides_that_cannot_be_copied() 
 
 
 def test_deepcopy_of_exotic_metadata() -> None:
-    """Values that are not plain data are copied as `copy.deepcopy` does."""
+    """`copy.deepcopy` copies values that are not plain data."""
     role = Role("r", "img", metadata={"path": pathlib.Path("/x"), "set": {1, 2}, "tuple": ([1],)})
     made = copy.deepcopy(role)
     assert made == role
@@ -175,7 +175,7 @@ def test_pre_proc_returns_the_request() -> None:
 
 
 def test_dryrun_info_shows_the_request_with_its_formatter() -> None:
-    """`repr` is what the formatter makes of the request; the private fields that schedulers fill are there."""
+    """`repr` is the formatted request, and the private fields for schedulers exist."""
     info = AppDryRunInfo({"a": 1}, lambda r: f"<{r['a']}>")
     assert (repr(info), str(info), info.request) == ("<1>", "<1>", {"a": 1})
     assert (info._app, info._cfg, info._scheduler) == (None, {}, None)
@@ -183,7 +183,7 @@ def test_dryrun_info_shows_the_request_with_its_formatter() -> None:
 
 
 def test_dryrun_info_is_generic() -> None:
-    """It can be subscripted in annotations that are evaluated, and be subclassed so."""
+    """It can be subscripted in evaluated annotations, and the result can be subclassed."""
 
     class Request: ...
 
@@ -195,7 +195,7 @@ def test_dryrun_info_is_generic() -> None:
 
 
 def test_type_hints_of_the_public_classes_can_be_evaluated() -> None:
-    """Tools that read `typing.get_type_hints` can read ours."""
+    """`typing.get_type_hints` works on the public classes."""
     for cls in (AppDef, Role, Resource, specs.AppStatus, specs.RoleStatus, specs.ReplicaStatus, BindMount, Workspace):
         assert typing.get_type_hints(cls)
     assert typing.get_type_hints(Role)["args"] == list[str]
@@ -210,7 +210,7 @@ async def _late(value: str) -> str:
     "value", ["new", lambda: "new", lambda: _late("new")], ids=["value", "function", "async function"]
 )
 def test_overrides_are_resolved(value: Any) -> None:
-    """A value, a function, and a function that returns an awaitable all end up in the field."""
+    """A value, the result of a function, and the result of an awaitable become the value of the field."""
     role = Role("r", "img", overrides={"image": value})
     role.resolve_overrides()
     assert (role.image, role.overrides) == ("new", {})
@@ -219,7 +219,7 @@ def test_overrides_are_resolved(value: Any) -> None:
 
 
 def test_overrides_are_resolved_inside_a_running_event_loop() -> None:
-    """A notebook has a loop running in the thread that calls."""
+    """Overrides are resolved while the calling thread has a running loop, as in a notebook."""
     role = Role("r", "img", overrides={"image": _late("new")})
 
     async def main() -> None:
@@ -230,7 +230,7 @@ def test_overrides_are_resolved_inside_a_running_event_loop() -> None:
 
 
 def test_an_override_of_no_field_is_an_error_with_a_hint() -> None:
-    """The typo is named and nothing is changed."""
+    """The error names the typo, and the role is unchanged."""
     role = Role("r", "img", overrides={"image": "x", "imgae": "y"})
     with pytest.raises(SpecError, match="`imgae`") as e:
         role.resolve_overrides()
@@ -241,7 +241,7 @@ def test_an_override_of_no_field_is_an_error_with_a_hint() -> None:
 
 
 def test_overrides_are_seen_when_the_field_is_read() -> None:
-    """Once made, the value stays; the field has its own again when the override is gone."""
+    """A resolved value is cached; without the override, the field has its own value again."""
     made: list[str] = []
     role = Role("r", "img", overrides={"image": lambda: made.append("x") or "new"})
     assert (role.image, role.image, made, role.name) == ("new", "new", ["x"], "r")
@@ -284,18 +284,18 @@ def test_cases_there_and_back(camel: str, snake: str) -> None:
     ("camel", "snake"), [("HTTPServer", "http_server"), ("podIP", "pod_ip"), ("MyJob", "my_job"), ("a_b", "a_b")]
 )
 def test_camel_to_snake_of_capitals(camel: str, snake: str) -> None:
-    """A run of capitals is one word."""
+    """Consecutive capitals are one word."""
     assert cases.camel_to_snake(camel) == snake
 
 
 def test_retry_policy_is_its_name() -> None:
-    """The members are also their strings, as in configuration files."""
+    """Members equal their strings, as in configuration files."""
     assert RetryPolicy("ROLE") is RetryPolicy.ROLE == "ROLE"
     assert {p.name for p in RetryPolicy} == {"REPLICA", "APPLICATION", "ROLE"}
 
 
 def test_exceptions_are_in_the_tree_and_are_the_builtins_that_callers_catch() -> None:
-    """Each public exception is a TorchXError and the builtin that fits."""
+    """Each public exception is a TorchXError and the matching builtin exception."""
     from torchx.specs import handles
 
     assert isinstance(specs.MalformedAppHandleException("x"), (TorchXError, ValueError))
@@ -364,7 +364,7 @@ _PUBLIC_OF_THE_PACKAGE = [
 
 
 def test_names_that_programs_import() -> None:
-    """None may ever be removed, and the package has the same objects as `torchx.specs.api`."""
+    """These names must not be removed; the package exports the same objects as `torchx.specs.api`."""
     for name in _PUBLIC:
         assert getattr(specs, name) is getattr(specs_api, name)
     for name in _PUBLIC_OF_THE_PACKAGE:

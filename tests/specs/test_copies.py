@@ -38,7 +38,7 @@ APPS = st.builds(AppDef, TEXT, st.lists(ROLES, max_size=3), st.dictionaries(TEXT
 
 
 class Hold:
-    """Something of the user's own."""
+    """A class of a user."""
 
     def __init__(self, inner: Any) -> None:
         self.inner = inner
@@ -56,7 +56,7 @@ class Flag(enum.Enum):
 
 
 class Own(Role):
-    """A role that says itself how it is copied."""
+    """A role with its own `__deepcopy__`."""
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Own:
         return Own("copied", self.image)
@@ -64,13 +64,13 @@ class Own(Role):
 
 @dataclasses.dataclass
 class RealRole(Role):
-    """A role by the standard library's decorator."""
+    """A role that is a dataclass of the standard library."""
 
     extra: list[int] = dataclasses.field(default_factory=list)
 
 
 def mutables(value: Any) -> dict[int, Any]:
-    """Every object within, that could be changed, by its identity."""
+    """All mutable objects inside a value, by identity."""
     if isinstance(value, dict):
         inner = list(value.values())
     elif isinstance(value, list | tuple):
@@ -87,7 +87,7 @@ def mutables(value: Any) -> dict[int, Any]:
 
 @given(value=PLAIN | APPS)
 def test_a_copy_is_equal_and_shares_nothing(value: Any) -> None:
-    """What `copy.deepcopy` would give, of the same types, and no dict, list or object in it is the original's."""
+    """The copy equals that of `copy.deepcopy`, with the same types, and shares no mutable object with the original."""
     duplicate = copy_data(value)
     assert duplicate == value == copy.deepcopy(value)
     assert type(duplicate) is type(value)
@@ -98,7 +98,7 @@ def test_a_copy_is_equal_and_shares_nothing(value: Any) -> None:
     "value", [Hold([1]), {"a": Hold({"b": [2]})}, RealRole("r", "i", extra=[1], metadata={"k": Hold([3])})]
 )
 def test_objects_of_others(value: Any) -> None:
-    """What we do not know is left to `copy.deepcopy`; a class of its own stays the class."""
+    """`copy.deepcopy` copies unknown classes, and the class is preserved."""
     duplicate = copy_data(value)
     assert duplicate == value
     assert type(duplicate) is type(value)
@@ -106,20 +106,20 @@ def test_objects_of_others(value: Any) -> None:
 
 
 def test_a_class_that_copies_itself() -> None:
-    """Its word goes before ours, in an app as by itself, the second time as the first."""
+    """Its `__deepcopy__` takes precedence, also inside an app and at the second copy."""
     for _ in range(2):
         assert copy_data(AppDef("a", [Own("mine", "i")])).roles[0].name == "copied"
 
 
 def test_members_of_an_enumeration_stay_themselves() -> None:
-    """There is one of each, whatever its value; also once its class has been met."""
+    """Enum members are not copied, whatever their value, also after their class is cached."""
     for _ in range(2):
         assert copy_data([Flag.A, RetryPolicy.ROLE]) == [Flag.A, RetryPolicy.ROLE]
         assert copy_data({"f": Flag.A})["f"] is Flag.A
 
 
 def test_overrides_are_not_copied_deeply() -> None:
-    """They may hold what cannot be copied; the dict itself is new."""
+    """Overrides may hold values that cannot be copied; only the dict is new."""
     lock = threading.Lock()
     role = Role("r", "i", overrides={"image": lock})
     duplicate = copy_data(role)

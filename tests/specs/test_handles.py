@@ -16,7 +16,7 @@ _rest = st.text(_printable, min_size=1).filter(str.isprintable)
 
 @given(_word, st.one_of(st.just(""), _word), _rest)
 def test_parse_is_the_inverse_of_make(scheduler: str, session: str, app_id: str) -> None:
-    """Any scheduler, session (empty too) and app id (slashes and colons too) come back as they were."""
+    """Any scheduler, session (also empty) and app id (also with slashes and colons) survive the round trip."""
     handle = make_app_handle(scheduler, session, app_id)
     parsed = parse_app_handle(handle)
     assert parsed == (scheduler, session, app_id)
@@ -25,7 +25,7 @@ def test_parse_is_the_inverse_of_make(scheduler: str, session: str, app_id: str)
 
 @given(st.text())
 def test_any_text_is_a_handle_or_a_handle_error(text: str) -> None:
-    """Garbage raises our error with a hint, never another."""
+    """Garbage raises HandleError with a hint, never another exception."""
     try:
         assert str(parse_app_handle(text)) == text
     except MalformedAppHandleException as e:
@@ -51,7 +51,7 @@ def test_any_text_is_a_handle_or_a_handle_error(text: str) -> None:
     ],
 )
 def test_malformed(handle: str) -> None:
-    """Each is refused with the handle in backticks, a reason and a hint."""
+    """Each raises an error with the handle in backticks, a reason and a hint."""
     with pytest.raises(MalformedAppHandleException) as e:
         parse_app_handle(handle)
     assert isinstance(e.value, HandleError)
@@ -60,7 +60,7 @@ def test_malformed(handle: str) -> None:
 
 
 def test_a_job_as_its_own_system_calls_it() -> None:
-    """Without a session it is no handle; the hint has the one that all verbs take."""
+    """`slurm://4711` is not a handle; the hint has the handle that all commands accept."""
     with pytest.raises(MalformedAppHandleException) as e:
         parse_app_handle("slurm://4711")
     assert "`slurm://foreign/4711`" in e.value.hint

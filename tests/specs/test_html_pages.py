@@ -1,4 +1,4 @@
-"""What a notebook shows of a definition, a status and a list, without an extension being loaded."""
+"""HTML of a definition, a status and a list in a notebook, without an extension."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ EVIL = "<img src=x onerror=alert(1)>"
 
 
 class Texts(HTMLParser):
-    """The tags, and the text of each cell."""
+    """Collects the tags and the text of each cell."""
 
     def __init__(self, page: str) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Texts(HTMLParser):
 
 
 def test_a_definition() -> None:
-    """A row for each role; no value becomes a tag, no secret is shown."""
+    """The table has a row for each role, escapes all values and masks secrets."""
     trainer = Role("trainer", EVIL, entrypoint="python", args=["--api-key=hunter2hunter2"], num_replicas=2)
     reader = Role("reader", "img", entrypoint="read", resource=Resource(cpu=2, gpu=1, memMB=512))
     page = Texts(AppDef("a", [trainer, reader])._repr_html_())
@@ -39,14 +39,14 @@ def test_a_definition() -> None:
 
 
 def test_a_status() -> None:
-    """A card with the state."""
+    """The status is a card with the state."""
     page = Texts(AppStatus(AppState.FAILED, msg=EVIL)._repr_html_())
     assert page.texts[:2] == ["FAILED", EVIL]
     assert "img" not in page.tags
 
 
 def test_lists() -> None:
-    """Runs on record and a scheduler's jobs are lists as before, and tables in a notebook."""
+    """Recorded runs and jobs of a scheduler are lists, and tables in a notebook."""
     with Runner("html") as runner:
         handle = runner.run(AppDef("hello", [Role("echo", "", entrypoint="echo")]), "local_cwd")
         runner.wait(handle, wait_interval=0.1)

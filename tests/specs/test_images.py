@@ -1,4 +1,4 @@
-"""Which image and which code a role runs: how it is told, and how it is read."""
+"""Digests of the image and the code of a role: how they are set and read."""
 
 from __future__ import annotations
 
@@ -44,12 +44,12 @@ def role(name: str = "a", image: str = "busybox:1") -> Role:
     ],
 )
 def test_what_a_digest_is(text: str, digest: str) -> None:
-    """A digest, a reference by digest without its tag, or an engine's id in any form; nothing else passes for one."""
+    """Digests, references by digest (without tag) and ids of an engine are recognized; other texts are not."""
     assert digest_in(text) == digest
 
 
 def test_a_builder_tells_the_role() -> None:
-    """The digest is in the role's environment; what is none takes away the one before."""
+    """The digest is in the role's environment; an invalid one removes the previous one."""
     one = role()
     set_image_digest(one, f"reg/a@{ID}")
     set_workspace_hash(one, "sha256:1")
@@ -62,7 +62,7 @@ def test_a_builder_tells_the_role() -> None:
 
 
 def test_an_image_named_by_digest_needs_nobody_to_tell() -> None:
-    """A reference by digest says itself what runs; a tag does not; what a builder said goes first."""
+    """A reference by digest is a digest, a tag is not; the digest of a builder takes precedence."""
     pinned = role("pinned", f"reg/a:1@{ID}")
     assert image_digests([pinned, role("tag")]) == {"pinned": f"reg/a@{ID}"}
     set_image_digest(pinned, f"sha256:{'0' * 64}")
@@ -70,7 +70,7 @@ def test_an_image_named_by_digest_needs_nobody_to_tell() -> None:
 
 
 def test_a_scheduler_tells_the_record() -> None:
-    """What `schedule` has learned travels with the request."""
+    """Digests reported by `schedule` are stored in the request."""
     info = AppDryRunInfo("request", repr)
     assert reported_image_digests(info) == {}
     report_image_digest(info, "a", HEX)

@@ -1,4 +1,4 @@
-"""What `import torchx.specs` may import. The set of modules is held, because it does not depend on the machine's speed."""
+"""Modules that `import torchx.specs` may import. Unlike times, they do not depend on the machine's speed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _OURS = {
 
 
 def _modules_after(code: str) -> set[str]:
-    """Modules that a bare interpreter has after the code and does not have after `import enum, collections.abc`."""
+    """Return the modules that the code imports in addition to `import enum, collections.abc`."""
     root = os.path.dirname(torchx.__path__[0])
     script = (
         "import sys, enum, collections.abc, __future__\n"
@@ -46,12 +46,12 @@ def _modules_after(code: str) -> set[str]:
 
 
 def test_import_of_specs() -> None:
-    """Only our own light modules, and nothing of the standard library beyond `enum`."""
+    """It imports only light modules of torchx, and nothing of the standard library beyond `enum`."""
     assert _modules_after("import torchx.specs") == _OURS
 
 
 def test_describing_a_job_imports_nothing_more() -> None:
-    """Making an AppDef, copying it, replacing macros, resolving options: no further import."""
+    """Creating and copying an AppDef, substituting macros and resolving options import nothing."""
     code = (
         "from torchx.specs import *\n"
         "from torchx.specs.copies import copy_data\n"
@@ -67,7 +67,7 @@ def test_describing_a_job_imports_nothing_more() -> None:
 
 
 def test_lazy_names_import_only_what_they_need() -> None:
-    """A named resource needs the tables and the plugin lookup; run option literals need nothing more."""
+    """A named resource imports the tables and the plugin lookup; run option literals import nothing more."""
     assert _modules_after("from torchx.specs import runopts\nrunopts().cfg_from_str('a=b')") == _OURS
     handle = _modules_after("from torchx.specs import make_app_handle")
     assert handle == _OURS

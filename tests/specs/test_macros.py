@@ -1,4 +1,4 @@
-"""Macros: five names are replaced, everything else is the shell's."""
+"""Macros: five names are substituted, everything else is left to the shell."""
 
 from __future__ import annotations
 
@@ -35,31 +35,31 @@ VALUES = macros.Values(img_root="/img", app_id="job_1", replica_id="3", rank0_en
     ],
 )
 def test_substitute(text: str, expected: str) -> None:
-    """Only `${name}` with one of the five names is replaced."""
+    """Only `${name}` with one of the five names is substituted."""
     assert VALUES.substitute(text) == expected
 
 
 def test_a_replaced_value_is_not_searched_again() -> None:
-    """An app id that looks like a macro stays as it is."""
+    """An app id that looks like a macro is not substituted."""
     values = macros.Values(img_root="${app_id}", app_id="${replica_id}", replica_id="1", rank0_env="R")
     assert values.substitute("${img_root} ${app_id}") == "${app_id} ${replica_id}"
 
 
 def test_base_img_root_is_img_root_when_not_given() -> None:
-    """Schedulers with one image root need not say it twice."""
+    """Schedulers with one image root need to give it only once."""
     assert macros.Values("/img", "a", "0", "R").substitute(macros.base_img_root) == "/img"
 
 
 @given(st.text(alphabet="${}ab_ id"))
 def test_text_without_a_macro_never_changes(text: str) -> None:
-    """Whatever mixture of dollars and braces, no macro name and no escape means no change."""
+    """Any text of dollars and braces without macro or escape is unchanged."""
     assume("$${" not in text)
     assert VALUES.substitute(text) == text
 
 
 @given(st.lists(st.sampled_from(["${app_id}", "${replica_id}", "${", "}", "$", "x", "${nope}"])))
 def test_concatenation(parts: list[str]) -> None:
-    """Each complete macro in a text is replaced, and nothing else."""
+    """Each complete macro in a text is substituted, and nothing else."""
     text = "".join(parts)
     assume("$${" not in text)
     expected = text.replace("${app_id}", "job_1").replace("${replica_id}", "3")
@@ -79,18 +79,18 @@ def test_concatenation(parts: list[str]) -> None:
     ],
 )
 def test_a_doubled_dollar_escapes_a_brace(text: str, expected: str) -> None:
-    """`$${` is a `${` for the shell; other doubled dollars, as the shell's process id, stay."""
+    """`$${` becomes `${` for the shell; other doubled dollars, such as the shell's process id, are kept."""
     assert VALUES.substitute(text) == expected
 
 
 def test_a_value_that_ends_in_a_dollar_escapes_nothing() -> None:
-    """Only dollars of the text itself count."""
+    """A dollar at the end of a substituted value does not escape the next macro."""
     values = macros.Values(img_root="a$", app_id="b", replica_id="1", rank0_env="R")
     assert values.substitute("${img_root}${app_id}") == "a$b"
 
 
 def test_apply_replaces_in_all_documented_places() -> None:
-    """args, env, metadata (nested), mounts and entrypoint of the new role have the values; the old role keeps the macros."""
+    """Macros in args, env, nested metadata, mounts and entrypoint are substituted; the old role is unchanged."""
     role = Role(
         "r",
         "img",
@@ -134,7 +134,7 @@ def test_apply_replaces_in_all_documented_places() -> None:
 
 
 def test_apply_keeps_the_class_of_the_role() -> None:
-    """A subclass with a pre_proc hook is still one in each replica."""
+    """The role of each replica has the same subclass, with its pre_proc hook."""
 
     class MyRole(Role):
         pass
@@ -144,7 +144,7 @@ def test_apply_keeps_the_class_of_the_role() -> None:
 
 
 def test_arguments_that_are_no_strings_pass_through() -> None:
-    """A program that puts a number into args or env gets it back: rendering it is the scheduler's matter."""
+    """Numbers in args and env are unchanged; the scheduler renders them."""
     numbers: Any = {"args": ["a", 5], "env": {"A": 1}}
     new = VALUES.apply(Role("r", "img", **numbers))
     assert {"args": new.args, "env": new.env} == numbers

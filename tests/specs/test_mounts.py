@@ -21,14 +21,14 @@ _mounts = st.one_of(
 
 @given(st.lists(_mounts))
 def test_parse_is_the_inverse_of_format(mounts: list[BindMount | VolumeMount | DeviceMount]) -> None:
-    """Any mounts, with commas, equals signs, backslashes and spaces in them, survive the round trip."""
+    """Any mounts, also with commas, equals signs, backslashes and spaces, survive the round trip."""
     assert parse_mounts([format_mount(m) for m in mounts]) == mounts
     assert parse_mounts([",".join(format_mount(m) for m in mounts)]) == mounts
 
 
 @given(st.lists(st.text(alphabet="type=bind,src/dst\\ readonlyvm", max_size=30), max_size=4))
 def test_garbage_is_a_spec_error(opts: list[str]) -> None:
-    """Anything else that is raised would be a bug of the parser."""
+    """The parser raises no other exception."""
     try:
         parse_mounts(opts)
     except SpecError as e:
@@ -56,7 +56,7 @@ def test_garbage_is_a_spec_error(opts: list[str]) -> None:
     ],
 )
 def test_parse(opts: list[str], expected: list[object]) -> None:
-    """The spellings of `docker run --mount`, split at commas or not."""
+    """All spellings of `docker run --mount` are accepted, split at commas or not."""
     assert parse_mounts(opts) == expected
 
 
@@ -81,7 +81,7 @@ def test_parse(opts: list[str], expected: list[object]) -> None:
     ids=lambda value: value[0] if isinstance(value, list) else "",
 )
 def test_errors_name_the_piece(opts: list[str], message: str, hint: str) -> None:
-    """One line that names what is wrong, and a hint."""
+    """The error is one line with the invalid piece, and has a hint."""
     with pytest.raises(SpecError) as e:
         parse_mounts(opts)
     assert message in str(e.value)
@@ -89,5 +89,5 @@ def test_errors_name_the_piece(opts: list[str], message: str, hint: str) -> None
 
 
 def test_mount_types() -> None:
-    """The names after `type=`."""
+    """MountType has the names that follow `type=`."""
     assert {t.value for t in MountType} == {"bind", "volume", "device"}

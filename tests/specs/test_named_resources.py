@@ -1,4 +1,4 @@
-"""Named resources: built in, of plugins, of configuration."""
+"""Named resources: built in, from plugins and from configuration files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GROUP = "torchx.named_resources"
 
 @pytest.fixture
 def plugin() -> Iterator[Callable[[str, Any], None]]:
-    """Registers plugins for the time of the test."""
+    """Registers plugins during the test."""
     names: list[str] = []
 
     def add(name: str, factory: Any) -> None:
@@ -37,7 +37,7 @@ def plugin() -> Iterator[Callable[[str, Any], None]]:
 
 @pytest.fixture
 def configured(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """What the configuration files would say."""
+    """The resources of the configuration files."""
     values: dict[str, str] = {}
     monkeypatch.setattr("torchx.specs.configured._provider", lambda: values)
     return values
@@ -67,14 +67,14 @@ def configured(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     ],
 )
 def test_values(name: str, cpu: int, gpu: int, mem_mb: int, devices: dict[str, int]) -> None:
-    """The published sizes; an AWS one also names its instance type."""
+    """Resources have the published sizes; those of AWS also name their instance type."""
     capabilities = {aws.K8S_ITYPE: name[4:]} if name.startswith("aws_") else {}
     assert get_named_resources(name) == Resource(cpu, gpu, mem_mb, capabilities, devices)
     assert resource(h=name) == get_named_resources(name)
 
 
 def test_every_aws_instance_has_a_factory_function() -> None:
-    """`aws_p3.2xlarge` is made by `aws_p3_2xlarge`, and names its type again."""
+    """The factory of `aws_p3.2xlarge` is `aws_p3_2xlarge`; the resource names its instance type."""
     assert len(aws.NAMED_RESOURCES) == 41
     for name, factory in aws.NAMED_RESOURCES.items():
         assert getattr(aws, name.replace(".", "_")) is factory
@@ -83,26 +83,26 @@ def test_every_aws_instance_has_a_factory_function() -> None:
 
 
 def test_a_resource_without_instance_type_is_refused() -> None:
-    """The error says what to use instead."""
+    """The error names an alternative."""
     with pytest.raises(SpecError, match="not name an instance type") as e:
         aws.instance_type_from_resource(Resource(1, 0, 1))
     assert "aws_p3.2xlarge" in e.value.hint
 
 
 def test_each_call_makes_a_new_resource() -> None:
-    """Changing one does not change the next."""
+    """Changing one resource does not change the next."""
     get_named_resources("aws_p4d.24xlarge").devices.clear()
     assert get_named_resources("aws_p4d.24xlarge").devices == {aws.EFA_DEVICE: 4}
 
 
 @pytest.mark.parametrize("name", ["NULL", "MISSING"])
 def test_names_of_nothing(name: str) -> None:
-    """They give the null resource."""
+    """`NULL` and `MISSING` return the null resource."""
     assert get_named_resources(name) == NULL_RESOURCE
 
 
 def test_resource_by_values() -> None:
-    """Defaults 1 core, no GPU, 1024 MiB; a name makes the values count for nothing; None is 'not given'."""
+    """The defaults are 2 cores, no GPU and 1024 MiB; a name overrides the values; None means the default."""
     assert resource() == Resource(2, 0, 1024)
     assert resource(cpu=2, gpu=1, memMB=5) == Resource(2, 1, 5)
     assert resource(cpu=0, memMB=0) == Resource(0, 0, 0)
@@ -112,7 +112,7 @@ def test_resource_by_values() -> None:
 
 @pytest.mark.parametrize(("name", "hint"), [("gpu.smal", "did you mean `gpu.small`?"), ("zzzzz", "there are: aws_")])
 def test_unknown_names(name: str, hint: str) -> None:
-    """A SpecError and a KeyError, with the nearest name or all of them."""
+    """An unknown name raises an error that is a SpecError and a KeyError, with the nearest name or all names."""
     with pytest.raises(KeyError) as e:
         resource(h=name)
     assert isinstance(e.value, SpecError)
@@ -121,7 +121,7 @@ def test_unknown_names(name: str, hint: str) -> None:
 
 
 def test_plugins(plugin: Callable[[str, Any], None]) -> None:
-    """A plugin adds a name, or takes one that is built in."""
+    """A plugin adds a name or replaces a built-in one."""
     plugin("lab_gpu", lambda: Resource(3, 1, 5))
     plugin("gpu.small", lambda: Resource(9, 9, 9))
     assert get_named_resources("lab_gpu") == Resource(3, 1, 5)
@@ -134,7 +134,7 @@ def test_plugins(plugin: Callable[[str, Any], None]) -> None:
 
 @pytest.mark.parametrize("factory", [lambda: 1 / 0, lambda: "no resource"], ids=["raises", "wrong type"])
 def test_a_broken_plugin_breaks_only_its_own_name(plugin: Callable[[str, Any], None], factory: Any) -> None:
-    """It is named in the error; all else works."""
+    """The error names the plugin; other names still work."""
     plugin("broken", factory)
     with pytest.raises(TorchXError, match="named resource `broken`"):
         get_named_resources("broken")
@@ -144,7 +144,7 @@ def test_a_broken_plugin_breaks_only_its_own_name(plugin: Callable[[str, Any], N
 
 
 def test_configuration_wins(plugin: Callable[[str, Any], None], configured: dict[str, str]) -> None:
-    """A configured name goes before a plugin's and a built-in one, and is found in the mapping."""
+    """A configured resource takes precedence over plugins and built-ins, and is in the mapping."""
     plugin("both", lambda: Resource(1, 1, 1))
     configured.update({"both": "cpu=2,memMB=3", "gpu.small": "cpu=5,gpu=1,memMB=6", "mine": '{"cpu": 7, "memMB": 8}'})
     assert get_named_resources("both") == Resource(2, 0, 3)
@@ -154,7 +154,7 @@ def test_configuration_wins(plugin: Callable[[str, Any], None], configured: dict
 
 
 def test_provide_named_resources(configured: dict[str, str]) -> None:
-    """The Runner tells where the configuration is; it is asked at each lookup."""
+    """The Runner provides the configured resources, which are read at each lookup."""
     now = {"a": "cpu=1,memMB=2"}
     provide_named_resources(lambda: now)
     assert get_named_resources("a") == Resource(1, 0, 2)
@@ -176,7 +176,7 @@ def test_provide_named_resources(configured: dict[str, str]) -> None:
     ],
 )
 def test_parse_resource(text: str, expected: Resource) -> None:
-    """Literals and JSON."""
+    """A resource can be given as literal or as JSON."""
     assert parse_resource(text) == expected
 
 
@@ -195,7 +195,7 @@ def test_parse_resource(text: str, expected: Resource) -> None:
     ],
 )
 def test_parse_resource_refuses(text: str, message: str, hint: str) -> None:
-    """One line with the name, the text and the reason."""
+    """The error is one line with name, text and reason."""
     with pytest.raises(SpecError) as e:
         parse_resource(text, name="mine")
     assert str(e.value).startswith(f"named resource `mine` `{text}`: ")
@@ -204,7 +204,7 @@ def test_parse_resource_refuses(text: str, message: str, hint: str) -> None:
 
 
 def test_the_module_is_a_mapping() -> None:
-    """Names to resources, a new one each time; what is an attribute of the module stays one."""
+    """The module maps names to new resources, and keeps its attributes."""
     named = specs.named_resources
     assert isinstance(named, Mapping)
     assert {named} == {sys.modules["torchx.specs.named_resources"]}
@@ -222,6 +222,6 @@ def test_the_module_is_a_mapping() -> None:
 
 
 def test_the_mapping_needs_no_import_of_its_own() -> None:
-    """`torchx.specs` alone is enough."""
+    """`torchx.specs.named_resources` works after `import torchx.specs`."""
     code = "import torchx.specs as specs; assert specs.named_resources['cpu.small'].memMB == 2048"
     subprocess.run([sys.executable, "-c", code], check=True)

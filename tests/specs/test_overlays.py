@@ -1,4 +1,4 @@
-"""Overlays: what a user lays over the request that a scheduler builds."""
+"""Overlays: changes of a user to the request of a scheduler."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ from torchx.specs.overlays import DEL, JOIN, PUT, apply_overlay, get_overlay, se
     ],
 )
 def test_apply(base: dict[str, Any], overlay: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Dicts merge, lists append, the rest replaces, and the three operators; the overlay is not changed."""
+    """Dicts are merged, lists appended, other values replaced, operators applied; the overlay is unchanged."""
     before = copy.deepcopy(overlay)
     apply_overlay(base, overlay)
     assert base == expected
@@ -71,7 +71,7 @@ _values = st.recursive(
 
 
 def _one_word_per_key(overlay: Any) -> bool:
-    """Whether no dict says two things about one key: which comes first would not be defined."""
+    """Whether no dict has two operators for the same key, whose order would be undefined."""
     if isinstance(overlay, dict):
         names = [k.split()[-1] for k in overlay]
         return len(set(names)) == len(names) and all(_one_word_per_key(v) for v in overlay.values())
@@ -88,7 +88,7 @@ def _one_word_per_key(overlay: Any) -> bool:
 def test_two_overlays_made_one_do_what_the_two_did(
     base: dict[str, Any], one: dict[str, Any], two: dict[str, Any]
 ) -> None:
-    """Composition: laying `two` over `one` without resolving, then both over the base."""
+    """Applying the combination of two overlays has the same result as applying both in turn."""
     assume(_one_word_per_key(one) and _one_word_per_key(two))
     in_turn = copy.deepcopy(base)
     try:
@@ -114,14 +114,14 @@ def test_two_overlays_made_one_do_what_the_two_did(
     ],
 )
 def test_apply_refuses(base: dict[str, Any], overlay: dict[str, Any]) -> None:
-    """A shape that cannot be laid over is a SpecError."""
+    """An overlay that does not fit the request raises SpecError."""
     with pytest.raises(SpecError):
         apply_overlay(base, overlay)
 
 
 @pytest.mark.parametrize("target", [Role("r", "i"), AppDef("a")], ids=["role", "app"])
 def test_set_and_get(target: AppDef | Role) -> None:
-    """Each namespace and kind has its own overlay; what is got is a copy, and the metadata stay JSON."""
+    """Each namespace and kind has its own overlay; get returns a copy, and the metadata remain JSON."""
     target = copy.deepcopy(target)
     assert get_overlay(target, "kubernetes", "pod") == {}
     set_overlay(target, "kubernetes", "pod", {"spec": {PUT("x"): [1]}})
@@ -139,7 +139,7 @@ def test_set_and_get(target: AppDef | Role) -> None:
 
 
 def test_metadata_that_hold_something_else() -> None:
-    """A namespace or an overlay of the wrong shape is an error that names it."""
+    """A namespace or overlay of the wrong type raises an error that names it."""
     with pytest.raises(SpecError, match="k8s"):
         set_overlay(Role("r", "i", metadata={"k8s": "text"}), "k8s", "pod", {})
     for role in (Role("r", "i", metadata={"k8s": "text"}), Role("r", "i", metadata={"k8s": {"pod": [1]}})):
@@ -165,7 +165,7 @@ def test_metadata_that_hold_something_else() -> None:
     ],
 )
 def test_validate_refuses(overlay: Any, kwargs: dict[str, Any], message: str) -> None:
-    """The place is named; the suggestion is the hint."""
+    """The error names the path; the suggestion is the hint."""
     with pytest.raises(SpecError) as e:
         validate_overlay(overlay, suggestion="do otherwise", **kwargs)
     assert message in str(e.value)
@@ -174,7 +174,7 @@ def test_validate_refuses(overlay: Any, kwargs: dict[str, Any], message: str) ->
 
 
 def test_validate_accepts() -> None:
-    """What is near to a forbidden place is not forbidden."""
+    """Paths and keys similar to forbidden ones are allowed."""
     overlay = {"metadata": {"labels": {"name": "x"}}, "names": [1, "a", None, 1.5, True]}
     validate_overlay(overlay, blocklist=["metadata.name"], forbidden_keys={"image"})
 
@@ -199,7 +199,7 @@ def test_validate_accepts() -> None:
     ],
 )
 def test_a_second_overlay_adds(target: Any, one: Any, two: Any, both: Any) -> None:
-    """What is set twice is merged; of several ways to change one field the last one counts."""
+    """Two overlays are merged; of several operators for one field the last one counts."""
     target = copy.deepcopy(target)
     set_overlay(target, "kubernetes", "pod", one)
     set_overlay(target, "kubernetes", "pod", two)
@@ -207,7 +207,7 @@ def test_a_second_overlay_adds(target: Any, one: Any, two: Any, both: Any) -> No
 
 
 def test_metadata_may_name_a_file(tmp_path: Path) -> None:
-    """In the place of a namespace or of an overlay; YAML, or JSON by its name."""
+    """A YAML or JSON file may replace a namespace or an overlay."""
     pytest.importorskip("yaml")
     flat, nested, json_file = tmp_path / "flat.yaml", tmp_path / "nested.yaml", tmp_path / "o.json"
     flat.write_text("spec:\n  x: 1\n")

@@ -1,4 +1,4 @@
-"""The words of a retry policy: what they mean, and what is refused with which hint."""
+"""Retry policies: syntax, meaning and errors."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from torchx.specs.retries import FREE, STANDARD, RetryRule, RetryRules
 
 
 def test_a_policy_is_read_as_it_is_written() -> None:
-    """Each rule has a class, a number and actions; blanks do not matter; `preempt` is `preempted`."""
+    """Each rule has a class, a number and actions; blanks are ignored; `preempt` means `preempted`."""
     rules = RetryRules.parse("preempt:free,node:5:avoid , oom:2:mem*1.5, timeout:free:checkpoint")
     assert rules.rule("preempted") == RetryRule("preempted", FREE)
     assert rules.rule("node") == RetryRule("node", 5, avoid=True)
@@ -20,7 +20,7 @@ def test_a_policy_is_read_as_it_is_written() -> None:
 
 
 def test_standard_can_be_changed() -> None:
-    """A rule behind `standard` takes the place of the standard's own; the others stay."""
+    """A rule after `standard` replaces the standard rule of its class; the others are kept."""
     rules = RetryRules.parse("standard, error:1, node:0")
     assert (rules.rule("error").times, rules.rule("node").times, rules.rule("network").times) == (1, 0, 3)
     assert str(RetryRules.parse("standard")) == STANDARD
@@ -45,7 +45,7 @@ def test_standard_can_be_changed() -> None:
     ],
 )
 def test_what_is_refused(text: str, said: str, hint: str) -> None:
-    """One line names the rule and why it is wrong; the hint says what to write."""
+    """The error is one line with the rule and the reason; the hint shows the correct form."""
     with pytest.raises(SpecError) as caught:
         RetryRules.parse(text)
     assert said in str(caught.value)
@@ -53,7 +53,7 @@ def test_what_is_refused(text: str, said: str, hint: str) -> None:
 
 
 def test_what_a_backend_cannot_do() -> None:
-    """`standard` is kept as far as possible; what is written out is kept, or refused with what would work."""
+    """Unsupported actions of `standard` are dropped; explicit ones raise an error with an alternative."""
     kept = RetryRules.parse("standard").within(("mem",), "b")
     assert (kept.rule("oom").memory, kept.rule("node").avoid, kept.rule("timeout").checkpoint) == (1.5, False, False)
     with pytest.raises(SpecError, match="`b` cannot keep `node:5:avoid`") as caught:
@@ -62,5 +62,5 @@ def test_what_a_backend_cannot_do() -> None:
 
 
 def test_a_policy_is_read_once() -> None:
-    """A dry run asks for it several times."""
+    """The parsed policy is cached, because a dry run needs it several times."""
     assert RetryRules.parse("standard, error:1") is RetryRules.parse("standard, error:1")

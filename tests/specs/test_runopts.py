@@ -42,14 +42,14 @@ _values: dict[str, st.SearchStrategy[Any]] = {
 
 @given(st.fixed_dictionaries({}, optional=_values))
 def test_literals_round_trip(cfg: dict[str, CfgVal]) -> None:
-    """Any values, whatever separators and quotes are in them, are read back from their literal."""
+    """Any values, also with separators and quotes, survive the round trip through a literal."""
     opts = make_opts()
     assert opts.cfg_from_str(join_options(cfg)) == cfg
 
 
 @given(st.fixed_dictionaries({}, optional=_values))
 def test_json_round_trips(cfg: dict[str, CfgVal]) -> None:
-    """The JSON object of any values is read back, but for strings of options of other types, which are cast."""
+    """Any values survive the round trip through JSON, except that strings are converted to the option's type."""
     assert make_opts().cfg_from_json_repr(json.dumps(cfg)) == cfg
 
 
@@ -108,7 +108,7 @@ def test_any_json_is_read_or_a_config_error(text: str) -> None:
     ],
 )
 def test_literals(literal: str, expected: dict[str, CfgVal]) -> None:
-    """The table in the docstring of `cfg_from_str`, and its corners."""
+    """The examples in the docstring of `cfg_from_str`, and edge cases."""
     assert make_opts().cfg_from_str(literal) == expected
 
 
@@ -144,7 +144,7 @@ def test_wrong_literals(literal: str, message: str) -> None:
     ],
 )
 def test_json(text: str, expected: dict[str, CfgVal]) -> None:
-    """Values as they are, strings cast, unknown names kept."""
+    """Values are unchanged, strings are converted, unknown names are kept."""
     assert make_opts().cfg_from_json_repr(text) == expected
 
 
@@ -152,13 +152,13 @@ def test_json(text: str, expected: dict[str, CfgVal]) -> None:
     "text", ["", "[]", "1", "{", '{"priority": 1.5}', '{"mounts": [1]}', '{"env": {"A": 1}}', '{"quiet": 1}']
 )
 def test_wrong_json(text: str) -> None:
-    """No JSON, no object, or a value of the wrong type."""
+    """Invalid JSON, other types than objects, and values of the wrong type raise errors."""
     with pytest.raises(ConfigError):
         make_opts().cfg_from_json_repr(text)
 
 
 def test_resolve_fills_in_defaults_and_keeps_unknown_keys() -> None:
-    """Every option has a key; what is not an option passes through, and `unknown` names it."""
+    """Every option gets a value; unknown keys are kept, and `unknown` lists them."""
     opts = make_opts()
     cfg: dict[str, CfgVal] = {"queue": "gpu", "quue": "x", "ratio": 1}
     assert opts.resolve(cfg) == {
@@ -177,7 +177,7 @@ def test_resolve_fills_in_defaults_and_keeps_unknown_keys() -> None:
 
 
 def test_none_stands_for_the_default() -> None:
-    """An option that is given as None has its default."""
+    """None means the default."""
     assert make_opts().resolve({"queue": "q", "priority": None, "mounts": None})["priority"] == 10
 
 
@@ -204,7 +204,7 @@ def test_a_default_is_never_shared() -> None:
     ],
 )
 def test_resolve_refuses(cfg: dict[str, Any], key: str, message: str) -> None:
-    """A missing or wrongly typed value is an InvalidRunConfigException with the key and the cfg."""
+    """A missing or wrongly typed value raises InvalidRunConfigException with key and cfg."""
     with pytest.raises(InvalidRunConfigException) as e:
         make_opts().resolve(cfg)
     assert (e.value.cfg_key, e.value.cfg) == (key, cfg)
@@ -214,7 +214,7 @@ def test_resolve_refuses(cfg: dict[str, Any], key: str, message: str) -> None:
 
 
 def test_a_missing_value_hints_at_the_typo() -> None:
-    """When an unknown key looks like the required one, the hint says so."""
+    """If an unknown key resembles the required one, the hint suggests it."""
     with pytest.raises(InvalidRunConfigException) as e:
         make_opts().resolve({"quue": "gpu"})
     assert e.value.hint == "did you mean `queue` by `quue`?"
@@ -230,7 +230,7 @@ def test_a_missing_value_hints_at_the_typo() -> None:
     ],
 )
 def test_wrong_declarations(kwargs: dict[str, Any], message: str) -> None:
-    """The author of a scheduler is told at once."""
+    """An invalid declaration raises an error immediately."""
     with pytest.raises(ConfigError) as e:
         runopts().add("x", help="", **kwargs)
     assert message in str(e.value)
@@ -255,7 +255,7 @@ def test_type_names_in_both_styles(tp: Any, name: str) -> None:
 
 
 def test_runopt_properties() -> None:
-    """An option knows whether it is a list or a dict, and casts."""
+    """An option has properties for list and dict types, and converts strings."""
     option = runopt(None, list[str], False, "help")
     assert (option.is_type_list_of_str, option.is_type_dict_of_str) == (True, False)
     assert runopt(None, dict[str, str], False, "").is_type_dict_of_str
@@ -264,7 +264,7 @@ def test_runopt_properties() -> None:
 
 
 def test_help_may_be_made_late() -> None:
-    """A function in place of the help text is called once, when the text is first read."""
+    """A help function is called once, on first access."""
     calls = []
     opts = runopts()
     opts.add("x", type_=str, help=lambda: calls.append(1) or "text")
@@ -276,7 +276,7 @@ def test_help_may_be_made_late() -> None:
 
 
 def test_the_mapping_side() -> None:
-    """Iteration is by name; len, in, get, update do as they do for a dict."""
+    """Iteration is sorted by name; len, in, get and update work as for a dict."""
     opts = make_opts()
     assert [name for name, _ in opts] == sorted(_values)
     assert len(opts) == 8

@@ -1,4 +1,4 @@
-"""`specs.Secret`: a reference that travels through a job's definition as itself."""
+"""`specs.Secret`: references in job definitions."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ REFERENCES = [
 
 
 def app(**env: str) -> AppDef:
-    """A job of one role with this environment."""
+    """Return a job of one role with this environment."""
     return AppDef("a", [Role("r", "img", entrypoint="e", env=env)])
 
 
 @pytest.mark.parametrize("reference", REFERENCES)
 def test_it_stays_what_it_is(reference: str) -> None:
-    """JSON, copies, pickle, macros and masking keep the reference, and that it is one."""
+    """JSON, copies, pickle, macros and masking preserve the reference and its type."""
     given = app(KEY=Secret(reference), PLAIN=reference)
     values = macros.Values(img_root="", app_id="1", replica_id="0", rank0_env="")
     for found in (
@@ -50,7 +50,7 @@ def test_it_stays_what_it_is(reference: str) -> None:
 
 
 def test_json_says_that_it_is_one() -> None:
-    """In JSON it is an object, so that no text can be taken for it."""
+    """In JSON a Secret is an object, which no text can be confused with."""
     assert appdef_to_dict(app(KEY=Secret("env:K")))["roles"][0]["env"] == {"KEY": {"secret": "env:K"}}
     with pytest.raises(SpecError, match="unknown key `secrets`"):
         appdef_from_dict(
@@ -59,7 +59,7 @@ def test_json_says_that_it_is_one() -> None:
 
 
 def test_kind_and_place() -> None:
-    """What stands before the first colon, and all behind it."""
+    """`kind` is the text before the first colon, `place` the text after it."""
     assert (Secret("cmd:a:b").kind, Secret("cmd:a:b").place) == ("cmd", "a:b")
     assert (Secret("HF_TOKEN").kind, Secret("HF_TOKEN").place) == ("", "HF_TOKEN")
     assert repr(specs.Secret("env:X")) == "Secret('env:X')"
@@ -82,7 +82,7 @@ def test_kind_and_place() -> None:
     ],
 )
 def test_what_is_no_reference(text: str) -> None:
-    """It may be the value itself, so it is not shown."""
+    """The error does not show the text, which may be the secret value."""
     with pytest.raises(SpecError) as e:
         Secret(text)
     assert "env:NAME" in e.value.hint or "name" in e.value.hint or "arn" in e.value.hint

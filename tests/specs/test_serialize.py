@@ -1,4 +1,4 @@
-"""An AppDef as JSON and back, without loss; and a copy of it that may be shown."""
+"""AppDefs survive the round trip through JSON, and can be masked."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_any_json_is_an_app_or_a_spec_error(data: Any) -> None:
 @settings(max_examples=150, deadline=None)
 @given(st.data())
 def test_a_damaged_app_is_an_app_or_a_spec_error(data: st.DataObject) -> None:
-    """Any one value of a good file replaced by another: read, or refused with an error of ours."""
+    """If any value of a valid file is replaced, it is read or raises SpecError."""
     whole = appdef_to_dict(
         AppDef("a", [Role("r", "i", mounts=[BindMount("a", "b")], workspace=Workspace({"a": "b"}))], {"k": "v"})
     )
@@ -158,7 +158,7 @@ def test_data_that_is_nested_too_deeply() -> None:
     ],
 )
 def test_errors_name_the_place(change: dict[str, Any], message: str, hint: str) -> None:
-    """The path of what is wrong, the value, and a hint where there is one."""
+    """The error has the path and the invalid value, and may have a hint."""
     with pytest.raises(SpecError) as e:
         appdef_from_dict({"version": 1, "name": "a", **change})
     assert message in str(e.value)
@@ -166,7 +166,7 @@ def test_errors_name_the_place(change: dict[str, Any], message: str, hint: str) 
 
 
 def test_missing_keys_have_the_defaults() -> None:
-    """A file written by hand need not say everything."""
+    """Missing keys get the defaults, for files written by hand."""
     assert appdef_from_dict({"name": "a", "roles": [{"name": "r", "image": "i"}]}) == AppDef("a", [Role("r", "i")])
 
 
@@ -186,7 +186,7 @@ def test_missing_keys_have_the_defaults() -> None:
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_what_json_cannot_hold_is_named_or_given_to_the_fallback(role: Role, path: str) -> None:
-    """Without a fallback the path is in the error; with one, the rest is kept."""
+    """Without a fallback the error has the path; with one, the other values are kept."""
     app = AppDef("a", [role])
     with pytest.raises(SpecError) as e:
         appdef_to_dict(app)

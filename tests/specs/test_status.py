@@ -1,4 +1,4 @@
-"""States, statuses, and the page that shows them."""
+"""States, statuses, and their text form."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_states() -> None:
 
 
 def test_terminal_and_started() -> None:
-    """Terminal are the three ends; started is whatever one can look at."""
+    """Three states are terminal; RUNNING and the terminal states are started."""
     assert [s for s in AppState if is_terminal(s)] == [AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED]
     assert [s for s in AppState if is_started(s)] == [
         AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED,
@@ -58,7 +58,7 @@ def test_terminal_and_started() -> None:
 
 @pytest.mark.parametrize("state", list(AppState), ids=str)
 def test_raise_for_status(state: AppState) -> None:
-    """Everything but SUCCEEDED raises, with the status on the error and the exit code of a failed job."""
+    """All states except SUCCEEDED raise, with the status and the exit code of a failed job."""
     status = AppStatus(state, msg="why")
     assert status.is_terminal() is is_terminal(state)
     if state is AppState.SUCCEEDED:
@@ -73,7 +73,7 @@ def test_raise_for_status(state: AppState) -> None:
 
 
 def test_to_json() -> None:
-    """The documented schema, in JSON types, filtered by role: states of replicas are numbers, the page is `url`."""
+    """The result has the documented schema and is filtered by role; replica states are numbers."""
     status = AppStatus(
         AppState.FAILED, 2, "m", "e", "http://ui", [role("a", [AppState.FAILED]), role("b", [AppState.RUNNING])]
     )
@@ -104,7 +104,7 @@ def test_to_json() -> None:
 
 
 def judged(status: AppStatus) -> AppStatus:
-    """The status with the verdict on it, as the runner hands it out."""
+    """Return the status with its verdict, as the Runner does."""
     answer = DescribeAppResponse(
         "a",
         status.state,
@@ -116,7 +116,7 @@ def judged(status: AppStatus) -> AppStatus:
 
 
 def test_page_of_a_small_job() -> None:
-    """State, message, restarts, link, and every replica."""
+    """The page has state, message, restarts, link and every replica."""
     status = AppStatus(
         AppState.RUNNING, 1, "two\nlines", ui_url="http://ui", roles=[role("t", [AppState.RUNNING, AppState.PENDING])]
     )
@@ -135,7 +135,7 @@ def test_page_of_a_small_job() -> None:
 
 
 def test_page_folds_many_replicas_and_shows_those_that_failed() -> None:
-    """A thousand replicas are one line and the few that stand out."""
+    """A thousand replicas are shown as counts and the few that failed."""
     states = [AppState.RUNNING] * 1000
     for i in (7, 500, 999):
         states[i] = AppState.FAILED
@@ -146,14 +146,14 @@ def test_page_folds_many_replicas_and_shows_those_that_failed() -> None:
 
 
 def test_page_of_many_failures_is_cut() -> None:
-    """Of hundreds of failed replicas ten are shown, and how many more there are."""
+    """Of hundreds of failed replicas the page shows ten and the number of others."""
     page = AppStatus(AppState.FAILED, roles=[role("t", [AppState.RUNNING, *[AppState.FAILED] * 500])]).format()
     assert "... and 490 more" in page
     assert len(page.splitlines()) < 20
 
 
 def test_cause_comes_first_and_is_the_first_in_time() -> None:
-    """The replica whose error is the oldest is named, with exit code, message and the end of the traceback."""
+    """The cause is the oldest error, with replica, exit code, message and the end of the traceback."""
     roles = [
         role(
             "a",
@@ -175,7 +175,7 @@ def test_cause_comes_first_and_is_the_first_in_time() -> None:
 
 
 def test_cause_of_a_job_that_says_it_itself() -> None:
-    """The error of the app goes before those of its replicas, and the replica with the same error is named."""
+    """The error of the app takes precedence over those of replicas; the replica with that error is named."""
     roles = [role("a", [AppState.FAILED, AppState.FAILED], {0: boom("E: 0", 1), 1: boom("E: 1", 2)})]
     own = Failure("E: 1", 1, timestamp=2, role="a", replica=1, host="host1", kind="error").to_structured_msg()
     status = AppStatus(AppState.FAILED, msg="a/1 on host1: exit code 1: E: 1", structured_error_msg=own, roles=roles)
@@ -184,13 +184,13 @@ def test_cause_of_a_job_that_says_it_itself() -> None:
 
 
 def test_a_failure_without_words_says_where_to_look() -> None:
-    """A replica that failed without an error is named all the same."""
+    """A replica that failed without an error is named too."""
     status = judged(AppStatus(AppState.FAILED, roles=[role("a", [AppState.SUCCEEDED, AppState.FAILED])]))
     assert "cause:    a/1 on host1: it did not say why: see its log" in status.format()
 
 
 def test_a_long_traceback_is_cut_above() -> None:
-    """The last lines are those that matter."""
+    """A long traceback is cut to its last lines."""
     msg = Failure("E", traceback="\n".join(f"line {i}" for i in range(100))).to_structured_msg()
     page = AppStatus(AppState.FAILED, structured_error_msg=msg).format()
     assert "... 92 lines above" in page
@@ -198,7 +198,7 @@ def test_a_long_traceback_is_cut_above() -> None:
 
 
 def test_filter_roles_on_the_page() -> None:
-    """Only the roles that were asked for."""
+    """The page shows only the given roles."""
     status = AppStatus(AppState.RUNNING, roles=[role("a", [AppState.RUNNING]), role("b", [AppState.RUNNING])])
     page = status.format(filter_roles=["b"])
     assert "  b: 1 RUNNING" in page
@@ -206,7 +206,7 @@ def test_filter_roles_on_the_page() -> None:
 
 
 def test_colour_only_when_asked() -> None:
-    """The plain page is the coloured one without the escape sequences."""
+    """The plain page equals the coloured one without escape sequences."""
     status = AppStatus(AppState.FAILED, roles=[role("t", list(AppState))])
     assert "\033" not in status.format()
     colored = status.format(color=True)
@@ -215,7 +215,7 @@ def test_colour_only_when_asked() -> None:
 
 
 def test_host_is_shown_once() -> None:
-    """Name and address when both are known and differ."""
+    """Name and address are both shown if they differ."""
     replicas = [
         ReplicaStatus(0, AppState.RUNNING, "t", "n", hostaddr="10.0.0.1"),
         ReplicaStatus(1, AppState.RUNNING, "t", "10.0.0.2", hostaddr="10.0.0.2"),
@@ -236,7 +236,7 @@ def test_host_is_shown_once() -> None:
     ).filter(lambda f: f.summary() or f.traceback)
 )
 def test_a_failure_round_trips(failure: Failure) -> None:
-    """What is written is read back."""
+    """A Failure survives the round trip through its JSON."""
     assert parse_failure(failure.to_structured_msg()) == failure
 
 
@@ -251,7 +251,7 @@ _json = st.recursive(
 
 @given(st.one_of(st.text(), _json.map(json.dumps)))
 def test_any_error_text_can_be_shown(text: str) -> None:
-    """Whatever a backend puts into structured_error_msg, the page is made."""
+    """Any structured_error_msg can be rendered."""
     roles = [role("t", [AppState.FAILED], {0: text})]
     assert AppStatus(AppState.FAILED, structured_error_msg=text, roles=roles).format().startswith("state:    FAILED")
 
@@ -269,7 +269,7 @@ def test_any_error_text_can_be_shown(text: str) -> None:
     ],
 )
 def test_error_files_of_torchelastic(text: str, summary: str) -> None:
-    """Both shapes that torchelastic writes, and text that is neither."""
+    """Both formats of torchelastic and other texts are parsed."""
     failure = parse_failure(text)
     assert failure is not None
     assert failure.summary() == summary
@@ -277,12 +277,12 @@ def test_error_files_of_torchelastic(text: str, summary: str) -> None:
 
 @pytest.mark.parametrize("text", ["", NONE, None, "  "])
 def test_no_error_is_none(text: str | None) -> None:
-    """Nothing to say."""
+    """An empty text returns None."""
     assert parse_failure(text) is None
 
 
 def test_a_last_line_that_is_the_cause_is_said_once() -> None:
-    """Words on stderr that are no more than the message are not shown again below it."""
+    """Lines of stderr that only repeat the message are omitted."""
     error = Failure("sh: nosuch: not found", exit_code=127, traceback="sh: nosuch: not found\n").to_structured_msg()
     failed = ReplicaStatus(0, AppState.FAILED, "r", "", structured_error_msg=error)
     page = judged(AppStatus(AppState.FAILED, roles=[RoleStatus("r", [failed])])).format()
@@ -290,7 +290,7 @@ def test_a_last_line_that_is_the_cause_is_said_once() -> None:
 
 
 def test_a_message_that_is_the_cause_is_said_once() -> None:
-    """A backend whose message names the failure already: the page says it in one place, not in three."""
+    """If the backend's message contains the failure, the page shows it once."""
     roles = [role("a", [AppState.FAILED], {0: boom("E: 0", 1)})]
     page = judged(AppStatus(AppState.FAILED, msg="a/0 failed first: exit code 1: E: 0", roles=roles)).format()
     assert page.count("E: 0") == 1

@@ -1,4 +1,4 @@
-"""Run options as fields of a dataclass: real ones and records, with annotations of every kind."""
+"""Run options as fields of dataclasses and records, with all kinds of annotations."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class PlainSub(Opts):
 
 
 def test_as_runopts() -> None:
-    """Type, default, required and help of each option are those of its field."""
+    """Each option has type, default, required and help of its field."""
     opts = dict(Opts.as_runopts())
     assert {n: o.opt_type for n, o in opts.items()} == {
         "cluster": str,
@@ -76,20 +76,20 @@ def test_as_runopts() -> None:
 
 
 def test_from_cfg() -> None:
-    """Values from the cfg, defaults for what it lacks or has as None; keys that are not fields are left out."""
+    """Values come from the cfg, or from the defaults if missing or None; unknown keys are ignored."""
     opts = Opts.from_cfg({"cluster": "c", "priority": 1, "partition": None, "other": 5, "tags": {"a": "b"}})
     assert opts == Opts("c", priority=1, tags={"a": "b"})
     assert opts.tags == {"a": "b"}
 
 
 def test_from_cfg_names_what_is_missing() -> None:
-    """A required option without value is a ConfigError."""
+    """A required option without value raises ConfigError."""
     with pytest.raises(ConfigError, match="`cluster`"):
         Opts.from_cfg({"priority": 1})
 
 
 def test_an_instance_reads_like_a_mapping() -> None:
-    """`get`, `[]` and `in` know the fields, and nothing else."""
+    """`get`, `[]` and `in` work for the fields only."""
     opts = Opts("c")
     assert (opts.get("cluster"), opts["priority"], "quiet" in opts) == ("c", 5, True)
     assert opts.get("as_runopts") is None
@@ -101,7 +101,7 @@ def test_an_instance_reads_like_a_mapping() -> None:
 
 @pytest.mark.parametrize("cls", [SubOpts, PlainSub], ids=["dataclass", "plain"])
 def test_subclasses_inherit_fields_and_help(cls: type[Opts]) -> None:
-    """The fields of the base are options of the subclass too."""
+    """A subclass inherits the options of its base."""
     opts = dict(cls.as_runopts())
     assert opts["cluster"].help == "Cluster to submit to."
     assert isinstance(cls.from_cfg({"cluster": "x"}), cls)
@@ -110,7 +110,7 @@ def test_subclasses_inherit_fields_and_help(cls: type[Opts]) -> None:
 
 
 def test_a_real_dataclass_below_a_record() -> None:
-    """The fields of both are options."""
+    """A dataclass below a record has the options of both."""
 
     @dataclasses.dataclass
     class Below(RecordOpts):
@@ -123,7 +123,7 @@ def test_a_real_dataclass_below_a_record() -> None:
 
 
 def test_records() -> None:
-    """Our own light dataclasses do the same."""
+    """Records work like dataclasses."""
     opts = dict(RecordOpts.as_runopts())
     assert (opts["cluster"].is_required, opts["tags"].default, opts["ratio"].opt_type) == (True, {}, float)
     made = RecordOpts.from_cfg({"cluster": "x"})
@@ -132,7 +132,7 @@ def test_records() -> None:
 
 
 def test_the_default_of_a_factory_is_not_shared() -> None:
-    """Two resolved configurations have each their own dict."""
+    """Two resolved configurations do not share a dict."""
     opts = RecordOpts.as_runopts()
     first = opts.resolve({"cluster": "x"})["tags"]
     assert isinstance(first, dict)
@@ -141,7 +141,7 @@ def test_the_default_of_a_factory_is_not_shared() -> None:
 
 
 def test_a_class_inside_a_function_has_help() -> None:
-    """The source of local classes is found as well; of two with one name, the one with the same fields."""
+    """The help of local classes is found; of two with the same name, that of the one with the same fields."""
 
     def make(first: bool) -> type[StructuredOpts]:
         if first:
@@ -165,7 +165,7 @@ def test_a_class_inside_a_function_has_help() -> None:
 
 
 def test_without_source_there_is_no_help_and_all_else_works() -> None:
-    """A class made by `exec`, as in a REPL."""
+    """A class created by `exec`, as in a REPL, has no help."""
     module = types.ModuleType("torchx_test_no_source")
     sys.modules[module.__name__] = module
     try:
@@ -185,7 +185,7 @@ def test_without_source_there_is_no_help_and_all_else_works() -> None:
 
 
 def test_a_class_without_decorator_is_an_error_that_says_so() -> None:
-    """The usual mistake."""
+    """A missing decorator raises ConfigError."""
 
     class Forgot(StructuredOpts):
         a: int = 1
@@ -197,7 +197,7 @@ def test_a_class_without_decorator_is_an_error_that_says_so() -> None:
 
 @pytest.mark.parametrize("annotation", ["set[str]", "NoSuchType", "int | str", "list[int] | None"])
 def test_types_that_no_option_can_have(annotation: str) -> None:
-    """An error of ours that names the field."""
+    """An unsupported type raises ConfigError with the name of the field."""
     cls: Any = dataclasses.dataclass(
         type("Bad", (StructuredOpts,), {"__annotations__": {"field": annotation}, "__module__": __name__})
     )
@@ -206,7 +206,7 @@ def test_types_that_no_option_can_have(annotation: str) -> None:
 
 
 def test_evaluated_annotations() -> None:
-    """Classes of modules without `from __future__ import annotations`."""
+    """Annotations may be evaluated, without `from __future__ import annotations`."""
     annotations = {"a": int | None, "b": Optional[List[str]], "c": "int"}  # noqa: UP006 - both styles
     namespace = {"__annotations__": annotations, "a": None, "b": None, "c": 1, "__module__": __name__}
     live: Any = dataclasses.dataclass(type("Live", (StructuredOpts,), namespace))

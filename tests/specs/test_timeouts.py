@@ -1,4 +1,4 @@
-"""How a time limit is written, and what is refused."""
+"""Time limits: syntax and errors."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchx.specs.timeouts import TIMEOUT, clock, timeout_s
     [("90s", 90), ("45m", 2700), ("2h", 7200), ("1d12h", 129600), ("1.5 hours", 5400), ("1w", 604800), ("", 0)],
 )
 def test_it_is_a_length_of_time_with_its_unit(text: str, seconds: int) -> None:
-    """As `torchx log --since` reads them; empty is none."""
+    """A limit has the syntax of `torchx log --since`; empty means no limit."""
     assert timeout_s(AppDef("a", metadata={TIMEOUT: text})) == seconds
 
 
@@ -32,7 +32,7 @@ def test_it_is_a_length_of_time_with_its_unit(text: str, seconds: int) -> None:
     ],
 )
 def test_what_is_none_is_refused(text: str, said: str, hint: str) -> None:
-    """A number alone as well: Slurm would take it for minutes, others for seconds."""
+    """A number without unit is rejected too: it means minutes on Slurm, and seconds elsewhere."""
     with pytest.raises(SpecError, match=said) as raised:
         timeout_s(AppDef("a", metadata={TIMEOUT: text}))
     assert hint in raised.value.hint
@@ -40,7 +40,7 @@ def test_what_is_none_is_refused(text: str, said: str, hint: str) -> None:
 
 @pytest.mark.parametrize("seconds", [1, 59, 60, 61, 3599, 3600, 86400, 90061])
 def test_batch_systems_never_get_less(seconds: int) -> None:
-    """Slurm's form is exact; that of hours and minutes is rounded up."""
+    """The form with seconds is exact; that of hours and minutes is rounded up."""
     hours, minutes, rest = map(int, clock(seconds).split(":"))
     assert hours * 3600 + minutes * 60 + rest == seconds
     hours, minutes = map(int, clock(seconds, of_hours=True).split(":"))

@@ -1,4 +1,4 @@
-"""A misspelled run option is found by mypy where the scheduler's options class is used, and when it is run."""
+"""mypy and Python both report a misspelled run option in the constructor of an options class."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ OPTIONS = {
 
 
 def test_mypy_finds_it(tmp_path: Path) -> None:
-    """In the constructor of each class; what is spelled well passes, and is a `cfg`."""
+    """mypy reports it for each class; correct options pass and are a valid `cfg`."""
     lines = ["from torchx.runner import Runner", "from torchx.specs import AppDef"]
     lines += [f"from torchx.schedulers import {name}_scheduler" for name in OPTIONS]
     lines += ["def run(runner: Runner, app: AppDef) -> None:"]
@@ -39,7 +39,7 @@ def test_mypy_finds_it(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_so_does_python(name: str) -> None:
-    """As an unexpected keyword argument."""
+    """Python raises TypeError."""
     import importlib
 
     module = importlib.import_module(f"torchx.schedulers.{name}_scheduler")

@@ -1,4 +1,4 @@
-"""The words of `--watchdog`."""
+"""The syntax of `--watchdog`."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from torchx.specs.watchdog import WATCHDOG, Watchdog, parse_watchdog, watchdog_o
     ],
 )
 def test_a_length_of_time_and_an_action(text: str, found: tuple[int, str]) -> None:
-    """The action may be missing: then nothing is done but to look."""
+    """The default action only inspects the job."""
     assert parse_watchdog(text) == Watchdog(*found)
 
 
 @pytest.mark.parametrize("text", ["", "10", "cancel", ":cancel", "1s", "10m:kill", "10m:cancel:now", "10m ago", "-5m"])
 def test_what_is_neither_is_refused(text: str) -> None:
-    """With the value, and what can be said instead."""
+    """The error has the value, and the hint has alternatives."""
     with pytest.raises(SpecError) as refused:
         parse_watchdog(text)
     assert refused.value.hint
 
 
 def test_a_retry_needs_a_policy() -> None:
-    """Without one the job would just be ended."""
+    """`retry` without a retry policy is rejected, because the job would only be ended."""
     app = AppDef("a", metadata={WATCHDOG: "10m:retry"})
     with pytest.raises(SpecError, match="needs a policy"):
         watchdog_of(app)

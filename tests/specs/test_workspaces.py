@@ -1,4 +1,4 @@
-"""Workspaces: which directories go onto the image, and where."""
+"""Workspaces: source directories and their destinations in the image."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def test_from_str(text: str | None, projects: dict[str, str]) -> None:
 
 @pytest.mark.parametrize("text", ["/a=/abs", "/a=../up", "/a=x/../../up", "=x", "/a=x,/a=y", "/a,,/b"])
 def test_from_str_refuses(text: str) -> None:
-    """A place outside of the root, no source, or the same source twice."""
+    """A destination outside of the root, no source, or a duplicate source is rejected."""
     with pytest.raises(SpecError, match="workspace"):
         Workspace.from_str(text)
 
 
 def test_merge_into(tmp_path: pathlib.Path) -> None:
-    """Each project lands at its place, later ones over earlier ones, links as links; files may be projects too."""
+    """Projects are copied to their destinations; later ones overwrite, links are kept, and files are allowed."""
     first, second, out = tmp_path / "first", tmp_path / "second", tmp_path / "out"
     (first / "pkg").mkdir(parents=True)
     (first / "pkg" / "a.py").write_text("a")
@@ -76,7 +76,7 @@ def test_merge_into(tmp_path: pathlib.Path) -> None:
 
 
 def test_merge_into_from_a_url(tmp_path: pathlib.Path) -> None:
-    """A project may be on any file system that fsspec knows."""
+    """A project may be on any file system of fsspec."""
     fsspec = pytest.importorskip("fsspec")
     memory = fsspec.filesystem("memory")
     memory.pipe("/torchx_ws/pkg/a.py", b"a")
@@ -93,13 +93,13 @@ def test_merge_into_from_a_url(tmp_path: pathlib.Path) -> None:
     "projects", [{"/no/such/dir": ""}, {"memory://nothing": ""}, {".": "../up"}, {".": "/abs"}], ids=str
 )
 def test_merge_into_refuses(projects: dict[str, str], tmp_path: pathlib.Path) -> None:
-    """A source that is not there, or a place outside."""
+    """A missing source or a destination outside is rejected."""
     with pytest.raises(SpecError):
         Workspace(projects).merge_into(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_in_sets_and_for_people() -> None:
-    """Equal workspaces are one member of a set; what people see is short."""
+    """Equal workspaces have the same hash; `str` is short."""
     assert {Workspace({"/a": "", "/b": "t"}), Workspace({"/b": "t", "/a": ""})} == {Workspace({"/a": "", "/b": "t"})}
     assert str(Workspace({"/a": "", "/b": "t"})) == "/a;/b:t"

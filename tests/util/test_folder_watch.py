@@ -1,4 +1,4 @@
-"""Files of one folder are heard of."""
+"""Watching the files of a folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchx.util.folder_watch import FolderWatch
 
 
 def test_one_that_was_interrupted_is_closed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Ctrl-C while it is made: nothing is said of what is not there yet."""
+    """Ctrl-C during `__init__` causes no error in `__del__`."""
 
     def interrupt(path: str) -> int:
         raise KeyboardInterrupt(path)

@@ -1,4 +1,4 @@
-"""Which commit a directory holds, and whether its files differ from it."""
+"""The commit of a directory, and its uncommitted changes."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def head(where):
 
 @pytest.mark.parametrize("how", ["branch", "detached", "packed", "worktree", "subdirectory"])
 def test_the_commit_of_a_clean_tree(repo, how):
-    """The commit is found by its files alone, wherever git keeps it, and by git itself."""
+    """The commit read from files equals that of git, wherever git stores it."""
     where = repo
     if how == "detached":
         run_git(repo, "checkout", "-q", "--detach")
@@ -57,7 +57,7 @@ def test_the_commit_of_a_clean_tree(repo, how):
 
 @pytest.mark.parametrize(("change", "dirty"), [("modified", True), ("staged", True), ("untracked", False)])
 def test_dirty_means_that_tracked_files_differ(repo, change, dirty):
-    """What git does not know of changes nothing about what can be checked out again."""
+    """Changed and staged files make a directory dirty; untracked files do not."""
     if change == "untracked":
         (repo / "new").write_text("1")
     else:
@@ -68,20 +68,20 @@ def test_dirty_means_that_tracked_files_differ(repo, change, dirty):
 
 
 def test_outside_of_a_repository(tmp_path):
-    """There is no commit, and no program is started to find that out."""
+    """Outside of a repository there is no commit, and no program is started."""
     found = probe(str(tmp_path))
     assert found.done
     assert found.result() == GitState("", None)
 
 
 def test_before_the_first_commit(tmp_path):
-    """A repository without a commit has none, and whether files differ from it cannot be said."""
+    """A repository without commits has no commit, and dirty is None."""
     run_git(tmp_path, "init", "-q")
     assert probe(str(tmp_path)).result(50) == GitState("", dirty=None)
 
 
 def test_a_slow_git_is_not_waited_for(repo, monkeypatch, tmp_path):
-    """After the time given, the commit is what the files say, dirty is unknown, and the child is gone."""
+    """After the timeout, the commit comes from files, dirty is None, and the child is killed."""
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
     slow.write_text("#!/bin/sh\nexec sleep 600\n")
@@ -97,7 +97,7 @@ def test_a_slow_git_is_not_waited_for(repo, monkeypatch, tmp_path):
 
 @pytest.mark.parametrize("how", ["missing", "failing"])
 def test_without_a_git_that_works(repo, monkeypatch, tmp_path, how):
-    """The commit is known all the same."""
+    """The commit is known nevertheless."""
     commit = head(repo)
     (tmp_path / "bin").mkdir()
     if how == "failing":
@@ -108,7 +108,7 @@ def test_without_a_git_that_works(repo, monkeypatch, tmp_path, how):
 
 
 def test_a_directory_is_looked_at_once(repo):
-    """A program that launches many jobs asks git once for each directory."""
+    """A program that launches many jobs runs git once per directory."""
     first = probe(str(repo))
     assert probe(str(repo)) is first
     first.result(50)  # lets go of its pipe, and of git
@@ -117,7 +117,7 @@ def test_a_directory_is_looked_at_once(repo):
 
 
 def patches(folder):
-    """The patches that are written beside the caller, once that is done."""
+    """Wait for the patches that are written in the background."""
     import time
 
     deadline = time.monotonic() + 60
@@ -128,7 +128,7 @@ def patches(folder):
 
 
 def test_a_patch_holds_what_is_not_committed(repo, tmp_path):
-    """Changed, staged, new, binary and removed files: applied to the commit, the patch gives the tree; its own is left alone."""
+    """The patch contains changed, staged, new, binary and removed files; the index of the repository is unchanged."""
     (repo / "old").write_text("x")
     run_git(repo, "add", "old")
     run_git(repo, "commit", "-qm", "two")
@@ -154,7 +154,7 @@ def test_a_patch_holds_what_is_not_committed(repo, tmp_path):
 
 
 def test_a_change_of_the_moment_of_the_commit(repo, tmp_path):
-    """An edit that size and time do not show, since both are those of the commit, is in the patch as git's own status has it."""
+    """The patch contains an edit that changes neither size nor time, which `git status` reports too."""
     run_git(repo, "config", "core.trustctime", "false")
     when = (repo / "file").stat().st_mtime - 100
     os.utime(repo / "file", (when, when))
@@ -169,7 +169,7 @@ def test_a_change_of_the_moment_of_the_commit(repo, tmp_path):
 
 
 def test_a_clean_tree_leaves_no_patch(repo, tmp_path, monkeypatch):
-    """Nothing is left behind of a tree that does not differ, and old patches go."""
+    """A clean tree leaves no files, and old patches are removed."""
     folder = tmp_path / "patches"
     folder.mkdir()
     for name, days in (("old.patch", 100), ("young.patch", 10)):
@@ -183,7 +183,7 @@ def test_a_clean_tree_leaves_no_patch(repo, tmp_path, monkeypatch):
 
 
 def test_a_patch_that_is_too_large_is_not_kept(repo, tmp_path, monkeypatch):
-    """Of a difference beyond the limit it is on record that it was too large."""
+    """A patch above the limit is replaced by a note."""
     monkeypatch.setattr(git, "PATCH_LIMIT", 1000)
     (repo / "file").write_text("x" * 2000)
     probe(str(repo), patches=str(tmp_path / "patches"))
@@ -192,7 +192,7 @@ def test_a_patch_that_is_too_large_is_not_kept(repo, tmp_path, monkeypatch):
 
 
 def test_a_program_that_goes_on_looks_again(repo, monkeypatch):
-    """Many jobs at once cost one look; a job that is launched after an edit is a look of its own."""
+    """Jobs launched at once share a probe; a job launched after an edit gets a new one."""
     first = probe(str(repo))
     assert probe(str(repo)) is first
     assert first.result(50).dirty is False
@@ -202,7 +202,7 @@ def test_a_program_that_goes_on_looks_again(repo, monkeypatch):
 
 
 def test_a_file_that_is_written_to_before_git_has_looked(repo, tmp_path, monkeypatch):
-    """A patch with edits that came after the submission would say what did not run: it is not kept."""
+    """A patch with edits made after the submission would not match the job, so it is discarded."""
     (repo / "file").write_text("2")
     when = (repo / "file").stat().st_mtime + 3600
     os.utime(repo / "file", (when, when))
@@ -212,6 +212,6 @@ def test_a_file_that_is_written_to_before_git_has_looked(repo, tmp_path, monkeyp
 
 
 def test_a_home_that_cannot_be_written(repo, tmp_path):
-    """There is no patch, and what git says is known all the same."""
+    """Without a patch, the state is known nevertheless."""
     (tmp_path / "home").write_text("a file")
     assert probe(str(repo), patches=str(tmp_path / "home" / "patches")).result(50) == GitState(head(repo), dirty=False)

@@ -1,4 +1,4 @@
-"""Lines of many replicas in one file: whole, complete, under the right name."""
+"""Log lines of many replicas in one file are complete and have the right prefix."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, 
 
 
 class Chunked:
-    """Lines that can also be had in blocks."""
+    """A source that can be read in blocks."""
 
     def __init__(self, *chunks: bytes) -> None:
         self._chunks = chunks
@@ -45,14 +45,14 @@ CASES = {
 
 @pytest.mark.parametrize(("lines", "shown"), CASES.values(), ids=CASES)
 def test_prefix(lines: list[str], shown: str) -> None:
-    """Each line, and each return of a progress bar, stands behind the prefix: singly, and in a block."""
+    """Each line and each state of a progress bar gets the prefix, line by line and in a block."""
     show = LineFormat("t/0 ")
     assert b"".join(show.chunk(line.encode()) for line in lines) == shown.encode()
     assert (show.chunk("".join(lines).encode()) if lines else b"") == shown.encode()
 
 
 def test_json_lines() -> None:
-    """Each line is a JSON object, whatever is in it; lines and blocks give the same."""
+    """Each line is a JSON object, whatever its content; lines and blocks give the same result."""
     show = JsonFormat('a"b', 3)
     lines = ['say "hi"\\\n', "é漢\x00\n", "no end"]
     expected = [{"role": 'a"b', "replica": 3, "line": line.removesuffix("\n")} for line in lines]
@@ -64,7 +64,7 @@ def test_json_lines() -> None:
 
 @pytest.mark.parametrize("copy", [copy_in_turn, copy_together], ids=["in turn", "together"])
 def test_bytes_that_are_no_text_arrive_as_they_are(copy: Callable[..., None]) -> None:
-    """A block is passed on to the byte; a line keeps bytes that were read as surrogates."""
+    """Blocks are copied byte by byte; lines keep bytes that were decoded as surrogates."""
     raw = bytes(range(256)).replace(b"\n", b"").replace(b"\r", b"") + b"\n"
     file = binary()
     lines = [raw.decode("utf-8", "surrogateescape")]
@@ -73,7 +73,7 @@ def test_bytes_that_are_no_text_arrive_as_they_are(copy: Callable[..., None]) ->
 
 
 def test_a_file_without_bytes() -> None:
-    """A text file of a program, such as StringIO, gets text."""
+    """Text files without a binary buffer, such as StringIO, get text."""
     file = io.StringIO()
     copy_in_turn([(LineFormat("x "), lambda: ["a\n"]), (LineFormat("y "), lambda: Chunked(b"b\n"))], Sink(file))
     assert file.getvalue() == "x a\ny b\n"
@@ -81,7 +81,7 @@ def test_a_file_without_bytes() -> None:
 
 @pytest.mark.parametrize("count", [1, 32])
 def test_nothing_is_lost_and_no_line_is_torn(count: int) -> None:
-    """Many sources at once: every line arrives whole, once, in the order of its source."""
+    """With many sources, every line arrives complete, once, and in the order of its source."""
     each = 3000
 
     def source(k: int) -> Callable[[], Iterable[str]]:
@@ -97,7 +97,7 @@ def test_nothing_is_lost_and_no_line_is_torn(count: int) -> None:
 
 
 def test_a_slow_reader_holds_the_writers_back() -> None:
-    """When nobody takes the lines, sources are not read on: memory stays bounded."""
+    """If the output is not read, the sources are not read either, so memory is bounded."""
     import threading
 
     taken = 0
@@ -134,7 +134,7 @@ def test_a_slow_reader_holds_the_writers_back() -> None:
 
 
 def test_one_source_that_fails() -> None:
-    """Its error is raised, after the lines of the others have been copied."""
+    """The error of a source is raised after the lines of the others have been copied."""
 
     def bad() -> Iterator[str]:
         yield "before\n"
@@ -147,7 +147,7 @@ def test_one_source_that_fails() -> None:
 
 
 def test_threads_are_bounded(monkeypatch) -> None:
-    """Of many sources that cannot be polled only some are read at the same time; nothing is lost, and it is said."""
+    """The number of threads is limited; no line is lost, and a message reports the limit."""
     import threading
     import time
 

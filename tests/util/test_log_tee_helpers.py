@@ -1,4 +1,4 @@
-"""Logs copied to a file while the caller goes on."""
+"""Copying logs to a file in the background."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchx.util.log_tee_helpers import replica_formats, tee_logs, wait_until_st
 
 
 class Runner:
-    """Answers what a Runner would: a job that is queued for a while, of two replicas."""
+    """A fake Runner with a job of two replicas that is queued for a while."""
 
     def __init__(self, *states: AppState, error: Exception | None = None) -> None:
         self.states = list(states)
@@ -36,7 +36,7 @@ class Runner:
 
 @pytest.mark.parametrize("should_tail", [False, True])
 def test_all_replicas_are_copied(should_tail: bool) -> None:
-    """The thread ends with the logs; every line is there, under its replica, and the query was passed on."""
+    """The thread ends with the logs; all lines are copied with their replica, and the query is passed on."""
     file, runner = io.StringIO(), Runner(AppState.PENDING, AppState.RUNNING)
     thread = tee_logs(file, "x://s/app", "re", runner, should_tail=should_tail)
     thread.join(300)
@@ -46,7 +46,7 @@ def test_all_replicas_are_copied(should_tail: bool) -> None:
 
 
 def test_an_error_is_kept() -> None:
-    """What went wrong can be asked for after the end; nothing is printed by the thread."""
+    """An error is available after the end; the thread prints nothing."""
     error = ValueError("no logs")
     thread = tee_logs(io.StringIO(), "x://s/app", None, Runner(AppState.SUCCEEDED, error=error))
     thread.join(300)
@@ -54,7 +54,7 @@ def test_an_error_is_kept() -> None:
 
 
 def test_colors() -> None:
-    """Neighbours have different colours, and a name has no colour where none is wanted."""
+    """Neighbouring replicas have different colours; without colours, names are plain."""
     formats = replica_formats([("a", 0), ("a", 1)], color=True)
     assert formats["a", 0].prefix != formats["a", 1].prefix.replace("a/1", "a/0")
     assert replica_formats([("a", 0)])["a", 0].prefix == "a/0 "
@@ -62,6 +62,6 @@ def test_colors() -> None:
 
 @pytest.mark.parametrize("last", [AppState.RUNNING, AppState.SUCCEEDED, AppState.CANCELLED], ids=str)
 def test_waiting_for_the_start(last: AppState) -> None:
-    """It ends when the job runs, or is over already."""
+    """It returns when the job runs or has ended."""
     runner = Runner(AppState.SUBMITTED, AppState.PENDING, AppState.UNKNOWN, last)
     assert wait_until_started(runner, "x://s/app", first_s=0).state == last

@@ -11,7 +11,7 @@ from torchx.util.log_streams import LineFormat, Sink, copy_together
 
 
 class Polled:
-    """Gives the blocks it was made with; an exception among them is raised."""
+    """A source of given blocks; it raises exceptions among them."""
 
     def __init__(self, *blocks: bytes | Exception) -> None:
         self.blocks = list(blocks)
@@ -49,7 +49,7 @@ def _file() -> io.TextIOWrapper:
 
 
 def test_blocks_are_taken_in_turn() -> None:
-    """Each source's blocks are shown in order under its name, an empty one is not an end, and no thread is started."""
+    """Blocks are written in order with their prefix; an empty block is not the end; no thread is started."""
     before = threading.active_count()
     sources = [Polled(b"a\n", b"", b"", b"b\nc\n"), Polled(b"", b"x"), Polled()]
     assert _copied(*sources).splitlines() == ["r/0 a", "r/1 x", "r/0 b", "r/0 c"]
@@ -60,7 +60,7 @@ def test_blocks_are_taken_in_turn() -> None:
 @pytest.mark.parametrize("bad", [0, 1], ids=["the first", "another"])
 @pytest.mark.parametrize("when", ["opened", "read"])
 def test_one_that_fails_does_not_stop_the_others(bad: int, when: str) -> None:
-    """The others come to their end; then the error is raised."""
+    """The error is raised after the other sources have ended."""
     failing = OSError("gone") if when == "opened" else Polled(b"first\n", OSError("gone"))
     good = Polled(b"", b"", b"fine\n")
     if bad == 0 and when == "opened":
@@ -74,7 +74,7 @@ def test_one_that_fails_does_not_stop_the_others(bad: int, when: str) -> None:
 
 
 def test_one_that_is_busy_does_not_make_the_quiet_ones_expensive(monkeypatch) -> None:
-    """Each is asked the less often the longer it was quiet, whatever the others do."""
+    """Each source is polled less often the longer it is quiet, independently of the others."""
     clock = [0.0]
     asked: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Finding programs, this machine's resources, sessions, installed files."""
+"""Programs, resources of this machine, session ids and installed files."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _program(path) -> str:
 
 
 def test_a_program_is_found_as_a_shell_would(tmp_path) -> None:
-    """The first of PATH wins; a name with a slash is a path below the working directory; folders are not programs."""
+    """The first match on PATH counts; a name with a slash is relative to the working directory; folders are skipped."""
     first, second = _program(tmp_path / "a" / "tool"), _program(tmp_path / "b" / "tool")
     (tmp_path / "a" / "dir").mkdir()
     path = f"{tmp_path}/a:{tmp_path}/b"
@@ -34,14 +34,14 @@ def test_a_program_is_found_as_a_shell_would(tmp_path) -> None:
 
 
 def test_what_the_machine_has() -> None:
-    """At least something of each."""
+    """The machine has CPUs and memory."""
     assert cpu_count() >= 1
     assert memory_mb() > 64
 
 
 @pytest.mark.parametrize(("value", "ids"), [("0,2", ["0", "2"]), ("", []), ("-1", []), ("GPU-a, 3", ["GPU-a", "3"])])
 def test_visible_gpus_decide(monkeypatch, value: str, ids: list[str]) -> None:
-    """CUDA_VISIBLE_DEVICES of this process says which GPUs there are to give."""
+    """CUDA_VISIBLE_DEVICES determines the available GPUs."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     assert gpu_ids() == ids
 
@@ -55,7 +55,7 @@ def test_visible_gpus_decide(monkeypatch, value: str, ids: list[str]) -> None:
     ids=["two", "broken"],
 )
 def test_nvidia_smi_is_asked(monkeypatch, tmp_path, script: str, count: int | None) -> None:
-    """Its list counts; when it fails, what the driver shows, and never an error."""
+    """The list of nvidia-smi counts; if it fails, that of the driver; it never raises."""
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     (tmp_path / "nvidia-smi").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "nvidia-smi").chmod(0o755)
@@ -68,7 +68,7 @@ def test_nvidia_smi_is_asked(monkeypatch, tmp_path, script: str, count: int | No
 
 
 def test_a_session_id_is_made_once(monkeypatch) -> None:
-    """A UUID that child processes see, too."""
+    """The session id is a UUID that child processes inherit."""
     monkeypatch.setenv(TORCHX_INTERNAL_SESSION_ID, "")
     assert get_torchx_session_id() is None
     made = get_session_id_or_create_new()
@@ -77,7 +77,7 @@ def test_a_session_id_is_made_once(monkeypatch) -> None:
 
 
 def test_installed_files() -> None:
-    """Paths start at the package; the text of a file is read from there."""
+    """Paths are relative to the package, and files are read from there."""
     assert os.path.isfile(get_abspath("settings.py"))
     assert read_conf_file("py.typed") == ""
     with pytest.raises(OSError):

@@ -1,4 +1,4 @@
-"""Progress bars in logs: drawn over themselves on a terminal, and their last state alone in a pipe or a file."""
+"""Progress bars in logs: redrawn on a terminal; in a pipe or file only their last state."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ A, B = LineFormat("a/0 "), LineFormat("b/0 ")
 
 
 class Terminal(io.StringIO):
-    """A terminal, as far as a program asks."""
+    """A fake terminal."""
 
     def isatty(self) -> bool:
         return True
 
 
 def shown(*blocks: tuple[Any, bytes], file: io.StringIO | None = None, raw: bool = False) -> str:
-    """What is written of these blocks, each after its name."""
+    """Return the output for these blocks."""
     file = file or io.StringIO()
     sink = Sink(file, raw=raw)
     for show, data in blocks:
@@ -31,7 +31,7 @@ def shown(*blocks: tuple[Any, bytes], file: io.StringIO | None = None, raw: bool
 
 
 def on_screen(text: str) -> list[str]:
-    """The lines of a wide terminal, which knows as much as is used."""
+    """Emulate the used escape sequences of a wide terminal, and return its lines."""
     lines, row, column = [""], 0, 0
     text = text.replace("\x1b[?7l", "").replace("\x1b[?7h", "")
     while text:
@@ -60,20 +60,20 @@ BARS = {
 
 @pytest.mark.parametrize(("data", "text"), BARS.values(), ids=BARS)
 def test_in_a_pipe_the_last_state_is_a_line(data: bytes, text: str) -> None:
-    """However many there were; and the same on a terminal, of lines that have ended."""
+    """Only the last of many states is written; on a terminal, too, for lines that have ended."""
     assert shown((A, data)) == text
     assert on_screen(shown((A, data), file=Terminal())) == text.splitlines()
 
 
 def test_a_state_that_comes_in_pieces_waits_in_a_pipe() -> None:
-    """Until it is known which is the last one; a bar that never ends has its last state shown at the end."""
+    """A state is held back until it is known to be the last; a bar without end is written at the end."""
     assert shown((A, Part(b"\r1%\r2")), (A, Part(b"%\r3%")), (B, b"x\n"), (A, b"\n")) == "b/0 x\na/0 3%\n"
     assert shown((A, Part(b"\r1%\r2")), (A, Part(b"%"))) == "a/0 2%\n"
     assert shown((A, Part(b"\r1%")), (A, b"\rdone\nnext\n")) == "a/0 done\na/0 next\n"
 
 
 def test_bytes_stay_where_they_are_wanted() -> None:
-    """Without a prefix, with `--raw`, and in JSON nothing is left out."""
+    """Without a prefix, with `--raw`, and in JSON, nothing is omitted."""
     data = b"\r 0%\r100%\n"
     assert shown((LineFormat(""), data)) == data.decode()
     assert shown((A, data), raw=True) == "a/0 \ra/0  0%\ra/0 100%\n"
@@ -81,7 +81,7 @@ def test_bytes_stay_where_they_are_wanted() -> None:
 
 
 def test_an_open_bar_is_drawn_over_itself() -> None:
-    """On a terminal: one row, nothing left of a longer state, and no row is used twice for a long one."""
+    """On a terminal, a bar uses one row, shorter states erase longer ones, and long ones do not wrap."""
     pieces = [(A, Part(b"\r10% very long")), (A, Part(b"\r20%")), (A, Part(b" eta 3 s"))]
     text = shown(*pieces, (A, b"\nend\n"), file=Terminal())
     assert on_screen(text) == ["a/0 20% eta 3 s", "a/0 end"]
@@ -91,7 +91,7 @@ def test_an_open_bar_is_drawn_over_itself() -> None:
 
 
 def test_a_line_takes_the_place_of_an_open_bar() -> None:
-    """And another replica's does not: the bar keeps its row then."""
+    """A line of another replica does not overwrite the bar."""
     bar = (A, Part(b"\r10% very long"))
     assert on_screen(shown(bar, (A, b"\rloss 1\n"), (A, Part(b"\r20%")), file=Terminal())) == ["a/0 loss 1", "a/0 20%"]
     assert on_screen(shown(bar, (B, b"x\n"), (A, b"\r20%\n"), file=Terminal())) == [

@@ -48,7 +48,7 @@ class KwOnly:
 
 
 def _pair(text: str) -> tuple[Any, Any]:
-    """The same expression for the record and for the real dataclass."""
+    """Evaluate an expression for the record and for the real dataclass."""
     return eval(text, {"P": Point}), eval(text, {"P": RealPoint})
 
 
@@ -74,19 +74,19 @@ def test_a_record_does_as_the_real_dataclass(text: str) -> None:
 
 
 def test_repr_is_the_same_but_for_the_name() -> None:
-    """`repr` has the fields in order and leaves out those with repr=False."""
+    """`repr` has the fields in order, without those with repr=False."""
     assert repr(Point(1, 2, ["t"])) == repr(RealPoint(1, 2, ["t"])).replace("RealPoint", "Point")
 
 
 def test_repr_of_a_cycle_ends() -> None:
-    """An object that contains itself is shown with an ellipsis."""
+    """The repr of an object that contains itself has an ellipsis."""
     p = Point(1)
     p.tags.append(p)  # type: ignore[arg-type]
     assert repr(p) == "Point(x=1, y=0, tags=[...])"
 
 
 def test_nan_equals_itself_inside_a_record() -> None:
-    """Fields are compared like tuples are: the same object is equal to itself. (Data classes do so up to Python 3.12.)"""
+    """Fields are compared like tuples: the same object equals itself (as in dataclasses up to Python 3.12)."""
     nan = float("nan")
     assert Point(nan) == Point(nan)
     if sys.version_info < (3, 13):
@@ -94,7 +94,7 @@ def test_nan_equals_itself_inside_a_record() -> None:
 
 
 def test_fields_are_those_of_dataclasses() -> None:
-    """`dataclasses.fields` tells name, type, default, factory, repr, compare and metadata."""
+    """`dataclasses.fields` returns name, type, default, factory, repr, compare and metadata."""
     for ours, real in zip(dataclasses.fields(Point), dataclasses.fields(RealPoint), strict=True):
         for attribute in (
             "name",
@@ -123,7 +123,7 @@ def test_the_functions_of_dataclasses_take_records() -> None:
 
 @pytest.mark.parametrize("args", [(), (1, 2, [], "l", "too many")], ids=["too few", "too many"])
 def test_wrong_arguments_are_refused_in_the_same_words(args: tuple[Any, ...]) -> None:
-    """A TypeError with the message of an ordinary function."""
+    """Wrong arguments raise TypeError with the message of an ordinary function."""
     with pytest.raises(TypeError) as ours:
         Point(*args)
     with pytest.raises(TypeError) as real:
@@ -184,7 +184,7 @@ def test_frozen_refuses_and_hashes() -> None:
 
 
 def test_a_plain_subclass_of_a_frozen_record_may_have_attributes_of_its_own() -> None:
-    """Only the fields are protected there, as with dataclasses."""
+    """In a plain subclass only the fields are protected, as in dataclasses."""
 
     class Sub(Frozen):
         def __init__(self) -> None:
@@ -202,14 +202,14 @@ def test_a_plain_subclass_of_a_frozen_record_may_have_attributes_of_its_own() ->
 
 
 def test_frozen_and_mutable_do_not_inherit_from_each_other() -> None:
-    """A TypeError, as with dataclasses, for records and for real dataclasses as base."""
+    """Mixing frozen and mutable classes raises TypeError, as in dataclasses."""
     for base, frozen in ((Frozen, False), (Point, True), (RealPoint, True)):
         with pytest.raises(TypeError, match="frozen"):
             dataclass(type("Sub", (base,), {"__annotations__": {"z": int}}), frozen=frozen)
 
 
 def test_kw_only() -> None:
-    """Keyword-only fields may follow ones with defaults, and positional arguments are refused."""
+    """Keyword-only fields may follow fields with defaults, and reject positional arguments."""
     assert KwOnly(y=2) == KwOnly(x=1, y=2)
     with pytest.raises(TypeError):
         KwOnly(1, 2)
@@ -231,7 +231,7 @@ def test_record_of_record() -> None:
 
 
 def test_real_dataclass_of_record_and_record_of_real_dataclass() -> None:
-    """The two kinds inherit from each other."""
+    """Records and dataclasses inherit from each other."""
 
     @dataclasses.dataclass
     class Real(Point):
@@ -251,7 +251,7 @@ def test_real_dataclass_of_record_and_record_of_real_dataclass() -> None:
 
 
 def test_frozen_real_dataclass_of_frozen_record() -> None:
-    """The subclass is frozen, fields of the base included."""
+    """The subclass is frozen, including the fields of its base."""
 
     @dataclasses.dataclass(frozen=True)
     class Sub(Frozen):
@@ -264,7 +264,7 @@ def test_frozen_real_dataclass_of_frozen_record() -> None:
 
 
 def test_own_methods_are_kept() -> None:
-    """`__init__`, `__repr__`, `__eq__`, `__hash__` of the class body stay, and `__post_init__` is called."""
+    """`__init__`, `__repr__`, `__eq__`, `__hash__` of the class body are kept, and `__post_init__` is called."""
 
     @dataclass
     class Own:
@@ -308,7 +308,7 @@ def test_super_init_reaches_the_lazy_one() -> None:
 
 @pytest.mark.parametrize("default", [[], {}, set()], ids=["list", "dict", "set"])
 def test_mutable_defaults_are_refused(default: Any) -> None:
-    """As with dataclasses, a ValueError that says what to use instead."""
+    """A mutable default raises ValueError with the alternative, as in dataclasses."""
     with pytest.raises(ValueError, match="default_factory"):
         dataclass(type("C", (), {"__annotations__": {"a": Any}, "a": default}))
 
@@ -320,19 +320,19 @@ def test_an_unhashable_record_is_a_mutable_default_too() -> None:
 
 
 def test_order_of_defaults_is_checked_when_the_class_is_made() -> None:
-    """A field without default behind one with a default is a TypeError, before any instance."""
+    """A field without default after one with a default raises TypeError at class creation."""
     with pytest.raises(TypeError, match="`b` follows default argument `a`"):
         dataclass(type("C", (), {"__annotations__": {"a": int, "b": int}, "a": 1}))
 
 
 def test_default_and_factory_together_are_refused() -> None:
-    """As with dataclasses, a ValueError."""
+    """A default together with a factory raises ValueError, as in dataclasses."""
     with pytest.raises(ValueError, match="both"):
         field(default=1, default_factory=int)
 
 
 def test_record_fields_and_own_annotations() -> None:
-    """What other modules read instead of `dataclasses.fields` and `inspect.get_annotations`."""
+    """The replacements of `dataclasses.fields` and `inspect.get_annotations` return the same information."""
     assert record_fields(Point) == [
         ("x", "int", None, False),
         ("y", "int", 0, True),
@@ -348,7 +348,7 @@ def test_record_fields_and_own_annotations() -> None:
 
 
 def test_making_and_using_records_imports_nothing() -> None:
-    """Neither `dataclasses` nor `inspect` is imported by defining, making, showing, comparing records."""
+    """Defining, creating, printing and comparing records imports neither `dataclasses` nor `inspect`."""
     code = (
         "import sys\n"
         "from torchx.util.records import dataclass, field\n"
@@ -372,7 +372,7 @@ def _root() -> str:
 
 
 def test_ctrl_c_while_a_record_is_made_can_be_handled(tmp_path: Path) -> None:
-    """Whoever catches it decides on the exit code, in `python -m` too: the interpreter does not end by SIGINT afterwards."""
+    """A program that catches KeyboardInterrupt determines its exit code, also with `python -m`: SIGINT does not kill it."""
     (tmp_path / "program.py").write_text(
         "import sys\n"
         "from torchx.util.records import dataclass\n"

@@ -1,4 +1,4 @@
-"""Exact values are masked in all that is printed, wherever the border between two blocks of a log falls."""
+"""Known values are masked in all output, even if they span blocks of a log."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CANARY = "canary-1f2e'3d"
 
 @pytest.mark.parametrize("border", range(len(CANARY) + 1))
 def test_across_a_border(border: int) -> None:
-    """What may be the beginning of a value waits for the next block."""
+    """A possible start of a value is held back until the next block."""
     learn(CANARY)
     stream = Redactor()
     whole = f"a {CANARY} b".encode()
@@ -29,7 +29,7 @@ def test_across_a_border(border: int) -> None:
 
 @given(st.lists(st.text(alphabet="abc\n", max_size=12)), st.text(alphabet="abc", min_size=6, max_size=8))
 def test_as_if_there_were_no_borders(blocks: list[str], value: str) -> None:
-    """The same comes out as of one block, and no byte is lost."""
+    """The result does not depend on the blocks, and no byte is lost."""
     learn(value)
     try:
         stream = Redactor()
@@ -43,14 +43,14 @@ def test_as_if_there_were_no_borders(blocks: list[str], value: str) -> None:
 
 
 def test_the_longer_value_goes_first() -> None:
-    """One that begins with another is masked whole."""
+    """A value that begins with another value is masked completely."""
     learn("secret-one")
     learn("secret-one-and-more")
     assert redact("x secret-one-and-more secret-one y") == f"x {MASK} {MASK} y"
 
 
 def test_lines_of_a_key_and_its_form_in_json() -> None:
-    """A value of several lines is printed line by line; JSON writes some characters otherwise."""
+    """Values of several lines are masked line by line, also in their JSON form."""
     learn('-----KEY-----\nMIIabcde\n"q\\uote\u00e9d"\nend\n')
     assert redact("-----KEY-----\n") == f"{MASK}\n"
     assert redact("MIIabcde") == MASK
@@ -60,7 +60,7 @@ def test_lines_of_a_key_and_its_form_in_json() -> None:
 
 
 def test_names_and_messages_for_people() -> None:
-    """All of them go this way."""
+    """All output functions mask known values."""
     learn(CANARY)
     assert printable(f"it was {CANARY}!") == f"it was {MASK}!"
 
@@ -69,7 +69,7 @@ def test_names_and_messages_for_people() -> None:
     "show", [LineFormat("r/0 "), LineFormat(""), JsonFormat("r", 0)], ids=["prefix", "bare", "json"]
 )
 def test_a_log(show: LineFormat) -> None:
-    """Whole lines and pieces of long ones; what was held back at the end is printed."""
+    """Complete lines and pieces are masked, and the rest is written at the end."""
     learn(CANARY)
     file = io.TextIOWrapper(io.BytesIO())
 

@@ -1,4 +1,4 @@
-"""What is masked, and what is left readable."""
+"""Masking of secrets."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_other_names_are_not(name: str) -> None:
     ],
 )
 def test_passwords_in_urls_are_masked(text: str, shown: str) -> None:
-    """Only the password goes; who and where stay."""
+    """Only the password is masked; user and host remain."""
     assert mask_text(text) == shown
 
 
@@ -88,7 +88,7 @@ def test_passwords_in_urls_are_masked(text: str, shown: str) -> None:
     ids=["option", "quoted", "variable", "option of variables", "list", "query", "json", "authorization", "header"],
 )
 def test_secrets_inside_of_a_text_are_masked(text: str, shown: str) -> None:
-    """A shell line, a list of variables, JSON: what is given to a secret name goes, the rest stays."""
+    """Values of secret names are masked in shell lines, lists of variables and JSON; the rest remains."""
     assert mask_text(text) == shown
     assert "hunter" not in "".join(mask_args(["sh", text]))
 
@@ -104,7 +104,7 @@ def test_secrets_inside_of_a_text_are_masked(text: str, shown: str) -> None:
     ],
 )
 def test_other_texts_are_left_alone(text: str) -> None:
-    """Words that only look alike, and prose, stay readable."""
+    """Similar words and prose are not masked."""
     assert mask_text(text) == text
 
 
@@ -144,7 +144,7 @@ PLANTED = {
 
 @pytest.mark.parametrize("text", PLANTED.values(), ids=PLANTED)
 def test_planted_secrets_are_not_shown(text: str) -> None:
-    """By name or by shape, in a text and among arguments: what people paste is not shown."""
+    """Secrets are masked by name or by form, in texts and in arguments."""
     assert "hunter2secret" not in mask_text(text)
     assert "hunter2secret" not in " ".join(mask_args(["sh", "-c", text]))
     if "PRIVATE KEY" not in text:
@@ -152,7 +152,7 @@ def test_planted_secrets_are_not_shown(text: str) -> None:
 
 
 def test_keys_of_amazon_and_google_by_shape() -> None:
-    """They have no free text in them: letters and digits of a fixed length."""
+    """Tokens consist of letters and digits of a fixed length, without free text."""
     assert mask_text("AKIAIOSFODNN7EXAMPLE") == f"AKIA{MASK}"
     assert mask_text("AIza" + "x" * 35) == f"AIza{MASK}"
 
@@ -177,13 +177,13 @@ def test_keys_of_amazon_and_google_by_shape() -> None:
     ],
 )
 def test_no_false_alarms(text: str) -> None:
-    """What speaks about credentials, or looks a little like one, stays readable."""
+    """Texts about credentials, or similar to credentials, are not masked."""
     assert mask_text(text) == text
     assert mask_args(text.split(" ")) == text.split(" ")
 
 
 def test_a_long_text_is_masked_in_time() -> None:
-    """Masking is linear in the text: half a megabyte of one word, full of what secret names are made of.
+    """Masking takes linear time: half a megabyte of a word full of parts of secret names.
 
     Were it quadratic, this would take hours.
     """
@@ -192,13 +192,13 @@ def test_a_long_text_is_masked_in_time() -> None:
 
 
 def test_what_the_command_line_tells_is_masked_elsewhere() -> None:
-    """A message that repeats a secret of the command line shows it as little as the command line itself."""
+    """Secrets of the command line are masked in messages that repeat them."""
     args = ["run", "--token", "hunter2", "API_KEY=abcdef", "--pass", "1"]
     assert mask_told("hunter2 and abcdef of 1 user", args) == f"{MASK} and {MASK} of 1 user"
 
 
 def test_env_and_args_are_masked_in_a_copy() -> None:
-    """The given values are not changed: the job needs them."""
+    """The original values are unchanged, because the job needs them."""
     env = {"HF_TOKEN": "abc", "URL": "s3://a:b@c", "N": "1", "EMPTY_TOKEN": ""}
     assert mask_env(env) == {"HF_TOKEN": MASK, "URL": f"s3://a:{MASK}@c", "N": "1", "EMPTY_TOKEN": ""}
     assert env["HF_TOKEN"] == "abc"

@@ -1,4 +1,4 @@
-"""What a terminal can show."""
+"""Terminals: width and colours."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from torchx.util import term
     ids=["short", "exact", "long", "wide", "wide cut", "wide cut in the middle", "accent"],
 )
 def test_text_in_a_column(text: str, room: int, shown: str) -> None:
-    """A text takes exactly the columns that it is given, whatever its letters take each."""
+    """A fitted text has exactly the given columns, whatever the width of its characters."""
     assert term.fit(text, room) == shown
     assert term.text_width(shown) == room
     assert term.fit(text, room, pad=False) == shown.rstrip()
 
 
 class Tty(io.StringIO):
-    """A terminal."""
+    """A fake terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -50,14 +50,14 @@ class Tty(io.StringIO):
     ],
 )
 def test_color(monkeypatch: pytest.MonkeyPatch, stream: io.StringIO, env: dict[str, str], color: bool) -> None:
-    """A terminal has colours unless somebody said no; `NO_COLOR` has the last word."""
+    """A terminal has colours unless disabled; `NO_COLOR` takes precedence."""
     for name, value in env.items():
         monkeypatch.setenv(name, value)
     assert term.has_color(stream) == color
 
 
 def test_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`COLUMNS` counts when it is a number; what is not a terminal has 80."""
+    """`COLUMNS` counts if it is a number; the default is 80."""
     assert term.width(io.StringIO()) == 80
     monkeypatch.setenv("COLUMNS", "123")
     assert term.width(io.StringIO()) == 123
@@ -66,7 +66,7 @@ def test_width(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_closed_stream_is_no_terminal() -> None:
-    """A stream that is gone is asked nothing."""
+    """A closed or replaced stream is not a terminal."""
     stream = Tty()
     stream.close()
     assert not term.is_tty(io.StringIO())

@@ -1,4 +1,4 @@
-"""What a job names, writes or says does not steer the terminal of whoever looks at it."""
+"""Text of jobs cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Screen(io.TextIOWrapper):
     ids=ascii,
 )
 def test_only_colours_reach_a_terminal(sequence: str) -> None:
-    """Everything else that steers it is dropped, colours and text stay; also where a sequence is cut off."""
+    """All escape sequences except colours are removed, also incomplete ones; text is kept."""
     text = f"a{sequence}b \x1b[1;31mred\x1b[0m"
     left = only_colors(text.encode())
     assert left.endswith(b" \x1b[1;31mred\x1b[0m")
@@ -54,7 +54,7 @@ def test_only_colours_reach_a_terminal(sequence: str) -> None:
 
 
 def test_progress_bars_and_text_of_the_world_stay() -> None:
-    """Carriage returns, tabs and letters of any script are text."""
+    """Carriage returns, tabs and letters of any script are kept."""
     text = "10%\r20%\t\u65e5\u672c \u00e9\u26c4\n".encode()
     assert only_colors(text) == text
     assert only_colors(b"\x1b[32mok\x1b[0m " + text) == b"\x1b[32mok\x1b[0m " + text
@@ -62,7 +62,7 @@ def test_progress_bars_and_text_of_the_world_stay() -> None:
 
 @pytest.mark.parametrize("raw", [False, True])
 def test_logs_on_a_terminal(raw: bool) -> None:
-    """`torchx log` drops them unless it is asked for all of it."""
+    """`torchx log` removes them, except with `--raw`."""
     screen = Screen(io.BytesIO(), encoding="utf-8", write_through=True)
     lines = [f"a{CLIPBOARD}b\n"]
     copy_in_turn([(LineFormat(""), lambda: lines)], Sink(screen, raw=raw))
@@ -70,7 +70,7 @@ def test_logs_on_a_terminal(raw: bool) -> None:
 
 
 def test_logs_in_a_pipe_are_what_was_written() -> None:
-    """Programs get the bytes."""
+    """Programs get the bytes unchanged."""
     pipe = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
     lines = [f"a{CLIPBOARD}b\n"]
     copy_in_turn([(LineFormat(""), lambda: lines)], Sink(pipe))
@@ -78,7 +78,7 @@ def test_logs_in_a_pipe_are_what_was_written() -> None:
 
 
 def test_the_page_of_a_status() -> None:
-    """Names, hosts, messages, last words: whatever a job or its cluster says is text."""
+    """Names, hosts, messages and log lines are shown as plain text."""
     evil = f"x{CLIPBOARD}{TITLE}y"
     error = Failure(evil, 1, traceback=f"{evil}\n{evil}", role=evil, replica=0, kind="error").to_structured_msg()
     replicas = [
@@ -95,6 +95,6 @@ def test_the_page_of_a_status() -> None:
 
 
 def test_line_feeds_stay_where_there_may_be_several_lines() -> None:
-    """One line is one line, and a page keeps its lines."""
+    """A single-line text stays one line, and a page keeps its lines."""
     assert printable("a\nb\tc\x00") == "a b c?"
     assert printable("a\nb\tc\x00\u202e", lines=True) == "a\nb\tc??"
