@@ -259,7 +259,7 @@ def test_wait_gives_up_on_a_job_that_is_never_submitted(runner, jobs, clock):
     handle = runner.run(echo_app(), "memory")
     jobs["echo-1"].state = AppState.UNSUBMITTED
     began = clock.now
-    with pytest.raises(BackendError, match="UNSUBMITTED, says its scheduler") as e:
+    with pytest.raises(BackendError, match="is still UNSUBMITTED") as e:
         runner.wait(handle)
     assert "torchx status" in e.value.hint
     assert 120 < clock.now - began < 140
