@@ -60,11 +60,7 @@ def get_scheduler_factories(
 
 
 def get_default_scheduler_name() -> str:
-    """The scheduler that ``torchx run`` uses unless the user names one.
-
-    >>> get_default_scheduler_name()
-    'local_cwd'
-    """
+    """The scheduler that ``torchx run`` uses unless the user names one."""
     return next(iter(DEFAULT_SCHEDULER_MODULES))
 
 

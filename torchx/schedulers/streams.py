@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -45,23 +45,13 @@ class Tee:
             thread.join()
 
     def _copy(self, path: str) -> None:
-        fd = -1
-        try:
-            while True:
-                ended = self._ended.is_set()  # before reading, so that all that was written until then is copied
-                fd = _open(path) if fd < 0 else fd
-                while fd >= 0 and (block := os.read(fd, _BLOCK)):
-                    self.write(block)
-                if ended:
-                    return
-                self._ended.wait(_PAUSE_S)
-        finally:
-            if fd >= 0:
-                os.close(fd)
-
-
-def _open(path: str) -> int:
-    try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return -1
+        position = 0
+        while True:
+            ended = self._ended.is_set()  # before reading, so that all that was written until then is copied
+            with suppress(FileNotFoundError), open(path, "rb", buffering=0) as file:
+                file.seek(position)
+                while block := file.read(_BLOCK):
+                    position += self.write(block)
+            if ended:
+                return
+            self._ended.wait(_PAUSE_S)

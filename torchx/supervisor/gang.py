@@ -67,7 +67,8 @@ class Gang:
             if done < rule.max_retries:
                 self.replica_restarts[role, replica] = done + 1
                 return RESTART_REPLICA
-        if rule.min_replicas is not None and _well(states) >= rule.min_replicas:
+        alive = sum(state in (PENDING, RUNNING, SUCCEEDED) for state in states)
+        if rule.min_replicas is not None and alive >= rule.min_replicas:
             return GO_ON
         if rule.policy == "ROLE" and self.role_restarts[role] < rule.max_retries:
             self.role_restarts[role] += 1
@@ -91,7 +92,3 @@ class Gang:
             return SUCCEEDED
         failed = any(FAILED in of_role for of_role in states)
         return FAILED if failed or not any(CANCELLED in of_role for of_role in states) else CANCELLED
-
-
-def _well(states: list[str]) -> int:
-    return sum(state in (PENDING, RUNNING, SUCCEEDED) for state in states)

@@ -49,32 +49,20 @@ def remove_job(folder: str, job: JobState) -> None:
         folder: the job's folder; its logs may be elsewhere, where the user wanted them.
     """
     logs = job.facts.get("logs") or folder
-    if TASKS in job.facts:
-        for path in _files(folder, job):
-            _remove(path)
-    else:
-        for path in replica_folders(logs, job.roles):
-            _remove_files(path, REPLICA_FILES)
-    for role in {os.path.dirname(path) for path in replica_folders(logs, job.roles)}:
-        _remove_folder(role)
-    _remove_folder(logs)
+    for path in _files(folder, job):
+        _remove(path)
+    folders = [] if TASKS in job.facts else replica_folders(logs, job.roles)
+    for path in (*folders, *{os.path.dirname(task_log(logs, role, 0)) for role, _ in job.roles}, logs):
+        _remove_folder(path)
     _remove_files(folder, JOB_FILES)
     if logs != folder:
         _remove_folder(os.path.dirname(logs))
 
 
 def _job_folders(base: str) -> list[str]:
-    found = []
-    for session in _entries(base):
-        found += [entry for entry in _entries(session) if os.path.isdir(entry)]
-    return found
+    import glob
 
-
-def _entries(folder: str) -> list[str]:
-    try:
-        return [os.path.join(folder, name) for name in os.listdir(folder) if not name.startswith(".")]
-    except OSError:
-        return []
+    return [path.rstrip("/") for path in glob.glob(f"{glob.escape(base)}/*/*/")]
 
 
 def _files(folder: str, job: JobState) -> list[str]:

@@ -280,16 +280,12 @@ def _parse_header(line: str, *, most: int) -> JobState:
     job.created = float(fields.pop("created"))
     job.ended = float(fields.pop("ended"))
     job.supervisor = int(fields.pop("supervisor"))
-    job.guardian = _pid_and_ticks(fields.pop("guardian"))
+    pid, _, ticks = fields.pop("guardian").partition(":")
+    job.guardian = int(pid), int(ticks)
     job.kind = fields.pop("kind", "")
     job.msg = unescape(fields.pop("msg"))
     job.facts = {key: unescape(value) for key, value in fields.items()}
     return job
-
-
-def _pid_and_ticks(word: str) -> tuple[int, int]:
-    pid, _, ticks = word.partition(":")
-    return int(pid), int(ticks)
 
 
 def _parse_replica(replica: ReplicaLine, index: int, line: str) -> None:

@@ -263,15 +263,16 @@ class TaskSupervisor:
                 self._cancel_all()
             elif len(words) == 2 and words[1].isdigit() and int(words[1]) < len(self.job.replicas):
                 self._cancel(int(words[1]))
+        self.writer.flush()
 
     def _cancel_all(self) -> None:
         self.job.msg = CANCEL_ALL
         self.writer.header_changed()
         for k in range(len(self.job.replicas)):
-            self._cancel(k, write=False)
+            self._cancel(k)
         self.writer.flush()
 
-    def _cancel(self, k: int, *, write: bool = True) -> None:
+    def _cancel(self, k: int) -> None:
         line = self.job.replicas[k]
         if line.state == PENDING:
             line.state, line.ended = CANCELLED, time.time()
@@ -279,8 +280,6 @@ class TaskSupervisor:
         elif line.state == RUNNING and line.pid and k not in self._stopping:
             self._stopping[k] = time.monotonic() + self._grace_s
             proctree.signal_group(line.pid, signal.SIGTERM)
-        if write:
-            self.writer.flush()
 
     def _changed(self, k: int) -> None:
         self.writer.replica_changed(k)

@@ -42,56 +42,41 @@ asked to end; ``unknown``.
 # LSF: the termination reasons of `bhist -l`; Kubernetes: the reasons of the kubelet and of
 # https://kubernetes.io/docs/concepts/workloads/pods/disruptions/; AWS: statusReason, FailureReason; the Linux kernel.
 _SAID = {
-    "lost": (r"ContainerStatusUnknown", r"TERM_ZOMBIE", r"TERM_UNKNOWN"),
+    "lost": r"ContainerStatusUnknown|TERM_ZOMBIE|TERM_UNKNOWN",
     "oom": (
-        *(r"OOMKilled", r"OutOfMemoryError", r"OUT_OF_MEMORY", r"TERM_MEMLIMIT", r"TERM_SWAP", r"\boom[-_ ]?kill"),
-        *(r"OOM Killed", r"[Ee]xceeded (?:job |step |virtual )?memory limit", r"out[- ]of[- ]memory"),
-        *(r"Cannot allocate memory", r"low on resource: memory", r"Killed process \d+ \("),
+        r"OOMKilled|OutOfMemoryError|OUT_OF_MEMORY|TERM_MEMLIMIT|TERM_SWAP|\boom[-_ ]?kill|OOM Killed"
+        r"|[Ee]xceeded (?:job |step |virtual )?memory limit|out[- ]of[- ]memory|Cannot allocate memory"
+        r"|low on resource: memory|Killed process \d+ \("
     ),
     "image": (
-        *(
-            r"ImagePullBackOff",
-            r"ErrImage",
-            r"InvalidImageName",
-            r"ImageInspectError",
-            r"CannotPull",
-            r"manifest unknown",
-        ),
-        *(r"Cannot pull algorithm container", r"pull access denied", r"[Ff]ailed to pull image", r"[Nn]o such image"),
-        *(
-            r"exec format error",
-            r"from daemon: .*(?:/v2/|reference format)",
-            r"no match for platform",
-            r"toomanyrequests",
-        ),
+        r"ImagePullBackOff|ErrImage|InvalidImageName|ImageInspectError|CannotPull|manifest unknown"
+        r"|Cannot pull algorithm container|pull access denied|[Ff]ailed to pull image|[Nn]o such image"
+        r"|exec format error|from daemon: .*(?:/v2/|reference format)|no match for platform|toomanyrequests"
     ),
     "preempted": (
-        *(r"DUE TO PREEMPTION", r"\bPREEMPTED\b", r"\b[Pp]reempt(?:ed|ing)\b", r"PreemptionByScheduler"),
-        *(r"EvictionByEvictionAPI", r"TERM_(?:PREEMPT|LOAD|RC_RECLAIM|REQUEUE_RC|MC_RECALL)", r"SpotInterruption"),
-        *(r"\b[Ss]pot\b.*\binterrupted",),
+        r"DUE TO PREEMPTION|\bPREEMPTED\b|\b[Pp]reempt(?:ed|ing)\b|PreemptionByScheduler|EvictionByEvictionAPI"
+        r"|TERM_(?:PREEMPT|LOAD|RC_RECLAIM|REQUEUE_RC|MC_RECALL)|SpotInterruption|\b[Ss]pot\b.*\binterrupted"
     ),
     "timeout": (
-        *(r"DUE TO TIME LIMIT", r"\bTIMEOUT\b", r"\bDEADLINE\b", r"DeadlineExceeded", r"MaxRuntimeExceeded"),
-        *(r"TERM_(?:RUNLIMIT|CPULIMIT|DEADLINE|WINDOW)", r"MaxWaitTimeExceeded", r"attempt duration exceeded timeout"),
+        r"DUE TO TIME LIMIT|\bTIMEOUT\b|\bDEADLINE\b|DeadlineExceeded|MaxRuntimeExceeded"
+        r"|TERM_(?:RUNLIMIT|CPULIMIT|DEADLINE|WINDOW)|MaxWaitTimeExceeded|attempt duration exceeded timeout"
     ),
     "node": (
-        *(r"NODE_FAIL", r"DUE TO NODE FAILURE", r"Node failure on", r"BOOT_FAIL", r"LAUNCH_FAILED", r"NodeLost"),
-        *(r"NodeShutdown", r"imminent node shutdown", r"TerminationByKubelet", r"DeletionByTaintManager"),
-        *(r"DeletionByPodGC", r"UnexpectedAdmissionError", r"OutOf(?:cpu|memory|pods)\b", r"low on resource"),
-        *(r"Host EC2 .*terminated", r"\bXid\b.*: (?:48|62|63|64|74|79|92|94|95|119|120|140),", r"GPU is lost"),
-        *(r"node had condition", r"NodeNotReady", r"TaintManagerEviction", r"Task launch for .* failed on node"),
-        *(r"DockerTimeoutError", r"CannotInspectContainer"),
+        r"NODE_FAIL|DUE TO NODE FAILURE|Node failure on|BOOT_FAIL|LAUNCH_FAILED|NodeLost|NodeShutdown"
+        r"|imminent node shutdown|TerminationByKubelet|DeletionByTaintManager|DeletionByPodGC"
+        r"|UnexpectedAdmissionError|OutOf(?:cpu|memory|pods)\b|low on resource|Host EC2 .*terminated"
+        r"|\bXid\b.*: (?:48|62|63|64|74|79|92|94|95|119|120|140),|GPU is lost|node had condition|NodeNotReady"
+        r"|TaintManagerEviction|Task launch for .* failed on node|DockerTimeoutError|CannotInspectContainer"
     ),
     "quota": (
-        *(r"[Ee]xceeded quota", r"[Qq]uota ?[Ee]xceeded", r"ResourceLimitExceeded", r"Disk quota exceeded"),
-        *(r"TERM_(?:THREAD|PROCESS)LIMIT", r"(?:EmptyDir volume|ephemeral (?:local )?storage) .*exceeds"),
+        r"[Ee]xceeded quota|[Qq]uota ?[Ee]xceeded|ResourceLimitExceeded|Disk quota exceeded"
+        r"|TERM_(?:THREAD|PROCESS)LIMIT|(?:EmptyDir volume|ephemeral (?:local )?storage) .*exceeds"
     ),
     "error": (
-        *(r"CreateContainer", r"RunContainerError", r"StartError", r"ContainerCannotRun", r"PostStartHookError"),
-        *(r"CannotStartContainer", r"CannotCreateContainer", r"TERM_CWD_NOTEXIST", r"TERM_PRE_EXEC_FAIL"),
-        *(r"^AlgorithmError",),
+        r"CreateContainer|RunContainerError|StartError|ContainerCannotRun|PostStartHookError|CannotStartContainer"
+        r"|CannotCreateContainer|TERM_CWD_NOTEXIST|TERM_PRE_EXEC_FAIL|^AlgorithmError"
     ),
-    "cancelled": (r"\bCANCELLED\b", r"[Cc]ancell?ed by", r"TERM_(?:FORCE_)?(?:OWNER|ADMIN)"),
+    "cancelled": r"\bCANCELLED\b|[Cc]ancell?ed by|TERM_(?:FORCE_)?(?:OWNER|ADMIN)",
 }
 
 _NAMED = r"(?:[\w.:]+(?:\.|::))?"
@@ -100,14 +85,9 @@ _GPU = r"(?:CUDA|HIP|XPU|MPS backend|NPU)"
 # Exceptions of PyTorch, gloo, NCCL, CUDA, numpy and the C library: patterns of `Name: text`.
 _RAISED = (
     ("gpu_oom", rf"{_NAMED}OutOfMemoryError: (?:{_GPU}|Allocation on device)"),
-    (
-        "gpu_oom",
-        rf"{_ANY_RUNTIME}: (?:{_GPU} out of memory|(?:CUDA|HIP|cuda) (?:\w+ )?error(?: \(2\) )?: out of memory)",
-    ),
-    (
-        "gpu_oom",
-        r"cupy\S*OutOfMemoryError|[\w.]*Error: .*CUDA_ERROR_OUT_OF_MEMORY|[\w.]*Error: cudaErrorMemoryAllocation",
-    ),
+    ("gpu_oom", rf"{_ANY_RUNTIME}: {_GPU} out of memory"),
+    ("gpu_oom", rf"{_ANY_RUNTIME}: (?:CUDA|HIP|cuda) (?:\w+ )?error(?: \(2\) )?: out of memory"),
+    ("gpu_oom", r"cupy\S*OutOfMemoryError|[\w.]*Error: (?:.*CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation)"),
     ("gpu_oom", rf"{_ANY_RUNTIME}: .*(?:CUBLAS|CUDNN|HIPBLAS)_STATUS_ALLOC_FAILED"),
     ("gpu_oom", rf"{_ANY_RUNTIME}: NCCL error in(?s:.*)Cuda failure (?:\d+ )?'out of memory'"),
     ("gpu_oom", r"[\w.]*XlaRuntimeError: RESOURCE_EXHAUSTED: Out of memory"),
@@ -128,17 +108,13 @@ _RAISED = (
     ("network", r"(?:[\w.]+\.)?Rendezvous\w+Error\b|(?:torch\.distributed\.)?Dist(?:Network|Store)Error\b"),
     ("network", rf"{_ANY_RUNTIME}: (?s:.*)NCCL error in: \S*(?:torch|c10d)/"),
     ("network", rf"{_ANY_RUNTIME}: (?s:.*)Watchdog caught collective operation timeout: WorkNCCL"),
-    (
-        "network",
-        rf"{_ANY_RUNTIME}: (?s:.*)(?:NCCL watchdog thread terminated with exception: NCCL error|NCCL communicator was)",
-    ),
+    ("network", rf"{_ANY_RUNTIME}: (?s:.*)NCCL watchdog thread terminated with exception: NCCL error"),
+    ("network", rf"{_ANY_RUNTIME}: (?s:.*)NCCL communicator was"),
     ("network", r"(?:torch\.distributed\.DistBackendError|c10::Dist\w+): (?s:.*)(?:NCCL|watchdog|[Tt]imed? ?out)"),
     ("network", r"RuntimeError: (?:Gloo connectFullMesh failed|\[Rank \d+\].* failed to pass monitoredBarrier)"),
     ("network", r"RuntimeError: Rank \d+ (?:failed to pass|timed out in) monitoredBarrier"),
-    (
-        "network",
-        r"RuntimeError: \[\S*gloo\S*:\d+\] (?:Connection |Timed out |Application timeout |Read error|writev|connect)",
-    ),
+    ("network", r"RuntimeError: \[\S*gloo\S*:\d+\] (?:Connection |Timed out |Application timeout )"),
+    ("network", r"RuntimeError: \[\S*gloo\S*:\d+\] (?:Read error|writev|connect)"),
     ("network", r"RuntimeError: Connection closed by peer\b"),
     ("cancelled", r"[\w.]*SignalException: Process \d+ got signal|KeyboardInterrupt\b"),
     ("unknown", r"[\w.]*ProcessExitedException: process \d+ terminated with signal SIGKILL"),
@@ -192,12 +168,12 @@ def classify(failure: Failure, said: str = "") -> tuple[str, str]:
     ('oom', 'slurmstepd: error: Detected 1 oom_kill event in StepId=12.0.')
     """
     lines = said.splitlines()
-    for kind, words in _SAID.items():
+    for kind, pattern in _SAID.items():
         if kind == "cancelled" and (failure.kind or _by_program(failure)[0]) not in _VAGUE:
             continue  # the rest of a job is cancelled after one replica has failed by itself
         for line in lines:
             of_program = kind != "error" and line.startswith("AlgorithmError")  # SageMaker quotes the program
-            if re.search("|".join(words), line) and not of_program:
+            if re.search(pattern, line) and not of_program:
                 return kind, line.strip()
     if failure.kind:
         return failure.kind, failure.evidence

@@ -228,12 +228,8 @@ def _counted(attempts: Sequence[Attempt]) -> int:
 
 
 def _fruitless(attempts: Sequence[Attempt]) -> int:
-    count = 0
-    for attempt in reversed(attempts):
-        if attempt.progress:
-            break
-        count += 1
-    return count
+    """How many of the last attempts made no progress."""
+    return next((n for n, attempt in enumerate(reversed(attempts)) if attempt.progress), len(attempts))
 
 
 def _avoided(rules: RetryRules, attempts: Sequence[Attempt], hosts: int) -> tuple[str, ...]:

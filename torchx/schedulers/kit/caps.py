@@ -41,9 +41,6 @@ class Capabilities:
         resources: CPUs and memory that a role requests are reserved or enforced.
         durable: the job survives the process that submitted it.
         describe_many: one query answers for many jobs.
-
-    >>> Capabilities(logs=True).logs, Capabilities().cancel
-    (True, False)
     """
 
     logs: bool = False

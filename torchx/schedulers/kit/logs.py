@@ -76,11 +76,7 @@ class LogQuery:
         )
 
     def words(self) -> dict[str, Any]:
-        """The query as arguments of ``Scheduler.log_iter``, with times in UTC.
-
-        >>> LogQuery(follow=True).words()["should_tail"]
-        True
-        """
+        """The query as arguments of ``Scheduler.log_iter``, with times in UTC."""
         from datetime import datetime, timezone
 
         def moment(at: float | None) -> datetime | None:

@@ -55,8 +55,6 @@ def check(env: Mapping[str, str], taken: Collection[str], scheduler: str) -> Non
 
     Raises:
         NotSupportedError: the hint names the kinds that it supports.
-
-    >>> check({"HF_TOKEN": Secret("env:HF_TOKEN")}, ["value"], "slurm")
     """
     for name, secret in env.items():
         if not isinstance(secret, Secret) or ("value" if is_value(secret) else secret.kind) in taken:

@@ -35,7 +35,7 @@ def export(request: PopenRequest) -> Export:
         f"least=({' '.join(str(rule.min_replicas or len(roles[role])) for role, rule in rules.items())})",
         f"retries=({' '.join(str(0 if request.retry else rule.max_retries) for rule in rules.values())})",
         f"policy=({' '.join(rule.policy for rule in rules.values())})",
-        f"grace={int(request.cancel_grace_s)} limit={_seconds(request.timeout)}",
+        f"grace={int(request.cancel_grace_s)} limit={int(parse_timeout(request.timeout)) if request.timeout else 0}",
         "environment() {",
         *(f"  {line}" for line in exports(common, late) or [":"]),
         "}",
@@ -79,9 +79,3 @@ def _below_here(cwd: str | None) -> str:
     """The folder of a replica, relative to that of the code if it is inside of it."""
     inside = os.path.relpath(os.path.realpath(cwd or "."), os.path.realpath("."))
     return str(cwd) if inside.split("/")[0] == ".." else inside
-
-
-def _seconds(timeout: str) -> int:
-    if not timeout:
-        return 0
-    return int(parse_timeout(timeout))

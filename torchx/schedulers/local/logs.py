@@ -15,7 +15,6 @@ from torchx.supervisor.layout import COMBINED_LOG, STARTS_INDEX, STDERR_LOG, STD
 
 _SOONEST_S = 0.005
 _LATEST_S = 0.1
-_LOOKS = 16  # one in this many polls opens the file
 _SAME_S = 0.05  # for this long, the replicas of a job share the answer whether it has ended
 _FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG)
 
@@ -60,7 +59,6 @@ class LogIterator(Follower):
         self._job_end = job_end or JobEnd()
         self._pause = _SOONEST_S
         self._fd = -1
-        self._looks = 0
 
     def __iter__(self) -> Iterator[str]:
         own = self.__dict__.copy()
@@ -123,11 +121,6 @@ class LogIterator(Follower):
     def _read_at(self, cursor: Cursor, offset: int, size: int) -> bytes:
         try:
             if self._fd < 0:
-                self._looks += 1
-                # Cheaper than opening the file, which is only needed to refresh the attributes that NFS caches.
-                polled = self._polled is not None and self._looks % _LOOKS
-                if polled and os.stat(cursor.path).st_size <= offset:
-                    return b""
                 self._fd = os.open(cursor.path, os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             return b""
