@@ -256,7 +256,7 @@ def test_build_on_a_terminal(source: str) -> None:
         {"stream": "noise\n"},
         {"aux": {"ID": ID}},
     ]
-    docker_build.build(FakeClient(events), Workspace({source: ""}), "b", docker_build.Options(), out)
+    docker_build.build(FakeClient(events), Workspace({source: ""}), "b", stream=out)
     first, *_, last = out.getvalue().split("\r")[1:]
     assert first.startswith("Building: Step 1/2 : xxx") and first.endswith("…\x1b[K") and len(first) == 59 + 3
     assert last == f"\x1b[KBuilt sha256:abababababab from {source} on b\n"
@@ -266,8 +266,7 @@ def test_build_on_a_terminal(source: str) -> None:
             FakeClient([{"stream": "one\ntwo\n"}, {"error": "e"}]),
             Workspace({source: ""}),
             "b",
-            docker_build.Options(),
-            out,
+            stream=out,
         )
     assert out.getvalue().endswith("\x1b[Kone\ntwo\n")
 
@@ -292,7 +291,7 @@ def test_engine_errors_are_ours(source: str) -> None:
         client = FakeClient([])
         client.api.build = lambda **_: (_ for _ in ()).throw(error)  # type: ignore[method-assign]  # fails
         with pytest.raises(type(error) if isinstance(error, KeyError) else BackendError) as caught:
-            docker_build.build(client, Workspace({source: ""}), "b", docker_build.Options(quiet=True))
+            docker_build.build(client, Workspace({source: ""}), "b", quiet=True)
         return caught.value
 
     said = docker.errors.APIError("x", explanation=b"dockerfile parse error\n line 1")

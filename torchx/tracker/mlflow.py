@@ -6,7 +6,7 @@ import atexit
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import ConfigError
@@ -203,13 +203,13 @@ class MLflowTracker(TrackerBase):
 
         now_ms = self._runs.now_ms()
         numbers = {tags.safe(k): v for k, v in tags.numbers(values).items()}
-        self._tags(run, written, metrics=[Metric(name, value, now_ms, 0) for name, value in numbers.items()])
+        self._tags(run, written, [Metric(name, value, now_ms, 0) for name, value in numbers.items()])
         self._params(run, tags.flat(values, ""))
 
-    def _tags(self, run: str, written: Mapping[str, str], metrics: list[Any] | None = None) -> None:
+    def _tags(self, run: str, written: Mapping[str, str], metrics: Sequence[Any] = ()) -> None:
         from mlflow.entities import RunTag
 
-        self._runs.log(run, metrics or [], [], [RunTag(name, text) for name, text in written.items()])
+        self._runs.log(run, metrics, [RunTag(name, text) for name, text in written.items()])
 
     def _params(self, run: str, flat: Mapping[str, str]) -> None:
         self._runs.log_new_params(run, {tags.safe(name): text for name, text in flat.items()})

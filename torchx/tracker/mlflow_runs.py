@@ -26,9 +26,7 @@ _CHOOSING_S = 10.0  # maximum wait for a rank that is choosing its turn: it may 
 _PAGE = 1000
 _ENV_SILENT = "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT"
 _PROBE_TIMEOUT_S = 5.0
-# In one request: https://mlflow.org/docs/latest/rest-api.html#log-batch
-_MOST_TAGS = 100
-_MOST_METRICS = 800
+_BATCH = 100  # of tags, or of parameters: https://mlflow.org/docs/latest/rest-api.html#log-batch
 _CONFLICT = "INVALID_PARAMETER_VALUE"
 _GONE = (_CONFLICT, "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")  # error codes for a deleted run
 
@@ -156,30 +154,21 @@ class Runs:
             self._reached = False
             raise
 
-    def log(self, run: str, metrics: Sequence[Any], params: Sequence[Any], tags: Sequence[Any]) -> None:
-        """Writes metrics, parameters and tags, in several requests if MLflow's limits require it."""
-        for i in range(0, max(len(tags), 1), _MOST_TAGS):
-            first = i == 0
-            some = metrics[:_MOST_METRICS] if first else []
-            self.client.log_batch(run, some, params if first else [], tags[i : i + _MOST_TAGS])
-        for i in range(_MOST_METRICS, len(metrics), _MOST_METRICS):
-            self.client.log_batch(run, metrics=metrics[i : i + _MOST_METRICS])
+    def log(self, run: str, metrics: Sequence[Any], tags: Sequence[Any]) -> None:
+        """Writes metrics and tags, in several requests if there are many."""
+        for i in range(0, max(len(tags), len(metrics)), _BATCH):
+            self.client.log_batch(run, metrics=metrics[i : i + _BATCH], tags=tags[i : i + _BATCH])
 
     def log_new_params(self, run: str, params: Mapping[str, str]) -> None:
         """Writes the parameters that have no value yet, because an MLflow parameter cannot change."""
         from mlflow.entities import Param
-        from mlflow.exceptions import MlflowException
 
         new = [Param(name, text) for name, text in params.items() if (run, name) not in self._params]
-        for i in range(0, len(new), _MOST_TAGS):
-            some = new[i : i + _MOST_TAGS]
-            try:
-                self.client.log_batch(run, params=some)
-            except MlflowException as e:
-                if e.error_code != _CONFLICT:
-                    raise
+        for i in range(0, len(new), _BATCH):
+            some = new[i : i + _BATCH]
+            if not self._log_params(run, some):
                 for param in some:  # one of them has another value already: write the others
-                    self._log_param(run, param)
+                    self._log_params(run, [param])
             self._params.update((run, param.key) for param in some)
 
     def end(self, status: str = "FINISHED") -> None:
@@ -212,14 +201,18 @@ class Runs:
             probe(self.uri)
             self._reached = True
 
-    def _log_param(self, run: str, param: Any) -> None:
+    def _log_params(self, run: str, params: list[Any]) -> bool:
+        """Writes parameters; returns False if one of them has another value already."""
         from mlflow.exceptions import MlflowException
 
         try:
-            self.client.log_batch(run, params=[param])
+            self.client.log_batch(run, params=params)
         except MlflowException as e:
-            if e.error_code != _CONFLICT:
+            cause = getattr(e.__context__, "error_code", "")  # MLflow's file store wraps the error
+            if _CONFLICT not in (e.error_code, cause):
                 raise
+            return False
+        return True
 
     def _active(self, name: str) -> list[Run]:
         runs = self._search(_named(name), experiments=[self.experiment_id()])

@@ -120,8 +120,8 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         from torchx.workspace.images import docker_build
         from torchx.workspace.oci import read_workspace
 
-        options = docker_build.Options(platform=str(cfg.get("platform") or ""), quiet=bool(cfg.get("quiet")))
-        built = docker_build.build(self._docker_client, workspace, image, options)
+        platform, quiet = str(cfg.get("platform") or ""), bool(cfg.get("quiet"))
+        built = docker_build.build(self._docker_client, workspace, image, platform=platform, quiet=quiet)
         return _Built(built, built, read_workspace(workspace).hash)
 
     def _builder(self, cfg: Mapping[str, CfgVal]) -> str:

@@ -252,7 +252,9 @@ def test_platform(registries: dict[str, MemoryRegistry], r: MemoryRegistry, sour
     r.add_document("base:latest", {"manifests": entries}, OCI_INDEX)
     assert pushed(registries, source)[1]["architecture"] == "amd64"
     assert pushed(registries, source, platform="linux/arm64")[1]["architecture"] == "arm64"
-    with pytest.raises(NotSupportedError, match="not available for `linux/riscv64`, only for `linux/arm64`, `linux/amd64`"):
+    with pytest.raises(
+        NotSupportedError, match="not available for `linux/riscv64`, only for `linux/arm64`, `linux/amd64`"
+    ):
         plan(registries, source, platform="linux/riscv64")
     with pytest.raises(NotSupportedError, match="is for `linux/amd64`, not for `linux/arm64`"):
         plan(registries, source, base="r.io/base:amd64", platform="linux/arm64")

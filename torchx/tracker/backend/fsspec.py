@@ -146,7 +146,7 @@ class FsspecTracker(TrackerBase):
         try:
             self._fs.pipe_file(path, data)
         except FileNotFoundError:
-            if _names(self._fs) & _OBJECT_STORES:  # these have no folders: the bucket is missing; do not create it
+            if _protocols(self._fs) & _OBJECT_STORES:  # these have no folders: the bucket is missing; do not create it
                 raise
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(path, data)
@@ -372,7 +372,7 @@ def _record(path: str, data: bytes) -> dict[str, Any] | None:
     return None
 
 
-def _names(fs: AbstractFileSystem) -> set[str]:
+def _protocols(fs: AbstractFileSystem) -> set[str]:
     return {fs.protocol} if isinstance(fs.protocol, str) else set(fs.protocol)
 
 

@@ -9,7 +9,6 @@ from typing import Any, TextIO
 
 from torchx.errors import BackendError
 from torchx.specs.api import Workspace
-from torchx.util.records import dataclass
 from torchx.version import __version__
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, context_chunks
 from torchx.workspace.images.engine_errors import engine_errors
@@ -25,18 +24,20 @@ _OUR_ARGUMENTS = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Options:
-    """How to build: for which platform (by default the engine's), and whether to show progress."""
-
-    platform: str = ""
-    quiet: bool = False
-
-
-def build(client: Any, workspace: Workspace, image: str, options: Options, stream: TextIO | None = None) -> str:
+def build(
+    client: Any,
+    workspace: Workspace,
+    image: str,
+    *,
+    platform: str = "",
+    quiet: bool = False,
+    stream: TextIO | None = None,
+) -> str:
     """Builds the workspace onto ``image`` with the engine, which pulls that image only if it needs and lacks it.
 
-    Shows the output of a failed build, even if ``quiet``.
+    Args:
+        platform: by default the engine's.
+        quiet: show only the output of a failed build.
 
     Returns:
         The id of the new image, ``sha256:...``.
@@ -45,7 +46,7 @@ def build(client: Any, workspace: Workspace, image: str, options: Options, strea
         BackendError: the build or the engine failed.
         SpecError: the workspace cannot be read.
     """
-    display = Display(stream or sys.stderr, quiet=options.quiet)
+    display = Display(stream or sys.stderr, quiet=quiet)
     console = _Console(display, workspace, image)
     with engine_errors(f"the image of workspace `{workspace}` could not be built"):
         try:
@@ -55,7 +56,7 @@ def build(client: Any, workspace: Workspace, image: str, options: Options, strea
                 dockerfile=TORCHX_DOCKERFILE,
                 buildargs={"IMAGE": image, "WORKSPACE": str(workspace)},
                 labels={LABEL_VERSION: __version__},
-                platform=options.platform or None,
+                platform=platform or None,
                 pull=False,
                 rm=True,
                 forcerm=True,

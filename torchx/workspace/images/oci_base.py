@@ -6,8 +6,10 @@ import hashlib
 import io
 import json
 import os
+import posixpath
 import tarfile
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 from torchx.errors import NotSupportedError, ParseError, TorchXError
@@ -142,7 +144,7 @@ def _resolve_place(
     entries = _small_entries(registry, name, manifest)
     for _ in range(_MOST_LINKS):
         above = []
-        for path in _steps(place):
+        for path in accumulate(place.split("/"), posixpath.join):
             kind, mode, uid, gid, target = entries.get(path, ("dir", 0o755, 0, 0, ""))
             if kind == "link":
                 rest = place[len(path) :]
@@ -154,11 +156,6 @@ def _resolve_place(
             _PLACES.remember(key, json.dumps(way).encode())
             return place, above
     raise NotSupportedError(f"the working directory `/{place}` of `{name}` is a link that leads nowhere")
-
-
-def _steps(place: str) -> list[str]:
-    parts = place.split("/")
-    return ["/".join(parts[:n]) for n in range(1, len(parts) + 1)]
 
 
 def _small_entries(
