@@ -1,4 +1,4 @@
-"""A stand-in for ``ssh``: a real program that runs commands here, as a login shell would, and fails as it is told to."""
+"""A stand-in for ``ssh``: a real program that runs commands here, as a login shell would, and fails on demand."""
 
 from __future__ import annotations
 
@@ -77,15 +77,15 @@ class FakeSsh:
         self.path = f"{folder / 'bin'}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
 
     def config(self, text: str) -> None:
-        """What ``ssh -G`` says."""
+        """Sets the output of ``ssh -G``."""
         (self.folder / "config").write_text(text)
 
     def login_fails(self, *said: str) -> None:
-        """The next logins fail, with these words."""
+        """Makes the next logins fail with this message."""
         (self.folder / "login-fails").write_text("".join(f"{line}\n" for line in said))
 
     def refuses(self, times: int) -> None:
-        """So many sessions are refused, as when there are too many."""
+        """Makes the next sessions be rejected, as if there were too many."""
         (self.folder / "refuses").write_text("x\n" * times)
 
     def loses(self, when: str, times: int = 1) -> None:
@@ -94,10 +94,10 @@ class FakeSsh:
         (self.folder / f"lost-{when}").write_text("x\n" * times)
 
     def quiet(self) -> None:
-        """Its login scripts print nothing, as rsync demands."""
+        """Makes login scripts print nothing, as rsync requires."""
         (self.folder / "quiet").touch()
 
     def calls(self) -> list[str]:
-        """What it was called for, in order: ``config``, ``login``, ``check``, ``stop``, ``exit``, ``run``."""
+        """The calls so far, in order: ``config``, ``login``, ``check``, ``stop``, ``exit``, ``run``."""
         log = self.folder / "calls"
         return [line.split()[0] for line in log.read_text().splitlines()] if log.exists() else []

@@ -1,4 +1,4 @@
-"""The base of command-driven backends: commands, folders, submission and logs, with a backend of a few lines."""
+"""The base of command-driven backends: commands, folders, submission and logs, with a toy backend."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from torchx.testing.commands import FakeCommandRunner
 
 
 class Toy(BatchScheduler):
-    """``sub``, ``ask IDS``, ``find NAME``, ``kill ID``."""
+    """Its commands: ``sub``, ``ask IDS``, ``find NAME``, ``kill ID``."""
 
     transient = __import__("re").compile("try later")
     programs = "Toy's commands"
@@ -92,7 +92,7 @@ def intent(toy: Toy) -> str:
 
 
 def test_a_lost_submission_is_found_by_its_token(toy: Toy, fake: FakeCommandRunner) -> None:
-    """What goes on record before the submission is enough to find the job and its folder by."""
+    """The token that is recorded before the submission leads to the job and its folder."""
     token = intent(toy)
     assert fake.calls == []
     fake.on("find", stdout="7\n")
@@ -104,13 +104,13 @@ def test_a_lost_submission_is_found_by_its_token(toy: Toy, fake: FakeCommandRunn
 def test_that_there_is_no_job_is_certain_later(
     toy: Toy, fake: FakeCommandRunner, age_s: float, answer: str | None
 ) -> None:
-    """The submitting command may still be under way, until its time is over."""
+    """Until the timeout of the submitting command has passed, it may still be running."""
     fake.on("find", stdout="")
     assert toy.find_submission(intent(toy), {}, age_s=age_s) == answer
 
 
 def test_what_was_prepared_for_the_record_is_submitted(toy: Toy, fake: FakeCommandRunner) -> None:
-    """The request is rendered once; a second submission of it is rendered anew."""
+    """The request is rendered once; a second submission renders it again."""
     rendered = []
     original = toy._submission
     toy._submission = lambda info, site: rendered.append(1) or original(info, site)  # type: ignore[method-assign]  # counts
@@ -128,7 +128,7 @@ def test_what_was_prepared_for_the_record_is_submitted(toy: Toy, fake: FakeComma
 
 
 def test_what_passes_is_tried_again(toy: Toy, fake: FakeCommandRunner, slept: list[float]) -> None:
-    """Pauses grow; a failure of another kind is the answer at once."""
+    """Temporary failures are retried with growing pauses; other failures are returned at once."""
     fake.on("ask", returncode=1, stderr="try later")
     fake.on("ask", raises=TransientError("no answer"))
     fake.on("ask", returncode=1, stderr="you may not")
@@ -137,7 +137,7 @@ def test_what_passes_is_tried_again(toy: Toy, fake: FakeCommandRunner, slept: li
 
 
 def test_patience_ends(toy: Toy, fake: FakeCommandRunner, slept: list[float]) -> None:
-    """The last failure is raised, as one that may pass."""
+    """After that the last failure is raised, as a temporary one."""
     fake.on("ask", returncode=1, stderr="hm\ntry later\n")
     with pytest.raises(TransientError, match="`ask` failed: try later"):
         toy.run_command(toy._here, ["ask"])
@@ -146,7 +146,7 @@ def test_patience_ends(toy: Toy, fake: FakeCommandRunner, slept: list[float]) ->
 
 @pytest.mark.parametrize("argv", [["ask"], ["env", "A=1", "ask"]], ids=["plain", "env"])
 def test_a_missing_program_is_one_clear_line(toy: Toy, fake: FakeCommandRunner, argv: list[str]) -> None:
-    """With a hint; also where `env` says so."""
+    """The error has a hint, also if `env` reported the missing program."""
     fake.on("ask", raises=CommandError("x", argv=["ask"], returncode=127))
     fake.on("env", returncode=127, stderr="env: 'ask': No such file or directory")
     with pytest.raises(CommandError, match="`ask` is not installed on this machine, or not on PATH") as caught:
@@ -158,7 +158,7 @@ def test_a_missing_program_is_one_clear_line(toy: Toy, fake: FakeCommandRunner, 
 
 
 def test_the_folder_is_written_first(toy: Toy, fake: FakeCommandRunner) -> None:
-    """When the command runs, the job's files are there, for its user alone."""
+    """The job's files exist before the command runs, and only their user can read them."""
     seen: list[str] = []
 
     def look(_: object) -> str:
@@ -178,7 +178,7 @@ def test_the_folder_is_written_first(toy: Toy, fake: FakeCommandRunner) -> None:
     "failure", [{"raises": TransientError("lost")}, {"returncode": 1, "stderr": "try later"}], ids=["lost", "later"]
 )
 def test_a_job_that_was_taken_is_not_submitted_again(toy: Toy, fake: FakeCommandRunner, failure: dict) -> None:
-    """Its scheduler is asked for its name before anything is tried again."""
+    """The scheduler is queried for the job's name before a retry."""
     fake.on("sub", **failure)
     fake.on("find", "job-1", stdout="7\n")
     assert schedule(toy) == "7"
@@ -186,7 +186,7 @@ def test_a_job_that_was_taken_is_not_submitted_again(toy: Toy, fake: FakeCommand
 
 
 def test_an_unclear_end_keeps_the_folder(toy: Toy, fake: FakeCommandRunner) -> None:
-    """When nobody can say whether the job was taken, its files stay: it may run."""
+    """If it is unknown whether the job was accepted, its files stay, because it may run."""
     fake.on("sub", raises=TransientError("lost"))
     fake.on("find", raises=TransientError("lost, too"))
     with pytest.raises(TransientError):
@@ -195,7 +195,7 @@ def test_an_unclear_end_keeps_the_folder(toy: Toy, fake: FakeCommandRunner) -> N
 
 
 def test_a_refusal_removes_the_folder(toy: Toy, fake: FakeCommandRunner) -> None:
-    """Nothing is left of a job that was not taken."""
+    """Nothing remains of a job that was rejected."""
     fake.on("sub", returncode=2, stderr="no such queue")
     with pytest.raises(CommandError, match="no such queue"):
         schedule(toy)
@@ -203,7 +203,7 @@ def test_a_refusal_removes_the_folder(toy: Toy, fake: FakeCommandRunner) -> None
 
 
 def test_a_runner_that_runs_once_is_given_the_token() -> None:
-    """Over a connection that breaks the runner itself sees to it; every attempt has a token of its own."""
+    """A remote runner itself guarantees a single run; each attempt has its own token."""
     tokens: list[str] = []
 
     class Connected(FakeCommandRunner, ConnectedRunner):
@@ -225,7 +225,7 @@ def test_a_runner_that_runs_once_is_given_the_token() -> None:
 
 
 def test_many_jobs_cost_one_command(toy: Toy, fake: FakeCommandRunner) -> None:
-    """Each is asked about once, however often it is named; the others are None."""
+    """Each job is queried once, even if it is named several times; unknown ones are None."""
     fake.on("ask", stdout="a RUNNING\nb FAILED\n")
     found = toy.describe_many(["a", "b", "c", "a"])
     assert {i: job and job.state for i, job in found.items()} == {
@@ -237,7 +237,7 @@ def test_many_jobs_cost_one_command(toy: Toy, fake: FakeCommandRunner) -> None:
 
 
 def test_those_who_wait_share_their_questions(toy: Toy, fake: FakeCommandRunner) -> None:
-    """An answer of a moment ago is good for all; jobs that are waited for ride along with any question."""
+    """Recent answers are shared; jobs that callers wait for are part of each query."""
     toy.fresh_s = 3600
     fake.on("ask", stdout="a RUNNING\nb RUNNING\n")
     for app_id in ("a", "b", "a", "b"):
@@ -249,7 +249,7 @@ def test_those_who_wait_share_their_questions(toy: Toy, fake: FakeCommandRunner)
 
 
 def test_who_asks_about_one_job_after_the_other_asks_twice(toy: Toy, fake: FakeCommandRunner) -> None:
-    """With the second question the others that are on record are asked about, too, however they are asked for."""
+    """The second query of a loop over jobs covers the other jobs on record."""
     ids = [f"j{k}" for k in range(100)]
     for app_id in ids:
         run = NewRun(scheduler="toy", session="test", name="job")
@@ -261,7 +261,7 @@ def test_who_asks_about_one_job_after_the_other_asks_twice(toy: Toy, fake: FakeC
 
 
 def test_cancel_and_delete(toy: Toy, fake: FakeCommandRunner) -> None:
-    """A running job is ended; its folder goes; it is not shown again, whatever its scheduler says."""
+    """A running job is cancelled and its folder removed; it is hidden although its scheduler still reports it."""
     toy.fresh_s = 0
     fake.on("sub", stdout="a")
     fake.on("ask", stdout="a RUNNING\n")
@@ -278,7 +278,7 @@ def test_cancel_and_delete(toy: Toy, fake: FakeCommandRunner) -> None:
 
 
 def test_a_job_of_another_site_is_asked_for_there(fake: FakeCommandRunner, tmp_path: Path) -> None:
-    """Where it was submitted to is known while the scheduler lives."""
+    """The scheduler object remembers the site of the submission."""
     far, near = FakeCommandRunner(), fake
     far.on("sub", stdout="f")
     far.on("ask", stdout="f RUNNING\n")
@@ -294,7 +294,7 @@ def test_a_job_of_another_site_is_asked_for_there(fake: FakeCommandRunner, tmp_p
 
 
 def test_no_logs_of_an_unknown_job(toy: Toy) -> None:
-    """It is said so."""
+    """The error says so."""
     with pytest.raises(NotFoundError, match="no logs of job `x`"):
         toy.log_iter("x", "w", 0)
 
@@ -304,7 +304,7 @@ def test_no_logs_of_an_unknown_job(toy: Toy) -> None:
 
 @pytest.mark.parametrize("role", ["w", "../../etc", "", ".", "..", "a/b", "é" * 200, "x" * 300, "a b\n"])
 def test_a_role_never_leaves_the_folder(role: str, tmp_path: Path) -> None:
-    """Whatever it is called."""
+    """Role names cannot lead out of the job's folder."""
     name = folder_name(role)
     assert "/" not in name
     assert name not in (".", "..")
@@ -314,13 +314,13 @@ def test_a_role_never_leaves_the_folder(role: str, tmp_path: Path) -> None:
 
 
 def test_roles_have_folders_of_their_own() -> None:
-    """Names that differ do so after all."""
+    """Different role names have different folders."""
     names = ["a b", "a%20b", "a/b", "a-b", "x" * 300, "x" * 301]
     assert len({folder_name(name) for name in names}) == len(names)
 
 
 def test_odd_ids_have_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An id that came from a user's command line is no path."""
+    """Ids from the command line cannot be paths."""
     monkeypatch.setenv("TORCHX_HOME", str(tmp_path))
     folders = JobFolders(LocalFiles(), "toy")
     for app_id in ("../../x", "a/b", "7+1", "x y"):
@@ -331,12 +331,12 @@ def test_odd_ids_have_markers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_only_our_folders_are_removed(tmp_path: Path) -> None:
-    """One without `job.json` is somebody's."""
+    """A folder without `job.json` is kept."""
     assert not JobFolder(LocalFiles(), str(tmp_path)).is_ours()
 
 
 def test_files_say_why_not(tmp_path: Path) -> None:
-    """The path and the system's reason; what is not there is None, or nothing to remove."""
+    """Errors contain the path and the system's reason; missing files are None, and removing them succeeds."""
     files = LocalFiles()
     (tmp_path / "file").write_text("x")
     with pytest.raises(BackendError, match="cannot be made"):
@@ -353,7 +353,7 @@ def test_files_say_why_not(tmp_path: Path) -> None:
 
 
 def test_grown_waits_for_news(tmp_path: Path) -> None:
-    """It returns as soon as there is some."""
+    """It returns as soon as a file has grown."""
     path = tmp_path / "log"
     path.write_text("old")
     timer = threading.Timer(0.05, lambda: path.write_text("old new"))
@@ -377,7 +377,7 @@ def log(where: LogPaths, *, over: bool = True, **query: Any) -> BatchLog:
 
 
 def test_outputs_are_merged_by_their_times(tmp_path: Path) -> None:
-    """In the order of writing, whole lines at a time; without an index stdout comes first."""
+    """Whole lines in the order of writing; without an index stdout comes first."""
     where = paths(tmp_path, "o1\no2\no3", "e1\ne2\n", "10 3 0\n11 3 3\n12 7 3\n13 8 6\n")
     assert list(log(where)) == ["o1\n", "e1\n", "o2\n", "e2\n", "o3"]
     assert list(log(where, stream=Stream.STDOUT)) == ["o1\n", "o2\n", "o3"]
@@ -397,7 +397,7 @@ def test_lines_are_found_by_their_time(tmp_path: Path) -> None:
 
 
 def test_times_that_are_not_known_are_not_made_up(tmp_path: Path) -> None:
-    """Without an index the question is refused."""
+    """Without an index the query is rejected."""
     where = paths(tmp_path, "o1\n")
     where.times = ""
     with pytest.raises(NotSupportedError):
@@ -407,14 +407,14 @@ def test_times_that_are_not_known_are_not_made_up(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("count", [0, 1, 2, 3, 5, 100])
 def test_the_last_lines(tmp_path: Path, count: int) -> None:
-    """As many as are wanted, of both outputs together."""
+    """The last N lines of both outputs together."""
     where = paths(tmp_path, "o1\no2\no3\n", "e1\ne2\n", "10 3 0\n11 6 3\n12 6 6\n13 9 6\n")
     whole = ["o1\n", "o2\n", "e1\n", "e2\n", "o3\n"]
     assert list(log(where).last(count)) == (whole[-count:] if count else [])
 
 
 def test_the_end_of_a_long_log_is_found_without_reading_it(tmp_path: Path) -> None:
-    """A few blocks from the end, not from the beginning."""
+    """It reads a few blocks at the end, not the whole file."""
     lines = [f"line {i:07}\n" for i in range(200_000)]
     where = paths(tmp_path, "".join(lines))
     read: list[int] = []
@@ -431,7 +431,7 @@ def test_the_end_of_a_long_log_is_found_without_reading_it(tmp_path: Path) -> No
 
 
 def test_a_log_is_read_by_few_questions(tmp_path: Path) -> None:
-    """One for the times and two for each output, of what the index knows and of the rest: over SSH each is a round trip."""
+    """One query for the times and two for each output, because over SSH each is a round trip."""
     where = paths(tmp_path, "o1\n", "e1\n", "10 3 3\n")
     asked: list[str] = []
 
@@ -445,7 +445,7 @@ def test_a_log_is_read_by_few_questions(tmp_path: Path) -> None:
 
 
 def test_following_ends_with_the_job(tmp_path: Path) -> None:
-    """What is written while it runs comes as it is written; a line that is cut off comes at the end."""
+    """Lines appear as they are written; an incomplete last line appears at the end."""
     where = paths(tmp_path, "one\n")
     steps = iter([("two\nthr", False), ("ee\n", False), ("four", True), ("", True)])
 
@@ -461,7 +461,7 @@ def test_following_ends_with_the_job(tmp_path: Path) -> None:
 
 
 def test_followers_of_many_replicas_look_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A round over all of them costs one look at the files."""
+    """One query covers all of them."""
     looks = []
     now = [0.0]
     monkeypatch.setattr(batch_logs, "time", SimpleNamespace(monotonic=lambda: now[0], time=time.time))
@@ -489,7 +489,7 @@ def test_followers_of_many_replicas_look_together(tmp_path: Path, monkeypatch: p
 
 
 def test_two_read_one_replica(tmp_path: Path) -> None:
-    """Who looks into a log does not disturb who follows it."""
+    """A second reader does not disturb one that follows the log."""
     growth, where = Growth(LocalFiles()), paths(tmp_path, "one\n")
     follower = BatchLog(growth, where, LogQuery(follow=True), lambda: False)
     assert follower.poll() == b"one\n"
@@ -501,7 +501,7 @@ def test_two_read_one_replica(tmp_path: Path) -> None:
 
 
 def test_a_line_without_end_is_passed_on_in_pieces(tmp_path: Path) -> None:
-    """A progress bar of megabytes is not held."""
+    """A progress bar of megabytes is not held in memory."""
     where = paths(tmp_path, "x" * (3 << 20))
     pieces = list(log(where))
     assert "".join(pieces) == "x" * (3 << 20)

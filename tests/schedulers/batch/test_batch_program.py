@@ -16,7 +16,7 @@ from torchx.schedulers.batch.attempts import program
     "module", ["slurm.attempts", "slurm.hangs", "slurm.inside", "slurm.notices", "lsf.attempts", "stacks.look"]
 )
 def test_it_has_all_that_it_imports(module: str, tmp_path: Path) -> None:
-    """Nothing but the standard library is beside it."""
+    """It imports nothing but the standard library and the archive."""
     archive = tmp_path / "retry.pyz"
     archive.write_bytes(os.fsencode(program("lsf" if module.startswith("lsf") else "slurm")))
     words = f"import sys; sys.path.append({str(archive)!r}); import torchx.schedulers.{module}"

@@ -1,4 +1,4 @@
-"""Questions about many jobs: what they cost besides the question itself."""
+"""The cost of queries about many jobs, besides the commands."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class _Id(str):
 
 
 def test_ten_times_the_jobs_are_ten_times_the_work() -> None:
-    """Whoever polls asks about the same jobs again and again: no job is looked for in a list of all others."""
+    """Polling the same jobs repeatedly takes linear time."""
     ids = [_Id(number) for number in range(1000)]
     queries = JobQueries()
     for _ in range(2):
@@ -39,7 +39,7 @@ def test_ten_times_the_jobs_are_ten_times_the_work() -> None:
 
 
 def test_a_slow_scheduler_is_asked_about_the_others_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who asks about one job after the other is known by how soon the next question comes, however long an answer takes."""
+    """A loop over jobs is recognised by the time from an answer to the next query, however slow the answers are."""
     clock, asked = [100.0], []
     monkeypatch.setattr(batch_queries, "time", SimpleNamespace(monotonic=lambda: clock[0]))
 

@@ -1,4 +1,4 @@
-"""Secrets of batch jobs without a cluster: the file that steps read, run by a shell, and what the scheduler is not given."""
+"""Secrets of batch jobs without a cluster: the file that steps read with a shell, and what the scheduler does not get."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def submitted(kind: type[BatchScheduler], submits: str, job: AppDef) -> tuple[li
 
 
 def read_by(folder: Path, role: int, place: str, name: str) -> str:
-    """What a variable is for a replica, once its shell has read the file."""
+    """The value of a variable in a replica after its shell has read the file."""
     script = f'role={role} k={place[-1]}; . "{folder}/secrets.sh"; printf %s "${name}"'
     argv = ["sh", "-c", script, f"{folder}/{place}"]
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
@@ -50,7 +50,7 @@ def read_by(folder: Path, role: int, place: str, name: str) -> str:
 
 @SCHEDULERS
 def test_a_shell_reads_the_very_value(kind, submits, monkeypatch):
-    """Each replica that of its role, whatever is in it; the file is the user's own."""
+    """Each replica gets the value of its role, with any characters; only the user can read the file."""
     monkeypatch.setenv("MINE", HOSTILE)
     _, folder = submitted(kind, submits, app(K_TOKEN=f"of-${{replica_id}}-{HOSTILE}", BY=Secret("env:MINE")))
     place = "a%20b"
@@ -67,7 +67,7 @@ def test_a_shell_reads_the_very_value(kind, submits, monkeypatch):
 
 @SCHEDULERS
 def test_the_scheduler_does_not_see_where_they_come_from(kind, submits, monkeypatch):
-    """What it is called with, it may keep: neither the variable of the job nor ours is there."""
+    """The command's environment has neither the job's variable nor its source."""
     monkeypatch.setenv("MINE", "sesame-open")
     argv, _ = submitted(kind, submits, app(BY=Secret("env:MINE"), PLAIN="p"))
     end = argv.index(submits)
@@ -76,7 +76,7 @@ def test_the_scheduler_does_not_see_where_they_come_from(kind, submits, monkeypa
 
 @SCHEDULERS
 def test_without_secrets_there_is_no_file(kind, submits):
-    """And the command is called as it is."""
+    """The command is called unchanged."""
     job = app(PLAIN=macros.app_id)
     del job.roles[1].env["K_TOKEN"]
     argv, folder = submitted(kind, submits, job)
@@ -86,7 +86,7 @@ def test_without_secrets_there_is_no_file(kind, submits):
 
 @SCHEDULERS
 def test_a_value_that_is_missing_leaves_no_folder(kind, submits):
-    """It is looked up last, and the folder is taken away."""
+    """The value is looked up last; on failure the folder is removed."""
     fake = FakeCommandRunner()
     scheduler = kind("s", commands=fake, sleep=lambda _: None)
     with pytest.raises(ConfigError, match="the variable `NOT_SET` is not set here"):
@@ -98,7 +98,7 @@ def test_a_value_that_is_missing_leaves_no_folder(kind, submits):
 
 @SCHEDULERS
 def test_a_program_that_is_missing_is_named(kind, submits):
-    """And not `env`, by which it is called."""
+    """The error does not name `env`, which calls it."""
     fake = FakeCommandRunner()
     fake.on("env", returncode=127, stderr="env: no such file")
     scheduler = kind("s", commands=fake, sleep=lambda _: None)
@@ -110,7 +110,7 @@ def test_a_program_that_is_missing_is_named(kind, submits):
 @SCHEDULERS
 @pytest.mark.parametrize(("found", "kept"), [("", False), (None, True), ("7", True)])
 def test_a_submission_that_was_killed(kind, submits, found, kept, monkeypatch, tmp_path):
-    """Its file goes as soon as it is certain that there is no job."""
+    """The file is removed as soon as it is certain that there is no job."""
     (tmp_path / "secrets.sh").write_text("")
     scheduler = kind("s", commands=FakeCommandRunner())
     monkeypatch.setattr(scheduler, "_find_late", lambda *_: found)

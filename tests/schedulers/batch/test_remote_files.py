@@ -1,4 +1,4 @@
-"""Files here and on a login node: the same answers from both, and from the latter also when the connection is lost."""
+"""Local and remote files return the same answers; remote ones also after a lost connection."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def files(request: pytest.FixtureRequest, fake: FakeSsh) -> AnyFiles:
 
 
 def test_writing_and_reading(files: AnyFiles, fake: FakeSsh) -> None:
-    """What is written is read, by part, too; the file is the user's alone, and nothing else is left."""
+    """Written files can be read, also in part; only their user can read them, and no temporary file remains."""
     folder = fake.there / "a" / "it's $HOME"
     files.make_folder(str(folder))
     path = str(folder / "x y")
@@ -62,7 +62,7 @@ def test_writing_and_reading(files: AnyFiles, fake: FakeSsh) -> None:
 
 
 def test_what_is_not_there(files: AnyFiles, fake: FakeSsh) -> None:
-    """None, nothing, and quiet."""
+    """Missing files are None or empty, and removing them succeeds."""
     path = str(fake.there / "no")
     assert files.read(path) is None
     assert files.names(path) == []
@@ -72,7 +72,7 @@ def test_what_is_not_there(files: AnyFiles, fake: FakeSsh) -> None:
 
 
 def test_sizes_and_growth(files: AnyFiles, fake: FakeSsh) -> None:
-    """All files of one question have their answer."""
+    """One query answers for all files."""
     found = {}
     for i, name in enumerate(["plain", "two  words ", "-n", "it's", "back\\n", "*"]):
         (fake.there / name).write_bytes(BYTES[:i])
@@ -83,7 +83,7 @@ def test_sizes_and_growth(files: AnyFiles, fake: FakeSsh) -> None:
 
 
 def test_growth_is_bounded(files: AnyFiles, fake: FakeSsh) -> None:
-    """A large file comes in pieces."""
+    """A large file is returned in pieces."""
     data = os.urandom(MOST_GROWN + 100)
     path = str(fake.there / "big")
     Path(path).write_bytes(data)
@@ -93,7 +93,7 @@ def test_growth_is_bounded(files: AnyFiles, fake: FakeSsh) -> None:
 
 @pytest.mark.parametrize("count", [1, 3, 699, 700, 701, 5000])
 def test_the_ends_of_files(files: AnyFiles, fake: FakeSsh, count: int) -> None:
-    """A negative offset counts from the end; of a file that is shorter it is all. One question for many files."""
+    """A negative offset counts from the end; a shorter file is returned completely."""
     wanted = {}
     for size in (1, 700, 900):
         path = fake.there / f"{size}  x"
@@ -106,7 +106,7 @@ def test_the_ends_of_files(files: AnyFiles, fake: FakeSsh, count: int) -> None:
 
 
 def test_what_many_replicas_left_behind(files: AnyFiles, fake: FakeSsh) -> None:
-    """Error files and the ends of stderr, by one look; stdout where stderr says nothing; a line that is cut is left out."""
+    """Error files and the ends of stderr by one query; stdout if stderr is empty; partial lines are dropped."""
     folder = JobFolder(files, str(fake.there))
     for k, (name, text) in enumerate(
         [("error.json", "{}"), ("stderr.log", "cut " * TAIL_BYTES + "\nlast\n"), ("stdout.log", "out\n")]
@@ -121,7 +121,9 @@ def test_what_many_replicas_left_behind(files: AnyFiles, fake: FakeSsh) -> None:
 
 
 def test_whole_files(files: AnyFiles, fake: FakeSsh) -> None:
-    """All of each file, however much it is together: over SSH an answer has some MiB at most. Others are left out."""
+    """Any amount of data is read, although one answer over SSH is limited to a few MiB. Missing and empty files are
+    left out.
+    """
     made = {str(fake.there / f"f{n}"): b"%d" % n * (MOST_GROWN - 1) for n in range(10)}
     made[str(fake.there / "large")] = b"x" * (2 * MOST_GROWN + 1)
     for path, data in made.items():
@@ -131,7 +133,7 @@ def test_whole_files(files: AnyFiles, fake: FakeSsh) -> None:
 
 
 def test_removing(files: AnyFiles, fake: FakeSsh) -> None:
-    """A folder with all that is in it, or a file."""
+    """It removes a folder with its content, or a file."""
     (fake.there / "a" / "b").mkdir(parents=True)
     (fake.there / "f").touch()
     files.remove(str(fake.there / "a"))
@@ -154,7 +156,7 @@ def test_refusals(files: AnyFiles, fake: FakeSsh) -> None:
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_every_call_outlives_a_lost_connection(when: str, remote: RemoteFiles, fake: FakeSsh) -> None:
-    """It is made again, and does no harm when it is made twice."""
+    """It is retried, because repeating it is harmless."""
     remote.home()
     path = str(fake.there / "d" / "f")
     for call, answer in (
@@ -173,7 +175,7 @@ def test_every_call_outlives_a_lost_connection(when: str, remote: RemoteFiles, f
 
 @pytest.mark.parametrize("path", ["", "relative", "/line\nend", "/nul\0"])
 def test_paths_that_are_none(path: str, remote: RemoteFiles, fake: FakeSsh) -> None:
-    """They are refused before anybody is asked."""
+    """Invalid paths are rejected without a connection."""
     for call in (remote.read, remote.names, remote.remove, remote.make_folder, lambda p: remote.grown({p: 0})):
         with pytest.raises(ConfigError, match="cannot be a path"):
             call(path)
@@ -181,7 +183,7 @@ def test_paths_that_are_none(path: str, remote: RemoteFiles, fake: FakeSsh) -> N
 
 
 def test_homes(remote: RemoteFiles, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asked for once; `$TORCHX_HOME` there counts, and an option goes before it."""
+    """They are queried once; `$TORCHX_HOME` there applies, and the option has precedence."""
     assert remote.torchx_home("a", "b") == f"{fake.there}/.torchx/a/b"
     assert remote.home() == remote.cwd() == str(fake.there)
     assert fake.calls().count("run") == 1
@@ -193,7 +195,7 @@ def test_homes(remote: RemoteFiles, fake: FakeSsh, monkeypatch: pytest.MonkeyPat
 
 
 def test_the_home_folder_is_not_removed(remote: RemoteFiles, fake: FakeSsh) -> None:
-    """By no name that it has."""
+    """No spelling of its path is accepted."""
     for path in ("/", "//", str(fake.there), f"{fake.there}/", f"{fake.there}/x/.."):
         with pytest.raises(ConfigError, match="cannot be removed"):
             remote.remove(path)
@@ -205,7 +207,7 @@ def test_the_home_folder_is_not_removed(remote: RemoteFiles, fake: FakeSsh) -> N
 )
 @given(st.text(st.characters(blacklist_characters="\0\n/", blacklist_categories=["Cs"]), min_size=1, max_size=30))
 def test_any_name(remote: RemoteFiles, fake: FakeSsh, name: str) -> None:
-    """Of a file that a system can have."""
+    """All valid file names work."""
     if name in (".", "..") or len(os.fsencode(name)) > 200:
         return
     folder = f"{fake.there}/files"

@@ -1,4 +1,4 @@
-"""Commands over SSH: how they are run, what is tried again, and what their failures are called."""
+"""Commands over SSH: how they run, which are retried, and the errors of their failures."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def runner(fake: FakeSsh) -> SSHCommandRunner:
 
 
 def test_a_command_and_its_answer(runner: SSHCommandRunner) -> None:
-    """Output, exit code and input are the command's alone, in the C locale."""
+    """Output, exit code and input are those of the command alone, in the C locale."""
     done = runner.run(["sh", "-c", "cat; echo err >&2; echo $LC_ALL; exit 255"], stdin="in\n")
     assert (done.returncode, done.stdout, done.stderr) == (255, "in\nC\n", "err\n")
     assert done.argv[0] == "sh"
 
 
 def test_one_login_for_all(runner: SSHCommandRunner, fake: FakeSsh) -> None:
-    """The configuration is read once, the login is made once, and each command is one session."""
+    """The configuration is read once, there is one login, and each command is one session."""
     for _ in range(3):
         runner.run(["true"])
     assert fake.calls() == ["config", "login", "run", "run", "run"]
@@ -62,14 +62,14 @@ def test_a_nul_is_refused_before_anything_runs(runner: SSHCommandRunner, fake: F
 
 
 def test_a_missing_program(runner: SSHCommandRunner) -> None:
-    """It is said where it is missing; the code is that of a shell."""
+    """The error names the login node, and has the exit code of a shell."""
     with pytest.raises(CommandError, match="`no-such-program` is not installed on `me@login`") as caught:
         runner.run(["no-such-program"])
     assert caught.value.returncode == 127
 
 
 def test_a_program_of_the_login_shell(runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that only the profile puts into PATH is found."""
+    """Programs that only the profile puts into PATH are found."""
     tool = fake.there / "tools" / "sinfo-x"
     tool.parent.mkdir()
     tool.write_text("#!/bin/sh\necho found\n")
@@ -80,7 +80,7 @@ def test_a_program_of_the_login_shell(runner: SSHCommandRunner, fake: FakeSsh, m
 
 
 def test_too_late(runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slow command is given up; the connection, which works, is kept."""
+    """A slow command times out; the connection, which works, is kept."""
     monkeypatch.setattr("torchx.schedulers.batch.ssh.runner._PROBE_S", 120)
     runner.run(["true"])
     end = fake.there / "end"
@@ -92,7 +92,7 @@ def test_too_late(runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.M
 
 
 def test_without_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Its absence is named."""
+    """The error names `ssh`."""
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(CommandError, match="`ssh` is not installed"):
         SSHCommandRunner("login").run(["true"])
@@ -102,7 +102,7 @@ def test_without_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 
 def test_a_command_that_may_have_run_is_not_run_again(runner: SSHCommandRunner, fake: FakeSsh) -> None:
-    """Lost before or after: nobody can tell the two apart, so the caller decides."""
+    """A connection lost before or after the command looks the same, so the caller decides."""
     counter = fake.there / "ran"
     runner.run(["true"])
     for when, ran in (("before", 0), ("after", 1)):
@@ -114,7 +114,7 @@ def test_a_command_that_may_have_run_is_not_run_again(runner: SSHCommandRunner, 
 
 
 def test_an_answer_without_its_end_is_none(runner: SSHCommandRunner, fake: FakeSsh) -> None:
-    """Even when ssh itself says that all is well."""
+    """An incomplete answer does not count, even if ssh exits with 0."""
     fake.loses("within")
     with pytest.raises(ConnectionLostError):
         runner.run(["printf", "x%.0s", *map(str, range(1000))])
@@ -123,7 +123,7 @@ def test_an_answer_without_its_end_is_none(runner: SSHCommandRunner, fake: FakeS
 
 
 def test_a_command_that_cannot_have_run_is_run_again(runner: SSHCommandRunner, fake: FakeSsh) -> None:
-    """Too many sessions, and a connection that has gone in the meantime: nothing was started."""
+    """With too many sessions, or a master that is gone, nothing was started."""
     fake.refuses(3)
     assert runner.run(["echo", "x"]).stdout == "x\n"
     os.truncate(runner.master.socket, 0)
@@ -136,7 +136,7 @@ def test_a_command_that_cannot_have_run_is_run_again(runner: SSHCommandRunner, f
 def test_sessions_that_are_always_refused(
     runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a while it is said why."""
+    """After a timeout the error gives the reason."""
     monkeypatch.setattr("torchx.schedulers.batch.ssh.runner.BUSY_S", 0.2)
     fake.refuses(10_000)
     with pytest.raises(TransientError, match="accepts no further session") as caught:
@@ -145,7 +145,7 @@ def test_sessions_that_are_always_refused(
 
 
 def test_patience(runner: SSHCommandRunner, fake: FakeSsh) -> None:
-    """A script that may run twice outlives cuts and failed logins; one that was never reached does not wait."""
+    """An idempotent script survives lost connections and failed logins; a node that was never reached is not retried."""
     fake.login_fails("ssh: connect to host login port 22: Connection refused")
     with pytest.raises(UnreachableError):
         runner.script("echo x", patience=60)
@@ -156,7 +156,7 @@ def test_patience(runner: SSHCommandRunner, fake: FakeSsh) -> None:
 
 
 def test_patience_does_not_help_against_a_refusal(runner: SSHCommandRunner, fake: FakeSsh) -> None:
-    """A key that is no longer taken will not be taken in a second either."""
+    """A rejected key is not retried."""
     runner.script("true")
     fake.loses("before")
     fake.login_fails(*["me@login: Permission denied (publickey)."] * 5)
@@ -167,7 +167,7 @@ def test_patience_does_not_help_against_a_refusal(runner: SSHCommandRunner, fake
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_once_and_only_once(when: str, runner: SSHCommandRunner, fake: FakeSsh) -> None:
-    """Whenever the connection is lost, the command runs once and its one answer comes."""
+    """Whenever the connection is lost, the command runs once, and its only answer is returned."""
     runner.run(["true"])
     fake.loses(when, 2)
     command = ["sh", "-c", f"cat; echo x >> {fake.there}/ran; echo job 7; exit 3"]
@@ -178,7 +178,7 @@ def test_once_and_only_once(when: str, runner: SSHCommandRunner, fake: FakeSsh) 
 
 
 def test_the_shell_of_a_lost_connection_takes_nothing_away(tmp_path: Path) -> None:
-    """It may notice late that its connection is gone, while the next one reads the same input."""
+    """It may notice the loss late, while the next one reads the same input."""
 
     class Twice:
         folder = str(tmp_path)
@@ -202,7 +202,7 @@ def test_the_shell_of_a_lost_connection_takes_nothing_away(tmp_path: Path) -> No
 def test_a_submission_without_a_way_back(
     runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It is said that nobody knows, and what to do before trying again; the answer can still be had later."""
+    """The error says that the outcome is unknown, and what to check; the answer can be fetched later."""
     monkeypatch.setattr("torchx.schedulers.batch.ssh.once.PATIENCE_S", 0.2)
     runner.run(["true"])
     fake.loses("after")
@@ -218,7 +218,7 @@ def test_a_submission_without_a_way_back(
 
 @pytest.mark.parametrize("token", ["", "a/b", "../x", "a b", "x" * 300])
 def test_tokens_that_are_no_names(token: str, runner: SSHCommandRunner, fake: FakeSsh) -> None:
-    """They become names of folders."""
+    """Tokens become names of folders."""
     with pytest.raises(CommandError, match="cannot name a submission"):
         runner.run_once(["true"], token=token)
     assert fake.calls() == []
@@ -229,19 +229,19 @@ def test_tokens_that_are_no_names(token: str, runner: SSHCommandRunner, fake: Fa
 
 @pytest.mark.parametrize("target", ["", "-oProxyCommand=x", "a b", "a;b", "a\nb", "$(x)", "a'b", "a|b"])
 def test_targets_that_are_none(target: str) -> None:
-    """What could be an option or a piece of shell is no host."""
+    """Options and shell code are not accepted as hosts."""
     with pytest.raises(ConfigError, match="is not an SSH target"):
         SSHCommandRunner(target)
 
 
 @pytest.mark.parametrize("target", ["login", "me@login.example.org", "ssh://me@[::1]:2222", "my_cluster-1", "10.0.0.1"])
 def test_targets(target: str) -> None:
-    """Hosts, users, names of the configuration, addresses."""
+    """Hosts, users, aliases and addresses are accepted."""
     assert SSHCommandRunner(target).target == target
 
 
 def test_the_socket_is_short_and_private(runner: SSHCommandRunner, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However long the home folder's path is: a socket's may have 104 characters, with those that ssh adds."""
+    """A socket's path is limited to 104 characters, however long the path of the home folder is."""
     monkeypatch.setenv("TORCHX_HOME", "/tmp/" + "x" * 120)
     socket = SSHCommandRunner("login").master.socket
     assert len(socket) + 18 < 104
@@ -250,7 +250,7 @@ def test_the_socket_is_short_and_private(runner: SSHCommandRunner, monkeypatch: 
 
 
 def test_a_folder_that_others_can_enter(fake: FakeSsh, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody else may use our connection: it is refused."""
+    """It is rejected, because nobody else may use the connection."""
     home = Path(f"/tmp/tx{os.getpid()}")
     monkeypatch.setenv("TORCHX_HOME", str(home))
     (home / "ssh").mkdir(parents=True)
@@ -265,7 +265,7 @@ def test_a_folder_that_others_can_enter(fake: FakeSsh, monkeypatch: pytest.Monke
 
 
 def test_the_users_own_connection(fake: FakeSsh, tmp_path: Path) -> None:
-    """Who keeps connections by ~/.ssh/config has logged in there already: no second login, and no options against theirs."""
+    """A connection from ~/.ssh/config is used without a second login, and its options are not overridden."""
     mine = tmp_path / "cm-login"
     fake.config(f"controlmaster auto\ncontrolpath {mine}\ncontrolpersist 600\nserveraliveinterval 60\n")
     master = SSHCommandRunner("login").master
@@ -285,7 +285,7 @@ def test_the_users_own_connection(fake: FakeSsh, tmp_path: Path) -> None:
     ids=["none", "not expanded", "not kept", "not shared"],
 )
 def test_our_own_connection(config: str, fake: FakeSsh) -> None:
-    """In all other cases there is a socket of our own, and what the user has not set is set."""
+    """Otherwise torchx uses its own socket, and sets only options that the user has not set."""
     fake.config(config)
     master = SSHCommandRunner("login").master
     assert not master.socket.startswith("/x")
@@ -299,7 +299,7 @@ def test_our_own_connection(config: str, fake: FakeSsh) -> None:
 def test_a_person_is_asked_once(
     runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Where keys are not enough and there is a terminal, ssh may ask; the next command has the connection."""
+    """If keys are not enough and there is a terminal, ssh may prompt; later commands use the connection."""
     monkeypatch.setattr(ssh_master, "_TERMINAL", str(tmp_path / "tty"))
     (tmp_path / "tty").touch()
     fake.login_fails("me@login: Permission denied (publickey,keyboard-interactive).")

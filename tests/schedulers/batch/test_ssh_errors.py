@@ -1,4 +1,4 @@
-"""What ssh says, as one line and a hint. The texts are those of OpenSSH 7.4 to 9.9 on Linux and macOS."""
+"""Messages of ssh as one line and a hint. The texts are those of OpenSSH 7.4 to 9.9 on Linux and macOS."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ Load key "/home/me/.ssh/id": bad permissions
     ],
 )
 def test_what_ssh_says(said: str, error: type[Exception], part: str) -> None:
-    """The kind of error, the target, one line, and what to do."""
+    """The class of the error, the target, one line, and a hint."""
     found = login_error("me@login", said)
     assert type(found) is error
     assert "`me@login`" in str(found) and part in str(found)
@@ -64,6 +64,6 @@ def test_what_ssh_says(said: str, error: type[Exception], part: str) -> None:
 
 
 def test_a_key_that_others_can_read() -> None:
-    """The end of it is `Permission denied`; the reason comes before."""
+    """The reason precedes the final `Permission denied`."""
     said = OPEN_KEY + "me@login: Permission denied (publickey).\n"
     assert "others can read" in str(login_error("me@login", said))

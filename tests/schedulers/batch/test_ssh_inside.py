@@ -1,4 +1,4 @@
-"""Commands on a login node with their streams: what is theirs, what is tried again, and a connection that is lost."""
+"""Commands on a login node with their streams: separation from noise, retries, and lost connections."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def start(*argv: str, tty: Tty | None = None) -> InsideProcess:
 
 @pytest.mark.usefixtures("fake")
 def test_streams_arguments_and_exit_code_are_the_commands() -> None:
-    """Nothing of what login scripts say is among them, and no byte is changed."""
+    """Output of login scripts is discarded, and every byte of the command is kept."""
     script = 'printf "%s|" "$@"; cat; echo err >&2; exit 7'
     done = run(start("sh", "-c", script, "sh", *ODD), EVERY_BYTE)
     assert done == (7, "|".join([*ODD, ""]).encode() + EVERY_BYTE, b"err\n")
@@ -44,14 +44,14 @@ def test_streams_arguments_and_exit_code_are_the_commands() -> None:
 
 @pytest.mark.usefixtures("fake")
 def test_a_line_too_long_for_ssh() -> None:
-    """It goes by stdin, before what the command reads."""
+    """It is sent by stdin, before the command's own input."""
     done = run(start("sh", "-c", 'printf %s "$1" | wc -c; cat', "sh", "木" * 40_000), b"in")
     assert (done.exit_code, done.stdout.split()) == (0, [b"120000", b"in"])
 
 
 @pytest.mark.usefixtures("fake")
 def test_a_terminal() -> None:
-    """It has its size; what login scripts say is not on it."""
+    """It has the right size and no output of login scripts."""
     with start("sh", "-c", "stty size; exit 3", tty=Tty(99, 33)) as process:
         seen = b""
         while (piece := process.read()) is not None:
@@ -60,7 +60,7 @@ def test_a_terminal() -> None:
 
 
 def test_what_was_not_started_is_started_again(fake: FakeSsh) -> None:
-    """A login node has room for so many sessions; a master may be gone."""
+    """The limit of sessions may be reached, or the master may be gone."""
     fake.refuses(3)
     assert run(start("cat"), b"in").stdout == b"in"
     fake.loses("master")
@@ -68,7 +68,7 @@ def test_what_was_not_started_is_started_again(fake: FakeSsh) -> None:
 
 
 def test_a_login_node_that_never_has_room(fake: FakeSsh, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is said that nothing was started."""
+    """The error says that nothing was started."""
     monkeypatch.setattr("torchx.schedulers.batch.ssh.inside.BUSY_S", -1.0)
     fake.refuses(1)
     with pytest.raises(TransientError, match=r"accepts no further session .* `cat` was not started"):
@@ -77,7 +77,7 @@ def test_a_login_node_that_never_has_room(fake: FakeSsh, monkeypatch: pytest.Mon
 
 @pytest.mark.usefixtures("fake")
 def test_a_connection_that_is_lost() -> None:
-    """It is an error, and no exit code of the command."""
+    """It is an error, not an exit code of the command."""
     with start("sh", "-c", "echo begun; exit 255") as process:  # as ssh ends then
         assert process.read() == (1, b"begun\n")
         assert process.read() is None

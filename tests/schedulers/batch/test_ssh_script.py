@@ -1,4 +1,4 @@
-"""Scripts as command lines of any shell, and their answers among noise."""
+"""Scripts as command lines for any shell, and their answers among noise."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WORDS = st.lists(
 @settings(max_examples=40, deadline=None)
 @given(WORDS)
 def test_words_arrive(words: list[str]) -> None:
-    """Any text, through a shell that gets the line, and the one that the line starts."""
+    """Any text arrives through the login shell and the shell that the line starts."""
     line, first = command_line(enclose(join(["printf", "%s\\0", *words]), "MARK:"))
     assert first == b""
     done = subprocess.run(["sh", "-c", line], capture_output=True, check=True, stdin=subprocess.DEVNULL)
@@ -30,7 +30,7 @@ def test_words_arrive(words: list[str]) -> None:
 
 @given(WORDS)
 def test_lines_are_plain(words: list[str]) -> None:
-    """A line has no character that means different things in different shells: csh's `!`, a line end, a stray quote."""
+    """A line has no character with different meanings in different shells: csh's `!`, a line end, a stray quote."""
     line, _ = command_line(join(["echo", *words]))
     assert line.isascii() and line.isprintable()
     assert "!" not in line and "\n" not in line
@@ -38,7 +38,7 @@ def test_lines_are_plain(words: list[str]) -> None:
 
 
 def test_a_long_script_comes_by_stdin() -> None:
-    """The rest of stdin is the script's own."""
+    """The rest of stdin is the script's own input."""
     line, first = command_line(f"x={'y' * 150_000}; cat; printf %s ${{#x}}")
     assert len(line) < 100 and len(first) > 150_000
     done = subprocess.run(["sh", "-c", line], input=first + b"rest ", capture_output=True, check=True)
@@ -48,14 +48,14 @@ def test_a_long_script_comes_by_stdin() -> None:
 @settings(max_examples=200)
 @given(st.binary(max_size=60), st.binary(max_size=60))
 def test_garbage_is_no_answer(stdout: bytes, stderr: bytes) -> None:
-    """Whatever comes without both pairs of marks has no exit code and no output."""
+    """Without both pairs of marks there is neither an exit code nor output."""
     answer = parse("torchx-0123456789abcdef:", stdout, stderr)
     assert (answer.returncode, answer.stdout, answer.stderr) == (None, b"", b"")
 
 
 @pytest.mark.parametrize("cut", range(7))
 def test_an_answer_that_was_cut(cut: int) -> None:
-    """Output without its end is not given out as if it were all."""
+    """Incomplete output is not returned."""
     stdout, stderr = b"M:out" + b"M:"[:cut], (b"M:errM:0;")[: 3 + cut]
     answer = parse("M:", stdout, stderr)
     assert answer.returncode is None or (cut >= 2 and answer.stdout == b"out" and stderr.endswith(b";"))

@@ -1,4 +1,4 @@
-"""The options that name a login node, and workspaces on their way there."""
+"""The options that select a login node, and the upload of workspaces."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def tree(root: Path) -> dict[str, object]:
 
 
 def test_options() -> None:
-    """Two options, neither of them required; a site knows its name."""
+    """Both options are optional; a site knows its name."""
     assert [name for name, _ in SITE_OPTS] == ["ssh", "ssh_dir"]
     assert site_of({"ssh": "me@login", "ssh_dir": "/scratch/me"}).name == "me@login"
     with pytest.raises(ConfigError):
@@ -63,7 +63,7 @@ def test_options() -> None:
 
 @pytest.mark.parametrize("way", ["rsync", "tar"])
 def test_a_workspace_and_what_changed(way: str, fake: FakeSsh, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It arrives as it is, is sent again only when it changed, and copies are the jobs' own."""
+    """It is copied exactly, sent again only after changes, and each job has its own copy."""
     found = shutil.which
     if way == "tar":
         monkeypatch.setattr(shutil, "which", lambda name, *a, **kw: None if name == "rsync" else found(name, *a, **kw))
@@ -84,7 +84,7 @@ def test_a_workspace_and_what_changed(way: str, fake: FakeSsh, project: Path, mo
 
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_a_workspace_outlives_lost_connections(when: str, fake: FakeSsh, project: Path) -> None:
-    """It is placed once, and whole."""
+    """It is placed once and completely."""
     runner = SSHCommandRunner("login")
     runner.run(["true"])
     fake.loses(when, 3)
@@ -93,7 +93,7 @@ def test_a_workspace_outlives_lost_connections(when: str, fake: FakeSsh, project
 
 
 def test_a_folder_that_is_taken(fake: FakeSsh, project: Path) -> None:
-    """It is somebody's."""
+    """A folder with content is rejected."""
     with pytest.raises(ConfigError, match="is not empty on `login`"):
         place_workspace(SSHCommandRunner("login"), str(project), str(fake.there.parent))
 
@@ -109,7 +109,7 @@ def roles(project: Path) -> list[Role]:
 
 
 def test_roles_with_workspaces(fake: FakeSsh, project: Path) -> None:
-    """Each different workspace has a folder of its own, and its hash; a role without one keeps its image."""
+    """Each distinct workspace has its own folder and hash; a role without one keeps its image."""
     made = roles(project)
     SiteWorkspaceMixin().build_workspaces(made, {"ssh": "login"})
     images = [role.image for role in made]
@@ -141,7 +141,7 @@ class OnASite(SiteWorkspaceMixin):
 
 
 def test_a_dry_run_sends_nothing(fake: FakeSsh, project: Path) -> None:
-    """It names folders that are not there; what is submitted finds its workspaces in them, each sent once."""
+    """It only names folders; the submission sends each workspace once."""
     site = OnASite()
     info = site.dry(roles(project))
     assert not (fake.there / ".torchx").exists()
@@ -163,7 +163,7 @@ def test_what_was_only_dried_is_forgotten(fake: FakeSsh, project: Path) -> None:
 
 
 def test_a_workspace_that_changes_after_the_dry_run(fake: FakeSsh, project: Path) -> None:
-    """The job gets what is there when it is submitted, and its hash is that of what it got."""
+    """The job gets the current content at submission, and the record its hash."""
     site = OnASite()
     info = site.dry(roles(project))
     before = workspace_hashes(info._app.roles)
@@ -178,7 +178,7 @@ def test_a_workspace_that_changes_after_the_dry_run(fake: FakeSsh, project: Path
 
 
 def test_a_folder_of_ones_own_needs_no_connection(fake: FakeSsh, project: Path) -> None:
-    """With an absolute `ssh_dir` a dry run knows where the code will be without asking."""
+    """With an absolute `ssh_dir` a dry run does not connect."""
     made = roles(project)[:1]
     SiteWorkspaceMixin().build_workspaces(made, {"ssh": "login", "ssh_dir": "/scratch/me"})
     assert made[0].image.startswith("/scratch/me/code/")
@@ -186,7 +186,7 @@ def test_a_folder_of_ones_own_needs_no_connection(fake: FakeSsh, project: Path) 
 
 
 def test_a_job_dir(fake: FakeSsh, project: Path) -> None:
-    """The user's own choice, which must be a path there."""
+    """The user's own choice must be an absolute path."""
     made = roles(project)
     SiteWorkspaceMixin().build_workspaces(made, {"ssh": "login", "job_dir": f"{fake.there}/mine"})
     assert [role.image for role in made[:3]] == [f"{fake.there}/mine"] * 2 + [f"{fake.there}/mine.c"]
@@ -195,7 +195,7 @@ def test_a_job_dir(fake: FakeSsh, project: Path) -> None:
 
 
 def test_without_ssh_nothing_is_sent(fake: FakeSsh, project: Path, tmp_path: Path) -> None:
-    """The workspace is copied on this machine, as it always was."""
+    """The workspace is copied on this machine."""
     made = roles(project)[:1]
     SiteWorkspaceMixin().build_workspaces(made, {"job_dir": str(tmp_path / "job")})
     assert made[0].image == str(tmp_path / "job")
@@ -206,7 +206,7 @@ def test_without_ssh_nothing_is_sent(fake: FakeSsh, project: Path, tmp_path: Pat
     ("said", "line"), [("", "it said nothing"), (" \n\n", "it said nothing"), ("one\n two \n\n", "two"), ("one", "one")]
 )
 def test_the_last_words_of_a_command(said: str, line: str) -> None:
-    """What is put into the error: its last line that is one."""
+    """The error quotes the last non-empty line."""
     from torchx.schedulers.kit.commands import last_line
 
     assert last_line(said) == line

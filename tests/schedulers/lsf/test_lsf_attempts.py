@@ -1,4 +1,4 @@
-"""What the first replica that fails is told on its host: whether the job starts again, and how it is submitted then."""
+"""Retries on LSF: what the first replica that fails learns on its host, and how the next attempt is submitted."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def app(policy: str = "standard, error:2", **role: Any) -> AppDef:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a job whose replicas have begun; LSF answers nothing."""
+    """The folder of a job whose replicas have started; LSF's commands return nothing."""
     monkeypatch.setattr(attempts, "output_lines", lambda *_: [])
     monkeypatch.setenv("PATH", str(tmp_path))
     (tmp_path / "job.json").write_text(json.dumps({"name": "a-x1", "app": appdef_to_dict(app())}))
@@ -42,13 +42,13 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def ended(folder: Path, how: str = "failed", **more: str) -> Attempt | None:
-    """What is written down when replica 0 has ended with exit code 3."""
+    """The record after replica 0 has exited with code 3."""
     (folder / "r%2fx" / "0" / "exit").write_text(f"3 {int(how == 'killed')} {time.time():.0f}\n")
     return attempts.attempt_ended(str(folder), how, (0, 0), **more)
 
 
 def test_a_failure_is_judged(folder: Path) -> None:
-    """Its class, the last words of the replica, and where the logs of the next attempt begin; LSF need not answer."""
+    """The record has its class, the replica's last line, and the start of the next attempt's logs; LSF need not answer."""
     (folder / "r%2fx" / "0" / "stderr.log").write_text("ValueError: no data\n")
     first = ended(folder)
     assert first and (first.kind, first.again, first.why) == ("error", True, "error: retry 1 of 2")
@@ -77,7 +77,7 @@ def test_a_failure_is_judged(folder: Path) -> None:
 def test_why_lsf_ended_it(
     folder: Path, monkeypatch: pytest.MonkeyPatch, how: str, answer: list[str], kind: str
 ) -> None:
-    """By what the commands say of memory, and of the host; what somebody has killed is no attempt."""
+    """Memory and host states from LSF's commands decide; a cancelled attempt is not recorded."""
     monkeypatch.setattr(attempts, "output_lines", lambda *_: answer)
     found = ended(folder, how, host="n3" if how == "requeued" else "")
     assert (found.kind if found else "") == kind
@@ -85,7 +85,7 @@ def test_why_lsf_ended_it(
 
 
 def test_the_next_submission(folder: Path) -> None:
-    """The same job with more memory, and without the hosts that failed, beside what the user asks of hosts and of bsub."""
+    """It has more memory and excludes failed hosts, in addition to the user's own options for hosts and bsub."""
     script = attempts.next_submission(str(folder), Attempt(avoid=["n1", "n-2"], memory=1.5))
     lines = [shlex.split(line) for line in script.splitlines() if line.startswith("bsub")]
     assert [words[-3] for words in lines] == [f"$run 0 {k} $attempt" for k in (0, 1)]
@@ -100,7 +100,7 @@ def test_the_next_submission(folder: Path) -> None:
 
 
 def test_what_is_submitted_first() -> None:
-    """A job with a policy is made of the same; one without has nothing of it."""
+    """Only a job with a policy has the parts for it."""
     lsf = LsfScheduler("s")
     script = lsf.submit_dryrun(app(), {"time": "1"}).request
     assert 'attempt=$(cat "$job/attempt"' in script.materialize()
@@ -119,6 +119,6 @@ def test_what_is_submitted_first() -> None:
     ],
 )
 def test_what_is_refused(job: AppDef, cfg: dict[str, str], said: str) -> None:
-    """What LSF cannot keep, before anything is submitted."""
+    """Policies that LSF cannot apply are rejected before the submission."""
     with pytest.raises(SpecError, match=said):
         LsfScheduler("s").submit_dryrun(job, cfg)

@@ -1,4 +1,4 @@
-"""`torchx doctor -s lsf`: what LSF's commands answer, and what is made of it."""
+"""`torchx doctor -s lsf`: from the output of LSF's commands to findings."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ask(queue: str = "", **broken: Exception) -> dict[str, Finding]:
 
 
 def test_a_cluster_that_works() -> None:
-    """Its release, its queue; the folder cannot be told of."""
+    """Release and queue are good; whether hosts share the folder is in doubt."""
     found = ask("normal")
     assert {what: f.verdict for what, f in found.items()} == {"LSF": GOOD, "queue": GOOD, "shared folder": UNKNOWN}
     assert found["LSF"].said == "IBM Spectrum LSF 10.1"
@@ -38,13 +38,13 @@ def test_a_cluster_that_works() -> None:
     [("norml", BAD, "`-cfg lsf_queue=normal`"), ("old", BAD, "`bqueues`"), ("gpu", GOOD, ""), ("", GOOD, "")],
 )
 def test_queues(queue: str, verdict: str, fix: str) -> None:
-    """`bsub` refuses one that does not exist or is closed; an inactive one takes jobs."""
+    """A missing or closed queue is bad; an inactive one accepts jobs."""
     found = ask(queue)["queue"]
     assert (found.verdict, fix in found.fix) == (verdict, True)
 
 
 def test_no_answer() -> None:
-    """Silence is a doubt; commands that are not there are bad."""
+    """A timeout is a doubt; missing commands are bad."""
     silent = dict.fromkeys(("lsid", "bqueues", "bhosts"), TransientError("no answer"))
     assert {f.verdict for f in ask("x", **silent).values()} == {UNKNOWN}
     missing = {p: CommandError("no", argv=[p], returncode=127) for p in silent}

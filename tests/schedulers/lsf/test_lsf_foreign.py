@@ -1,4 +1,4 @@
-"""LSF jobs that torchx did not submit; the answers are written from IBM's documentation of LSF 10.1."""
+"""LSF jobs that torchx did not submit; the answers follow IBM's documentation of LSF 10.1."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MISSING = "Job <7> is not found"
 
 
 def bjobs(*jobs: dict[str, str]) -> str:
-    """An answer of `bjobs -o`."""
+    """The output of `bjobs -o`."""
     known = {"jobid": "7", "stat": "EXIT", "job_name": "my train", "exec_host": "hostA", "user": "ann", "queue": "gpu"}
     known |= {"exit_code": "3", "submit_time": "Nov 20 08:00", "start_time": "Nov 20 08:01", "jobindex": "0"}
     known |= {"finish_time": "Nov 20 08:09", "sub_cwd": "$HOME/work", "exec_home": "/home/ann", "command": "python a|b"}
@@ -35,7 +35,7 @@ def bjobs(*jobs: dict[str, str]) -> str:
 
 
 def view(fake: FakeCommandRunner, *jobs: dict[str, str]) -> Any:
-    """The view of an LSF that knows these jobs."""
+    """The view on an LSF with these jobs."""
     fake.on("bjobs", stdout=bjobs(*jobs) if jobs else "", stderr="" if jobs else MISSING, returncode=0 if jobs else 255)
     found: Any = LsfScheduler("foreign", commands=fake, sleep=lambda _: None).foreign()
     found.fresh_s = 0
@@ -48,7 +48,7 @@ def fake() -> FakeCommandRunner:
 
 
 def test_a_job_says_what_its_log_says(fake: FakeCommandRunner, tmp_path: Path) -> None:
-    """Exit code and last words are the cause, and nothing of the report that LSF puts into the same file."""
+    """The cause is the exit code and the last line, without LSF's report in the same file."""
     (tmp_path / "out.7").write_text(f"{REPORT}\n\nepoch 1\nValueError: no such frob\n\n\n")
     jobs = view(fake, {"sub_cwd": str(tmp_path), "output_file": "out.%J"})
     found = jobs.describe("7")
@@ -63,7 +63,7 @@ def test_a_job_says_what_its_log_says(fake: FakeCommandRunner, tmp_path: Path) -
 
 
 def test_streams_in_files_of_their_own(fake: FakeCommandRunner, tmp_path: Path) -> None:
-    """What stderr says is the cause; the line by which LSF points to it is not."""
+    """The cause comes from stderr, without LSF's reference to it."""
     pointer = "PS:\n\nRead file <7.err> for stderr output of this job.\n"
     (tmp_path / "7.out").write_text(f"{REPORT}\n\nepoch 1\n\n\n{pointer}")
     (tmp_path / "7.err").write_text("KeyError: 'frob'\n")
@@ -88,7 +88,7 @@ def test_streams_in_files_of_their_own(fake: FakeCommandRunner, tmp_path: Path) 
     ],
 )
 def test_endings_and_waits(fake: FakeCommandRunner, job: dict[str, str], state: str, said: str, kind: str) -> None:
-    """As of a job of ours; of a command that is not found, nothing is said of folders of ours."""
+    """They are described as for torchx's own jobs, except that a missing command says nothing about folders."""
     found = view(fake, job).describe("7")
     assert found.state.name == state
     assert said in found.msg
@@ -99,7 +99,7 @@ def test_endings_and_waits(fake: FakeCommandRunner, job: dict[str, str], state: 
 
 @pytest.mark.parametrize("enhanced", [False, True])
 def test_an_array(fake: FakeCommandRunner, tmp_path: Path, enhanced: bool) -> None:
-    """Its elements are replicas, each with its file; one can be asked for; some sites show the index with the id."""
+    """Its elements are replicas with a file each, and can be queried one by one; some sites append the index to the id."""
 
     def element(k: int, **more: str) -> dict[str, str]:
         name = {"jobid": f"7[{k}]"} if enhanced else {"jobindex": str(k)}
@@ -122,13 +122,13 @@ def test_an_array(fake: FakeCommandRunner, tmp_path: Path, enhanced: bool) -> No
 
 
 def test_paths(fake: FakeCommandRunner) -> None:
-    """Relative to where it was submitted; LSF shows a home directory as `$HOME`."""
+    """They are relative to the folder of submission; LSF abbreviates the home directory to `$HOME`."""
     paths = view(fake, {"output_file": "log/%J.out", "error_file": "/x/%I"})._outputs("7").log_paths("job", 0)
     assert (paths.stdout, paths.stderr) == ("/home/ann/work/log/7.out", "/x/0")
 
 
 def test_a_folder(fake: FakeCommandRunner) -> None:
-    """A name that ends in a slash is a folder, in which LSF names the files by the job."""
+    """A name with a trailing slash is a folder, in which LSF names the files after the job."""
     paths = view(fake, {"output_file": "log/", "error_file": "/x/"})._outputs("7").log_paths("job", 0)
     assert (paths.stdout, paths.stderr) == ("/home/ann/work/log/7.out", "/x/7.err")
     merged = view(FakeCommandRunner(), {"output_file": "log/"})._outputs("7").log_paths("job", 0)
@@ -141,7 +141,7 @@ PEEKED = "<< output from stdout >>\nepoch 1\nepoch 2\n<< output from stderr >>\n
 
 @pytest.mark.parametrize("output", [{}, {"output_file": "out.%J"}])
 def test_what_lsf_keeps_until_the_end(fake: FakeCommandRunner, tmp_path: Path, output: dict[str, str]) -> None:
-    """Of a job that runs, `bpeek` has the output until it is in the file, or where it goes by mail."""
+    """For a running job `bpeek` shows the output, until it is in the file or mailed."""
     jobs = view(fake, {"sub_cwd": str(tmp_path), **RUNS, **output})
     fake.on("bpeek", stdout=PEEKED)
     assert list(jobs.open_logs("7", [("job", 0)], LogQuery())[0]) == ["epoch 1\n", "epoch 2\n", "slow\n"]
@@ -150,7 +150,7 @@ def test_what_lsf_keeps_until_the_end(fake: FakeCommandRunner, tmp_path: Path, o
 
 
 def test_output_that_is_written_at_once(fake: FakeCommandRunner, tmp_path: Path) -> None:
-    """With LSB_STDOUT_DIRECT the file has it; of an array, an element without one is asked for by its index."""
+    """With LSB_STDOUT_DIRECT the file has it; for an array, `bpeek` gets the index of an element without output."""
     (tmp_path / "7_1").write_text("begun\n")
     elements = [{"jobindex": str(k), "sub_cwd": str(tmp_path), "output_file": "%J_%I", **RUNS} for k in (1, 2)]
     jobs = view(fake, *elements)
@@ -161,7 +161,7 @@ def test_output_that_is_written_at_once(fake: FakeCommandRunner, tmp_path: Path)
 
 
 def test_output_by_mail(fake: FakeCommandRunner) -> None:
-    """Without `-o` it is in no file."""
+    """Without `-o` there is no file."""
     with pytest.raises(NotFoundError) as refused:
         view(fake, {}).open_logs("7", [("job", 0)], LogQuery())
     assert "mails the output" in refused.value.hint
@@ -169,35 +169,35 @@ def test_output_by_mail(fake: FakeCommandRunner) -> None:
 
 @pytest.mark.parametrize(("reference", "found"), [("7", "7"), ("7[2]", None), ("8", None), ("7_2", None), ("x", None)])
 def test_names(fake: FakeCommandRunner, reference: str, found: str | None) -> None:
-    """As LSF's commands print them; a word that is none of LSF's costs no question."""
+    """References as LSF prints them; other words cause no query."""
     named = view(fake, {}).find(reference)
     assert (named and named.app_id) == found
     assert fake.calls or not reference[0].isdigit() or "_" in reference
 
 
 def test_a_job_of_ours_is_told_from_others(fake: FakeCommandRunner) -> None:
-    """By its name and its group: the name alone anybody may give."""
+    """Name and group identify it, because anybody may use the name."""
     ours = {"job_name": "train-x1.0-trainer.3", "job_group": "/torchx_train-x1"}
     assert view(fake, ours).find("7").app_id == "train-x1"
     assert view(FakeCommandRunner(), {**ours, "job_group": "/other"}).find("7").app_id == "7"
 
 
 def test_lines_in_a_command_are_no_jobs(fake: FakeCommandRunner) -> None:
-    """A script may hold what looks like a line of the table: the first row of a job counts."""
+    """A script may contain a line that looks like a row: the first row of a job counts."""
     forged = bjobs({"stat": "DONE", "exit_code": "-"}).splitlines()[1]
     found = view(fake, {"command": f"#!/bin/sh\nsome|thing\n{forged}"}).describe("7")
     assert found.state is AppState.FAILED
 
 
 def test_unknown(fake: FakeCommandRunner) -> None:
-    """Nobody knows it."""
+    """It is reported as unknown."""
     jobs = view(fake)
     assert jobs.find("7") is None
     assert jobs.describe("7") is None
 
 
 def test_nothing_is_done_to_it(fake: FakeCommandRunner) -> None:
-    """It is ended when that is said twice, and by its own id."""
+    """Only a forced cancel ends it, by its own id."""
     fake.on("bkill")
     jobs = view(fake, {"stat": "RUN", "exit_code": "-", "finish_time": "-"})
     for end in (jobs.cancel, jobs.delete):

@@ -1,4 +1,4 @@
-"""The watchdog of an LSF job: which replica's script watches, who is up, and what is said of a job that was silent."""
+"""The watchdog of an LSF job: which replica's script watches, which replicas run, and the status of a silent job."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STUB = 'start_watch() { echo "$LSB_JOBID watches in $PWD: $*" >&3; watcher=1; };
 
 
 def bash(folder: Path, text: str) -> list[str]:
-    """The lines that these words print, in a job's folder; who watches says so."""
+    """The lines that these words print in a job's folder; the watching script reports itself."""
     given = f"{PROGRAM}\n{STUB}\njob={folder} dir={folder}/r/0 suffix= attempt=0 code=0 watcher=\n{text}"
     done = subprocess.run(["bash", "-c", given], cwd="/", capture_output=True, text=True, check=False)
     assert done.stderr == ""
@@ -37,7 +37,7 @@ def up(folder: Path, path: str, text: str) -> None:
 
 
 def test_one_replica_watches_and_then_another(tmp_path: Path) -> None:
-    """The second one when the first has ended; one that LSF puts back takes up what it had."""
+    """A second script takes over when the first has ended; a requeued one continues."""
     up(tmp_path, "r/0", "0 h\n")
     said = bash(
         tmp_path,
@@ -49,7 +49,7 @@ def test_one_replica_watches_and_then_another(tmp_path: Path) -> None:
 
 
 def test_who_watches_ends_its_program(tmp_path: Path) -> None:
-    """Once, as soon as it is there; half a minute later by force."""
+    """It gets SIGTERM once, as soon as it exists, and SIGKILL half a minute later."""
     up(tmp_path, "r/0", "0 h\n")
     kill = 'kill() { [ "$1" = 0 ] || echo "$told: $*"; }; LSB_JOBID=7; torchx_up; torchx_look_out'
     looks = "for ((i = 0; i < 32; i++)); do torchx_look_out; done"
@@ -68,21 +68,23 @@ def test_who_watches_ends_its_program(tmp_path: Path) -> None:
     ids=["ended-well", "failed", "of-the-next-attempt"],
 )
 def test_who_has_failed_is_not_up(tmp_path: Path, attempt: str, code: int, stays: bool) -> None:
-    """It may be started again; its place may be that of the next attempt already."""
+    """It may be restarted, and its file may already belong to the next attempt."""
     up(tmp_path, "r/0", f"{attempt} h\n")
     bash(tmp_path, f"LSB_JOBID=7 code={code}; torchx_looked")
     assert (tmp_path / "r" / "0" / "up").exists() is stays
 
 
 def test_a_success_that_comes_of_the_word_is_none(tmp_path: Path) -> None:
-    """Programs end well when they are told to end."""
+    """A program that exits with 0 because of SIGTERM has not succeeded."""
     up(tmp_path, "r/0", "0 h\n")
     (tmp_path / "silent").write_text("cancel\n")
     assert bash(tmp_path, "LSB_JOBID=7; torchx_looked; echo $code") == ["143"]
 
 
 def test_who_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the current attempt: of the job, or of a role that starts again by itself. Elastic roles need some."""
+    """Replicas of the current attempt of the job, or of a role that restarts by itself. Elastic roles need their
+    minimum.
+    """
     monkeypatch.chdir(tmp_path)
     hangs._roles.cache_clear()
     roles = [
@@ -104,7 +106,7 @@ def test_who_is_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_the_page_says() -> None:
-    """While it runs, and once it was ended for it: then that is the reason, whatever replicas said about it."""
+    """The finding while it runs; after the watchdog ended it, the finding is the reason, whatever replicas reported."""
     roles = [Role("r", "", num_replicas=2)]
     text = "no output for 1 min: x"
     going = judge(facts_of("j", [Row("1", "RUN", "j", 0, k) for k in (0, 1)], roles=roles, hang=text))
@@ -117,7 +119,7 @@ def test_what_the_page_says() -> None:
 
 
 def test_what_a_job_without_a_watchdog_has_of_it() -> None:
-    """Nothing of the part that watches, and no program."""
+    """Its script has no part for it, and there is no program."""
 
     def texts(**metadata: str) -> dict[str, str]:
         scheduler = LsfScheduler("s")

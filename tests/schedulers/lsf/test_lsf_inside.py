@@ -1,4 +1,4 @@
-"""What is started beside a replica on its host: here by a shell that stands for ``ssh`` and the login shell behind it."""
+"""A process beside a replica on its host, with a shell in place of ``ssh`` and the login shell."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def replica(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
 
 @pytest.fixture
 def enter(tmp_path: Path, calls: list[list[str]]) -> Iterator[Enter]:
-    """Starts words on host `n1`."""
+    """Starts a command on host `n1`."""
     made = []
 
     def run(argv: list[str]) -> Completed:
@@ -73,7 +73,7 @@ def test_it_has_folder_and_environment_of_the_replica(
     tmp_path: Path,
     calls: list[list[str]],
 ) -> None:
-    """Exit code and output are the command's; ssh asks nobody for a password."""
+    """Exit code and output are the command's; ssh does not prompt for a password."""
     process = enter("sh", "-c", 'echo "$WHO $1"; pwd >&2; exit 7', "sh", "it's")
     said = {1: b"", 2: b""}
     while (piece := process.read()) is not None:
@@ -85,7 +85,7 @@ def test_it_has_folder_and_environment_of_the_replica(
 
 @linux
 def test_it_ends_with_the_replica(replica: subprocess.Popen[bytes], enter: Enter) -> None:
-    """No scheduler ends it: whoever has started it looks."""
+    """LSF does not end it, so its script polls the replica."""
     process = enter(*SLEEPS)
     assert process.read() == (1, b"ready\n")
     replica.kill()
@@ -95,7 +95,7 @@ def test_it_ends_with_the_replica(replica: subprocess.Popen[bytes], enter: Enter
 
 @linux
 def test_signals(replica: subprocess.Popen[bytes], enter: Enter, calls: list[list[str]]) -> None:
-    """They go to the group of the command, by a second ssh; what is closed is ended."""
+    """A second ssh sends them to the command's group; closing kills it."""
     process = enter(*SLEEPS)
     assert process.read() == (1, b"ready\n")
     process.send_signal(signal.SIGUSR1)
@@ -109,13 +109,13 @@ def test_signals(replica: subprocess.Popen[bytes], enter: Enter, calls: list[lis
 
 @linux
 def test_nobody_is_there(enter: Enter) -> None:
-    """It has ended since its host was asked for."""
+    """The replica has ended since its host was queried."""
     with pytest.raises(NotFoundError, match="does not run: it is FAILED"):
         enter("true").read()
 
 
 def test_a_host_that_cannot_be_reached(enter: Enter) -> None:
-    """The error says who must let whom in."""
+    """The error says which login must work."""
     process = enter("true", spawn=lambda argv, tty: SpawnedProcess(["sh", "-c", "exit 255"]))
     assert process.read() is None
     with pytest.raises(BackendError, match="`ssh n1` ended with exit code 255"):
@@ -123,7 +123,7 @@ def test_a_host_that_cannot_be_reached(enter: Enter) -> None:
 
 
 def test_who_can_be_entered(tmp_path: Path) -> None:
-    """A replica that runs, and not in a container."""
+    """Running replicas that are not in a container."""
     folder = JobFolder(LocalFiles(), str(tmp_path))
     states = [AppState.RUNNING, AppState.FAILED]
     found = [ReplicaFacts(role="r", replica=k, state=state, host=f"n{k}") for k, state in enumerate(states)]

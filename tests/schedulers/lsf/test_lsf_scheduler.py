@@ -1,4 +1,4 @@
-"""LSF without LSF: what is rendered, what answers mean, and what is done when a command fails."""
+"""LSF without LSF: rendered scripts, parsed answers, and failures of commands."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ def scheduler(fake: FakeCommandRunner | None = None) -> LsfScheduler:
 
 
 def test_a_job_after_others() -> None:
-    """Every replica waits for all LSF jobs of the earlier ones, beside its own first replica, and is removed if that is in vain."""
+    """Every replica waits for all LSF jobs of the earlier jobs and for its own first replica, and is removed if it can
+    never start.
+    """
     earlier = "ok:lsf://t/first-x1 any:lsf://t/second-x2"
     app = AppDef("later", [role(num_replicas=2)], metadata={AFTER: earlier})
     info = scheduler().submit_dryrun(app, {})
@@ -81,7 +83,7 @@ def test_a_job_after_others() -> None:
 
 @pytest.mark.parametrize("handle", ["lsf://t/a*", "lsf://t/a)||(b", "lsf://t/1 2"])
 def test_only_ids_are_waited_for(handle: str) -> None:
-    """What is not an id of ours never reaches the condition."""
+    """Words that are not valid ids never reach the condition."""
     with pytest.raises(SpecError):
         scheduler().submit_dryrun(AppDef("later", [role()], metadata={AFTER: f"ok:{handle}"}), {})
 
@@ -105,7 +107,7 @@ GOLDEN_JOBS: dict[str, tuple[AppDef, Any]] = {
 
 @pytest.mark.parametrize("name", GOLDEN_JOBS)
 def test_rendered_scripts(name: str) -> None:
-    """The scripts are as in tests/golden/lsf; `UPDATE_GOLDEN=1` writes them anew. bash can read them."""
+    """The scripts match tests/golden/lsf, which `UPDATE_GOLDEN=1` rewrites. bash can parse them."""
     app, cfg = GOLDEN_JOBS[name]
     info = scheduler().submit_dryrun(app, cfg)
     text = str(info).replace(info.request.app_id, "APP-ID")
@@ -120,7 +122,7 @@ def test_rendered_scripts(name: str) -> None:
 
 
 def test_a_request_shows_no_secret() -> None:
-    """What is shown of a request, by str or repr, has no secrets, nor have its scripts; what the replicas read does."""
+    """Neither str and repr nor the scripts contain secrets; the file for the replicas does."""
     info = scheduler().submit_dryrun(AppDef("a", [role(env={"HF_TOKEN": "abcdef"})]), {})
     assert "abcdef" not in f"{info}{info.request!r}"
     assert "HF_TOKEN" in str(info)
@@ -129,7 +131,7 @@ def test_a_request_shows_no_secret() -> None:
 
 
 def test_the_surface_of_a_request() -> None:
-    """A request can be made by hand, and replica 0 bound to a host."""
+    """A request can be created directly, and replica 0 bound to a host."""
     request = LsfBsub(None, "a-1", AppDef("a", [role(num_replicas=2)]), Opts(), ["/bin/bash"])
     assert "-m" not in request.materialize()
     bound = request.materialize("hostE")
@@ -147,7 +149,7 @@ def test_bsub_of_a_name_that_is_not_ours() -> None:
 
 
 def test_commands() -> None:
-    """Without docker the command is run as it is, quoted; with one of docker's options in a container, unprivileged."""
+    """Without docker the command is quoted; with an option for docker it runs in an unprivileged container."""
     odd = role(args=["a b", "$(id)"])
     assert get_command("n", odd, Opts()) == "python 'a b' '$(id)'"
     for opts in (Opts(docker=True), Opts(shm_size="1g"), Opts(host_network=True), Opts(container_workdir="/w")):
@@ -176,14 +178,14 @@ def test_commands() -> None:
     ids=lambda v: str(v)[:30] if not isinstance(v, str) else "",
 )
 def test_what_is_refused(cfg: dict, changes: dict, told: str) -> None:
-    """Options that LSF could not take are refused before anything is submitted, with the value in the message."""
+    """Invalid options are rejected before the submission, with the value in the message."""
     with pytest.raises(ConfigError, match=re.escape(told)) as refused:
         scheduler().submit_dryrun(AppDef("a", [role(**changes)]), cfg)
     assert refused.value.hint
 
 
 def test_nul_is_refused() -> None:
-    """No program can be given a NUL character."""
+    """NUL characters cannot be passed to a program."""
     with pytest.raises(SpecError, match="NUL"):
         scheduler().submit_dryrun(AppDef("a", [role(args=["a\0b"])]), {})
 
@@ -193,7 +195,7 @@ TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])
 
 @given(text=TEXT, queue=TEXT)
 def test_hostile_words_stay_words(text: str, queue: str) -> None:
-    """Whatever a value is, the shell reads it back as one word: in the bsub, and in the command."""
+    """The shell parses any value as one word, in the bsub and in the command."""
     opts = Opts(
         lsf_queue=queue or None, project=text or None, app=queue or None, hosts=text or None, resreq=text or None
     )
@@ -205,7 +207,7 @@ def test_hostile_words_stay_words(text: str, queue: str) -> None:
 
 
 def test_names() -> None:
-    """Names of LSF jobs tell which replica they are; only ours are read."""
+    """Names of LSF jobs identify the replica; foreign names are ignored."""
     assert name_parts(job_name("a-1", 2, "odd role/é.x", 7)) == ("a-1", "2", "7")
     assert name_parts("a-1.0-r") is None
     assert group_of("a-1") == "/torchx_a-1"
@@ -217,7 +219,7 @@ def test_names() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_bjobs(version: str) -> None:
-    """Each job of ours has its state and reason; jobs of others are left out, also those that look like ours."""
+    """Own jobs have their state and reason; foreign jobs are left out, even if they look similar."""
     text = RECORDED.read("lsf", version, "bjobs")
     states = {job.app_id: job.state for job in bjobs_msg_to_list(text)}
     assert states == {
@@ -246,7 +248,7 @@ def test_recorded_bjobs(version: str) -> None:
 
 
 def test_a_host_without_the_folder() -> None:
-    """A host that does not see the job's folder ends with 127 and leaves nothing: what that means is said."""
+    """A host that does not see the job's folder exits with 127 and no records; the message explains that."""
     row = Row("1", "EXIT", "a", 0, 0, exit_code="127", hosts=("hostA",))
     assert "does not see the job's folder" in describe(facts_of("a", [row])).msg
     left = {(0, 0): Exit(127, killed=False, at=1.0)}
@@ -260,7 +262,7 @@ LOST_PEER = "Traceback (most recent call last):\n  x\nRuntimeError: Connection c
 
 
 def test_the_victim_that_died_first_is_not_blamed() -> None:
-    """Rank 0 lost its peer a second before rank 1 said why: rank 1 is the cause."""
+    """Rank 0 lost its peer a second before rank 1 reported why: rank 1 is the cause."""
     exited = [Row("1", "EXIT", "a", 0, k, exit_code="1", hosts=(f"host{k}",)) for k in (0, 1)]
     exits = {(0, k): Exit(1, killed=False, at=10.0 + k) for k in (0, 1)}
     said = {0: Evidence(stderr=LOST_PEER), 1: Evidence(stderr=BAD_BATCH)}
@@ -285,7 +287,7 @@ OWNER = "TERM_OWNER: job killed by owner"
     ids=["runs", "waits", "ended", "failed-as-well"],
 )  # fmt: skip
 def test_a_job_of_which_one_has_failed(second: Row, left: dict, state: str, msg: str, replicas: str) -> None:
-    """It goes on while others run or wait to be ended; one that failed by itself meanwhile is known by its exit file."""
+    """It runs while others run or are pending; another failure meanwhile is known from its exit file."""
     first = Row("1", "EXIT", "a", 0, 0, exit_code="3")
     answer = describe(facts_of("a", [first, second], exits={(0, 0): Exit(3, killed=False, at=5.0), **left}))
     assert (answer.state.name, answer.msg) == (state, msg)
@@ -293,7 +295,7 @@ def test_a_job_of_which_one_has_failed(second: Row, left: dict, state: str, msg:
 
 
 def test_a_job_that_is_being_cancelled() -> None:
-    """It says so while a replica runs, and is CANCELLED when none does."""
+    """It is being cancelled while a replica runs, and CANCELLED afterwards."""
     ended = Row("1", "EXIT", "a", 0, 0, exit_code="130", exit_reason=OWNER)
     answer = describe(facts_of("a", [ended, Row("2", "RUN", "a", 0, 1)]))
     assert (answer.state, answer.msg) == (AppState.RUNNING, "it is being cancelled")
@@ -302,14 +304,14 @@ def test_a_job_that_is_being_cancelled() -> None:
 
 
 def test_a_job_that_is_not_there() -> None:
-    """Unknown jobs, empty answers and errors of LSF give None and empty lists."""
+    """Unknown jobs, empty answers and errors of LSF are None and empty lists."""
     assert bjobs_msg_to_describe("nobody", BJOBS) is None
     assert bjobs_msg_to_describe("x", "") is None
     assert bjobs_msg_to_list("No job found\n") == []
 
 
 def test_log_files() -> None:
-    """A replica's log is found by the output file that LSF knows."""
+    """The output file that LSF reports leads to a replica's log."""
     folder = "/shared/torchx/lsf/train-x1/trainer/1"
     assert bjobs_msg_to_log_file("train-x1", "trainer", 1, None, BJOBS) == f"{folder}/stdout.log"
     assert bjobs_msg_to_log_file("train-x1", "trainer", 1, Stream.STDERR, BJOBS) == f"{folder}/stderr.log"
@@ -319,7 +321,7 @@ def test_log_files() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_every_recorded_reason_has_a_sentence(version: str) -> None:
-    """No pending or termination reason of the documentation is passed on without a sentence of ours."""
+    """Every documented pending or termination reason has a sentence."""
     for line in RECORDED.read("lsf", version, "pending").splitlines():
         assert "LSF says" not in why_pending(line), line
     for line in RECORDED.read("lsf", version, "terminated").splitlines():
@@ -328,7 +330,7 @@ def test_every_recorded_reason_has_a_sentence(version: str) -> None:
 
 
 def test_reasons_of_a_site() -> None:
-    """Phrases that are not in the table are shown as they are; no reason is said so."""
+    """Unknown phrases are passed on; a missing reason is stated."""
     assert why_pending("The janitor has the key: 2 hosts;") == "LSF says: The janitor has the key (2 hosts)"
     assert why_pending("-") == "LSF does not say why"
     assert why_ended("TERM_NEW_THING: of tomorrow") == "of tomorrow (TERM_NEW_THING)"
@@ -337,7 +339,7 @@ def test_reasons_of_a_site() -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_recorded_reports(version: str) -> None:
-    """The report that LSF leaves tells how a job ended."""
+    """LSF's report shows how a job ended."""
     assert report_end(RECORDED.read("lsf", version, "report-done")) == ("0", "")
     assert report_end(RECORDED.read("lsf", version, "report-exit")) == ("7", "")
     memory = "TERM_MEMLIMIT: job killed after reaching LSF memory usage limit"
@@ -346,7 +348,7 @@ def test_recorded_reports(version: str) -> None:
 
 
 def test_hosts() -> None:
-    """The first host that is ok and has room; BackendError when there is none."""
+    """The first host that is ok and has free slots; BackendError if there is none."""
     text = RECORDED.read("lsf", "10.1", "bhosts")
     assert find_rank0_host_from_bhosts_stdout(text, role(resource=Resource(2, 0, 1))) == "hostE"
     assert find_rank0_host_from_bhosts_stdout(text, role(resource=Resource(4, 0, 1))) == "hostF"
@@ -356,7 +358,7 @@ def test_hosts() -> None:
 
 
 def test_moments() -> None:
-    """LSF tells no year: a time is the last such one, also over New Year, on 29 February, and with a year if there is one."""
+    """LSF omits the year: the most recent such date counts, also around New Year and 29 February; a given year is used."""
     new_year = 1798761600.0  # 2027-01-01 00:00 UTC
 
     def day(text: str) -> tuple[int, ...]:
@@ -385,7 +387,7 @@ LINE = st.lists(st.sampled_from(["RUN", "EXIT", "-", "a.0-r.0", "/torchx_a", "9"
 )
 @given(st.one_of(st.text(), st.lists(LINE, max_size=4).map(lambda ls: "\n".join(["|".join(FIELDS).upper(), *ls]))))
 def test_garbage(text: str) -> None:
-    """Any text can be read as an answer."""
+    """Any text can be parsed."""
     for job in bjobs_msg_to_list(text):
         assert isinstance(bjobs_msg_to_describe(job.app_id, text), DescribeAppResponse)
     found = rows(text)
@@ -400,7 +402,7 @@ def test_garbage(text: str) -> None:
 
 @pytest.mark.parametrize(("raw", "state"), JOB_STATE.items())
 def test_states(raw: str, state: AppState) -> None:
-    """Each state of LSF is one of ours; what nobody knows is UNKNOWN."""
+    """Each state of LSF has one of torchx; others are UNKNOWN."""
     assert get_job_state(raw, "1") is state
     assert get_job_state("WHAT", "-") is AppState.UNKNOWN
 
@@ -409,7 +411,7 @@ def test_states(raw: str, state: AppState) -> None:
 
 
 def test_one_query_for_many() -> None:
-    """Any number of jobs cost one bjobs; one job asks for its group alone."""
+    """Any number of jobs takes one bjobs; a single job queries only its group."""
     fake = FakeCommandRunner()
     fake.on("bjobs", stdout=BJOBS)
     found = scheduler(fake).describe_many(["train-x1", "echo-x2", "nobody"])
@@ -420,7 +422,7 @@ def test_one_query_for_many() -> None:
 
 
 def an_elastic_job(lsf: LsfScheduler, fake: FakeCommandRunner, n: int) -> str:
-    """One that was submitted, with a folder; replica 0 has failed, which it can spare."""
+    """A submitted job with a folder, of which replica 0 has failed and can be spared."""
     fake.on("/bin/bash", stdout=lambda call: f"{call.argv[1].split('/')[-2]}\n")
     app_id = lsf.submit(AppDef("a", [role(num_replicas=n, min_replicas=1)]), {})
     folder = lsf.folders(lsf._here).of(app_id)
@@ -441,7 +443,7 @@ def an_elastic_job(lsf: LsfScheduler, fake: FakeCommandRunner, n: int) -> str:
 
 @pytest.mark.parametrize("n", [1, 16, 64])
 def test_the_logs_of_many_replicas_cost_no_command(n: int) -> None:
-    """Who they are and where their lines are is in the job's folder: LSF is not asked, however many they are."""
+    """The job's folder lists the replicas and their logs: LSF is not queried, however many they are."""
     fake = FakeCommandRunner()
     lsf = scheduler(fake)
     app_id = an_elastic_job(lsf, fake, n)
@@ -454,7 +456,7 @@ def test_the_logs_of_many_replicas_cost_no_command(n: int) -> None:
 
 
 def test_list_says_what_status_says() -> None:
-    """Of an elastic job that has lost a replica, too: how many it needs is in its folder."""
+    """Also for an elastic job that has lost a replica: its minimum is in the folder."""
     fake = FakeCommandRunner()
     lsf = scheduler(fake)
     app_id = an_elastic_job(lsf, fake, 4)
@@ -466,7 +468,7 @@ def test_list_says_what_status_says() -> None:
 
 
 def test_an_error_of_bjobs_is_not_an_empty_list() -> None:
-    """Only what LSF says of missing jobs is taken as none; any other failure is raised."""
+    """Only messages about missing jobs count as empty; other failures are raised."""
     fake = FakeCommandRunner()
     fake.on("bjobs", returncode=255, stderr="No job found\n")
     assert scheduler(fake).list() == []
@@ -477,7 +479,7 @@ def test_an_error_of_bjobs_is_not_an_empty_list() -> None:
 
 
 def test_a_restart_of_lsf_is_waited_for() -> None:
-    """While LSF is down it is asked again."""
+    """Queries are retried while LSF is down."""
     fake = FakeCommandRunner()
     fake.on("bjobs", returncode=255, stderr="LSF is down. Please wait ...\n")
     fake.on("bjobs", stdout=BJOBS)
@@ -499,7 +501,7 @@ def test_a_large_definition_is_read_whole() -> None:
 
 
 def test_submission_and_cancel() -> None:
-    """The script in the job's folder is run once; the id is its last word; cancelling kills the job group."""
+    """The script in the job's folder runs once and prints the id; cancelling kills the job group."""
     fake = FakeCommandRunner()
     fake.on("/bin/bash", stdout=lambda call: f"Job <1> is submitted to queue <q>.\n{call.argv[1].split('/')[-2]}\n")
     fake.on("bjobs", stdout=BJOBS)
@@ -517,7 +519,7 @@ def test_submission_and_cancel() -> None:
 
 
 def test_a_failed_cancel_is_told() -> None:
-    """bkill that fails for another reason than that the job is over is an error."""
+    """A failure of bkill is an error, unless the job is over."""
     fake = FakeCommandRunner()
     fake.on("bjobs", stdout=BJOBS)
     fake.on("bkill", returncode=255, stderr="User permission denied\n")
@@ -535,7 +537,7 @@ def test_a_failed_cancel_is_told() -> None:
     ],
 )
 def test_refusals(said: str, hint: str) -> None:
-    """The message is in LSF's words, the hint names the option, and what was submitted is ended."""
+    """The message is LSF's, the hint names the option, and submitted replicas are killed."""
     fake = FakeCommandRunner()
     fake.on("/bin/bash", returncode=255, stderr=said)
     fake.on("bkill")
@@ -546,7 +548,7 @@ def test_refusals(said: str, hint: str) -> None:
 
 
 class TestLsfContract(SchedulerContract):
-    """The contract, against scripted answers."""
+    """The contract, with scripted answers."""
 
     raw_states = JOB_STATE
     name_rule = r"[A-Za-z][A-Za-z0-9_-]{0,90}"
@@ -569,6 +571,6 @@ class TestLsfContract(SchedulerContract):
 
 
 def test_factory() -> None:
-    """The factory makes a scheduler of the backend's name."""
+    """The factory creates a scheduler with the backend's name."""
     made = create_scheduler("s")
     assert (made.backend, made.session_name) == ("lsf", "s")

@@ -1,4 +1,4 @@
-"""Sweeps on LSF without LSF: what is submitted, what each task runs, and what answers mean."""
+"""Sweeps on LSF without LSF: submissions, the tasks' scripts, and parsed answers."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def option(words: list[str], name: str) -> str:
 
 
 def test_one_array(tmp_path: Path) -> None:
-    """It is let go at once; LSF's report on each element is a file of its own."""
+    """It is not on hold; LSF's report on each element is a separate file."""
     app_id, folder = submitted(lsf(0)[0], app("-c", "echo {v}"), ["1", "2", "3"], 2)
     (words,) = bsubs(folder)
     assert option(words, "-J") == f"{app_id}.0-r.0[1-3]%2"
@@ -80,7 +80,7 @@ def test_one_array(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [0, 2])
 def test_several_arrays(width: int) -> None:
-    """All are on hold until the last is there; with a limit, each waits for the one before."""
+    """All are on hold until the last is submitted; with a limit, each waits for the previous one."""
     app_id, folder = submitted(lsf(3)[0], app("{v}"), list("abcdefgh"), width)
     found = bsubs(folder)
     limit = f"%{width}" if width else ""
@@ -95,7 +95,7 @@ def test_several_arrays(width: int) -> None:
 
 
 def test_values_arrive(tmp_path: Path) -> None:
-    """In the words and variables of the command, whatever they are; one file of values, however many tasks."""
+    """Any values arrive in words and variables of the command; all tasks share one file of values."""
     names = ["V", "TORCHX_TASK", "TORCHX_RANK0_HOST"]
     job = app("-c", TELL, "<{v}>", *names, entrypoint=sys.executable, env={"V": "={v}={{v}}"})
     _, folder = submitted(lsf(4)[0], job, VALUES)
@@ -113,7 +113,7 @@ def test_values_arrive(tmp_path: Path) -> None:
 
 
 def test_a_task_without_its_values_fails(tmp_path: Path) -> None:
-    """It says so, and runs nothing; its end ends no other."""
+    """It reports that and runs nothing; other tasks continue."""
     _, folder = submitted(lsf(0)[0], app("-c", "echo ran"), ["1", "2"])
     (folder / "values").write_text("v_0=1\n")
     env = {**os.environ, "LSB_JOBID": "7", "LSB_JOBINDEX": "2", "LSB_MCPU_HOSTS": "h 1", "PATH": "/usr/bin:/bin"}
@@ -134,7 +134,7 @@ def test_a_task_without_its_values_fails(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_element_of_an_array(job: AppDef, cfg: dict, why: str) -> None:
-    """It is refused, and run as single jobs by who asked."""
+    """It is rejected, so that the caller runs single jobs."""
     scheduler, _ = lsf(0)
     with pytest.raises(NotSupportedError, match=why):
         scheduler.check_tasks(scheduler.submit_dryrun(job, cfg), TaskList(names=["v"], points=[("1",)]))
@@ -165,7 +165,7 @@ def element(app_id: str, k: int, first: int = 0, **fields: str) -> dict[str, str
     ],
 )
 def test_an_element_is_a_replica(shown: dict[str, str]) -> None:
-    """Wherever a site shows the index; an array is called by its first task."""
+    """Wherever a site shows the index; an array is named after its first task."""
     known = {"jobid": "9", "stat": "RUN", "job_group": "/torchx_a-1", "job_name": "a-1.0-r.1000"}
     (row,) = rows(answer([{**known, **shown}]))
     assert (row.app_id, row.k, row.jobid) == ("a-1", 1002, "9[3]")
@@ -184,14 +184,14 @@ def test_jobs_have_no_index() -> None:
     [("PSUSP PSUSP", False), ("", False), ("PEND PSUSP", True), ("EXIT RUN", True), ("EXIT", False)],
 )
 def test_whether_all_arrays_are_there(stats: str, complete: bool) -> None:
-    """They are let go together: one that is not on hold, nor was ended so, shows it."""
+    """They are released together: one array that is not on hold shows it."""
     hosts = {"RUN": ("h",)}
     found = [Row(f"{k}[1]", stat, "a", 0, k, hosts=hosts.get(stat, ())) for k, stat in enumerate(stats.split())]
     assert was_released(found) is complete
 
 
 def test_what_became_of_tasks(tmp_path: Path) -> None:
-    """By one question; a task is a job of its own with its cause, and one that waits says why."""
+    """One query; a task has its own cause, and its own reason while pending."""
     scheduler, fake = lsf(3)
     app_id, folder = submitted(scheduler, app("{v}"), list("abcde"), 2)
     (folder / "ends.h1").write_text("0 0 0 1700000000\n1 9 0 1700000009\nbroken\n")
@@ -226,7 +226,7 @@ def test_what_became_of_tasks(tmp_path: Path) -> None:
 
 
 def test_lsf_has_forgotten_them() -> None:
-    """What tasks noted counts; of those that were killed, or noted nothing, LSF's reports."""
+    """The tasks' records count; for killed tasks and those without a record, LSF's reports."""
     scheduler, fake = lsf(2)
     app_id, folder = submitted(scheduler, app("{v}"), list("abcde"))
     (folder / "reports").mkdir()
@@ -249,7 +249,7 @@ def test_lsf_has_forgotten_them() -> None:
 
 
 def test_ten_thousand_tasks_are_ten_commands_and_one_question() -> None:
-    """Of our own a look costs less than three seconds, on a machine that does much else."""
+    """Processing takes less than three seconds, even on a busy machine."""
     scheduler, fake = lsf(1000)
     app_id, folder = submitted(scheduler, app("{v}"), list(map(str, range(10_000))), 50)
     assert len(bsubs(folder)) == 10
@@ -272,7 +272,7 @@ def test_ten_thousand_tasks_are_ten_commands_and_one_question() -> None:
 
 
 def test_a_submission_in_doubt(home: Path) -> None:
-    """As many seconds are waited as its commands may take, not as its tasks would as single jobs."""
+    """The wait covers its submitting commands, not one for each task."""
     scheduler, fake = lsf(1000)
     app_id, folder = submitted(scheduler, app("{v}"), list(map(str, range(5000))))
     held = answer([element(app_id, 0, stat="PSUSP")])

@@ -1,4 +1,4 @@
-"""Functions of ``replica.sh``, the program of a replica of an LSF job, and the names that it shares with Python."""
+"""Functions of ``replica.sh``, the program of an LSF job's replica, and the file names that it shares with Python."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PROGRAM = read_script(replicas.__file__, "replica.sh")
 
 
 def bash(folder: Path, text: str) -> list[str]:
-    """The lines that these words print after the program's functions were defined; ``$job`` is the folder."""
+    """The lines that these words print after the functions were defined; ``$job`` is the folder."""
     given = f"{PROGRAM}\njob={folder}; {text}"
     done = subprocess.run(["bash", "-c", given], cwd=folder, capture_output=True, text=True, check=False)
     assert done.stderr == ""
@@ -41,18 +41,18 @@ def bash(folder: Path, text: str) -> list[str]:
     ],
 )
 def test_the_program_uses_the_names_that_python_reads(word: str) -> None:
-    """They stand in the file as they are."""
+    """The script contains each name."""
     assert word in PROGRAM
 
 
 def test_a_number_in_a_file(tmp_path: Path) -> None:
-    """0 where there is none."""
+    """0 if there is none."""
     (tmp_path / "runs").write_text("3\n")
     assert bash(tmp_path, "torchx_number runs; torchx_number none") == ["3", "0"]
 
 
 def test_lengths_are_noted_when_they_change(tmp_path: Path) -> None:
-    """A line in `times.idx` whenever one of the logs has grown."""
+    """`times.idx` gets a line whenever one of the logs has grown."""
     (tmp_path / "stdout.log").write_text("out\n")
     (tmp_path / "stderr.log").write_text("")
     bash(tmp_path, "dir=$job; sizes=; torchx_tick; torchx_tick; echo e >>$dir/stderr.log; torchx_tick")
@@ -60,7 +60,7 @@ def test_lengths_are_noted_when_they_change(tmp_path: Path) -> None:
 
 
 def test_the_others_of_a_job(tmp_path: Path) -> None:
-    """All of the app or of one role, without this one; of the whole group with `-a`."""
+    """All of the app or of one role, without this one; with `-a` also ended ones."""
     answer = "printf '%s\\\n' 7,a.0-r.0 8,a.0-r.1 9,a.1-s.0 10,b.0-r.0"
     stub = f'bjobs() {{ echo "$1" >>asked; {answer}; }}; app=a group=/torchx_a LSB_JOBID=7'
     assert bash(tmp_path, f"{stub}; torchx_others '' a.") == ["8", "9"]
@@ -79,14 +79,14 @@ app=a group=/torchx_a LSB_JOBID=7 role=0 k=0 scope=$job attempt=0
     [("REPLICA", 1, 1, True), ("REPLICA", 2, 1, False), ("APPLICATION", 1, 0, False)],
 )
 def test_retries_are_counted(tmp_path: Path, policy: str, runs: int, retries: int, good: bool) -> None:
-    """A replica that has used them up is not put back; one that is, is on record."""
+    """A replica without retries left is not requeued; others are, and recorded."""
     tail = f"policy={policy} runs={runs} retries={retries}; torchx_retried && echo again"
     assert bash(tmp_path, f"{RETRY}{tail}") == (["again"] if good else [])
     assert (tmp_path / "restarts").exists() == good
 
 
 def test_the_whole_job_is_put_back_once(tmp_path: Path) -> None:
-    """Those that take part in this attempt are put back by the first that fails; the attempt counts up."""
+    """The first failure requeues all replicas of this attempt and increments the attempt."""
     (tmp_path / "run.0.8").write_text("")
     assert bash(tmp_path, f"{RETRY}policy=APPLICATION retries=1; torchx_retried && echo again") == ["again"]
     assert (tmp_path / "again.0.8").is_dir()

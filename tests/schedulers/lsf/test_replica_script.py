@@ -1,4 +1,4 @@
-"""The script of LSF's replicas, run by bash with a ``bjobs`` that answers what a test wants."""
+"""The script of LSF's replicas, run by bash with a scripted ``bjobs``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RANK0 = "rank0.0.0"
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
-    """The folder of a job of two replicas, which tell where replica 0 is; it is asked for without pauses."""
+    """The folder of a job of two replicas, which print the host of replica 0; they poll without pauses."""
     folder = tmp_path / "job"
     folder.mkdir()
     args = ["-c", 'echo "$TORCHX_RANK0_HOST ${TORCHX_RANK0_PORT-}"']
@@ -45,25 +45,25 @@ def second(job: Path, bjobs: str) -> int:
 
 @pytest.mark.parametrize("stat", ["RUN", "DONE", "EXIT"])
 def test_replica_0_says_where_it_is_while_lsf_is_asked(job: Path, stat: str) -> None:
-    """What it says itself counts, its port, too: also when it has ended since, and LSF's answer is late."""
+    """Its own file counts, including the port, even if it has ended since or LSF's answer is late."""
     assert second(job, f"echo here 20007 >{RANK0}; echo {stat},4*elsewhere:other") == 0
     assert (job / "r" / "1" / "stdout.log").read_text() == "here 20007\n"
 
 
 def test_replica_0_starts_slowly(job: Path) -> None:
-    """LSF says that it runs, and its script has not come to say where: it is waited for."""
+    """LSF reports it as running before its script has written the file: the others wait."""
     assert second(job, f"[ $(wc -l <asked) -lt 3 ] || echo here 20007 >{RANK0}; echo RUN,4*elsewhere") == 0
     assert (job / "r" / "1" / "stdout.log").read_text() == "here 20007\n"
 
 
 def test_replica_0_is_never_heard(job: Path) -> None:
-    """Where the file does not come in the end, LSF's word for the host is used; the port is not known."""
+    """If the file never appears, the host from LSF is used, without a port."""
     assert second(job, "echo RUN,4*elsewhere:other") == 0
     assert (job / "r" / "1" / "stdout.log").read_text() == "elsewhere \n"
 
 
 @pytest.mark.parametrize("answer", ["EXIT,", "DONE,elsewhere", ""])
 def test_replica_0_is_over(job: Path, answer: str) -> None:
-    """Who has not heard from it before has lost it."""
+    """A replica that has not found it before fails."""
     assert second(job, f"echo {answer}") == 1
     assert "replica 0 is over" in (job / "r" / "1" / "stderr.log").read_text()

@@ -1,4 +1,4 @@
-"""Functions of ``job.sh``, the program of a Slurm job, each by itself."""
+"""Unit tests of the functions of ``job.sh``, the batch script of a Slurm job."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def bash(folder: Path, text: str) -> list[str]:
     ],
 )
 def test_hosts_without_scontrol(tmp_path: Path, given: str, hosts: list[str]) -> None:
-    """Ranges keep their zeros; what is before and after a bracket stays."""
+    """Ranges keep leading zeros, and text before and after a bracket."""
     assert bash(tmp_path, f"expand '{given}'") == hosts
 
 
 def test_a_note_is_one_line_with_its_time(tmp_path: Path) -> None:
-    """In the file `events`, after those that are there."""
+    """It is appended to the file `events`."""
     bash(tmp_path, "note up w/0 n1; note down w/0 3")
     lines = [line.split(" ", 1) for line in (tmp_path / "events").read_text().splitlines()]
     assert [line[1] for line in lines] == ["up w/0 n1", "down w/0 3"]
@@ -47,7 +47,7 @@ def test_a_note_is_one_line_with_its_time(tmp_path: Path) -> None:
 
 
 def test_lengths_are_stamped_when_they_change(tmp_path: Path) -> None:
-    """A line in `times.idx` of each replica whose logs have grown, and none where nothing is new."""
+    """`times.idx` of a replica gets a line when its logs have grown, and only then."""
     for k in (0, 1):
         (tmp_path / "w" / str(k)).mkdir(parents=True)
         (tmp_path / "w" / str(k) / "stdout.log").write_text("out\n" * k)
@@ -59,7 +59,7 @@ def test_lengths_are_stamped_when_they_change(tmp_path: Path) -> None:
 
 
 def test_a_clock_that_is_set_back_puts_no_end_off(tmp_path: Path) -> None:
-    """Force follows the word after the grace, by a clock that goes on whatever becomes of the other one."""
+    """SIGKILL follows SIGTERM after the grace period by a monotonic clock."""
     words = "scancel() {{ :; }}; stop; SECONDS=-3600; clock; {}; if overdue; then echo force; else echo patience; fi"
     assert bash(tmp_path, words.format("now=$((now + 29))")) == ["patience"]
     assert bash(tmp_path, words.format("now=$((now + 31))")) == ["force"]
@@ -86,12 +86,12 @@ failure 1 0 5; failure 1 0 5; echo "failed $failed code $code"
     ],
 )
 def test_what_a_failure_leads_to(tmp_path: Path, policy: str, least: int, told: list[str]) -> None:
-    """The first failure is made good by the policy; the second ends the job, unless it can spare the replica."""
+    """The policy retries the first failure; the second ends the job, unless it can spare the replica."""
     assert bash(tmp_path, POLICY.format(policy=policy, least=least)) == told
 
 
 def test_a_lost_node_is_a_failure(tmp_path: Path) -> None:
-    """``srun`` ends with 0 when the node of its step fails: what it said counts."""
+    """``srun`` exits with 0 when the node of its step fails: its message counts."""
     (tmp_path / "w" / "0").mkdir(parents=True)
     (tmp_path / "w" / "0" / "srun.log").write_text("srun: error: Node failure on n1\n")
     stubs = 'failure() { echo "failure $*"; }; stamp() { :; }; sleep() { :; }'
@@ -101,7 +101,7 @@ def test_a_lost_node_is_a_failure(tmp_path: Path) -> None:
 
 
 def test_the_preamble_ends_a_job_that_sees_no_folder(tmp_path: Path) -> None:
-    """78, and which node it was."""
+    """It exits with 78 and names the node."""
     given = f"SLURMD_NODENAME=n7\n{PREAMBLE}\necho here"
     done = subprocess.run(["bash", "-c", given], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (78, "")

@@ -1,4 +1,4 @@
-"""What replicas of a Slurm job use, sampled by a program that its steps start; `srun` starts them right here."""
+"""The resource usage of a Slurm job's replicas, sampled by a program that its steps start; `srun` runs them here."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _quoted(text: str) -> str:
 
 
 def test_each_attempt_is_sampled(programs: Path) -> None:
-    """Attempts are told apart; the limits are Slurm's; the sampler is no child of the program."""
+    """Attempts are kept apart; the limits are Slurm's; the sampler is not a child of the program."""
     folder = programs.parent / "job"
     folder.mkdir()
     (folder / SAMPLER_FILE).write_bytes(Path(metrics.__file__).read_bytes())
@@ -52,7 +52,7 @@ def test_each_attempt_is_sampled(programs: Path) -> None:
 
 @pytest.mark.parametrize(("given", "every", "there"), [(None, "15", True), (0.0, "", False), (2.5, "2.5", True)])
 def test_how_often(tmp_path: Path, given: float | None, every: str, there: bool) -> None:
-    """Every 15 s, or as the config files say; where none are wanted, no program goes along."""
+    """Every 15 s, or as configured; without sampling the job has no such program."""
     scheduler = SlurmScheduler("s")
     info: Any = scheduler.submit_dryrun(AppDef("job", [Role("r", "", entrypoint="true")]), {"job_dir": str(tmp_path)})
     info._sample_s = given

@@ -1,4 +1,4 @@
-"""The job script itself, run by bash with an ``srun`` that starts programs right here."""
+"""The job script, run by bash with an ``srun`` that starts programs here."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ os.execvp(words[0], words)
 
 @pytest.fixture
 def programs(tmp_path: Path) -> Path:
-    """A folder of programs in place of Slurm's; there is no `scontrol` and no `scancel`."""
+    """A folder of programs in place of Slurm's, without `scontrol` and `scancel`."""
     folder = tmp_path / "bin"
     folder.mkdir()
     for name, text in (("srun", SRUN), ("sleep", "#!/bin/sh\n")):
@@ -58,7 +58,7 @@ def run(
     slurm: dict[str, str] | None = None,
     **cfg: Any,
 ) -> tuple[int, JobEvents, Path]:
-    """Exit code, notes and folder of a job."""
+    """Exit code, events and folder of a job."""
     folder = programs.parent / "job"
     folder.mkdir(exist_ok=True)
     given = {RETRY: retry, WATCHDOG: watchdog, **(wishes or {})}
@@ -88,7 +88,7 @@ def sh(script: str, n: int = 1, **more: Any) -> Role:
 
 
 def test_a_job_that_succeeds(programs: Path) -> None:
-    """Each replica writes its own logs; hosts are known without `scontrol`; the sizes of the logs are on record."""
+    """Each replica writes its own logs; hosts are known without `scontrol`; sizes of the logs are recorded."""
     script = f"echo out {macros.replica_id} $TORCHX_RANK0_HOST; echo err >&2"
     code, events, folder = run(programs, sh(script, 3), nodes="gpu[08-09]-x,n7")
     assert code == 0
@@ -102,7 +102,7 @@ def test_a_job_that_succeeds(programs: Path) -> None:
 
 
 def test_the_first_failure_ends_the_job(programs: Path) -> None:
-    """The others are stopped, by force where there is no `scancel`; the exit code is the first one's."""
+    """The others are stopped, without `scancel` by signals; the exit code is that of the first failure."""
     code, events, _ = run(programs, sh(f"[ {macros.replica_id} = 1 ] && exit 4; exec tail -f /dev/null", 3))
     assert code == 4
     assert events.replicas["w/1"].exit_code == 4
@@ -110,7 +110,7 @@ def test_the_first_failure_ends_the_job(programs: Path) -> None:
 
 
 def test_where_a_job_cannot_be_requeued_it_starts_again_in_place(programs: Path) -> None:
-    """As often as it may, with another rendezvous each time, and with the same id."""
+    """Up to its number of retries, with a new rendezvous each time and the same id."""
     script = f"echo --rdzv_id {macros.app_id} {macros.app_id}; exit 3"
     code, events, folder = run(programs, sh(script, max_retries=2))
     assert (code, events.starts, events.retries) == (3, 3, 2)
@@ -122,7 +122,7 @@ def test_where_a_job_cannot_be_requeued_it_starts_again_in_place(programs: Path)
 
 
 def test_a_job_that_is_requeued_while_slurm_answers(programs: Path) -> None:
-    """Slurm ends the whole job while `scontrol` waits for its answer: the script waits for its end, and does not exit."""
+    """Slurm ends the job before `scontrol` returns: the script waits for that instead of exiting."""
     (programs / "scontrol").write_text("#!/bin/sh\n[ $1 = requeue ] || exit 1\n: > requeued\nkill $PPID $$\nexit 0\n")
     (programs / "sleep").write_text("#!/bin/sh\n[ ! -e requeued ] || kill -9 $PPID\n")
     code, events, _ = run(programs, sh("exit 3", max_retries=1))
@@ -132,7 +132,7 @@ def test_a_job_that_is_requeued_while_slurm_answers(programs: Path) -> None:
 
 @pytest.mark.parametrize(("policy", "starts"), [(RetryPolicy.REPLICA, [1, 2]), (RetryPolicy.ROLE, [2, 2])])
 def test_retries_in_place(programs: Path, policy: RetryPolicy, starts: list[int]) -> None:
-    """A replica, or its whole role, while the job goes on."""
+    """A replica, or its whole role, restarts while the job runs."""
     first = f"[ {macros.replica_id} = 0 ] && : > ready && exit 0"
     script = f"echo up; {first}; until [ -e ready ]; do sleep 0.02; done; [ -e once ] && exit 0; : > once; exit 5"
     role = sh(script, 2, max_retries=1, retry_policy=policy)
@@ -158,7 +158,7 @@ if os.environ["TORCHELASTIC_ERROR_FILE"].endswith("/w/0/error.json") and not os.
 
 
 def test_a_role_starts_again_though_a_step_was_deaf(programs: Path) -> None:
-    """A step that has only just been started may miss the signal that ends it: it is sent again until the step ends."""
+    """A step that is just starting may miss the signal, which is repeated until the step ends."""
     (programs / "srun").write_text(SRUN.replace("os.execvp(", f"{DEAF}os.execvp("))
     fail = "until [ -e ready ]; do sleep 0.02; done; [ -e once ] && exit 0; : > once; exit 5"
     role = sh(
@@ -189,14 +189,14 @@ sys.exit(4)
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="finds the pipe of the script by /proc")
 def test_news_that_come_in_two_pieces(programs: Path) -> None:
-    """The end of a replica is heard although the script was interrupted while it read of it."""
+    """The end of a replica is not lost if `read` is interrupted in the middle of its line."""
     (programs / "srun").write_text(SRUN.replace("os.execvp(", f"{HALTING}os.execvp("))
     code, events, _ = run(programs, sh("exit 0"))
     assert (code, events.replicas["w/0"].exit_code) == (4, 4)
 
 
 def test_an_elastic_job_with_fewer_nodes(programs: Path) -> None:
-    """Replicas without a node are absent; it fails when too few are left."""
+    """Replicas without a node are absent; the job fails if too few remain."""
     code, events, _ = run(programs, sh("exit 0", 4, min_replicas=2), nodes="n[1-3]")
     assert code == 0
     assert [events.replicas[f"w/{k}"].absent for k in range(4)] == [False, False, False, True]
@@ -209,21 +209,21 @@ def test_an_elastic_job_that_loses_too_many(programs: Path) -> None:
 
 
 def test_a_lost_node_is_no_success(programs: Path) -> None:
-    """`srun` ends with 0 when the node of its step fails; the replica is lost all the same."""
+    """`srun` exits with 0 when the node of its step fails, but the replica counts as failed."""
     (programs / "srun").write_text("#!/bin/sh\necho 'srun: error: Node failure on n1' >&2\n")
     code, events, _ = run(programs, sh("exit 0"))
     assert (code, events.replicas["w/0"].exit_code) == (1, 1)
 
 
 def test_a_program_that_is_not_there(programs: Path) -> None:
-    """127, and its name in the log."""
+    """It exits with 127, and the log names it."""
     code, _, folder = run(programs, Role("w", "", entrypoint="no such", resource=Resource(1, 0, 1)))
     assert code == 127
     assert "`no such` is not on this node" in (folder / "w/0/stderr.log").read_text()
 
 
 def test_a_folder_that_the_node_does_not_see(programs: Path) -> None:
-    """The job ends at once, and says what is wrong."""
+    """The job ends at once with an explanation."""
     request = SlurmScheduler("s").submit_dryrun(AppDef("job", [sh("exit 0")]), {}).request
     done = subprocess.run(
         ["bash"], input=request.materialize(), cwd=programs, capture_output=True, text=True, check=False
@@ -240,7 +240,7 @@ def attempts_in(folder: Path) -> list[Attempt]:
 
 
 def test_a_bug_ends_the_job_and_is_on_record(programs: Path) -> None:
-    """The program in the job's folder judges with what the replica left behind, and the job is not started again."""
+    """The program in the job's folder classifies the failure, and the job is not retried."""
     code, events, folder = run(programs, sh("echo 'ValueError: bad batch' >&2; exit 3"), retry="standard")
     assert (code, events.starts) == (3, 1)
     (attempt,) = attempts_in(folder)
@@ -253,7 +253,7 @@ def test_a_bug_ends_the_job_and_is_on_record(programs: Path) -> None:
 
 
 def test_each_attempt_is_judged_by_its_own_words(programs: Path) -> None:
-    """What the first attempt said is not the cause of the second, which ends in silence; the logs have both."""
+    """Output of the first attempt is not the cause of the second, which prints nothing; the logs have both."""
     said = programs.parent / "said"
     script = f"[ -e {said} ] && exit 4; : > {said}; echo 'ValueError: first' >&2; exit 3"
     code, events, folder = run(programs, sh(script), retry="error:1")
@@ -266,7 +266,7 @@ def test_each_attempt_is_judged_by_its_own_words(programs: Path) -> None:
 
 
 def test_memory_that_ran_out(programs: Path) -> None:
-    """`srun` says so: the job goes back into the queue, and Slurm is told what the next attempt gets."""
+    """`srun` reports it: the job is requeued, with more memory for the next attempt."""
     said = "slurmstepd: error: Detected 1 oom_kill event in StepId=7.0."
     (programs / "srun").write_text(
         SRUN.replace("os.execvp", f"print({said!r}, file=sys.stderr, flush=True); os.execvp")
@@ -287,7 +287,7 @@ def test_memory_that_ran_out(programs: Path) -> None:
 
 
 def test_slurm_has_put_the_job_back(programs: Path) -> None:
-    """A run that did not get to say how it ended was preempted, or lost its node: the next one writes that down."""
+    """A run without a recorded end was preempted, or lost its node: the next run records that."""
     run(programs, sh("exit 0"), retry="preempted:free")
     folder = programs.parent / "job"
     lines = (folder / "events").read_text().splitlines()
@@ -300,7 +300,7 @@ def test_slurm_has_put_the_job_back(programs: Path) -> None:
 
 
 def test_a_job_on_a_node_that_it_is_to_avoid_goes_back(programs: Path) -> None:
-    """Where the change was refused or undone: three times, with the change made again; then it takes what it gets."""
+    """If the change was rejected or undone, it is requeued up to three times with the change repeated."""
     (programs / "scontrol").write_text('#!/bin/sh\n[ $1 != show ] || exit 1\necho "$@" >> scontrol.log\n')
     (programs / "sleep").write_text("#!/bin/sh\n! grep -qs update scontrol.log || kill -9 $PPID\n")
     asked = ["requeue 7", "update JobId=7 ExcNodeList=n1"]
@@ -323,7 +323,7 @@ def test_a_job_on_a_node_that_it_is_to_avoid_goes_back(programs: Path) -> None:
 
 
 def test_a_job_on_other_nodes_starts(programs: Path) -> None:
-    """A name that begins alike is another node."""
+    """A node whose name has the same prefix is another node."""
     (programs / "scontrol").write_text('#!/bin/sh\n[ $1 != show ] || exit 1\necho "$@" >> scontrol.log\n')
     (programs / "sleep").write_text("#!/bin/sh\n! grep -qs update scontrol.log || kill -9 $PPID\n")
     run(programs, sh("exit 3"), retry="error:1:avoid", nodes="n1")
@@ -339,7 +339,7 @@ def test_the_program_that_judges_is_packed_once() -> None:
 
 
 def test_what_the_user_excludes_stays_excluded(programs: Path) -> None:
-    """The nodes to avoid come on top of it."""
+    """Nodes to avoid are added to the user's own exclusions."""
     (programs / "scontrol").write_text('#!/bin/sh\n[ $1 != show ] || exit 1\necho "$@" >> scontrol.log\n')
     (programs / "sleep").write_text("#!/bin/sh\n! grep -qs update scontrol.log || kill -9 $PPID\n")
     run(programs, sh("exit 3"), retry="error:1:avoid", nodes="n7", exclude="n[1-3],n9")

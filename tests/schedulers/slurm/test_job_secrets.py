@@ -1,4 +1,6 @@
-"""The job script and the file with the secrets: who reads it, and when it goes. Slurm's words are as Slurm 22.05 said them."""
+"""The job script and the file with the secrets: who reads it, and when it is removed. Slurm's messages are those of
+22.05.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,7 @@ def role(script: str, n: int = 1, **more):
 
 @pytest.mark.parametrize("code", [0, 3])
 def test_each_step_reads_it_and_the_end_removes_it(programs: Path, file: Path, code: int) -> None:
-    """The variable is in the steps alone: not in the script, nor in its environment."""
+    """Only the steps have the variable: neither the script nor its environment does."""
     replicas = 1 if code else 2  # one that fails may end another before it has said anything
     found, _, folder = run(programs, role(f'echo "$HF_TOKEN"; exit {code}', replicas))
     assert found == code
@@ -47,7 +49,7 @@ def test_each_step_reads_it_and_the_end_removes_it(programs: Path, file: Path, c
 
 
 def test_it_is_there_for_each_attempt(programs: Path, file: Path) -> None:
-    """And goes with the last one."""
+    """The last one removes it."""
     code, events, folder = run(programs, role('echo "$HF_TOKEN"; exit 3', max_retries=2))
     assert (code, events.starts) == (3, 3)
     assert (folder / "w/0/stdout.log").read_text() == "it's one\n" * 3
@@ -61,14 +63,14 @@ def test_it_is_there_for_each_attempt(programs: Path, file: Path) -> None:
 )
 @pytest.mark.parametrize("retries", [0, 1])
 def test_ended_from_outside(programs: Path, file: Path, said: str, kept: bool, retries: int) -> None:
-    """It stays for a job that comes back, and where that is not known."""
+    """It stays if the job is requeued, or if that is unknown."""
     (programs / "scontrol").write_text(f"#!/bin/sh\n[ -n '{said}' ] && echo '{said}'\n")
     run(programs, role(f"{TERM} exit 143", max_retries=retries))
     assert file.exists() is kept
 
 
 def test_a_job_whose_secrets_are_gone_says_so(programs: Path, file: Path) -> None:
-    """As when an administrator puts a job back that had ended."""
+    """For example after an administrator has requeued a finished job."""
     file.unlink()
     code, _, folder = run(programs, role("echo started"))
     assert code == 78

@@ -1,4 +1,4 @@
-"""The watchdog of a Slurm job: its script is run by bash, with an ``srun`` that starts programs right here."""
+"""The watchdog of a Slurm job, whose script is run by bash with an ``srun`` that starts programs here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def seen(folder: Path) -> str:
 
 
 def test_a_silent_job_is_ended_where_that_is_asked_for(programs: Path) -> None:
-    """Each replica was looked into by a step; the reason stays in the folder."""
+    """A step inspects each replica; the reason stays in the folder."""
     code, events, folder = run(programs, sh(WAITS, 2), watchdog="2s:cancel")
     assert (code, events.exit_code, events.silent, events.hung) == (1, 1, True, True)
     assert re.fullmatch(r"no output for \d+ s: all 2 ranks cannot be read: it runs `tail`, not Python", seen(folder)), (
@@ -46,7 +46,7 @@ def test_a_silent_job_is_ended_where_that_is_asked_for(programs: Path) -> None:
 
 
 def test_a_silent_job_goes_on_where_it_is_not(programs: Path) -> None:
-    """It ends by itself, once somebody has seen what the watchdog saw; it is no failure."""
+    """It ends by itself after the finding, and has not failed."""
     script = f'until [ -e "${{TORCHX_PROGRESS%/*}}/{HANG_FILE}" ]; do /bin/sleep 0.1; done; echo on'
     code, events, folder = run(programs, sh(script), watchdog="2s")
     assert (code, events.silent, events.exit_code) == (0, False, 0)
@@ -54,7 +54,7 @@ def test_a_silent_job_goes_on_where_it_is_not(programs: Path) -> None:
 
 
 def test_who_writes_or_makes_progress_is_left_alone(programs: Path) -> None:
-    """Lines of one replica will do, and so will marks without any line."""
+    """Output of one replica suffices, and so do progress marks without output."""
     lines = "for i in 1 2 3 4 5 6 7; do echo $i; /bin/sleep 0.5; done"
     marks = 'for i in 1 2 3 4 5 6 7; do touch "$TORCHX_PROGRESS"; /bin/sleep 0.5; done'
     for script in (lines, marks):
@@ -63,7 +63,7 @@ def test_who_writes_or_makes_progress_is_left_alone(programs: Path) -> None:
 
 
 def test_each_attempt_is_watched_and_the_policy_asked(programs: Path) -> None:
-    """There is another attempt in place where Slurm does not requeue; the class of the cause is `timeout`."""
+    """If Slurm does not requeue, the next attempt runs in place; the class of the cause is `timeout`."""
     code, events, folder = run(programs, sh(WAITS), watchdog="2s:retry", retry="timeout:1")
     attempts = read_attempts((folder / "attempts.jsonl").read_text().splitlines())
     assert (code, events.silent, [a.kind for a in attempts]) == (1, True, ["timeout", "timeout"])
@@ -72,7 +72,7 @@ def test_each_attempt_is_watched_and_the_policy_asked(programs: Path) -> None:
 
 
 def test_a_job_that_is_to_be_ended_is_not_started_again(programs: Path) -> None:
-    """Neither by a policy nor by a count."""
+    """Neither a policy nor a number of retries restarts it."""
     _, events, folder = run(programs, sh(WAITS), watchdog="2s:cancel", retry="timeout:1")
     assert (events.silent, (folder / "attempts.jsonl").exists()) == (True, False)
     _, events, _ = run(programs, sh(WAITS, max_retries=2), watchdog="2s:cancel")
@@ -80,7 +80,7 @@ def test_a_job_that_is_to_be_ended_is_not_started_again(programs: Path) -> None:
 
 
 def test_a_node_without_python_says_so(tmp_path: Path) -> None:
-    """The job runs, and its page says that nobody watches."""
+    """The job runs, and its page says that it is not watched."""
     assert bash(tmp_path, "PATH=/nowhere; python_of /no/python") == []
     lines = bash(tmp_path, "HOSTNAME=n7 watch=/no/python wish=10m; PATH=/nowhere; watch; echo ${watcher:-none}")
     assert lines == ["none"]
@@ -89,7 +89,7 @@ def test_a_node_without_python_says_so(tmp_path: Path) -> None:
 
 
 def test_a_job_that_ends_already_is_not_ended_for_silence(tmp_path: Path) -> None:
-    """What was seen is noted all the same."""
+    """The finding is recorded nevertheless."""
     assert bash(tmp_path, "stopping=1 alive=1 hung=; hang retry; echo ${hung:-no}") == ["no"]
     assert not parse_events((tmp_path / "events").read_text()).silent
 
@@ -109,7 +109,7 @@ def told(
 
 
 def test_each_alarm_is_told_once(programs: Path) -> None:
-    """From the node, as it happens; it is noted, so that nobody else tells it. The job may end meanwhile."""
+    """The node sends it and records that, so that nothing else sends it. The job may end meanwhile."""
     until = f'{{ until grep -qs "$1" "${{TORCHX_PROGRESS%/*}}/{HANG_FILE}"; do /bin/sleep 0.2; done; }}'
     twice = f"hears() {until}; for i in 1 2; do hears ^no; echo $i; hears ^it; done"
     with http_sink() as hooks:
@@ -142,7 +142,7 @@ def job(notes: str, state: str) -> Job:
 
 
 def test_what_the_page_says() -> None:
-    """While it runs, and once it was ended for it: then that is the reason, whatever replicas said about it."""
+    """The finding while it runs; after the watchdog ended it, the finding is the reason, whatever replicas reported."""
     going = facts_of(job("9 hang\n", "RUNNING"))
     assert (going.hang, going.reason, going.kind) == ("no output for 1 min: x", "", "")
     ended = facts_of(job("9 hang\n9 silent\n9 hang\n9 down w/0 143\n9 end 1 over\n", "FAILED"))
@@ -153,13 +153,13 @@ def test_what_the_page_says() -> None:
 
 
 def test_the_next_attempt_is_not_silent_any_more() -> None:
-    """What was seen stays on the page."""
+    """The finding stays on the page."""
     facts = facts_of(job("9 hang\n9 silent\n12 start 1 7\n12 up w/0 n1\n13 down w/0 3\n", "FAILED"))
     assert (facts.kind, facts.reason, facts.hang) == ("", "", "no output for 1 min: x")
 
 
 def test_batch_scripts_of_others_are_not_watched() -> None:
-    """They have no place for it."""
+    """They have no watchdog."""
     script = {"file": "a.sbatch", "text": "#!/bin/bash\ntrue\n"}
     app = AppDef(
         "a", [Role("a", "", args=["a.sbatch"], metadata={"torchx/sbatch": script})], metadata={WATCHDOG: "10m"}

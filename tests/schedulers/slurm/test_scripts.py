@@ -1,4 +1,4 @@
-"""Batch scripts as people have them: what they ask for, and the line that cannot be kept elsewhere."""
+"""Batch scripts of users: their requests, and lines that other schedulers cannot honour."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ SLURMS_OWN: list[tuple[str, int, str]] = [
 
 
 def script(lines: str, body: str = BODY) -> str:
-    """A script with these options, a line each."""
+    """A script with these options, one per line."""
     return "#!/bin/bash\n" + "".join(f"#SBATCH {line}\n" for line in lines.split("|") if line) + "\n" + body
 
 
@@ -107,13 +107,13 @@ def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_there_are_fifty() -> None:
-    """As many as were asked for, no two alike."""
+    """There are that many, all different."""
     assert len({lines for lines, *_ in (*PORTABLE, *SLURMS_OWN)}) >= 50
 
 
 @pytest.mark.parametrize(("lines", "asked"), PORTABLE, ids=[lines or "none" for lines, _ in PORTABLE])
 def test_portable(write: Any, lines: str, asked: tuple[int, int, int, int]) -> None:
-    """Its lines are a resource and a time limit, and bash runs it with its arguments."""
+    """Its lines become a resource and a time limit, and bash runs it with its arguments."""
     app = utils.sbatch(write(script(lines)), "--lr", "1")
     (role,) = app.roles
     assert (role.resource.cpu, role.resource.gpu, role.resource.memMB, timeout_s(app)) == asked
@@ -125,7 +125,7 @@ def test_portable(write: Any, lines: str, asked: tuple[int, int, int, int]) -> N
     ("lines", "line", "text"), [s for s in SLURMS_OWN if s[1]], ids=[s[0] for s in SLURMS_OWN if s[1]]
 )
 def test_only_on_slurm(write: Any, lines: str, line: int, text: str) -> None:
-    """`sbatch` takes it, and so does torchx on Slurm; elsewhere the line is the error."""
+    """`sbatch` and torchx on Slurm accept it; elsewhere the error names the line."""
     app = utils.sbatch(write(script(lines)))
     assert app.metadata[SBATCH].startswith(f"train.sbatch:{line}: `{text}` ")
     with Runner("test") as runner:
@@ -148,26 +148,26 @@ def test_only_on_slurm(write: Any, lines: str, line: int, text: str) -> None:
     ids=["pyxis", "no value", "short", "unquoted", "quote", "no shebang", "empty"],
 )
 def test_what_sbatch_refuses(write: Any, text: str, error: str) -> None:
-    """It is said here, with the line."""
+    """The error names the line before the submission."""
     with pytest.raises(SpecError, match=error):
         utils.sbatch(write(text))
 
 
 def test_a_step_of_slurm(write: Any) -> None:
-    """`srun` in the script is named, too; a word that only looks like it is not."""
+    """`srun` in the script is reported, too; similar words are not."""
     app = utils.sbatch(write(script("-t 5", "# srun is not used\necho srun it\nsrun python train.py\n")))
     assert app.metadata[SBATCH].startswith("train.sbatch:6: `srun python train.py` is a Slurm command")
     assert SBATCH not in utils.sbatch(write(script("-t 5", "echo srun it\n"))).metadata
 
 
 def test_lines_behind_the_first_command_do_not_count() -> None:
-    """As for sbatch; comments and empty lines are none."""
+    """As for sbatch; comments and empty lines are not commands."""
     text = "#!/bin/sh\n# hi\n\n#SBATCH -c 2\n#SBATCHx -c 3\n##SBATCH -c 4\necho\n#SBATCH -c 5\n"
     assert [(d.line, d.value) for d in directives(text)] == [(4, "2")]
 
 
 def test_here_it_runs(write: Any) -> None:
-    """With bash, in the current directory."""
+    """It runs with bash in the current directory."""
     app = utils.sbatch(write(script("-t 5|-J hi", 'echo "$1 in $(basename $PWD)"\n')), "a b")
     with Runner("test") as runner:
         handle = runner.run(app, "local_cwd")
@@ -188,7 +188,7 @@ def slurm(tmp_path: Path) -> tuple[SlurmScheduler, FakeCommandRunner]:
     ids=["no name", "a name", "both"],
 )
 def test_byte_by_byte(write: Any, slurm: Any, lines: str, marks: list[str]) -> None:
-    """The copy that sbatch gets is the file; nothing is said of it but a name, or a comment where it has a name."""
+    """sbatch gets an identical copy; torchx adds only a name, or a comment if the script sets the name."""
     scheduler, fake = slurm
     raw = script(lines).encode() + b"echo \xff\r\n"
     Path(write("")).write_bytes(raw)
@@ -203,7 +203,7 @@ def test_byte_by_byte(write: Any, slurm: Any, lines: str, marks: list[str]) -> N
 
 
 def test_options_that_are_given_go_before(write: Any, slurm: Any) -> None:
-    """By the command line; a time limit of the script's own is left to its line."""
+    """Options on the command line have precedence; a time limit of the script itself is not repeated."""
     scheduler, fake = slurm
     app = utils.sbatch(write(script("-t 5|-p slow|-J a --comment=b")))
     scheduler.submit(app, {"partition": "fast", "mail-type": "END"})
@@ -214,7 +214,7 @@ def test_options_that_are_given_go_before(write: Any, slurm: Any) -> None:
 
 
 def test_refused_on_slurm(write: Any) -> None:
-    """What only a script of torchx's own can do."""
+    """Features that need torchx's own script are rejected."""
 
     def dryrun(app: AppDef) -> None:
         with Runner("test") as runner:
@@ -235,14 +235,14 @@ def test_refused_on_slurm(write: Any) -> None:
 
 
 def answers(fake: FakeCommandRunner, squeue: str, scontrol: str) -> None:
-    """What the cluster says of the job from now on."""
+    """Sets the cluster's answers about the job."""
     fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=squeue)
     fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout="")
     fake.on("scontrol", "show", "job", stdout=scontrol)
 
 
 def test_what_became_of_it(write: Any, slurm: Any, tmp_path: Path) -> None:
-    """Its output is where its own lines say, in the folder from which it was launched; that stays when it is deleted."""
+    """Its output is found by its own lines, in the folder from which it was launched; deleting keeps it."""
     scheduler, fake = slurm
     (tmp_path / "own.log").write_text("ValueError: no such frob\n")
     app_id = scheduler.submit(utils.sbatch(write(script("-o own.log"))), {})
@@ -263,7 +263,7 @@ def test_what_became_of_it(write: Any, slurm: Any, tmp_path: Path) -> None:
 
 
 def test_an_array_of_its_own(write: Any, slurm: Any, tmp_path: Path) -> None:
-    """Its tasks are the replicas; it is cancelled like any job of ours."""
+    """Its tasks are the replicas; it is cancelled like any other job."""
     scheduler, fake = slurm
     fake.on("scancel")
     app_id = scheduler.submit(utils.sbatch(write(script("-a 1-2 -o %a.log"))), {})

@@ -1,4 +1,4 @@
-"""Which commands of Slurm make a fault happen, and what is refused before any of them."""
+"""Slurm's commands for each simulated fault, and rejections before any of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = "7.batch|n1|batch\n7.1|n2|replica.0\n7.0|n1|replica.1\n"
 
 
 class Slurm:
-    """Answers as Slurm's commands do, and keeps what it was asked to change."""
+    """Answers like Slurm's commands, and records requested changes."""
 
     def __init__(self, *, requeue: int = 1, ran: str = "00:00:30", limit: str = "UNLIMITED", folder: str = "") -> None:
         self.shown = SHOWN.format(requeue=requeue, ran=ran, limit=limit, folder=folder)
@@ -65,7 +65,7 @@ class Slurm:
     ],
 )
 def test_what_is_done(fault: str, commands: list[str]) -> None:
-    """Nothing before it is asked for; the step is that of the replica, whatever its number."""
+    """Nothing happens before `make`; the step is that of the replica."""
     slurm = Slurm()
     plan = slurm.plan(fault)
     assert slurm.did == []
@@ -74,7 +74,7 @@ def test_what_is_done(fault: str, commands: list[str]) -> None:
 
 
 def test_the_replica_that_is_named() -> None:
-    """And one that has no step does not run."""
+    """A replica without a step does not run."""
     slurm = Slurm()
     slurm.plan("kill", ("w", 1)).make()
     assert slurm.did == ["scancel --signal=KILL 7.0"]
@@ -91,7 +91,7 @@ def test_the_replica_that_is_named() -> None:
     ],
 )
 def test_a_limit_that_the_script_hears_of(tmp_path, ran: str, policy: str, command: str) -> None:
-    """It is told, and the limits of later attempts stay as they are; for a job that hears nothing it comes at once."""
+    """The script is warned, and limits of later attempts stay; without a warning the limit itself is lowered."""
     app = AppDef("x", [Role("w", "", entrypoint="true")])
     retry = RetryRules.parse(policy) if policy else None
     request = make_request(app, SlurmOpts(), name="x", cwd="/", retry=retry)
@@ -102,13 +102,13 @@ def test_a_limit_that_the_script_hears_of(tmp_path, ran: str, policy: str, comma
 
 
 def test_a_limit_that_is_near_is_left_alone() -> None:
-    """Slurm takes no longer limit than the job has."""
+    """A job cannot get a longer limit than its own."""
     with pytest.raises(BackendError, match="has run for 30 s of 60 s"):
         Slurm(limit="00:01:00").plan("timeout")
 
 
 def test_what_cannot_be_done_is_refused() -> None:
-    """A job that may not be requeued; memory; a node where others work; and Slurm's own no, in its words."""
+    """A job that may not be requeued; memory; a node with jobs of others; and Slurm's own rejection, quoted."""
     with pytest.raises(NotSupportedError, match="may not requeue"):
         Slurm(requeue=0).plan("preempt")
     with pytest.raises(NotSupportedError, match="`oom` cannot be simulated on `slurm`"):
@@ -126,7 +126,7 @@ def test_what_cannot_be_done_is_refused() -> None:
 
 @pytest.mark.parametrize(("state", "stays"), [("idle", False), ("down*", True)])
 def test_a_node_that_comes_back_by_itself(state: str, stays: bool) -> None:
-    """Some sites see to that, and RESUME is refused then; a node that stays down is not passed over in silence."""
+    """Some sites resume nodes, and then RESUME is rejected; a node that stays down is an error."""
     slurm = Slurm()
     slurm.state = state
 

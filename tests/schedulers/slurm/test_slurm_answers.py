@@ -1,4 +1,4 @@
-"""Slurm's answers, of several releases and of none."""
+"""Slurm's answers, from several releases and generated."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LATER = {
 
 
 class Recorded:
-    """Records of one release, by the names that its jobs were given."""
+    """Records of one release, by the names of its jobs."""
 
     def __init__(self, version: str, records: list[JobRecord]) -> None:
         self.ids: dict[str, str] = json.loads(RECORDED.read("slurm", version, "ids.json"))
@@ -59,7 +59,7 @@ class Recorded:
         return [record for record in self.records if record.job_id == self.ids[name]]
 
     def check(self) -> None:
-        """What every release must tell of the recorded jobs."""
+        """Facts about the recorded jobs that are the same in every release."""
         expected = {**EXPECTED, **{name: state for name, state in LATER.items() if name in self.ids}}
         states = {name: {app_state(r.state) for r in self.of(name)} for name in expected}
         assert states == {name: {state} for name, state in expected.items()}
@@ -83,7 +83,7 @@ class Recorded:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_plain_answers(version: str) -> None:
-    """They tell the same, of every release."""
+    """All releases report the same facts."""
     Recorded(version, parse_squeue(RECORDED.read("slurm", version, "squeue.txt"))).check()
 
 
@@ -105,7 +105,7 @@ def test_accounting(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_unknown_jobs(version: str) -> None:
-    """The words by which Slurm says that it knows none of the jobs."""
+    """The message by which Slurm reports that it knows none of the jobs."""
     assert NO_SUCH_JOB.search(RECORDED.read("slurm", version, "squeue-unknown.stderr"))
 
 
@@ -122,7 +122,7 @@ REASONS = sorted(
 
 @pytest.mark.parametrize("reason", REASONS)
 def test_every_reason_has_a_sentence(reason: str) -> None:
-    """Each that Slurm can print, of any release, those of limits included."""
+    """Each reason of any release has one, including limits."""
     sentence = reason_sentence(reason)
     assert sentence
     assert "`" not in sentence.replace("`scontrol release`", "")
@@ -130,7 +130,7 @@ def test_every_reason_has_a_sentence(reason: str) -> None:
 
 
 def test_a_reason_that_nobody_knows() -> None:
-    """It is passed on as it is."""
+    """It is passed on unchanged."""
     assert reason_sentence("FluxCapacitor") == "Slurm's reason is `FluxCapacitor`"
     assert reason_sentence("None") == ""
     sentence = reason_sentence(
@@ -140,7 +140,7 @@ def test_a_reason_that_nobody_knows() -> None:
 
 
 def test_waiting_is_explained_with_an_estimate(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sentence, Slurm's word, and when."""
+    """A sentence, Slurm's reason, and the expected start."""
     import time
 
     monkeypatch.setenv("TZ", "UTC")
@@ -166,7 +166,7 @@ def test_waiting_is_explained_with_an_estimate(monkeypatch: pytest.MonkeyPatch) 
     ],
 )
 def test_states_with_flags(states: object, expected: AppState) -> None:
-    """A base state, what stands behind it, and lists."""
+    """A base state, suffixes, and lists."""
     assert app_state(states) is expected  # type: ignore[arg-type]  # what JSON gives
 
 
@@ -184,7 +184,7 @@ def test_every_state_of_the_interface_is_there() -> None:
 
 @given(st.text())
 def test_garbage_is_a_parse_error(text: str) -> None:
-    """Any text is read, or raises ParseError with the text in it."""
+    """Any text is parsed, or raises ParseError with the text."""
     for parse in (parse_squeue, parse_sacct):
         try:
             parse(text)
@@ -194,7 +194,7 @@ def test_garbage_is_a_parse_error(text: str) -> None:
 
 @given(st.lists(st.text(st.characters(exclude_characters=f"\n{SEPARATOR}"), max_size=12), min_size=13, max_size=13))
 def test_rows_of_any_words(cells: list[str]) -> None:
-    """A row with the right number of fields is a record, whatever is in them."""
+    """A row with the right number of fields is a record, whatever it contains."""
     assert len(SACCT_FIELDS) == 13
     text = SEPARATOR.join(["7", *cells[1:]])
     (record,) = parse_sacct(text)
@@ -203,7 +203,7 @@ def test_rows_of_any_words(cells: list[str]) -> None:
 
 @given(st.text())
 def test_ids_and_events_of_any_text(text: str) -> None:
-    """Never an error."""
+    """They never raise."""
     assert len(split_id(text)) == 3
     parse_events(text)
     parse_events(f"5 start 0 7\n{text}\n6 down a/0 {text}")

@@ -1,4 +1,4 @@
-"""What the batch script of a job with a policy is told when Slurm has put it back: which node it was."""
+"""What the batch script of a requeued job with a policy learns: which node failed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ srun: error: {host}: task 0: Exited with exit code 9
 
 @pytest.mark.parametrize("number", [3, 12], ids=["few", "more than status reads"])
 def test_the_node_that_failed_and_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Of a gang, where a partition of ten nodes lets one be avoided: not a healthy one instead of it."""
+    """In a gang, the failed node is avoided, not a healthy one."""
     monkeypatch.setenv("SLURM_JOB_PARTITION", "main")
     monkeypatch.setattr(attempts, "output_lines", lambda program, *_: ["10"] if program == "sinfo" else [])
     role = Role("w", "", entrypoint="p", num_replicas=number)

@@ -1,4 +1,4 @@
-"""`torchx doctor -s slurm` and `run --check`: what Slurm's commands answer, and what is made of it."""
+"""`torchx doctor -s slurm` and `run --check`: from the output of Slurm's commands to findings."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ STARTS = "sbatch: Job 3 to start at 2026-11-23T05:00:00 using 2 processors on no
 
 @pytest.fixture
 def slurm() -> FakeCommandRunner:
-    """A cluster with which nothing is wrong."""
+    """A cluster without problems."""
     fake = FakeCommandRunner()
     fake.on("sinfo", "--version", stdout="slurm-wlm 22.05.8\n")
     fake.on("sinfo", "--all", stdout=PARTITIONS)
@@ -51,7 +51,7 @@ def ask_job(fake: FakeCommandRunner, role: Role | None = None, **cfg: Any) -> Fi
 
 
 def test_a_cluster_that_works(slurm: FakeCommandRunner) -> None:
-    """All is good, but whether the nodes see the folder of jobs: that cannot be told without a job."""
+    """All is good, except that only a job can show whether nodes see the folder of jobs."""
     found = ask(slurm, partition="gpu", account="team", qos="high")
     verdicts = {what: f.verdict for what, f in found.items()}
     assert verdicts == {"Slurm": GOOD, "partition": GOOD, "account": GOOD, "sbatch": GOOD, "shared folder": UNKNOWN}
@@ -82,7 +82,7 @@ def test_all_nodes_are_this_machine(slurm: FakeCommandRunner) -> None:
     ],
 )
 def test_partitions(slurm: FakeCommandRunner, partition: str, verdict: str, fix: str) -> None:
-    """One that does not exist is bad; one that is down may be up tomorrow."""
+    """A missing one is bad; one that is down may be up tomorrow."""
     found = ask(slurm, partition=partition)["partition"]
     assert (found.verdict, found.fix) == (verdict, fix)
 
@@ -97,7 +97,7 @@ def test_no_default_partition(slurm: FakeCommandRunner) -> None:
     ("cfg", "fix"), [({"account": "tame"}, "`-cfg account=other`"), ({"qos": "hihg"}, "`-cfg qos=high`")]
 )
 def test_an_account_of_somebody_else(slurm: FakeCommandRunner, cfg: dict[str, Any], fix: str) -> None:
-    """Whether that is refused is for `sbatch` to say: clusters that do not enforce accounts take it."""
+    """`sbatch` decides, because clusters that do not enforce accounts accept it."""
     found = ask(slurm, **cfg)
     assert (found["account"].verdict, found["account"].fix) == (UNKNOWN, fix)
 
@@ -106,7 +106,7 @@ def test_an_account_of_somebody_else(slurm: FakeCommandRunner, cfg: dict[str, An
     "answer", [{"stdout": ""}, {"stderr": "Slurm accounting storage is disabled", "returncode": 1}]
 )
 def test_no_accounting(slurm: FakeCommandRunner, answer: dict[str, Any]) -> None:
-    """Nothing can be told of accounts."""
+    """Accounts cannot be checked."""
     assert ask(answered(slurm, "sh", "-c", **answer))["account"].verdict == UNKNOWN
 
 
@@ -131,7 +131,7 @@ REFUSALS = {
 
 @pytest.mark.parametrize("said", REFUSALS)
 def test_what_sbatch_refuses_for_good(slurm: FakeCommandRunner, said: str) -> None:
-    """It is bad, in Slurm's words, with what shows how to do better."""
+    """It is bad, with Slurm's message and a hint."""
     answered(slurm, "sbatch", "--test-only", stderr=said + "\n", returncode=1)
     slurm.on("sinfo", "--noheader", "--format=%m", stdout="2000\n")
     found = ask_job(slurm)
@@ -153,13 +153,13 @@ def test_what_sbatch_refuses_for_good(slurm: FakeCommandRunner, said: str) -> No
     ],
 )
 def test_what_may_pass(slurm: FakeCommandRunner, said: str) -> None:
-    """It is said, and nothing is stopped by it."""
+    """It is reported, and does not stop the submission."""
     answered(slurm, "sbatch", "--test-only", stderr=said, returncode=1)
     assert ask_job(slurm).verdict == UNKNOWN
 
 
 def test_a_partition_that_knows_no_memory(slurm: FakeCommandRunner) -> None:
-    """The job is submitted once more without: no false alarm."""
+    """The job is resubmitted without the request, so this is not bad."""
     answered(slurm, "sbatch", "--test-only", stderr="Memory specification can not be satisfied", returncode=1)
     slurm.on("sinfo", "--noheader", "--format=%m", stdout="1\n")
     assert ask_job(slurm).verdict == GOOD
@@ -174,7 +174,7 @@ def test_a_partition_that_knows_no_memory(slurm: FakeCommandRunner) -> None:
     ids=["hangs", "down"],
 )
 def test_a_cluster_that_does_not_answer(error: Any) -> None:
-    """Nothing can be told, and nothing is tried again."""
+    """It is a doubt, without retries."""
     fake = FakeCommandRunner()
     for program in ("sinfo", "sh", "sbatch"):
         fake.on(program, **(error if isinstance(error, dict) else {"raises": error}))
@@ -184,7 +184,7 @@ def test_a_cluster_that_does_not_answer(error: Any) -> None:
 
 
 def test_no_slurm_here() -> None:
-    """That is certain; the fix is a login node."""
+    """It is bad; the fix is a login node."""
     fake = FakeCommandRunner()
     for program in ("sinfo", "sh", "sbatch"):
         fake.on(program, raises=CommandError("no", argv=[program], returncode=127))
@@ -194,7 +194,7 @@ def test_no_slurm_here() -> None:
 
 
 def test_the_trial_is_of_this_very_job(slurm: FakeCommandRunner, tmp_path: Path) -> None:
-    """The script of the submission goes in; variables with secrets stay out; there is no folder."""
+    """It uses the script of the submission, hides variables with secrets, and creates no folder."""
     role = Role("r", "", entrypoint="sh", args=["-c", "true"], num_replicas=2, resource=Resource(3, 0, 100))
     role.env["TOKEN"] = Secret("env:HF_TOKEN")
     hidden = ["env", "-u", "TOKEN", "-u", "HF_TOKEN", "sbatch", "--test-only"]

@@ -1,4 +1,4 @@
-"""What a Slurm job writes down, read at any moment: only what is written to the end of its line counts."""
+"""The events of a Slurm job, read at any moment: only complete lines count."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LINES = [
 
 
 def test_a_file_that_is_being_written() -> None:
-    """However much of it is there: half of a line says nothing, least of all another exit code, host or job."""
+    """A partial line is ignored: it could show another exit code, host or job."""
     text = "".join(LINES)
     for cut in range(len(text) + 1):
         whole = text[: text.rfind("\n", 0, cut) + 1]
@@ -32,7 +32,7 @@ def test_a_file_that_is_being_written() -> None:
 
 
 def test_line_by_line() -> None:
-    """Each line changes what it says, and nothing else."""
+    """Each line changes only its own facts."""
     assert parse_events("") == JobEvents()
     attempt = parse_events("".join(LINES[:9]))
     assert (attempt.starts, attempt.job_id, attempt.started) == (1, "123", 5.0)
@@ -48,7 +48,7 @@ def test_line_by_line() -> None:
 
 
 def test_another_attempt_begins_anew() -> None:
-    """But for what is counted over all of them."""
+    """Except for the counts over all attempts."""
     job = parse_events("".join(LINES[:10]))
     assert (job.starts, job.started, job.ended, job.exit_code, job.retrying) == (2, 20.0, 0.0, None, False)
     assert (job.replicas, job.tries) == ({}, {})
@@ -73,7 +73,7 @@ def test_another_attempt_begins_anew() -> None:
     ],
 )
 def test_a_damaged_line_changes_nothing(line: str) -> None:
-    """It is left out as a whole, and the next one counts."""
+    """It is skipped, and the next line counts."""
     assert parse_events(LINES[0] + line + LINES[1]) == parse_events(LINES[0] + LINES[1])
 
 

@@ -1,4 +1,4 @@
-"""Slurm jobs that torchx did not launch; answers are those of a real 22.05, with other names of folders."""
+"""Slurm jobs that torchx did not launch; the answers are those of a real 22.05, with other folder names."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def accounted(job_id: str, state: str, code: str = "0:0") -> str:
 
 
 def view(fake: FakeCommandRunner, *, squeue: str = "", sacct: str = "", scontrol: str = "", places: str = "") -> Any:
-    """The view of a Slurm that gives these answers."""
+    """The view on a Slurm with these answers."""
     fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=squeue, returncode=not squeue, stderr=NO_SUCH_JOB)
     fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout=sacct)
     fake.on("scontrol", "show", "job", stdout=scontrol, returncode=not scontrol, stderr=NO_SUCH_JOB)
@@ -69,7 +69,7 @@ def fake() -> FakeCommandRunner:
 
 
 def test_a_job_says_what_its_log_says(fake: FakeCommandRunner, tmp_path: Path) -> None:
-    """Exit code and last words are the cause; the log is the file that Slurm names, both streams in one."""
+    """The cause is the exit code and the last line; the log is the file that Slurm reports, with both streams."""
     (tmp_path / "out 1.log").write_text("epoch 1\nValueError: no such frob\n")
     job = {"id": 7, "array": "", "name": "my train", "state": "FAILED", "reason": "NonZeroExitCode", "code": 3}
     shown = SHOWN.format(**job, folder=tmp_path, out="out 1.log", err="out 1.log")
@@ -85,7 +85,7 @@ def test_a_job_says_what_its_log_says(fake: FakeCommandRunner, tmp_path: Path) -
 
 
 def test_tasks_of_an_array(fake: FakeCommandRunner, tmp_path: Path) -> None:
-    """It fails with its task; as long as others run it runs, and says which one failed."""
+    """It fails with its task; while others run, it runs and reports the failed one."""
     shown = "".join(
         SHOWN.format(
             **{
@@ -112,20 +112,20 @@ def test_tasks_of_an_array(fake: FakeCommandRunner, tmp_path: Path) -> None:
 
 
 def test_a_task_that_ran_too_long(fake: FakeCommandRunner) -> None:
-    """The class of a task's end is the job's."""
+    """The class of the task's end is the job's."""
     found = view(fake, sacct=accounted("10_0", "COMPLETED") + accounted("10_1", "TIMEOUT", "0:15")).describe("10")
     assert found.msg == "task/1 on n1: it reached its time limit"
     assert parse_failure(found.structured_error_msg).kind == "timeout"
 
 
 def test_a_folder_that_is_not_there(fake: FakeCommandRunner) -> None:
-    """Slurm makes no folders for output, and a job that cannot write fails with what looks like a signal."""
+    """Slurm creates no folders for output, and a job that cannot write fails with a code that looks like a signal."""
     found = view(fake, sacct=accounted("7", "FAILED", "0:53")).describe("7")
     assert found.msg == "job/0 on n1: Slurm could not open its output file: is the folder there?"
 
 
 def test_components(fake: FakeCommandRunner, tmp_path: Path) -> None:
-    """The script of a heterogeneous job runs on the first one, whose file has the output."""
+    """The script of a heterogeneous job runs on the first component, whose file has the output."""
     (tmp_path / "slurm-2.out").write_text("srun: error: n3: task 1: Exited with exit code 5\nRuntimeError: frob\n")
     shown = "".join(
         SHOWN.format(
@@ -142,7 +142,7 @@ def test_components(fake: FakeCommandRunner, tmp_path: Path) -> None:
 
 
 def test_why_it_waits(fake: FakeCommandRunner) -> None:
-    """As of a job of ours; it has not started, whatever Slurm expects."""
+    """As for torchx's own jobs; an expected start is not a start."""
     found = view(fake, squeue=queued("4", "PENDING", reason="Priority", start="200", end="N/A")).describe("4")
     assert (found.state, found.msg) == (AppState.PENDING, "jobs of higher priority go first (Priority)")
     assert found.roles_statuses[0].replicas[0].started_at is None
@@ -160,7 +160,7 @@ def test_why_it_waits(fake: FakeCommandRunner) -> None:
 def test_output_of_a_job_that_only_accounting_knows(
     fake: FakeCommandRunner, tmp_path: Path, line: str, script: str, out: str, err: str
 ) -> None:
-    """Its command line goes before its script; what neither says is as Slurm has it."""
+    """Its command line has precedence over its script; Slurm's defaults apply otherwise."""
     (tmp_path / "train.sbatch").write_text("#!/bin/sh\n" + script)
     places = "\x1f".join(["7", "7", "ann", "n1", line, str(tmp_path), "train"]) + "\n"
     jobs = view(fake, sacct=accounted("7", "COMPLETED"), places=places)
@@ -171,7 +171,7 @@ def test_output_of_a_job_that_only_accounting_knows(
 
 @pytest.mark.parametrize("there", ["7-host.log", ""])
 def test_patterns_that_slurm_does_not_fill_in(fake: FakeCommandRunner, tmp_path: Path, there: str) -> None:
-    """It shows some as they were written; the name of a host is that of the file that is there, else of the node."""
+    """Slurm shows some unexpanded; the host's name comes from the existing file, else it is that of the node."""
     if there:
         (tmp_path / there).write_text("hi\n")
     job = {"id": 7, "array": "", "name": "t", "state": "RUNNING", "reason": "None", "code": 0, "folder": tmp_path}
@@ -181,7 +181,7 @@ def test_patterns_that_slurm_does_not_fill_in(fake: FakeCommandRunner, tmp_path:
 
 
 def test_output_on_a_terminal(fake: FakeCommandRunner) -> None:
-    """That of `salloc` is in no file."""
+    """Output of `salloc` is not in a file."""
     places = "\x1f".join(["5", "5", "ann", "n1", "salloc srun false", "/work", "inter"]) + "\n"
     jobs = view(fake, sacct=accounted("5", "FAILED", "3:0"), places=places)
     assert jobs.describe("5").msg == "job/0 on n1: exit code 3"
@@ -194,7 +194,7 @@ def test_output_on_a_terminal(fake: FakeCommandRunner) -> None:
     ("reference", "found"), [("7", "7"), ("7.batch", "7"), ("7+1", "7"), ("9", "7"), ("7_x", None), ("train", None)]
 )
 def test_names(fake: FakeCommandRunner, reference: str, found: str | None) -> None:
-    """As Slurm's commands print them; also the number of an array's task alone, which has another name."""
+    """References as Slurm's commands print them; also the id of a single task, which differs."""
     named = view(fake, squeue=queued("7", "RUNNING")).find(reference)
     assert (named and named.app_id) == found
     assert found is not None or fake.calls == [], "a word that is none of Slurm's costs no question"
@@ -209,14 +209,14 @@ def test_a_job_of_ours_is_told_from_others(fake: FakeCommandRunner, tmp_path: Pa
 
 
 def test_unknown(fake: FakeCommandRunner) -> None:
-    """Nobody knows it."""
+    """It is reported as unknown."""
     jobs = view(fake)
     assert jobs.find("8") is None
     assert jobs.describe("8") is None
 
 
 def test_nothing_is_done_to_it(fake: FakeCommandRunner) -> None:
-    """It is ended when that is said twice: `scancel` is called then, and once."""
+    """Only a forced cancel calls `scancel`, once."""
     fake.on("scancel")
     jobs = view(fake, squeue=queued("7", "RUNNING"))
     for end in (jobs.cancel, jobs.delete):
@@ -230,6 +230,6 @@ def test_nothing_is_done_to_it(fake: FakeCommandRunner) -> None:
 
 
 def test_values_with_equals_signs() -> None:
-    """The command line of a job has what looks like another field."""
+    """A job's command line may look like another field."""
     (job,) = parse_scontrol("JobId=1 JobName=a b\n   Command=/x JobId=2 StdOut=/y\n   StdOut=/z\n")
     assert job == {"JobId": "1", "JobName": "a b", "Command": "/x JobId=2 StdOut=/y", "StdOut": "/z"}

@@ -1,4 +1,4 @@
-"""What a batch script sends of the end of its job, and what others learn of it."""
+"""Notices that a batch script sends about the end of its job, and what watchers learn from that."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def app(via="slack", on="end"):
     ],
 )
 def test_what_a_node_can_send(via, on, wanted):
-    """What does not need the machine of whoever submitted the job, and is of its end."""
+    """Channels that do not need the user's machine, for events at the job's end."""
     assert notices.is_wanted(app(via, on)) is wanted
     scheduler = create_scheduler("s")
     script = str(scheduler.submit_dryrun(app(via, on), {}).request.materialize())
@@ -40,7 +40,7 @@ def test_what_a_node_can_send(via, on, wanted):
 
 
 def test_addresses_of_the_ways_that_need_no_machine_of_ours():
-    """No others are in the job's folder; and none where there is nothing to send."""
+    """The job's folder has only these; none if there is nothing to send."""
     plan = {"name": "a", "on": ["end"], "channels": {"desktop": {}, "slack": {"url": "http://x"}}, "sent": {}}
     assert json.loads(notices.content(plan, "s"))["channels"] == {"slack": {"url": "http://x"}}
     assert notices.content({**plan, "channels": {"desktop": {}}}, "s") == ""
@@ -49,7 +49,7 @@ def test_addresses_of_the_ways_that_need_no_machine_of_ours():
 
 @pytest.fixture
 def folder(tmp_path):
-    """Of a job that has ended just now, and whose script has not sent anything yet."""
+    """The folder of a job that has just ended, and whose script has not sent anything yet."""
     (tmp_path / "notices.json").write_text("{}")
     (tmp_path / "events").write_text(f"5 start 0 7\n{time.time():.0f} end 0\n")
     return tmp_path
@@ -60,7 +60,7 @@ def taken(folder):
 
 
 def test_the_script_may_be_at_it(folder):
-    """While it may still send, nobody else does; once it has said that it is through, its word counts."""
+    """While it may still send, watchers do not; after it has finished, its record counts."""
     assert taken(folder) is None
     (folder / "notices.sent").write_text("slack \nmail the server cannot be reached: x\n")
     assert taken(folder) is None
@@ -75,7 +75,7 @@ def test_the_script_may_be_at_it(folder):
     ids=["killed", "long ago", "a clock that is ahead"],
 )
 def test_a_script_that_sends_no_more(folder, events):
-    """It was killed before its end, or long ago: what it has sent counts, and the addresses go."""
+    """It was killed, or ended long ago: its record counts, and the addresses are removed."""
     (folder / "events").write_text(events)
     (folder / "notices.sent").write_text("slack \nma")
     assert taken(folder) == {"slack": ""}
@@ -93,7 +93,7 @@ def test_a_script_that_sends_no_more(folder, events):
     ],
 )
 def test_why_slurm_ends_it(monkeypatch, text, state):
-    """By the time it ran; where Slurm does not answer somebody has cancelled it."""
+    """Its run time decides; if Slurm does not answer, it was cancelled."""
     monkeypatch.setattr(notices, "output_lines", lambda *_: [text])
     assert notices._why_terminated("7") == state
 
@@ -102,7 +102,7 @@ def test_why_slurm_ends_it(monkeypatch, text, state):
     ("code", "on", "states"), [("0", "end", ["SUCCEEDED"]), ("3", "fail", ["FAILED"]), ("0", "fail", [])]
 )
 def test_what_is_sent(tmp_path, monkeypatch, code, on, states):
-    """The status by the job's own files; the addresses are gone, and what was sent is noted."""
+    """The status follows from the job's own files; the addresses are removed, and sent notices are recorded."""
     role = {"name": "r", "image": "", "entrypoint": "sh", "num_replicas": 1}
     (tmp_path / "job.json").write_text(json.dumps({"app": {"name": "a", "roles": [role], "metadata": {}}}))
     (tmp_path / "r" / "0").mkdir(parents=True)

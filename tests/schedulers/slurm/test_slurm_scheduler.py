@@ -1,4 +1,4 @@
-"""``slurm`` without a cluster: what is rendered, what is asked, and what answers mean."""
+"""``slurm`` without a cluster: rendered scripts, queries, and parsed answers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def scheduler(fake: FakeCommandRunner) -> SlurmScheduler:
 
 
 class TestContract(SchedulerContract):
-    """The promises that need no cluster."""
+    """The contract's parts that need no cluster."""
 
     unknown_id: ClassVar[str] = "999999999"
     runtime_macros: ClassVar[frozenset[str]] = frozenset({"app_id"})
@@ -117,7 +117,7 @@ JOBS: dict[str, tuple[AppDef, dict]] = {
 
 @pytest.mark.parametrize("name", JOBS)
 def test_scripts_are_as_recorded(scheduler: SlurmScheduler, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The scripts are as in tests/golden/slurm; `UPDATE_GOLDEN=1` writes them anew. bash can read them."""
+    """The scripts match tests/golden/slurm, which `UPDATE_GOLDEN=1` rewrites. bash can parse them."""
     monkeypatch.delenv("LC_ALL", raising=False)
     monkeypatch.chdir("/tmp")
     app, cfg = JOBS[name]
@@ -132,7 +132,9 @@ def test_scripts_are_as_recorded(scheduler: SlurmScheduler, name: str, monkeypat
 
 
 def test_a_container_runs_in_the_folder_of_the_code(scheduler: SlurmScheduler) -> None:
-    """With `container_image` the role's image is a folder still, that of a workspace: it is mounted, and run in."""
+    """With `container_image` the role's image is still the folder of a workspace: it is mounted, and the working
+    directory.
+    """
     code = {runtime: _script(scheduler, "/shared/my code", runtime) for runtime in ("pyxis", "apptainer", "auto")}
     for script in code.values():
         assert "choose_dir '/shared/my code'" in script
@@ -142,7 +144,7 @@ def test_a_container_runs_in_the_folder_of_the_code(scheduler: SlurmScheduler) -
 
 
 def test_what_apptainer_would_replace_reaches_the_program(scheduler: SlurmScheduler) -> None:
-    """It sets PATH and LD_LIBRARY_PATH by the image; those of the role arrive, and nobody outside obeys them."""
+    """The image sets PATH and LD_LIBRARY_PATH; the role's values arrive, and programs outside ignore them."""
     env = {"PATH": "/own:/bin", "LD_LIBRARY_PATH": "it's", "A": "b"}
     for runtime in ("apptainer", "auto"):
         script = _script(scheduler, "ubuntu:22.04", runtime, env=env)
@@ -161,7 +163,7 @@ def _script(scheduler: SlurmScheduler, image: str, runtime: str, **more: Any) ->
 
 
 def test_secrets_are_in_no_script(scheduler: SlurmScheduler) -> None:
-    """`--dryrun` prints the request, Slurm keeps the script; the value is in a file that the steps read."""
+    """`--dryrun` prints the request and Slurm stores the script, so the value is in a file that the steps read."""
     info = scheduler.submit_dryrun(*JOBS["ddp"])
     assert "hf_secret" not in str(info)
     assert "hf_secret" not in repr(info.request)
@@ -170,7 +172,7 @@ def test_secrets_are_in_no_script(scheduler: SlurmScheduler) -> None:
 
 
 def test_a_thousand_replicas_in_one_dryrun(scheduler: SlurmScheduler) -> None:
-    """The script grows with what differs between replicas, and is below what sbatch takes (4 MiB)."""
+    """The script grows by the differences between replicas, and stays below sbatch's limit (4 MiB)."""
     one, thousand = (
         len(scheduler.submit_dryrun(dist.ddp(script="t.py", j=f"{n}x8"), {}).request.materialize()) for n in (1, 1000)
     )
@@ -179,7 +181,7 @@ def test_a_thousand_replicas_in_one_dryrun(scheduler: SlurmScheduler) -> None:
 
 
 def test_a_huge_script_is_submitted_by_a_small_one(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """sbatch takes no script above 4 MiB: then it gets one that starts the other."""
+    """sbatch rejects scripts above 4 MiB, so it gets one that starts the other."""
     fake.on("sbatch", stdout="7\n")
     scheduler.submit(AppDef("big", [role("r", "x" * 5000, num_replicas=1000)]), {})
     script = Path(fake.argvs("sbatch")[0][-1])
@@ -191,7 +193,7 @@ def test_a_huge_script_is_submitted_by_a_small_one(scheduler: SlurmScheduler, fa
 
 
 def test_the_public_names() -> None:
-    """What programs import is there, with these fields and signatures."""
+    """Names that programs import exist, with these fields and signatures."""
     made = SlurmReplicaRequest.from_role("t-1", role("t", "a b", env={"E": "1"}, max_retries=1), {"time": "5"}, False)
     assert (made.name, made.entrypoint, made.args, made.env) == ("t-1", "echo", ["a b"], {"E": "1"})
     assert made.sbatch_opts == {
@@ -215,7 +217,7 @@ def test_the_public_names() -> None:
 
 
 def test_options_with_dashes(scheduler: SlurmScheduler) -> None:
-    """`mail-type` and `mail-user` are written as Slurm's users write them."""
+    """`mail-type` and `mail-user` are spelled as in Slurm."""
     names = {name for name, _ in scheduler.run_opts()}
     assert {"mail-type", "mail-user", "partition", "job_dir", "ssh"} <= names
     assert not {"mail_type", "mail_user"} & names
@@ -236,7 +238,7 @@ def test_options_with_dashes(scheduler: SlurmScheduler) -> None:
     ids=["array", "no-option", "per-node", "container", "line-end", "backslash"],
 )
 def test_bad_options_are_refused(scheduler: SlurmScheduler, cfg: dict, words: str) -> None:
-    """Before anything is submitted, with what to do."""
+    """They are rejected before the submission, with a hint."""
     with pytest.raises(ConfigError, match=words) as caught:
         scheduler.submit_dryrun(AppDef("a", [role()]), cfg)
     assert caught.value.hint
@@ -253,7 +255,7 @@ def test_what_no_job_can_have_is_refused(scheduler: SlurmScheduler) -> None:
 
 
 def test_the_rendezvous_has_another_id_after_a_restart(scheduler: SlurmScheduler) -> None:
-    """The id of the job stays the same in all else: checkpoints must be found again."""
+    """Elsewhere the job's id stays the same, so that checkpoints are found."""
     app = dist.ddp("--out", macros.app_id, script="t.py", j="2x1")
     script = scheduler.submit_dryrun(app, {}).request.materialize()
     line = next(line for line in script.splitlines() if "--rdzv_id" in line)
@@ -265,7 +267,7 @@ def test_the_rendezvous_has_another_id_after_a_restart(scheduler: SlurmScheduler
 
 
 def test_submission_writes_a_folder_and_remembers_it(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """The folder holds the script and the job without its secrets; the id leads back to it."""
+    """The folder contains the script and the job without its secrets; the id leads to it."""
     fake.on("env", "-u", "HF_TOKEN", "sbatch", stdout="7;tst\n")
     assert scheduler.submit(*JOBS["ddp"]) == "7"
     (argv,) = fake.argvs("env")
@@ -278,7 +280,7 @@ def test_submission_writes_a_folder_and_remembers_it(scheduler: SlurmScheduler, 
 
 
 def test_a_refused_job_leaves_nothing_and_says_what_to_do(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """Slurm's own words, and a hint."""
+    """The error quotes Slurm and has a hint."""
     fake.on("sbatch", returncode=1, stderr="sbatch: error: invalid partition specified: x\nsbatch: error: Batch job")
     with pytest.raises(CommandError) as caught:
         scheduler.submit(AppDef("a", [role()]), {"partition": "x"})
@@ -299,7 +301,7 @@ def test_memory_is_left_out_when_it_is_refused(scheduler: SlurmScheduler, fake: 
 
 
 def test_too_much_memory_is_refused(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """Slurm says the same where nodes have memory, but less: then the job must not start with the default."""
+    """Slurm's message is the same if nodes have less memory: then the job must not start with the default."""
     fake.on("sbatch", returncode=1, stderr="sbatch: error: Memory specification can not be satisfied")
     fake.on("sinfo", "--noheader", "--format=%m", stdout="16000\n64000+\n")
     with pytest.raises(CommandError, match="Memory specification") as caught:
@@ -309,7 +311,7 @@ def test_too_much_memory_is_refused(scheduler: SlurmScheduler, fake: FakeCommand
 
 
 def test_a_lost_answer_never_makes_a_second_job(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """After a timeout Slurm is asked for the job by its name, and it is there."""
+    """After a timeout Slurm is queried for the job's name, and has it."""
     fake.on("sbatch", raises=TransientError("`sbatch` did not answer within 60 s"))
     fake.on("squeue", "--noheader", "--states=all", "--me", stdout="9\n")
     assert scheduler.submit(AppDef("a", [role()]), {}) == "9"
@@ -319,7 +321,7 @@ def test_a_lost_answer_never_makes_a_second_job(scheduler: SlurmScheduler, fake:
 
 
 def test_thousands_of_jobs_are_one_question(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """`squeue` is asked for all of mine, and accounting only for those that it no longer has."""
+    """`squeue` is queried for all of the user's jobs, and accounting only for those that it no longer has."""
     fake._scripts.clear()
     fake.on(
         *["env", "SLURM_TIME_FORMAT=%s", "squeue", "--noheader", "--states=all", "--me"],
@@ -341,7 +343,7 @@ def test_thousands_of_jobs_are_one_question(scheduler: SlurmScheduler, fake: Fak
 def test_jobs_that_wait_on_are_not_looked_into_again(
     scheduler: SlurmScheduler, fake: FakeCommandRunner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a job that has never started no file is read while Slurm says the same of it; of all others they are."""
+    """The files of a job that has never started are not read while its record is unchanged; those of others are."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
     fake._scripts = {p: a for p, a in fake._scripts.items() if p[0] != "sbatch"}
     other = submitted(scheduler, fake, AppDef("b", [role()]), "8")
@@ -369,7 +371,7 @@ def test_jobs_that_wait_on_are_not_looked_into_again(
 
 
 def test_a_job_that_was_not_taken_is_submitted_again(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """Slurm does not know the name: the same submission is made once more."""
+    """Slurm does not know the name, so the submission is repeated."""
     fake.on("sbatch", returncode=1, stderr="sbatch: error: Unable to contact slurm controller (connect failure)")
     fake.on("sbatch", stdout="10\n")
     fake.on("squeue", "--noheader", "--states=all", "--me", stdout="")
@@ -378,7 +380,7 @@ def test_a_job_that_was_not_taken_is_submitted_again(scheduler: SlurmScheduler, 
 
 
 def test_where_there_is_no_slurm() -> None:
-    """One clear line, and how to get there from here."""
+    """The error is one clear line, and says how to reach a cluster from here."""
     runner = FakeCommandRunner()
     runner.on("sbatch", raises=CommandError("`sbatch` is not installed", argv=["sbatch"], returncode=127))
     with pytest.raises(CommandError, match="`sbatch` is not installed on this machine") as caught:
@@ -397,7 +399,7 @@ def submitted(scheduler: SlurmScheduler, fake: FakeCommandRunner, app: AppDef, j
 
 
 def says(fake: FakeCommandRunner, text: str, steps: str = "") -> None:
-    """What Slurm answers from now on."""
+    """Sets Slurm's answers."""
     fake._scripts = {p: a for p, a in fake._scripts.items() if p[-1] not in ("squeue", "sacct")}
     fake.on("env", "SLURM_TIME_FORMAT=%s", "squeue", stdout=text)
     fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", stdout=steps)
@@ -440,7 +442,7 @@ def test_the_first_failure_is_the_cause(scheduler: SlurmScheduler, fake: FakeCom
 
 
 def test_the_victim_that_died_first_is_not_blamed(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """Rank 0 lost its peer a second before rank 1 has told why: rank 1 is the cause, by one look at both."""
+    """Rank 0 lost its peer a second before rank 1 reported why: rank 1 is the cause, by one query for both."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
     for k, text in ((0, "RuntimeError: Connection closed by peer"), (1, "ValueError: bad batch")):
         (folder / "w" / str(k)).mkdir(parents=True)
@@ -459,7 +461,7 @@ def test_the_victim_that_died_first_is_not_blamed(scheduler: SlurmScheduler, fak
 
 
 def counting_looks(scheduler: SlurmScheduler) -> list[list[str]]:
-    """The paths of each look at files from now on."""
+    """The paths of each further query for files."""
     looks: list[list[str]] = []
 
     class Counting(LocalFiles):
@@ -473,7 +475,7 @@ def counting_looks(scheduler: SlurmScheduler) -> list[list[str]]:
 
 
 def test_many_failed_replicas_are_one_look(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """The files of eight replicas are read together; where stderr says nothing stdout has it."""
+    """One query reads the files of eight replicas; stdout counts if stderr is empty."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=8)]))
     for k in range(8):
         (folder / "w" / str(k)).mkdir(parents=True)
@@ -510,7 +512,7 @@ ENDING = "100 start 0 7\n101 up w/0 n0\n101 up w/1 n1\n"
 def test_a_job_that_is_ending_says_nothing_that_contradicts_itself(
     scheduler: SlurmScheduler, fake: FakeCommandRunner, events: str, squeue: str, sacct: str, state: str, msg: str, replicas: str
 ) -> None:  # fmt: skip
-    """It runs while a replica of it does, and says what it is about; it has ended when all have. `list` says the same."""
+    """It runs while one of its replicas does, with a message; `list` reports the same state."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
     (folder / "events").write_text(ENDING + events)
     cells = ["7", sacct, "", "100", "100", "150", "0:15", "n[0-1]", "", "", "me", str(folder), "job"]
@@ -524,7 +526,7 @@ def test_a_job_that_is_ending_says_nothing_that_contradicts_itself(
 
 
 def test_a_failure_that_is_made_good_is_no_end(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """While there are retries left a failed replica is started again; after the last the others are ended."""
+    """While there are retries left a failed replica is restarted; after the last one the others are ended."""
     again = role("w", num_replicas=2, max_retries=1, retry_policy=RetryPolicy.REPLICA)
     folder = submitted(scheduler, fake, AppDef("a", [again]))
     says(fake, row("7", "RUNNING", folder=str(folder), start="100"))
@@ -540,7 +542,7 @@ def test_a_failure_that_is_made_good_is_no_end(scheduler: SlurmScheduler, fake: 
 
 @pytest.mark.parametrize("n", [1, 16, 64])
 def test_the_logs_of_many_replicas_cost_no_command(scheduler: SlurmScheduler, fake: FakeCommandRunner, n: int) -> None:
-    """Who they are and where their lines are is in the job's folder: Slurm is not asked, however many they are."""
+    """The job's folder lists the replicas and their logs: Slurm is not queried, however many they are."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=n)]))
     for k in range(n):
         (folder / "w" / str(k)).mkdir(parents=True)
@@ -574,7 +576,7 @@ def test_the_logs_of_many_replicas_cost_no_command(scheduler: SlurmScheduler, fa
 def test_out_of_memory_is_named(
     scheduler: SlurmScheduler, fake: FakeCommandRunner, log: str, steps: str, words: str
 ) -> None:
-    """By what slurmstepd said, else by Slurm's record of the step; a mere signal 9 is not called so."""
+    """slurmstepd's message or Slurm's record of the step shows it; signal 9 alone does not."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w")]))
     (folder / "w" / "0").mkdir(parents=True)
     (folder / "w" / "0" / "srun.log").write_text(log)
@@ -614,7 +616,7 @@ def test_a_high_exit_code_is_no_signal(
 def test_out_of_memory_without_a_signal(
     scheduler: SlurmScheduler, fake: FakeCommandRunner, said: str, words: str
 ) -> None:
-    """With cgroups `srun` ends with exit code 1: Slurm 24.11 does, and the program may have lost but a child."""
+    """With cgroups `srun` exits with 1, as in Slurm 24.11, and the program may have lost only a child."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w")]))
     (folder / "w" / "0").mkdir(parents=True)
     (folder / "w" / "0" / "srun.log").write_text(
@@ -658,7 +660,7 @@ def test_each_way_to_end_has_its_sentence(
 
 
 def test_a_job_that_slurm_has_forgotten(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """Without accounting its own notes say how it ended; or that nobody knows."""
+    """Without accounting its own events show how it ended, if it recorded that."""
     folder = submitted(scheduler, fake, AppDef("a", [role("w")]))
     fake.on("env", "SLURM_TIME_FORMAT=%s", "sacct", returncode=1, stderr="Slurm accounting storage is disabled")
     assert scheduler.describe("7").state is AppState.UNKNOWN
@@ -673,7 +675,7 @@ def test_a_job_that_slurm_has_forgotten(scheduler: SlurmScheduler, fake: FakeCom
 
 
 def test_deleted_jobs_are_not_shown_again(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """Slurm goes on showing them; their folder is gone."""
+    """Slurm still reports them, but their folder is gone."""
     folder = submitted(scheduler, fake, AppDef("a", [role()]))
     says(fake, row("7", "COMPLETED", folder=str(folder)))
     assert [job.app_id for job in scheduler.list()] == ["7"]
@@ -700,7 +702,7 @@ def test_logs_of_earlier_versions_are_found(
 
 
 def test_a_restarting_controller_is_waited_for(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """A question is asked again while Slurm does not answer."""
+    """Queries are retried while Slurm does not answer."""
     fake._scripts = {p: a for p, a in fake._scripts.items() if p[-1] != "squeue"}
     down = "slurm_load_jobs error: Unable to contact slurm controller (connect failure)"
     for _ in range(3):
@@ -710,7 +712,7 @@ def test_a_restarting_controller_is_waited_for(scheduler: SlurmScheduler, fake: 
 
 
 def test_cancel_is_quiet_when_it_is_over(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
-    """A job that ended a moment ago is no error; another failure is."""
+    """A job that has just ended is not an error; other failures are."""
     says(fake, row("7", "RUNNING"))
     scheduler.cancel("7")
     fake._scripts = {p: a for p, a in fake._scripts.items() if p != ("scancel",)}
@@ -723,7 +725,7 @@ def test_cancel_is_quiet_when_it_is_over(scheduler: SlurmScheduler, fake: FakeCo
     ("cfg", "word"), [({}, ""), ({"requeue": "yes"}, "--requeue"), ({"requeue": "no"}, "--no-requeue")]
 )
 def test_who_decides_on_a_requeue(scheduler: SlurmScheduler, cfg: dict[str, str], word: str) -> None:
-    """The site, unless the user does; a job that is retried is always put back."""
+    """The site, unless the user does; jobs with retries are always requeued."""
     shown = [
         w for w in str(scheduler.submit_dryrun(AppDef("a", [role()]), cfg)).split() if "requeue" in w and w[0] == "-"
     ]
@@ -734,6 +736,6 @@ def test_who_decides_on_a_requeue(scheduler: SlurmScheduler, cfg: dict[str, str]
 
 
 def test_a_requeue_that_is_none(scheduler: SlurmScheduler) -> None:
-    """Another word is refused, with what there is."""
+    """Other values are rejected, with the valid ones."""
     with pytest.raises(ConfigError, match="`requeue` is `maybe`"):
         scheduler.submit_dryrun(AppDef("a", [role()]), {"requeue": "maybe"})

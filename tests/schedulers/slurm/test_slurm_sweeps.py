@@ -1,4 +1,4 @@
-"""Sweeps on Slurm, with an `sbatch` that runs the tasks of an array right here, one after the other."""
+"""Sweeps on Slurm, with an `sbatch` that runs the tasks of an array here, one after the other."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ print(number)
 
 
 class Cluster:
-    """Programs in place of Slurm's; ``most`` tasks fit into an array."""
+    """Programs in place of Slurm's; ``most`` is the maximum size of an array."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -107,7 +107,7 @@ def submit(scheduler: SlurmScheduler, script: str, count: int, *, width: int = 0
 
 
 def test_a_sweep_is_submitted_in_arrays(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """As many tasks each as the cluster's arrays may have; all note their ends, so that nobody is asked."""
+    """Each array has the maximum size; all tasks record their ends, so Slurm is not queried."""
     app_id = submit(scheduler, "echo {k} $TORCHX_TASK; test {k} != 7", 12)
     assert app_id.startswith("sweep-")
     assert [line.split()[:2] for line in cluster.asked("sbatch")] == [["0-4", "0"], ["0-4", "5"], ["0-1", "10"]]
@@ -122,7 +122,7 @@ def test_a_sweep_is_submitted_in_arrays(cluster: Cluster, scheduler: SlurmSchedu
 
 
 def test_the_end_of_a_sweep_is_heard_of(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """By what its tasks note, at once, and without a question; not before the last one has."""
+    """The tasks' records show it at once, without a query, and only after the last task."""
     app_id = submit(scheduler, "true", 7)
     ends = Path(scheduler._sweep(app_id).folder.path, "ends.n1")
     lines = ends.read_text().splitlines(keepends=True)
@@ -141,7 +141,7 @@ def test_the_end_of_a_sweep_is_heard_of(cluster: Cluster, scheduler: SlurmSchedu
 
 
 def test_a_width_holds_across_arrays(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """Each array waits for the one before; else two of them would run twice as many tasks at a time."""
+    """Each array waits for the previous one; otherwise two of them would run twice as many tasks."""
     submit(scheduler, "true", 7, width=3)
     first, second = cluster.asked("sbatch")
     assert first == "0-4%3 0"
@@ -150,7 +150,7 @@ def test_a_width_holds_across_arrays(cluster: Cluster, scheduler: SlurmScheduler
 
 
 def test_a_limit_on_submitted_jobs(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """Where the user may not have so many jobs, arrays are halved until one is taken."""
+    """Arrays are halved until the user's limit on jobs allows one."""
     cluster.most(2)
     app_id = submit(scheduler, "true", 5)
     found = scheduler.describe(app_id)
@@ -159,7 +159,7 @@ def test_a_limit_on_submitted_jobs(cluster: Cluster, scheduler: SlurmScheduler) 
 
 
 def test_later_arrays_are_submitted_by_whoever_looks(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """When the last task of an array could not submit the next one, a look at the sweep does."""
+    """If the last task of an array could not submit the next one, a status does."""
     cluster.says(scontrol="MaxArraySize = 2")
     sbatch = (cluster.folder / "bin" / "sbatch").read_text()
     cluster.program(
@@ -188,7 +188,7 @@ def test_later_arrays_are_submitted_by_whoever_looks(cluster: Cluster, scheduler
     ids=["killed", "alive", "its pid is another's", "elsewhere", "elsewhere, long ago"],
 )
 def test_a_lock_that_was_left(owner: str, age_s: int, left: bool, cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """Whoever submits arrays and is killed keeps nobody else from it; one who still does so is left alone."""
+    """The lock of a killed process is taken over; that of a running one is kept."""
     (cluster.folder / "down").touch()
     cluster.says(scontrol="MaxArraySize = 2")
     app_id = submit(scheduler, "true", 4, width=2)
@@ -216,7 +216,7 @@ def test_a_lock_that_was_left(owner: str, age_s: int, left: bool, cluster: Clust
 
 
 def test_an_array_that_was_not_written_down(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """Who submitted it was killed before: it is found by its name, and not submitted twice."""
+    """Its submitter was killed first: it is found by its name, and not submitted twice."""
     cluster.says(scontrol="MaxArraySize = 2")
     app_id = submit(scheduler, "true", 4, width=2)
     path = Path(chunks(scheduler, app_id))
@@ -234,7 +234,7 @@ def test_an_array_that_was_not_written_down(cluster: Cluster, scheduler: SlurmSc
 
 
 def test_a_submission_that_outlives_its_script(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """`sbatch` waits for minutes where the queue is full: who was killed meanwhile leaves it, and it may yet submit."""
+    """`sbatch` retries for minutes if the queue is full: after its script was killed, it may still submit."""
     cluster.says(scontrol="MaxArraySize = 2")
     cluster.most(2)
     sbatch = (cluster.folder / "bin" / "sbatch").read_text()
@@ -276,7 +276,7 @@ def test_values_and_variables_arrive(cluster: Cluster, scheduler: SlurmScheduler
 
 
 def test_a_task(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """Its cause, its log; one that is not there is refused."""
+    """Its cause and its log; a missing task is rejected."""
     app_id = submit(scheduler, "echo no data in /data; exit 3", 2)
     found = scheduler.describe_tasks(app_id, [1])
     assert found is not None
@@ -287,7 +287,7 @@ def test_a_task(cluster: Cluster, scheduler: SlurmScheduler) -> None:
 
 
 def test_tasks_that_run_and_wait(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """As Slurm says: a line for each that runs, ranges for those that wait; who vanished without a word is asked for."""
+    """Slurm lists running tasks one by one and pending ones as ranges; tasks that vanished are looked up."""
     (cluster.folder / "down").touch()
     app_id = submit(scheduler, "true", 5)
     job = app_id.removeprefix("sweep-")
@@ -300,7 +300,7 @@ def test_tasks_that_run_and_wait(cluster: Cluster, scheduler: SlurmScheduler) ->
 
 
 def test_cancel(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """No array is left, nor one to come; one task alone does not begin."""
+    """No array remains, and none is submitted later; a single cancelled task does not start."""
     (cluster.folder / "down").touch()
     app_id = submit(scheduler, "true", 12)
     scheduler.cancel_task(app_id, 6)
@@ -313,7 +313,7 @@ def test_cancel(cluster: Cluster, scheduler: SlurmScheduler) -> None:
 
 
 def test_who_ends_well_when_killed_was_cancelled(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """As Slurm sees it: a task that is a whole job ends so, too."""
+    """Also for Slurm; a task that is a complete job behaves the same."""
     app_id = submit(scheduler, "trap 'exit 0' TERM; kill -TERM $PPID; while :; do sleep 0.02; done", 1)
     scheduler.cancel(app_id)
     found = scheduler.describe(app_id)
@@ -324,7 +324,7 @@ def test_who_ends_well_when_killed_was_cancelled(cluster: Cluster, scheduler: Sl
 def test_a_signal_before_the_script_knows_its_child(
     cluster: Cluster, scheduler: SlurmScheduler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task is ended by it; the script does not wait for a task that nobody told to end."""
+    """It ends the task: the script does not wait for a task that never got the signal."""
     early = cluster.folder / "early"
     early.write_text("trap '[[ $BASH_COMMAND != \"child=\\$!\" ]] || kill -TERM $$' DEBUG\n")
     monkeypatch.setenv("BASH_ENV", str(early))
@@ -336,7 +336,7 @@ def test_a_signal_before_the_script_knows_its_child(
 
 
 def test_where_a_task_is_entered(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """By the number that Slurm gives it, on the node that Slurm names; nowhere, if it does not run."""
+    """By Slurm's id, on the node that Slurm reports; nowhere, if it does not run."""
     app_id = submit(scheduler, "true", 7)
     sweep = scheduler._sweep(app_id)
     assert sweep is not None
@@ -351,7 +351,7 @@ def test_where_a_task_is_entered(cluster: Cluster, scheduler: SlurmScheduler) ->
 
 
 def test_a_job_after_a_sweep(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """It waits for all arrays, or for the task that is named; and for a part of it, only if that is in Slurm's hands."""
+    """It depends on all arrays, or on one task; parts that are not submitted yet are rejected."""
     sweep = submit(scheduler, "true", 7)
     ids = [line.split()[2] for line in Path(chunks(scheduler, sweep)).read_text().splitlines()]
 
@@ -378,7 +378,7 @@ def chunks(scheduler: SlurmScheduler, app_id: str) -> str:
 
 
 def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """Secrets and containers, before anything is submitted; a refusal of Slurm's own leaves nothing behind."""
+    """Secrets and containers are rejected before the submission; a rejection by Slurm leaves nothing behind."""
     with pytest.raises(NotSupportedError, match="take no secrets"):
         submit(scheduler, "true", 2, env={"TOKEN": Secret("env:TOKEN")})
     with pytest.raises(NotSupportedError, match="not started again"):
@@ -391,7 +391,7 @@ def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:
 
 
 def test_a_refusal_leaves_no_code_behind(cluster: Cluster, tmp_path: Path) -> None:
-    """The copy that was made for the sweep alone goes with it."""
+    """The workspace copy of the sweep is removed, too."""
     cluster.program("sbatch", "#!/bin/sh\necho 'sbatch: error: invalid partition specified: x' >&2; exit 1\n")
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "main.py").touch()
@@ -413,7 +413,7 @@ if [[ $2 == hostnames ]]; then printf 'n1\\nn2\\n'; else echo MaxArraySize = 5; 
 
 
 def test_tasks_of_several_replicas(cluster: Cluster, scheduler: SlurmScheduler) -> None:
-    """Each task of the array has the nodes of a job, and a step for each replica; values and macros arrive."""
+    """Each task of the array gets the nodes of a job, and a step per replica; values and macros arrive."""
     cluster.program("srun", SRUN)
     cluster.program("scontrol", SCONTROL)
     script = 'echo "$A|$B|${replica_id}|$TORCHX_TASK|$TORCHX_JOB_ID"; test "${replica_id}" = 0 -o {k} != 1 || { echo no data; exit 3; }'
@@ -444,12 +444,12 @@ def test_what_is_not_the_number_of_a_task(task: str, cluster: Cluster, scheduler
 
 
 def test_ranges_of_waiting_tasks() -> None:
-    """Numbers and ranges; what Slurm cuts off with dots is left out."""
+    """Numbers and ranges; a list that Slurm truncates with dots is parsed up to them."""
     assert _ranges("0-3,7,9-9") == [(0, 3), (7, 7), (9, 9)]
     assert _ranges("1,2,...") == [(1, 1), (2, 2)]
 
 
 def test_a_line_of_values_is_one_line() -> None:
-    """Whatever is in them."""
+    """Whatever the values are."""
     assert values_line(["a\r\nb", "\\n", "'"]).count("\n") == 1
     assert json.dumps(values_line(["$(id)"])) == json.dumps("v_0='$(id)'\n")
