@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx import config
 from torchx.errors import BackendError, MissingDependencyError, TorchXError
-from torchx.specs.api import CfgVal, UnknownSchedulerException, runopts
+from torchx.specs.api import UnknownSchedulerException, runopts
 from torchx.specs.handles import FOREIGN
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ class Backends:
         from torchx.schedulers.kit.abilities import KnowsForeign, TakesDefaults
 
         if isinstance(made, TakesDefaults):
-            made.configure(lambda: _configured(name, made.run_opts()))
+            made.configure(lambda: {key: s.value for key, s in config.resolve(name, made.run_opts()).items()})
         return made.foreign() if session == FOREIGN and isinstance(made, KnowsForeign) else made
 
 
@@ -124,10 +124,6 @@ def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> li
     for thread in threads:
         thread.join(max(deadline - time.monotonic(), 0))
     return [results.get(i) for i in range(len(questions))]
-
-
-def _configured(name: str, opts: runopts) -> dict[str, CfgVal]:
-    return {key: setting.value for key, setting in config.resolve(name, opts).items()}
 
 
 def _no_such_scheduler(name: str, known: Iterable[str]) -> TorchXError:

@@ -202,8 +202,12 @@ class RunnerCore:
 
         The request cannot be submitted afterwards.
         """
-        if dryrun_info._scheduler is not None:
-            pipeline.discard(dryrun_info, self._scheduler(dryrun_info._scheduler))
+        from torchx.schedulers.kit.abilities import DiscardsWorkspaces
+
+        app, scheduler = dryrun_info._app, dryrun_info._scheduler
+        backend = None if scheduler is None else self._scheduler(scheduler)
+        if app is not None and isinstance(backend, DiscardsWorkspaces):
+            backend.discard_workspaces(app.roles)
 
     # -- what became of it -----------------------------------------------------------------------
 

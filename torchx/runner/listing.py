@@ -116,7 +116,7 @@ def _ask_all(
 ) -> list[tuple[list[Run], Answers | str, bool]]:
     """The answers for each group of runs, or why there are none, and whether the scheduler runs on this machine."""
     answered: list[tuple[list[Run], Answers | str, bool]] = []
-    far: list[tuple[list[Run], Scheduler[Any]]] = []
+    far: list[tuple[list[Run], Callable[[], Answers | str]]] = []
     for (name, session), group in groups.items():
         try:
             scheduler = find(name, session)
@@ -126,19 +126,12 @@ def _ask_all(
         if is_near(scheduler):
             answered.append((group, _ask(scheduler, group), True))
         else:
-            far.append((group, scheduler))
-    if far:
-        answered += [(group, answers, False) for group, answers in _ask_far(far, timeout_s)]
+            far.append((group, functools.partial(_ask, scheduler, group)))
+    found = answers_within(timeout_s, [query for _, query in far]) if far else []
+    for (group, _), answers in zip(far, found, strict=True):
+        late = f"last seen; `{group[0].scheduler}` did not answer within {timeout_s:g} s"
+        answered.append((group, late if answers is None else answers, False))
     return answered
-
-
-def _ask_far(far: list[tuple[list[Run], Scheduler[Any]]], timeout_s: float) -> list[tuple[list[Run], Answers | str]]:
-    questions = [functools.partial(_ask, scheduler, group) for group, scheduler in far]
-    late = f"did not answer within {timeout_s:g} s"
-    return [
-        (group, f"last seen; `{group[0].scheduler}` {late}" if answer is None else answer)
-        for (group, _), answer in zip(far, answers_within(timeout_s, questions), strict=True)
-    ]
 
 
 def _ask(scheduler: Scheduler[Any], group: list[Run]) -> Answers | str:

@@ -160,14 +160,6 @@ def _check_timeout(app: AppDef, scheduler: str, caps: Capabilities, settings: Ma
     )
 
 
-def discard(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
-    """Removes what a dry run created for its job only, such as a job folder, because the job will not be submitted."""
-    from torchx.schedulers.kit.abilities import DiscardsWorkspaces
-
-    if isinstance(backend, DiscardsWorkspaces) and info._app is not None:
-        backend.discard_workspaces(info._app.roles)
-
-
 def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], parent_run_id: str | None) -> None:
     """Sets the environment variables from which replicas learn their job, parent run and trackers.
 

@@ -182,7 +182,8 @@ class RunRegistry:
             return run
         matches = self._matches(column, reference) if reference else []
         if not matches:
-            raise no_such_run(reference, self._recent_ids())
+            sql = "SELECT app_id FROM runs WHERE phase < 2 AND app_id <> '' ORDER BY id DESC LIMIT 200"
+            raise no_such_run(reference, [row[0] for row in self._store().rows(sql)])
         if len(matches) > 1:
             raise ambiguous(reference, matches)
         found = self.get(matches[0])
@@ -336,10 +337,6 @@ class RunRegistry:
         store = self._store()
         found = store.rows(exact, (beginning,)) or store.rows(first, (beginning, beginning + "\U0010ffff"))
         return [row[0] for row in found]
-
-    def _recent_ids(self) -> _Strings:
-        sql = "SELECT app_id FROM runs WHERE phase < 2 AND app_id <> '' ORDER BY id DESC LIMIT 200"
-        return [row[0] for row in self._store().rows(sql)]
 
 
 def _specs_of(run: NewRun) -> tuple[str, ...]:
