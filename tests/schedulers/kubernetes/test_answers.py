@@ -228,7 +228,7 @@ def test_of_plain_jobs_the_others_run_on_until_somebody_waits():
     job.pods(RUNNING, job=1)
     job.end(condition("Failed", reason="BackoffLimitExceeded"), job=0)
     why = "trainer/0 on n0: exit code 1: ValueError: bad batch"
-    assert job.told() == (AppState.RUNNING, f"{why}; the others run on")
+    assert job.told() == (AppState.RUNNING, f"{why}; the others are still running")
     assert job.states() == [AppState.FAILED, AppState.RUNNING]
     job.scheduler.wait_for_end(job.app_id, 0.01)
     assert job.jobs()[1]["spec"]["suspend"] is True

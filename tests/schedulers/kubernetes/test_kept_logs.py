@@ -147,11 +147,12 @@ def test_a_newer_archive_takes_the_place_of_the_older(job):
     assert job.read() == LINES[:7]
 
 
-def test_a_damaged_archive_is_read_as_far_as_it_goes(job, caplog):
+@pytest.mark.parametrize("damaged", [lambda data: data[:-20], lambda data: data[:10] + b"\xff" + data[11:]])
+def test_a_damaged_archive_is_read_as_far_as_it_goes(job, caplog, damaged):
     """A warning says so."""
     job.read(KEEP)
     (path,) = archive()
-    path.write_bytes(path.read_bytes()[:-20])
+    path.write_bytes(damaged(path.read_bytes()))
     job.vanish()
     found = job.read()
     assert found == LINES[: len(found)] and "cannot be read completely" in caplog.text

@@ -259,6 +259,20 @@ def test_quotas(cluster: Cluster, hard: dict[str, str], used: dict[str, str], ve
     assert job(cluster)["quota"].verdict == GOOD
 
 
+@pytest.mark.parametrize("kind", ["job", "volcano"])
+def test_a_quota_of_two_roles(cluster: Cluster, kind: str) -> None:
+    """Each role counts with its own requests, also if there is a template for each replica."""
+    put(cluster, "api/v1/resourcequotas", "default", "q", {"status": {"hard": {"requests.nvidia.com/gpu": "4"}}})
+    roles = [
+        Role(name, IMAGE, entrypoint="e", num_replicas=n, resource=Resource(1, gpu, 1))
+        for name, n, gpu in [("a", 2, 1), ("b", 1, 8)]
+    ]
+    scheduler, cfg = create_scheduler("me", client=cluster), {"kind": kind}
+    checks = scheduler.diagnose(cfg, scheduler.submit_dryrun(AppDef("train", roles), cfg))
+    (found,) = next(check for check in checks if check.what == "quota").findings()
+    assert (found.verdict, found.said.partition(" ")[0]) == (BAD, "10")
+
+
 def test_an_elastic_job_needs_the_least_only(cluster: Cluster) -> None:
     """Only `min_replicas` must fit."""
     put(cluster, "api/v1/resourcequotas", "default", "q", {"status": {"hard": {"pods": "1"}}})

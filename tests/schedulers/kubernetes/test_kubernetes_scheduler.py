@@ -311,7 +311,7 @@ def test_what_fails_and_is_made_again_does_not_end_the_job():
     found = scheduler.describe(app_id)
     assert (found.state, found.msg) == (
         AppState.RUNNING,
-        "trainer/0 failed, and is started again: exit code 3: ValueError: x",
+        "trainer/0 failed and is being restarted: exit code 3: ValueError: x",
     )
 
 

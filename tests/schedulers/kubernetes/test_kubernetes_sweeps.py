@@ -210,4 +210,6 @@ def test_what_is_left_to_single_jobs(cluster: Cluster, scheduler: KubernetesSche
         submit(scheduler, ["a"], "{v}", max_retries=1)
     with pytest.raises(NotSupportedError, match="1000 kB of a ConfigMap"):
         submit(scheduler, ["x" * MOST_BYTES], "{v}")
+    with pytest.raises(NotSupportedError, match="1000 kB of a ConfigMap"):  # in bytes
+        submit(scheduler, ["ü" * (MOST_BYTES // 2)], "{v}")
     assert not cluster.objects

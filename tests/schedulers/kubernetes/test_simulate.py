@@ -24,6 +24,14 @@ def job():
     return cluster, scheduler, app_id
 
 
+def test_a_pod_of_an_unknown_role_is_ignored(job) -> None:
+    """Somebody else's pod may have the labels of the job."""
+    cluster, scheduler, app_id = job
+    metadata = cluster.of("pods")[0]["metadata"]
+    metadata["labels"] = {**metadata["labels"], "torchx.pytorch.org/role-index": "7"}
+    assert _names(cluster)[1] in scheduler.simulate(app_id, "kill", ("a", 1)).says
+
+
 @pytest.fixture
 def calls(monkeypatch):
     """Records calls that change something, without executing them."""

@@ -11,7 +11,7 @@ from torchx.errors import BackendError, NotFoundError, ParseError
 from torchx.schedulers.findings import GOOD, Check, Finding, bad, doubt, once
 from torchx.schedulers.findings.images import image_checks
 from torchx.schedulers.kubernetes.client import KubeApi, group_of
-from torchx.schedulers.kubernetes.names import JOB, OWNERS, Object, labels_of
+from torchx.schedulers.kubernetes.names import JOB, LABEL_ROLE_INDEX, OWNERS, Object, labels_of
 from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
 from torchx.specs.api import AppDryRunInfo, Role
 
@@ -71,11 +71,12 @@ def of_job(api: KubeApi, namespace: str, job: AppDryRunInfo[Any], objects: Calla
         objects: returns the objects of the job on this cluster.
     """
     nodes = once(lambda: unless_forbidden(lambda: api.items("/api/v1/nodes"), []))
-    specs, roles = [*_pod_specs(job.request.resource)], job._app.roles if job._app is not None else []
+    templates, roles = [*_pod_templates(job.request.resource)], job._app.roles if job._app is not None else []
+    specs = [template["spec"] for template in templates]
     return [
         Check("admission", lambda: _admission(api, objects), certain=(BackendError,)),
         *_named(api, namespace, (named for spec in specs for named in _references(spec))),
-        Check("quota", lambda: _quotas(api, namespace, specs, roles)),
+        Check("quota", lambda: _quotas(api, namespace, templates, roles)),
         Check("nodes", lambda: _fits(api, nodes(), specs)),
         *image_checks(job, lambda: _architectures(nodes()), lambda image: _have(nodes(), image)),
     ]
@@ -161,12 +162,12 @@ def _rights(api: KubeApi, namespace: str, needed: dict[str, str]) -> str | list[
 # -- one job -------------------------------------------------------------------------------------------
 
 
-def _pod_specs(item: Any) -> Iterator[Object]:
-    """The pod specs within an object."""
-    if isinstance(item, dict) and isinstance(item.get("containers"), list):
+def _pod_templates(item: Any) -> Iterator[Object]:
+    """The pod templates within an object."""
+    if isinstance(item, dict) and isinstance(item.get("spec"), dict) and "containers" in item["spec"]:
         yield item
     for value in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
-        yield from _pod_specs(value)
+        yield from _pod_templates(value)
 
 
 def _admission(api: KubeApi, objects: Callable[[], list[Object]]) -> str | Finding:
@@ -200,11 +201,12 @@ def _requests(spec: Object) -> dict[str, float]:
     return found
 
 
-def _quotas(api: KubeApi, namespace: str, specs: list[Object], roles: list[Role]) -> str | Finding | list[Finding]:
+def _quotas(api: KubeApi, namespace: str, templates: list[Object], roles: list[Role]) -> str | Finding | list[Finding]:
     """Compare quotas with the minimum that the job needs; the admission check covers quotas with scopes."""
     wanted: dict[str, float] = {}
-    for spec, role in zip(specs, roles, strict=False):
-        for name, each in {"pods": 1.0, **_requests(spec)}.items():
+    of_role = {int(labels_of(template)[LABEL_ROLE_INDEX]): template["spec"] for template in templates}
+    for i, role in enumerate(roles):
+        for name, each in {"pods": 1.0, **_requests(of_role.get(i, {"containers": []}))}.items():
             for key in (name, f"requests.{name}"):
                 wanted[key] = wanted.get(key, 0) + each * (role.min_replicas or role.num_replicas)
     quotas = unless_forbidden(lambda: api.items(f"/api/v1/namespaces/{namespace}/resourcequotas"), None)

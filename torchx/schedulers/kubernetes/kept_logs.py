@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import time
+import zlib
 from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice
@@ -82,7 +83,7 @@ class KeptLog:
             return
         except FileNotFoundError:
             pass
-        except (OSError, EOFError) as e:
+        except (OSError, EOFError, zlib.error) as e:
             say("the archive `%s` cannot be read completely: %s", self._archive, e)
             return
         yield from self._last()

@@ -42,7 +42,8 @@ def simulation(
         which = f"pod {running[0].name}" if len(running) == 1 else f"{len(running)} pods"
         says = f"`activeDeadlineSeconds` of {which} becomes 1 s"
         return Simulation(says, partial(_expire, api, paths))
-    pod = next((p for p in running if (roles[p.role_index], p.facts.replica) == replica), None)
+    names = dict(enumerate(roles))
+    pod = next((p for p in running if (names.get(p.role_index), p.facts.replica) == replica), None)
     if pod is None:
         raise BackendError(f"replica {replica[0]}/{replica[1]} is not running now: none of its pods is ready")
     path = path_of("Pod", namespace, pod.name)

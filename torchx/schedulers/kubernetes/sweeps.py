@@ -61,7 +61,7 @@ def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tupl
         )
     if len(tasks.points) > MOST_TASKS:
         raise NotSupportedError(f"an Indexed Job has {MOST_TASKS:,} tasks at most")
-    if sum(map(len, map(values_line, tasks.points))) > MOST_BYTES:
+    if sum(len(values_line(point).encode()) for point in tasks.points) > MOST_BYTES:
         raise NotSupportedError(f"the values are longer than the {MOST_BYTES // 1000} kB of a ConfigMap")
 
 
