@@ -173,14 +173,12 @@ class Resource:
         >>> Resource.copy(Resource(1, 0, 128), spot=True).capabilities
         {'spot': True}
         """
-        new: Resource = copy_fields(original)
+        new = copy_fields(original)
         new.capabilities.update(capabilities)
         return new
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Resource:
-        new: Resource = copy_fields(self)
-        memo[id(self)] = new
-        return new
+        return copy_fields(self)
 
 
 NULL_RESOURCE = Resource(cpu=-1, gpu=-1, memMB=-1)
@@ -293,9 +291,7 @@ class Role:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Role:
         # Overrides may hold coroutines, which cannot be copied and need not be.
-        new: Role = copy_fields(self, shallow="overrides")
-        memo[id(self)] = new
-        return new
+        return copy_fields(self, shallow="overrides")
 
 
 class _Overrides:
@@ -351,9 +347,7 @@ class AppDef:
     metadata: dict[str, str] = field(default_factory=Metadata)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AppDef:
-        new: AppDef = copy_fields(self)
-        memo[id(self)] = new
-        return new
+        return copy_fields(self)
 
     def _repr_html_(self) -> str:
         from torchx.specs.html_pages import app_html

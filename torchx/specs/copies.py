@@ -9,7 +9,9 @@ from torchx.util.records import is_record
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any
+    from typing import Any, TypeVar
+
+    T = TypeVar("T")
 
 ATOMS: set[type] = {str, int, float, bool, bytes, complex, type(None)}
 """Immutable types, which need no copy. Enum classes are added when they are first seen."""
@@ -60,7 +62,7 @@ def _copier_of(kind: type) -> Callable[[Any], Any]:
     return deepcopy
 
 
-def copy_fields(record: Any, *, shallow: str = "") -> Any:
+def copy_fields(record: T, *, shallow: str = "") -> T:
     """Return a deep copy of an object whose state is its ``__dict__``.
 
     Args:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from torchx.errors import SpecError
-from torchx.util.records import dataclass, field
+from torchx.util.records import dataclass, field, replace
 from torchx.util.strings import did_you_mean
 
 __all__ = ["FREE", "RETRY", "STANDARD", "Attempt", "RetryRule", "RetryRules", "read_attempts", "to_line"]
@@ -99,9 +99,8 @@ class RetryRules:
         """
         kept = []
         for rule in self.rules:
-            left = RetryRule(
-                rule.kind,
-                rule.times,
+            left = replace(
+                rule,
                 avoid=rule.avoid and "avoid" in actions,
                 memory=rule.memory if "mem" in actions else 1.0,
                 checkpoint=rule.checkpoint and "checkpoint" in actions,

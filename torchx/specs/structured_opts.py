@@ -56,7 +56,7 @@ class StructuredOpts(Mapping[str, "CfgVal"]):
         aliases = {cases.option(key): cfg[key] for key in cfg if not key.islower() or "-" in key}
         for name, _, _, has_default in _fields(cls):
             value = cfg.get(name)
-            if value is None:
+            if value is None and aliases:
                 value = aliases.get(name)
             if value is not None:
                 values[name] = value
