@@ -98,15 +98,8 @@ def test_where_there_is_nothing_to_enter(torchx: Call, project: Path, paper: obj
 
 def test_ctrl_c_is_the_commands(job: str, project: Path) -> None:
     """Ctrl-C interrupts the command; the third one disconnects from a command that ignores it."""
-    child = spawn(
-        project,
-        "exec",
-        job,
-        "--",
-        "sh",
-        "-c",
-        "trap 'echo interrupted; exit 5' INT; echo ready; while :; do sleep 0.1; done",
-    )
+    script = "trap 'echo interrupted; exit 5' INT; echo ready; while :; do sleep 0.1; done"
+    child = spawn(project, "exec", job, "--", "sh", "-c", script)
     child.expect("ready")
     child.sendintr()
     child.expect("interrupted")

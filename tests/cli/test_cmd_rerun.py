@@ -95,20 +95,8 @@ def test_the_same_again(torchx: Call, repo: Path) -> None:
 
 def test_a_sweep(torchx: Call, repo: Path, tmp_path: Path) -> None:
     """A rerun launches all tasks with their values; rerunning a single task, or exporting it, is an error."""
-    torchx(
-        "sweep",
-        "-s",
-        "local_cwd",
-        "--grid",
-        "lr=1,2",
-        "--max-parallel",
-        "1",
-        "utils.python",
-        "--script",
-        "train.py",
-        "--",
-        "{lr}",
-    )
+    options = ["-s", "local_cwd", "--grid", "lr=1,2", "--max-parallel", "1"]
+    torchx("sweep", *options, "utils.python", "--script", "train.py", "--", "{lr}")
     torchx("wait", "@last")
     again = torchx("rerun", "@last", "--set", "env.EXTRA=x", "--wait")
     assert "all 2 tasks run again" in again.err

@@ -21,15 +21,8 @@ def test_the_job_has_the_value_and_nobody_else(torchx: Call, project: Path, monk
     """Every role gets the value; output and record have only the reference."""
     monkeypatch.setenv("MY_KEY", CANARY)
     (project / "key").write_text(CANARY + "\n")
-    options = [
-        "--secret",
-        "MY_KEY",
-        "--secret=A=env:MY_KEY",
-        "--secret",
-        f"B=cmd:cat {project}/key",
-        "--secret",
-        "C=file:key",
-    ]
+    secrets = ("MY_KEY", "A=env:MY_KEY", f"B=cmd:cat {project}/key", "C=file:key")
+    options = [f"--secret={secret}" for secret in secrets]
     check = f'for v in "$MY_KEY" "$A" "$B" "$C"; do test "$(printf %s "$v" | rev)" = {CANARY[::-1]} || exit 9; done'
     page = torchx("run", "--dryrun", *options, "utils.sh", check)
     ran = torchx("run", "--wait", *options, "utils.sh", check)

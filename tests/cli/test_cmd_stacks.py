@@ -61,7 +61,7 @@ def test_where_nothing_runs(torchx: Call, project: Path) -> None:
     torchx("run", "--wait", "utils.echo")
     done = torchx("stacks", "@last")
     assert (done.code, done.out) == (3, "")
-    assert "does not run: it is SUCCEEDED" in done.err
+    assert "is not running: it is SUCCEEDED" in done.err
 
 
 def test_a_silent_job_is_looked_into(torchx: Call, project: Path) -> None:

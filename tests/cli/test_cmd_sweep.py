@@ -149,17 +149,7 @@ def test_values_arrive_exactly(torchx: Call, project: Path) -> None:
         (["--from", "nul.jsonl", "utils.echo", "--msg", "{v}"], "'a\\x00b' of `v`, of task 1, cannot be passed"),
         (["--grid", "v=1,it's", "dist.ddp", "-j", "1x1", "-m", "x", "--", "{v}"], "`it's` of `v` contains a `'`"),
     ],
-    ids=[
-        "placeholder",
-        "no values",
-        "no room",
-        "too many",
-        "credential",
-        "scheduler",
-        "both",
-        "nul",
-        "quote",
-    ],
+    ids=["placeholder", "no values", "no room", "too many", "credential", "scheduler", "both", "nul", "quote"],
 )
 def test_what_is_refused(torchx: Call, project: Path, argv: list[str], said: str) -> None:
     """Each mistake is one line, before anything is submitted."""

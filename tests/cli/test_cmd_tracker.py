@@ -125,12 +125,7 @@ def test_a_short_reference(torchx: Call, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "message", "hint"),
     [
-        (
-            ["metadata", "slurm://torchx/train-2"],
-            3,
-            "has no job `slurm://torchx/train-2`",
-            f"did you mean `{TRAIN}`?",
-        ),
+        (["metadata", "slurm://torchx/train-2"], 3, "has no job `slurm://torchx/train-2`", f"did you mean `{TRAIN}`?"),
         (["artifacts", "x"], 3, "the tracker `fsspec` has no job `x`", "`torchx tracker list jobs` shows"),
         (["lineage", "x"], 3, "the tracker `fsspec` has no job `x`", "`torchx tracker list jobs` shows"),
         (["metadata", "@last"], 3, "there is no run on record", "`torchx list`"),

@@ -62,17 +62,8 @@ def test_no_image_is_built(
         raise AssertionError("a dry run has opened a connection")
 
     monkeypatch.setattr(socket.socket, "connect", offline)
-    argv = [
-        "run",
-        "--dryrun",
-        "--json",
-        "-s",
-        scheduler,
-        *(["-cfg", cfg] if cfg else []),
-        "utils.python",
-        "--script",
-        "train.py",
-    ]
+    options = ["-s", scheduler, *(["-cfg", cfg] if cfg else [])]
+    argv = ["run", "--dryrun", "--json", *options, "utils.python", "--script", "train.py"]
     documents = []
     for code in ("print(1)\n", "print(2)\n", "print(1)\n"):
         (project / "train.py").write_text(code)

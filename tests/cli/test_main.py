@@ -80,16 +80,18 @@ def test_every_verb_has_help(torchx: Call, verb: str) -> None:
 @pytest.mark.parametrize(
     ("verb", "ours"),
     [
-        *(("ps", "torchx list"), ("top", "torchx list"), ("kill", "torchx cancel"), ("stop", "torchx cancel")),
-        *(
-            ("rm", "torchx delete"),
-            ("submit", "torchx run"),
-            ("attach", "torchx shell"),
-            ("scp", "torchx cp"),
-            ("tunnel", "torchx forward"),
-            ("ssh", "torchx shell"),
-        ),
-        *(("logs", "torchx log"), ("rnu", "`run`")),
+        ("ps", "torchx list"),
+        ("top", "torchx list"),
+        ("kill", "torchx cancel"),
+        ("stop", "torchx cancel"),
+        ("rm", "torchx delete"),
+        ("submit", "torchx run"),
+        ("attach", "torchx shell"),
+        ("scp", "torchx cp"),
+        ("tunnel", "torchx forward"),
+        ("ssh", "torchx shell"),
+        ("logs", "torchx log"),
+        ("rnu", "`run`"),
     ],
 )
 def test_verbs_that_people_try(torchx: Call, verb: str, ours: str) -> None:

@@ -68,10 +68,7 @@ def test_files(tmp_path: Path) -> None:
     assert read_points([], str(table), 10) == (["lr", "name"], [("1e-4", "a,b"), ("3e-4", "two\nlines")])
     lines = tmp_path / "p.jsonl"
     lines.write_text('{"a": 1, "b": "x\u2028y"}\n\n{"b": true, "a": 1e-05}\n{"a": [1, 2], "b": "{a}"}\n')
-    assert read_points([], str(lines), 10) == (
-        ["a", "b"],
-        [("1", "x\u2028y"), ("1e-05", "true"), ("[1, 2]", "{a}")],
-    )
+    assert read_points([], str(lines), 10) == (["a", "b"], [("1", "x\u2028y"), ("1e-05", "true"), ("[1, 2]", "{a}")])
 
 
 def test_a_file_with_a_grid(tmp_path: Path) -> None:

@@ -34,9 +34,7 @@ def test_references(torchx: Call, project: Path) -> None:
     torchx("run", "--wait", "utils.sh", "echo", "three")
     assert [
         torchx("log", "--no-prefix", job).out for job in ("@last", "@last~1", "@last~2", "@echo", "@echo~1/echo/0")
-    ] == [
-        *("three\n", "two\n", "one\n", "two\n", "one\n"),
-    ]
+    ] == ["three\n", "two\n", "one\n", "two\n", "one\n"]
     for job in ("@last~3", "@nobody", "@sh~1", "@last~x", "@~1"):
         outcome = torchx("status", job)
         assert (outcome.code, "`@NAME` the newest" in outcome.hint()) == (3, True)
@@ -218,7 +216,7 @@ def test_times_of_lines(torchx: Call, paper: Any, project: Path) -> None:
     assert (document["line"], bool(re.fullmatch(stamp, document["time"]))) == ("two", True)
     refused = torchx("log", "--timestamps", launch(torchx, paper, AppState.SUCCEEDED))
     assert (refused.code, refused.out) == (NotSupportedError.exit_code, "")
-    assert "`paper` does not say when a line was written" in refused.err
+    assert "`paper` does not record when lines were written" in refused.err
 
 
 def test_the_attempt_before(torchx: Call, paper: Any, project: Path) -> None:
@@ -234,7 +232,7 @@ def test_the_attempt_before(torchx: Call, paper: Any, project: Path) -> None:
     assert "not started again" in once.err
     refused = torchx("log", "--previous", launch(torchx, paper, AppState.SUCCEEDED))
     assert refused.code == NotSupportedError.exit_code
-    assert "`paper` does not keep the output of earlier attempts apart" in refused.err
+    assert "`paper` does not keep the output of earlier attempts separately" in refused.err
 
 
 def test_the_attempt_before_of_some_replicas(torchx: Call, project: Path) -> None:

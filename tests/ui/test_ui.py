@@ -177,20 +177,8 @@ def test_what_came_out_of_a_sweep(pages: Pages, home: dict[str, str], tmp_path: 
 
 def test_secrets_are_masked(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
     """The document of a run has no secret."""
-    argv = [
-        sys.executable,
-        "-m",
-        "torchx",
-        "run",
-        "-s",
-        "local_cwd",
-        "--wait",
-        "utils.sh",
-        "--env",
-        "HF_TOKEN=hf_canary",
-        "true",
-    ]
-    subprocess.run(argv, env=home, cwd=tmp_path, check=True, capture_output=True)
+    words = ["run", "-s", "local_cwd", "--wait", "utils.sh", "--env", "HF_TOKEN=hf_canary", "true"]
+    subprocess.run([sys.executable, "-m", "torchx", *words], env=home, cwd=tmp_path, check=True, capture_output=True)
     page = pages()
     [row] = next(page.stream("/api/events"))["rows"]
     body = page.ask(f"/api/run?handle={quote(row['handle'])}").body

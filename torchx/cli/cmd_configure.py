@@ -40,8 +40,7 @@ class CmdConfigure(SubCommand):
                 file.write(text.getvalue())
         except FileExistsError:
             raise ConfigError(
-                f"`{path}` already exists",
-                hint="`--print` shows the new content, `--force` overwrites the file",
+                f"`{path}` already exists", hint="`--print` shows the new content, `--force` overwrites the file"
             ) from None
         if sys.stderr.isatty():
             note("fill in the values marked FIXME; `torchx runopts` explains the options")

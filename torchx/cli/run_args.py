@@ -195,10 +195,7 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
 
 
 def torchx_run_args_from_argparse(
-    args: argparse.Namespace,
-    component_name: str,
-    component_args: list[str],
-    scheduler_cfg: Mapping[str, CfgVal],
+    args: argparse.Namespace, component_name: str, component_args: list[str], scheduler_cfg: Mapping[str, CfgVal]
 ) -> TorchXRunArgs:
     """Builds the arguments from a parsed command line.
 
@@ -318,10 +315,7 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
     section = get_section(SECTION)
     for key in section.keys() - set(KEYS):
         warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
-    metadata = {
-        NOTIFY: notify or section.get("via", ""),
-        NOTIFY_ON: notify_on or section.get("on", ""),
-    }
+    metadata = {NOTIFY: notify or section.get("via", ""), NOTIFY_ON: notify_on or section.get("on", "")}
     if not metadata[NOTIFY] and notify_on:
         raise UsageError("`--notify-on` needs `--notify`", hint="for example `--notify mail`")
     return {key: text for key, text in metadata.items() if text} if wish_of(metadata)[0] else {}

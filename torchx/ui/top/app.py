@@ -47,10 +47,7 @@ _KEYS = """\
 class Ask(ModalScreen[bool]):
     """A yes/no question."""
 
-    BINDINGS: ClassVar = [
-        Binding("y", "answer(True)", "yes"),
-        Binding("n,escape,q", "answer(False)", "no"),
-    ]
+    BINDINGS: ClassVar = [Binding("y", "answer(True)", "yes"), Binding("n,escape,q", "answer(False)", "no")]
 
     def __init__(self, question: str) -> None:
         super().__init__()
