@@ -86,7 +86,7 @@ class Recorder:
             registry.unanswered(run_id)  # the job may exist: the intent is kept until its scheduler has been queried
             raise
         except Exception as e:
-            registry.abandoned(run_id, _reason(e))
+            registry.abandoned(run_id, mask_told(str(e) or type(e).__name__, sys.argv))
             if plan is not None:
                 plan.disarm()
             raise
@@ -226,11 +226,6 @@ def describe_event(event: log_event, *, info: AppDryRunInfo[Any] | None = None, 
         record.app_image, record.workspace = run.image, run.workspace or None
         record.app_metadata = run.app["metadata"]
         record.runcfg = json.dumps({key: setting["value"] for key, setting in run.cfg.items()}, default=str)
-
-
-def _reason(error: Exception) -> str:
-    """The recorded reason of a failed submission."""
-    return mask_told(str(error) or type(error).__name__, sys.argv)
 
 
 def _expected_handle(app_id: str, scheduler: str, session: str) -> str:

@@ -22,8 +22,6 @@ may have to wait for a busy processor, and SQLite's locks are not fair. Several 
 
 _TRIES = 6
 
-_USUAL_PAGE = 4096  # bytes
-
 _warned: set[tuple[str, str]] = set()
 _inherited: list[object] = []
 
@@ -192,8 +190,7 @@ def _connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
 
 def _is_cut_off(db: sqlite3.Connection, path: str) -> bool:
     """Whether the file ends within a page; SQLite itself would read the missing part as zeros."""
-    size = os.stat(path).st_size
-    return size % _USUAL_PAGE != 0 and size % int(db.execute("PRAGMA page_size").fetchone()[0]) != 0
+    return os.stat(path).st_size % int(db.execute("PRAGMA page_size").fetchone()[0]) != 0
 
 
 def _in_transaction(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -48,7 +48,8 @@ def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, worksp
         _code(app, os.path.join(folder, CODE), workspace)
         for name, text in exported.files.items():
             _put(folder, name, text)
-        _put(folder, "job.json", _record(app))
+        record = {"format": 1, "name": app.name, "app": appdef_to_dict(masked(app), fallback=repr)}
+        _put(folder, "job.json", json.dumps(record) + "\n")
         _put(folder, RUN, run_script(exported, app.name), mode=0o700)
         _put(folder, README, readme(exported, app, str(info._scheduler)))
     except OSError as e:
@@ -111,10 +112,6 @@ def _code(app: AppDef, target: str, otherwise: str) -> None:
     files = entries(workspace) if workspace else []
     os.mkdir(target)
     copy_tree(files, target)
-
-
-def _record(app: AppDef) -> str:
-    return json.dumps({"format": 1, "name": app.name, "app": appdef_to_dict(masked(app), fallback=repr)}) + "\n"
 
 
 def _put(folder: str, name: str, text: str, *, mode: int = 0o600) -> None:
