@@ -268,7 +268,7 @@ class InsideContract:
     def test_a_replica_that_has_ended(self, place: Place) -> None:
         """Nobody gets in, and the error says how it is; exit code 3."""
         place.end()
-        with pytest.raises(NotFoundError, match=f"{place.role}/0 of .* does not run: it is CANCELLED") as refused:
+        with pytest.raises(NotFoundError, match=f"{place.role}/0 of .* is not running: it is CANCELLED") as refused:
             place.run("true")
         assert refused.value.exit_code == 3
 
@@ -304,7 +304,7 @@ class CutContract:
             try:
                 done = copy(far.start, source, target, archive=archive)
             except BackendError as e:
-                assert "the same command goes on" in e.hint, e
+                assert "the same command resumes the copy" in e.hint, e
                 done = copy(far.start, source, target, archive=archive)
                 assert 0 < done.skipped < 8
             assert link._cut_at is None

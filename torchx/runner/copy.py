@@ -309,7 +309,7 @@ def _finish(process: InsideProcess, pipe: _Pipe, drained: Callable[[], None], na
         what = next(iter(names)) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         raise BackendError(f"`{what}` cannot be copied: inside the replica, {why}", hint=AGAIN)
     if cut:
-        raise BackendError(f"the copy broke off: {cut}", hint=AGAIN)
+        raise BackendError(f"the copy was interrupted: {cut}", hint=AGAIN)
 
 
 def _walk(source: str) -> Iterator[tuple[str, str]]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchx.errors import BackendError
 
-AGAIN = "the same command goes on with what is missing"
+AGAIN = "the same command resumes the copy"
 CHUNK = 1 << 16  # larger buffers are returned to the system each time, which costs more than they save
 _PART = ".torchx-part"  # suffix of a file that is not complete yet
 
@@ -103,7 +103,7 @@ class Taker:
                 os.utime(fd, times)
                 self._progress(len(data))
         if begun and os.stat(part).st_size != member.size:
-            raise BackendError(f"the copy broke off: the rest of `{member.name}` is not whole", hint=AGAIN)
+            raise BackendError(f"the copy was interrupted: the rest of `{member.name}` is incomplete", hint=AGAIN)
         os.chmod(part, member.mode & 0o777)
         os.replace(part, path)
         self.files += 1

@@ -85,7 +85,7 @@ def tee_logs(  # noqa: PLR0917  # public signature
             except Exception as e:
                 self.error = e
 
-    thread: Tee = Copying(daemon=True, name="torchx-tee-logs")  # type: ignore[assignment]  # declared above for those who import no threads
+    thread: Tee = Copying(daemon=True, name="torchx-tee-logs")  # type: ignore[assignment]  # declared above, because `threading` is imported on use
     thread.start()
     return thread
 

@@ -94,7 +94,7 @@ class Waiter:
             if left <= 0:
                 raise WaitTimeoutError(
                     f"`{what}` is {status.state} after {timeout_s:g} s of waiting",
-                    hint="the job goes on; `torchx status` shows how it is",
+                    hint="the job keeps running; `torchx status` shows its state",
                 )
             if nap:
                 time.sleep(min(nap, left))
