@@ -121,7 +121,7 @@ class AppRun:
     backends: Iterable[TrackerBase]
 
     def __post_init__(self) -> None:
-        self._failures: dict[int, _Failures] = {}  # by the identity of the backend
+        self._skip_until: dict[int, float] = {}  # of each backend that has failed, by its identity
 
     @staticmethod
     def run_from_env() -> AppRun:
@@ -176,30 +176,20 @@ class AppRun:
 
     def _write(self, write: Callable[[TrackerBase], None]) -> None:
         for backend in self.backends:
-            failures = self._failures.setdefault(id(backend), _Failures())
             started = time.monotonic()
-            if started < failures.skip_until:
+            if started < self._skip_until.get(id(backend), 0.0):
                 continue
             try:
                 write(backend)
             except Exception as e:
-                failures.add(type(backend).__name__, e, time.monotonic() - started)
+                self._failed(backend, e, time.monotonic() - started)
 
-
-class _Failures:
-    """The failures of one tracker: until when to skip it, and whether a warning was logged."""
-
-    def __init__(self) -> None:
-        self.skip_until = 0.0
-        self._warned = False
-
-    def add(self, name: str, error: Exception, took_s: float) -> None:
-        if took_s > _SLOW_S:
-            self.skip_until = time.monotonic() + max(took_s * _PAUSE, _LEAST_PAUSE_S)
-        if not self._warned:
-            self._warned = True
+    def _failed(self, backend: TrackerBase, error: Exception, took_s: float) -> None:
+        if id(backend) not in self._skip_until:
             text = "tracker `%s` could not be written to: %s: %s (the job goes on; later failures are not logged)"
-            _warn(text, name, type(error).__name__, error)
+            _warn(text, type(backend).__name__, type(error).__name__, error)
+        pause = max(took_s * _PAUSE, _LEAST_PAUSE_S) if took_s > _SLOW_S else 0.0
+        self._skip_until[id(backend)] = time.monotonic() + pause
 
 
 def tracker_config_env_var_name(entrypoint_key: str) -> str:

@@ -48,11 +48,7 @@ def copy_tree(files: Iterable[Entry], target: str, hashes: FileHashes | None = N
 
 
 def write_tree(files: Iterable[Entry], target: str, fill: Callable[[Entry, str], None]) -> None:
-    """Creates the directories and links of a workspace in ``target``, and calls ``fill`` to create each file.
-
-    Raises:
-        ConfigError: it cannot be written.
-    """
+    """Creates the directories and links of a workspace in ``target``, and calls ``fill`` to create each file."""
     directories = []
     for entry in files:
         path = os.path.join(target, entry.path)

@@ -125,11 +125,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         return _Built(built, built, read_workspace(workspace).hash)
 
     def _builder(self, cfg: Mapping[str, CfgVal]) -> str:
-        """Selects the builder.
-
-        Raises:
-            ConfigError: the builder is unknown, or none can be used.
-        """
+        """Selects the builder; raises ``ConfigError`` if none can be used."""
         wanted = str(cfg.get("builder") or AUTO)
         if wanted not in BUILDERS:
             raise ConfigError(f"`{wanted}` is not an image builder", hint="builders: " + ", ".join(BUILDERS))
@@ -256,11 +252,7 @@ def _connect() -> Any:
 
 
 def _check_socket() -> None:
-    """Checks that an engine listens on its Unix socket; docker-py would leak a socket if none does.
-
-    Raises:
-        BackendError: no engine listens.
-    """
+    """Raises ``BackendError`` if no engine listens on its Unix socket; docker-py would also leak a socket."""
     import socket
 
     scheme, _, path = (os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock").partition("://")

@@ -17,7 +17,6 @@ from torchx.workspace.images.cache import Cache
 # ticks every few milliseconds, that of an old NFS server every second.
 TICK_S = 2.0
 
-_HEAD = "torchx-hashes-1\n"
 _CACHE = Cache("workspaces", most=500)
 
 
@@ -40,7 +39,6 @@ class FileHashes:
         self._workspace = workspace
         self._known: dict[tuple[int, ...], str] | None = None
         self._used: dict[tuple[int, ...], str] = {}
-        self._fresh = False
 
     def of(self, entry: Entry) -> str:
         """Returns the SHA-256 of the file's content in hex digits.
@@ -76,14 +74,14 @@ class FileHashes:
         changed_at = max(entry.identity[-2:], default=0) / 1e9
         if entry.identity and changed_at < read_at - TICK_S and identity(entry.local) == entry.identity:
             self._used[entry.identity] = digest
-            self._fresh = True
 
     def save(self) -> None:
         """Saves the hashes that were used; drops those of files that no longer exist."""
-        if not self._fresh and len(self._used) == len(self._known or ()):
-            return
-        lines = (" ".join((*map(str, known), digest)) for known, digest in self._used.items())
-        _CACHE.remember(self._workspace, (_HEAD + "\n".join(lines)).encode())
+        import json
+
+        if self._used != (self._known or {}):
+            rows = [[*known, digest] for known, digest in self._used.items()]
+            _CACHE.remember(self._workspace, json.dumps(rows).encode())
 
     def __enter__(self) -> FileHashes:
         return self
@@ -94,17 +92,12 @@ class FileHashes:
 
 
 def _load(content: bytes) -> dict[tuple[int, ...], str]:
-    found: dict[tuple[int, ...], str] = {}
+    import json
+
     try:
-        head, *lines = content.decode("ascii").splitlines(keepends=True)
-        for line in lines if head == _HEAD else ():
-            *numbers, digest = line.split()
-            if len(numbers) != 5 or len(digest) != 64:
-                return {}
-            found[tuple(map(int, numbers))] = digest
-    except ValueError:  # there is none yet, or it is damaged
+        return {tuple(map(int, numbers)): str(digest) for *numbers, digest in json.loads(content)}
+    except (ValueError, TypeError):  # there is none yet, or it is damaged
         return {}
-    return found
 
 
 def identity(path: str) -> tuple[int, ...]:

@@ -96,7 +96,8 @@ def main(argv: list[str]) -> None:
     if args.dryrun:
         _register(args, {"url": f"http://{address}:{port}/{name}", **params})
         return
-    with _opened(args.model_path) as (fs, path), _served(fs, path, f"/{name}", (bind, port)) as port:
+    fs, path = _file_system(args.model_path)
+    with _served(fs, path, f"/{name}", (bind, port)) as port:
         _register(args, {"url": f"http://{address}:{port}/{name}", **params})
 
 
@@ -174,8 +175,8 @@ def _token(path: str | None) -> str:
     """Returns the token for TorchServe; empty if none is configured."""
     if not path:
         return os.environ.get(ENV_TOKEN, "").strip()
-    with _opened(path) as (fs, name):
-        text = str(fs.cat_file(name).decode(errors="replace"))
+    fs, name = _file_system(path)
+    text = str(fs.cat_file(name).decode(errors="replace"))
     try:
         keys = json.loads(text)
         text = str(keys["management"]["key"])
@@ -188,8 +189,8 @@ def _token(path: str | None) -> str:
     return text.strip()
 
 
-@contextmanager
-def _opened(url: str) -> Iterator[tuple[Any, str]]:
+def _file_system(url: str) -> tuple[Any, str]:
+    """Returns the file system of an existing file, and the path on it."""
     try:
         from fsspec.core import url_to_fs
 
@@ -200,7 +201,7 @@ def _opened(url: str) -> Iterator[tuple[Any, str]]:
         ) from e
     if not fs.isfile(path):
         raise FileNotFoundError(2, "there is no such file", url)
-    yield fs, path
+    return fs, path
 
 
 @contextmanager

@@ -154,11 +154,7 @@ class _Console:
         self._step = ""
 
     def follow(self, events: Iterable[Mapping[str, Any]]) -> str:
-        """Shows all events; returns the id of the built image.
-
-        Raises:
-            BackendError: the build failed.
-        """
+        """Shows all events; returns the id of the built image. Raises ``BackendError`` if the build failed."""
         built = ""
         for event in events:
             if event.get("error"):
