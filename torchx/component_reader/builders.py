@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Callable
 
-    from torchx.specs.api import AppDef
-
 reexports(__name__)
 
 __all__ = [

@@ -28,17 +28,13 @@ def standalone_source(fn: Callable[..., Any]) -> str:
         tree = ast.parse(inspect.getsource(module))
     except (OSError, TypeError, KeyError) as e:
         raise SpecError(f"the source of component `{inner.__name__}` is not available: {e}") from e
-    used = _names_used(ast.parse(textwrap.dedent(source)))
+    used = {node.id for node in ast.walk(ast.parse(textwrap.dedent(source))) if isinstance(node, ast.Name)}
     imports, imported = _imports(tree, used)
     own = sorted(n for n in used - imported if n in vars(module) and n != inner.__name__ and not n.startswith("__"))
     lines = ["from __future__ import annotations", "", *imports]
     if own:
         lines.append(f"from {inner.__module__} import {', '.join(own)}")
     return "\n".join([*lines, "", "", source.rstrip(), ""])
-
-
-def _names_used(tree: ast.AST) -> set[str]:
-    return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
 
 def _imports(tree: ast.Module, used: set[str]) -> tuple[list[str], set[str]]:

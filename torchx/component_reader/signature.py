@@ -136,16 +136,12 @@ def name_of(fn: Any) -> str:
     return f"{module.removeprefix('torchx.components.')}.{name}" if module.startswith("torchx.components.") else name
 
 
-@dataclass(frozen=True)
-class _Raw:
-    name: str
-    kind: str
-    annotation: Any
-    default: Any
+_Raw = tuple[str, str, Any, Any]
+"""Name, kind, evaluated annotation and default of a parameter."""
 
 
 def _raw(fn: Any, name: str, where: str) -> list[_Raw]:
-    """Return name, kind, evaluated annotation and default of each parameter, in order."""
+    """Return the parameters of a function in order."""
     code = getattr(fn, "__code__", None)
     if code is None or hasattr(fn, "__signature__") or hasattr(fn, "__self__"):
         return _inspected(fn, name, where)
@@ -166,7 +162,7 @@ def _raw(fn: Any, name: str, where: str) -> list[_Raw]:
     for kind, group in (("positional", positional), ("var", var), ("keyword", keywords)):
         for p in group:
             annotation = _evaluate(annotations.get(p, REQUIRED), fn, p, name, where)
-            found.append(_Raw(p, kind, annotation, defaults.get(p, REQUIRED)))
+            found.append((p, kind, annotation, defaults.get(p, REQUIRED)))
     return found
 
 
@@ -189,27 +185,24 @@ def _inspected(fn: Any, name: str, where: str) -> list[_Raw]:
             raise _no_kwargs(p.name, name, where)
         annotation = REQUIRED if p.annotation is p.empty else _evaluate(p.annotation, target, p.name, name, where)
         default = REQUIRED if p.default is p.empty else p.default
-        found.append(_Raw(p.name, kinds.get(p.kind, "positional"), annotation, default))
+        found.append((p.name, kinds.get(p.kind, "positional"), annotation, default))
     return found
 
 
 def _parameter(raw: _Raw, name: str, where: str, scope: dict[str, Any]) -> Parameter:
-    if raw.annotation is REQUIRED:
-        raise SpecError(
-            f"argument `{raw.name}` of component `{name}` ({where}) has no type",
-            hint=f"write `{raw.name}: str`, or another of: {SUPPORTED}",
-        )
-    shape = shape_of(raw.annotation, scope)
+    parameter, kind, annotation, default = raw
+    what = f"argument `{parameter}` of component `{name}` ({where})"
+    if annotation is REQUIRED:
+        raise SpecError(f"{what} has no type", hint=f"write `{parameter}: str`, or another of: {SUPPORTED}")
+    shape = shape_of(annotation, scope)
     problem = shape.problem()
     if problem:
-        raise SpecError(
-            f"argument `{raw.name}` of component `{name}` ({where}): {problem}", hint=f"use one of: {SUPPORTED}"
-        )
-    flags = [f"--{raw.name}"]
-    if len(raw.name) == 1:
-        flags.append(f"-{raw.name}")
-    flags += [m for m in getattr(raw.annotation, "__metadata__", ()) if isinstance(m, str) and m.startswith("-")]
-    return Parameter(raw.name, shape, raw.default, raw.kind, tuple(flags) if raw.kind != "var" else ())
+        raise SpecError(f"{what}: {problem}", hint=f"use one of: {SUPPORTED}")
+    flags = [f"--{parameter}"]
+    if len(parameter) == 1:
+        flags.append(f"-{parameter}")
+    flags += [m for m in getattr(annotation, "__metadata__", ()) if isinstance(m, str) and m.startswith("-")]
+    return Parameter(parameter, shape, default, kind, tuple(flags) if kind != "var" else ())
 
 
 def _annotations(fn: Any) -> Mapping[str, Any]:

@@ -43,10 +43,6 @@ class ComponentTestCase(unittest.TestCase):
         self.test_dir = tempfile.mkdtemp("torchx_component_test")
         self.addCleanup(shutil.rmtree, self.test_dir, ignore_errors=True)
 
-    def tearDown(self) -> None:
-        """Remove ``self.test_dir``."""
-        shutil.rmtree(self.test_dir, ignore_errors=True)
-
     def validate(self, module: ModuleType, function_name: str) -> None:
         """Fail the test unless the function is a component that can be called from a command line."""
         from torchx.component_reader.linter import validate
