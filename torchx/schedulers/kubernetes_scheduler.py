@@ -41,7 +41,7 @@ from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.export import export as as_manifests
 from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
 from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, Code, TooLargeError, pack
-from torchx.schedulers.kubernetes.logs import LastWords
+from torchx.schedulers.kubernetes.logs import EvidenceReader
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.pod_answers import read_pods
@@ -119,7 +119,7 @@ class KubernetesScheduler(KubeScheduler):
         retries = None
         if app.metadata:
             retries = attempts.policy(app, kind, self.capabilities, version)
-            if retries is attempts.OURS and opts.ttl_s is not None:
+            if retries is attempts.BY_TORCHX and opts.ttl_s is not None:
                 raise SpecError(
                     "`ttl_s` would delete a failed job before its retry policy restarts it",
                     hint="omit `ttl_s`, or the rules of `--retry` that the cluster does not support by itself",
@@ -128,7 +128,7 @@ class KubernetesScheduler(KubeScheduler):
         codes = {} if opts.is_image() else {i: code for i, code in packed.items() if code is not None}
         session = self.session_name
         rules = request.rules_of(app, app_id, opts, session=session, version=version, retries=retries, codes=codes)
-        if retries is attempts.OURS and not rules.metadata:
+        if retries is attempts.BY_TORCHX and not rules.metadata:
             raise SpecError(
                 f"the definition of `{app.name}` is too large for an annotation, from which its retry policy is read",
                 hint="shorten arguments and environment, or omit rules of `--retry` that the cluster does not support",
@@ -254,7 +254,7 @@ class KubernetesScheduler(KubeScheduler):
         api, namespace, _ = self._locate(app_id)
         pods = read_pods(found.pods)
         role = next((role for role, _ in self.log_replicas(app_id) or ()), "")
-        look = LastWords(api, namespace, {(role, pod.facts.replica): pod for pod in pods})
+        look = EvidenceReader(api, namespace, {(role, pod.facts.replica): pod for pod in pods})
         return sweeps.describe_some(app_id, found.owners[0], pods, numbers, look)
 
     def cancel_task(self, app_id: str, number: int) -> None:

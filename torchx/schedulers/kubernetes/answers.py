@@ -23,7 +23,7 @@ from torchx.util.records import dataclass, field, replace
 
 
 @dataclass
-class Found:
+class JobObjects:
     """The objects of one job in the cluster.
 
     Attributes:
@@ -38,13 +38,13 @@ class Found:
     version: str = ""
     failed: bool = False
 
-    def newest(self, back: int = 0) -> Found:
+    def newest(self, back: int = 0) -> JobObjects:
         """The last attempt, or the one ``back`` before it, of a job with separate Jobs for attempts; else all of it."""
         last = max(map(number_of, self.owners), default=0)
         if not last:
             return self
         owners, pods = ([i for i in items if number_of(i) == last - back] for items in (self.owners, self.pods))
-        return Found(self.kind, owners, pods, self.version, self.failed)
+        return JobObjects(self.kind, owners, pods, self.version, self.failed)
 
     def read(self) -> list[Owner]:
         """Its owners, parsed."""
@@ -266,7 +266,7 @@ def _appwrapper_retries(wrapper: Object) -> int:
 
 def facts_of(
     app_id: str,
-    found: Found,
+    found: JobObjects,
     pods: Sequence[Pod] | None = None,
     *,
     missing: str = "",
@@ -353,7 +353,7 @@ def is_elastic(owners: Iterable[Object]) -> bool:
     return any(re.search(r'"min_replicas": \d', text) for text in texts)
 
 
-def lacks_pods(found: Found) -> bool:
+def lacks_pods(found: JobObjects) -> bool:
     """Whether fewer pods exist than their owners want; events have the reason."""
     owners = found.read()
     wanted = sum(owner.wants for owner in owners)

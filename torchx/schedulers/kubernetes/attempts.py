@@ -27,7 +27,7 @@ _DISRUPTIONS = ("preempted", "node")
 DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
 """The condition of a disrupted pod."""
 SYSTEM = NativeSystem(name="kubernetes", groups=[_DISRUPTIONS, ("oom",), ("error",)], uncounted=_DISRUPTIONS, most=20)
-OURS = NativeRetries(times=0, retried=frozenset())
+BY_TORCHX = NativeRetries(times=0, retried=frozenset())
 """The cluster retries nothing: torchx creates the next attempt, when a command reads the state of the job."""
 
 
@@ -61,7 +61,7 @@ def policy(app: AppDef, kind: str, caps: Capabilities, version: tuple[int, int])
     if version >= since and not beyond:
         return SYSTEM.policy(app, caps)
     refuse_parts(app, "torchx")
-    return OURS
+    return BY_TORCHX
 
 
 def _beyond(rules: RetryRules) -> bool:
@@ -86,7 +86,7 @@ def spare_of(role: Role) -> int:
 
 
 def render(role: Role, retries: NativeRetries, template: Object) -> Object:
-    """The fields of a Job that implement the policy; with :data:`OURS`, only its number of tolerated failures.
+    """The fields of a Job that implement the policy; with :data:`BY_TORCHX`, only its number of tolerated failures.
 
     Raises:
         SpecError: an overlay sets ``restartPolicy``, which such a Job does not allow.
@@ -97,7 +97,7 @@ def render(role: Role, retries: NativeRetries, template: Object) -> Object:
             " the cause",
             hint="omit it, or omit `--retry`",
         )
-    if retries is OURS:
+    if retries is BY_TORCHX:
         return {"backoffLimit": spare_of(role)}
     own = each_by_itself(role)
     end = "FailIndex" if own else "FailJob"

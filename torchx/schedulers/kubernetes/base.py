@@ -16,10 +16,10 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
 from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, ports, queries, sweeps, verbs
-from torchx.schedulers.kubernetes.answers import Found
+from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
-from torchx.schedulers.kubernetes.logs import Glance, LastWords, ReplicaLog, Seen, refuse_streams
+from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot, refuse_streams
 from torchx.schedulers.kubernetes.metrics import read as read_metrics
 from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, Object, labels_of
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
@@ -91,10 +91,10 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         self._given_client = client
         self._apis: dict[str | None, KubeApi] = {}
         self._contexts: dict[str, str | None] = {}
-        self._found: dict[str, Found] = {}
+        self._found: dict[str, JobObjects] = {}
         self._versions: dict[str, dict[str, str]] = {}
         self._hearing: Ear | None = None
-        self._glances: dict[str, Glance] = {}
+        self._pollers: dict[str, JobPoller] = {}
         self._defaults: Callable[[], Mapping[str, CfgVal]] = dict
 
     def _api(self, context: str | None = None) -> KubeApi:
@@ -168,10 +168,10 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
                 for name, app_id in chunk.items():
                     found = there.get(name) or self._seen_by_watch(app_id)
                     why = app_id in explained
-                    described[app_id] = self._described(api, app_id, found, why=why) if found is not None else None
+                    described[app_id] = self._answer(api, app_id, found, why=why) if found is not None else None
         return described
 
-    def _seen_by_watch(self, app_id: str) -> Found | None:
+    def _seen_by_watch(self, app_id: str) -> JobObjects | None:
         """A job that has ended and was deleted since, as a watch has last seen it."""
         found = self._found.pop(app_id, None)
         return found if found is not None and found.owners and not found.going() else None
@@ -184,32 +184,33 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         services = functools.partial(queries.parts_of, api, "Service", namespace, [name])
         return JOB in self.owners and bool(unless_forbidden(services, []))
 
-    def _described(self, api: KubeApi, app_id: str, found: Found, *, why: bool = True) -> DescribeAppResponse | None:
+    def _answer(self, api: KubeApi, app_id: str, found: JobObjects, *, why: bool = True) -> DescribeAppResponse | None:
         last = found.newest()
         pods = read_pods(last.pods)
         if any(map(answers.is_sweep, found.owners)):
-            self._found[app_id] = Found(found.kind, found.owners, version=found.version)
+            self._found[app_id] = JobObjects(found.kind, found.owners, version=found.version)
             return sweeps.describe(app_id, found.owners[0], pods)
         facts = self._facts(api, app_id, last, pods, why=why)
         names = dict(enumerate(role.name for role in facts.roles))
-        look = LastWords(api, split_id(app_id)[0], {(names.get(p.role_index, ""), p.facts.replica): p for p in pods})
+        by_replica = {(names.get(pod.role_index, ""), pod.facts.replica): pod for pod in pods}
+        look = EvidenceReader(api, split_id(app_id)[0], by_replica)
         if any(map(answers.number_of, last.owners)):
-            if (attempt := next_attempts.go_on(api, found, facts, look)) is not None and attempt.again:
+            if (attempt := next_attempts.retry_failed(api, found, facts, look)) is not None and attempt.again:
                 fresh = self._find(app_id, [JOB])
-                return self._described(api, app_id, fresh) if fresh is not None else None
+                return self._answer(api, app_id, fresh) if fresh is not None else None
             facts = facts if attempt is None else replace(facts, attempts=[*facts.attempts, attempt])
         answer = describe(facts, look)
         if is_terminal(answer.state):
             self._found.pop(app_id, None)
         else:
             failed = any(role_state(role) is AppState.FAILED for role in facts.roles)
-            self._found[app_id] = Found(found.kind, found.owners, version=found.version, failed=failed)
+            self._found[app_id] = JobObjects(found.kind, found.owners, version=found.version, failed=failed)
         if answer.state is AppState.UNKNOWN and any(role.state is AppState.UNKNOWN for role in facts.roles):
             return None  # a role was deleted before its final state was read, and the others have ended
         return answer
 
     @staticmethod
-    def _facts(api: KubeApi, app_id: str, found: Found, pods: Sequence[Pod], *, why: bool = True) -> JobFacts:
+    def _facts(api: KubeApi, app_id: str, found: JobObjects, pods: Sequence[Pod], *, why: bool = True) -> JobFacts:
         """Facts of a job; with ``why``, events and queues are queried for why pods are missing or do not start."""
         namespace, _ = split_id(app_id)
         missing = events.why_pods_are_missing(api, namespace, found) if why and answers.lacks_pods(found) else ""
@@ -222,7 +223,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         ended = functools.partial(events.how_it_ended, api, namespace)
         return answers.facts_of(app_id, found, pods, missing=missing, ended=ended)
 
-    def _state(self, api: KubeApi, app_id: str, found: Found) -> AppState:
+    def _state(self, api: KubeApi, app_id: str, found: JobObjects) -> AppState:
         """The state of a job as in :meth:`describe`, without querying reasons."""
         ended = functools.partial(events.how_it_ended, api, split_id(app_id)[0])
         return state_of(answers.facts_of(app_id, found, ended=ended))
@@ -260,7 +261,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
                 return None
         if app is not None:
             return [(role.name, k) for role in app.roles for k in range(role.num_replicas)]
-        facts = answers.facts_of(app_id, Found(self.owners[0], pods=pods))
+        facts = answers.facts_of(app_id, JobObjects(self.owners[0], pods=pods))
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
@@ -268,23 +269,23 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         api = self._api_of(app_id)
         if query.follow:  # shared by all replicas, so that the number of followers does not increase polling
             outage = Outage(f"the log of `{app_id}`", logger("torchx.schedulers").warning)
-            glance = self._glances.setdefault(app_id, Glance(functools.partial(self._look, app_id), outage=outage))
+            poller = self._pollers.setdefault(app_id, JobPoller(functools.partial(self._look, app_id), outage=outage))
         else:
-            glance = Glance(functools.partial(self._look_at_pods, app_id), once=True)
+            poller = JobPoller(functools.partial(self._look_at_pods, app_id), once=True)
         return [
-            ReplicaLog(api, glance, (role, k), query, kept=KeptLog(self.backend, app_id, role, k))
+            ReplicaLog(api, poller, (role, k), query, kept=KeptLog(self.backend, app_id, role, k))
             for role, k in replicas
         ]
 
-    def _look(self, app_id: str) -> Seen:
+    def _look(self, app_id: str) -> Snapshot:
         """The pods of a job, and whether it has ended."""
         found = self._find(app_id, self._likeliest([app_id]))
         if found is None:
-            return Seen([], ended=True)
-        return Seen(found.pods, ended=is_terminal(self._state(self._api_of(app_id), app_id, found)))
+            return Snapshot([], ended=True)
+        return Snapshot(found.pods, ended=is_terminal(self._state(self._api_of(app_id), app_id, found)))
 
-    def _look_at_pods(self, app_id: str) -> Seen:
-        return Seen(self._pods(app_id))
+    def _look_at_pods(self, app_id: str) -> Snapshot:
+        return Snapshot(self._pods(app_id))
 
     def _pods(self, app_id: str) -> _Objects:
         api, namespace, name = self._locate(app_id)
@@ -300,7 +301,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def _running(self, app_id: str, role: str, k: int) -> Object:
         """The pod of a running replica."""
         pods = self._look_at_pods(app_id).pods_of(role, k)
-        if not inside.runs(pods):
+        if not inside.is_running(pods):
             raise described(self.describe(app_id), app_id, role, k)
         return pods[-1]
 
@@ -312,7 +313,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         api, namespace, name = self._locate(app_id)
         seen = self._look_at_pods(app_id)
         pods = {(role, k): seen.pods_of(role, k) for role, k in replicas}
-        running = {replica: found[-1] for replica, found in pods.items() if inside.runs(found)}
+        running = {replica: found[-1] for replica, found in pods.items() if inside.is_running(found)}
         return read_metrics(api, namespace, running, queries.selector([name])) if running else []
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
@@ -365,7 +366,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def _delete_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
-        verbs.delete(api, found or Found(self.owners[0]), *split_id(app_id))
+        verbs.delete(api, found or JobObjects(self.owners[0]), *split_id(app_id))
         self._found.pop(app_id, None)
 
     def close(self) -> None:
@@ -373,14 +374,14 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             api.close()
         super().close()
 
-    def _owners(self, app_id: str) -> tuple[KubeApi, Found | None]:
+    def _owners(self, app_id: str) -> tuple[KubeApi, JobObjects | None]:
         """The cluster of a job, and the owners of its pods."""
         found = self._find(app_id, self._likeliest([app_id]), pods=False)
         if found is not None:
             self._found[app_id] = found
         return self._api_of(app_id), found
 
-    def _find(self, app_id: str, kinds: Iterable[str], *, pods: bool = True) -> Found | None:
+    def _find(self, app_id: str, kinds: Iterable[str], *, pods: bool = True) -> JobObjects | None:
         api, namespace, name = self._locate(app_id)
         return queries.look(api, namespace, [name], kinds, pods=pods).get(name)
 

@@ -115,7 +115,7 @@ class KubeApi:
     """
 
     _attempts = _ATTEMPTS
-    _most_s: float | None = None
+    _timeout_s: float | None = None
 
     def __init__(self, client: Any = None, *, context: str | None = None, sleep: Any = time.sleep) -> None:
         self._client = client
@@ -392,7 +392,9 @@ class KubeApi:
                 preload_content=False,
                 retries=False,
                 redirect=False,
-                timeout=urllib3.Timeout(connect=self._most_s or _CONNECT_S, read=self._most_s or request.timeout_s),
+                timeout=urllib3.Timeout(
+                    connect=self._timeout_s or _CONNECT_S, read=self._timeout_s or request.timeout_s
+                ),
             )
         except urllib3.exceptions.HTTPError as e:
             if isinstance(e, urllib3.exceptions.SSLError) and not isinstance(e.args[0], ssl.SSLEOFError):

@@ -42,7 +42,7 @@ class HastyApi(KubeApi):
     """A client for checks, with short timeouts and without retries."""
 
     _attempts = 1
-    _most_s = 2.0
+    _timeout_s = 2.0
 
 
 def of_cluster(
@@ -78,7 +78,7 @@ def of_job(api: KubeApi, namespace: str, job: AppDryRunInfo[Any], objects: Calla
         *_named(api, namespace, (named for spec in specs for named in _references(spec))),
         Check("quota", lambda: _quotas(api, namespace, templates, roles)),
         Check("nodes", lambda: _fits(api, nodes(), specs)),
-        *image_checks(job, lambda: _architectures(nodes()), lambda image: _have(nodes(), image)),
+        *image_checks(job, lambda: _architectures(nodes()), lambda image: _has_image(nodes(), image)),
     ]
 
 
@@ -113,10 +113,10 @@ def _named(api: KubeApi, namespace: str, names: Iterable[tuple[str, str]]) -> It
         if name:
             word, base, make = (text.format(space=namespace, name=name) for text in _NAMED[plural])
             fix = f"`kubectl {make}`" if make else f"`kubectl get {plural} -n {namespace}` shows what there is"
-            yield Check(f"{word} `{name}`", partial(_there, api, f"{base}/{plural}/{name}", fix))
+            yield Check(f"{word} `{name}`", partial(_exists, api, f"{base}/{plural}/{name}", fix))
 
 
-def _there(api: KubeApi, path: str, fix: str) -> str | Finding:
+def _exists(api: KubeApi, path: str, fix: str) -> str | Finding:
     """Whether an object exists and can be used."""
     try:
         status = api.get(path).get("status") or {}
@@ -262,7 +262,7 @@ def _architectures(nodes: list[Object]) -> set[str]:
     return set() if "" in found else found
 
 
-def _have(nodes: list[Object], image: str) -> bool | None:
+def _has_image(nodes: list[Object], image: str) -> bool | None:
     """Whether a node has an image; None if unknown, because nodes may list only some of their images."""
     there = [(node.get("status") or {}).get("images") or [] for node in nodes]
     short = image.removeprefix("docker.io/").removeprefix("library/")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.kubernetes.answers import Found
+from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO, Object, labels_of
 from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
@@ -13,7 +13,7 @@ from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.specs.api import AppState
 
 
-def why_pods_are_missing(api: KubeApi, namespace: str, found: Found) -> str:
+def why_pods_are_missing(api: KubeApi, namespace: str, found: JobObjects) -> str:
     """Why a job lacks pods, from its queue or from events; empty if unknown."""
     return unless_forbidden(lambda: next(filter(None, _reasons(api, namespace, found)), ""), "")
 
@@ -34,7 +34,7 @@ def how_it_ended(api: KubeApi, namespace: str, job: str) -> AppState | None:
     return found
 
 
-def _reasons(api: KubeApi, namespace: str, found: Found) -> Iterator[str]:
+def _reasons(api: KubeApi, namespace: str, found: JobObjects) -> Iterator[str]:
     queued = next((item for item in found.owners if queue_of(item)), None)
     if queued is not None:
         yield _admission(api, namespace, queued)

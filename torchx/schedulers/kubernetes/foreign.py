@@ -13,9 +13,9 @@ from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.foreign import ForeignJobs, Named
 from torchx.schedulers.kubernetes import names
-from torchx.schedulers.kubernetes.answers import Found
+from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-from torchx.schedulers.kubernetes.logs import Seen
+from torchx.schedulers.kubernetes.logs import Snapshot
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, Object
 from torchx.schedulers.kubernetes.pod_answers import by_age, read_pods
 from torchx.schedulers.kubernetes.queries import name_of
@@ -83,7 +83,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
         described: dict[str, DescribeAppResponse | None] = {}
         for app_id in app_ids:
             api, found = self._look_up(app_id)
-            described[app_id] = None if found is None else self._described(api, app_id, found)
+            described[app_id] = None if found is None else self._answer(api, app_id, found)
         return described
 
     def exists(self, app_id: str) -> bool:
@@ -98,7 +98,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
         facts = self._facts(api, app_id, found, read_pods(found.pods))
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
-    def _look_up(self, app_id: str) -> tuple[KubeApi, Found | None]:
+    def _look_up(self, app_id: str) -> tuple[KubeApi, JobObjects | None]:
         """A job with its labelled pods; None if it does not exist."""
         api = self._api_of(app_id)
         namespace, kind, name = app_id.split(":", 2)
@@ -106,17 +106,17 @@ class ForeignKubeJobs(ForeignJobs, _Base):
         if item is None:
             return api, None
         if kind == "pod":
-            return api, Found(JOB, pods=labelled([item]))
+            return api, JobObjects(JOB, pods=labelled([item]))
         kind = KINDS[kind]
         pods = labelled(_pods_below(api, namespace, str(item["metadata"].get("uid"))))
         as_ours = _READ_AS.get(kind, JOB)
-        return api, Found(as_ours, [item if kind == "Job" or kind in _READ_AS else as_job(item)], pods)
+        return api, JobObjects(as_ours, [item if kind == "Job" or kind in _READ_AS else as_job(item)], pods)
 
-    def _look(self, app_id: str) -> Seen:
+    def _look(self, app_id: str) -> Snapshot:
         api, found = self._look_up(app_id)
         if found is None:
-            return Seen([], ended=True)
-        return Seen(found.pods, ended=is_terminal(self._state(api, app_id, found)))
+            return Snapshot([], ended=True)
+        return Snapshot(found.pods, ended=is_terminal(self._state(api, app_id, found)))
 
     _look_at_pods = _look
 

@@ -18,7 +18,7 @@ _PROTOCOL = "v4.channel.k8s.io"
 _STATUS, _STDIN, _OUT, _ERR_OR_SIZE = 1, 3, 5, 7
 
 
-def runs(pods: Sequence[Object]) -> bool:
+def is_running(pods: Sequence[Object]) -> bool:
     """Whether the newest pod of a replica is running; the oldest one comes first."""
     return bool(pods) and read_pod(pods[-1]).facts.state is AppState.RUNNING
 

@@ -51,7 +51,7 @@ def _jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     objects = [request.headless_service(app, app_id, rules)]
     for role, name, labels in request.each_role(app, app_id, rules):
         job_name = f"{app_id}-{name}"
-        if rules.retries is attempts.OURS:
+        if rules.retries is attempts.BY_TORCHX:
             labels[names.LABEL_ATTEMPT] = "1"
         if rules.version >= INDEXED_SINCE:
             template = request.shared_template(role, rules, app_id, labels, rank0=f"{job_name}-0.{app_id}")

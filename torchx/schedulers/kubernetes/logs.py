@@ -41,7 +41,7 @@ _TAIL_LINES = 400
 _TAIL_BYTES = 1 << 16
 
 
-class Seen:
+class Snapshot:
     """The result of one poll of a job.
 
     Args:
@@ -61,7 +61,7 @@ class Seen:
         return self._pods.get((label_value(role), replica), [])
 
 
-class Glance:
+class JobPoller:
     """Polls one job on behalf of all readers of its replicas' logs.
 
     Args:
@@ -70,14 +70,14 @@ class Glance:
         outage: handles transient errors; None to raise them.
     """
 
-    def __init__(self, poll: Callable[[], Seen], *, once: bool = False, outage: Outage | None = None) -> None:
+    def __init__(self, poll: Callable[[], Snapshot], *, once: bool = False, outage: Outage | None = None) -> None:
         self._outage = outage
         self._warned = False
         self._poll = poll
         self._once = once
         self._lock = threading.Lock()
         self._due = 0.0
-        self._seen: Seen | None = None
+        self._seen: Snapshot | None = None
 
     def warn(self, message: str) -> None:
         """Log that a log cannot be read now; only the first such message is logged."""
@@ -85,7 +85,7 @@ class Glance:
             self._warned = True
             logger("torchx.schedulers").warning(message)
 
-    def now(self) -> Seen:
+    def now(self) -> Snapshot:
         """The current state, at most a second old."""
         with self._lock:
             begun = time.monotonic()
@@ -95,7 +95,7 @@ class Glance:
                 self._due = max(begun + _EVERY_S, now + min((now - begun) * (_SHARE - 1), _MOST_PAUSE_S))
             return self._seen
 
-    def _poll_through_outages(self) -> Seen:
+    def _poll_through_outages(self) -> Snapshot:
         while True:
             try:
                 seen = self._poll()
@@ -121,17 +121,17 @@ class ReplicaLog(Lines):
     """
 
     def __init__(
-        self, api: KubeApi, glance: Glance, replica: tuple[str, int], query: LogQuery, *, kept: KeptLog
+        self, api: KubeApi, poller: JobPoller, replica: tuple[str, int], query: LogQuery, *, kept: KeptLog
     ) -> None:
         super().__init__(query)
         self._api = api
-        self._glance = glance
+        self._poller = poller
         self._replica = replica
         self._kept = kept
 
     def _read(self, *, patient: bool) -> Iterator[tuple[int, bytes, int]]:  # noqa: ARG002  # it cannot be polled
         if self._query.previous:
-            found = previous_run(self._api, self._glance.now().pods_of(*self._replica), self._query)
+            found = previous_run(self._api, self._poller.now().pods_of(*self._replica), self._query)
         else:
             found = self._live_or_last()
             if self._query.keep:
@@ -144,9 +144,9 @@ class ReplicaLog(Lines):
     def _live_or_last(self) -> _Lines:
         query = self._query
         logs: dict[str, PodLog] = {}
-        outage = Outage("the log of {}/{}".format(*self._replica), self._glance.warn)
+        outage = Outage("the log of {}/{}".format(*self._replica), self._poller.warn)
         while True:
-            seen = self._glance.now()
+            seen = self._poller.now()
             pods = seen.pods_of(*self._replica)
             if not pods and not logs and (seen.ended or not query.follow):
                 yield from self._kept.lines(query)
@@ -245,7 +245,7 @@ class PodLog:
         return self._logs[name]
 
 
-class LastWords:
+class EvidenceReader:
     """Reads why replicas failed: from the status of their pods, and if necessary, from the ends of a few logs.
 
     Args:

@@ -49,7 +49,7 @@ LABEL_UNIQUE_NAME = "app.kubernetes.io/instance"
 LABEL_INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 LABEL_QUEUE = "kueue.x-k8s.io/queue-name"
 ORGANIZATION = "torchx.pytorch.org"
-OURS = f"{LABEL_ORGANIZATION}={ORGANIZATION}"
+SELECTOR = f"{LABEL_ORGANIZATION}={ORGANIZATION}"
 """Label selector of all objects of torchx."""
 
 ANNOTATION_ISTIO_SIDECAR = "sidecar.istio.io/inject"

@@ -19,7 +19,7 @@ from torchx.schedulers.kit.attempts import judged
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.verdict import judge, role_state
 from torchx.schedulers.kubernetes import names, verbs
-from torchx.schedulers.kubernetes.answers import Found, number_of
+from torchx.schedulers.kubernetes.answers import JobObjects, number_of
 from torchx.schedulers.kubernetes.attempts import recorded
 from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, Object
@@ -37,7 +37,7 @@ _MOST_KEPT = 100
 _BY_CONTROLLER = re.compile(r"(batch\.kubernetes\.io/.*)?(controller-uid|job-name|job-tracking)|kubectl\..*")
 
 
-def go_on(api: KubeApi, found: Found, facts: JobFacts, look: Look) -> Attempt | None:
+def retry_failed(api: KubeApi, found: JobObjects, facts: JobFacts, look: Look) -> Attempt | None:
     """Create the next attempt if the last one has failed and the policy retries it.
 
     Args:
@@ -57,7 +57,7 @@ def go_on(api: KubeApi, found: Found, facts: JobFacts, look: Look) -> Attempt | 
     if not failed or RETRY not in facts.metadata:  # somebody may have removed the annotation
         return None
     attempt = _judged(last, facts, look)
-    verbs.stop_the_others(api, Found(JOB, last.owners, failed=True))
+    verbs.stop_the_others(api, JobObjects(JOB, last.owners, failed=True))
     if attempt.again:
         try:
             complete(api, last, [*facts.attempts, attempt])
@@ -66,7 +66,7 @@ def go_on(api: KubeApi, found: Found, facts: JobFacts, look: Look) -> Attempt | 
     return attempt
 
 
-def _judged(last: Found, facts: JobFacts, look: Look) -> Attempt:
+def _judged(last: JobObjects, facts: JobFacts, look: Look) -> Attempt:
     verdict = judge(replace(facts, state=AppState.FAILED, unattended=True), look)  # other roles may still run
     rules = RetryRules.parse(facts.metadata[RETRY])
     hosts = [verdict.cause.host] if verdict.cause and verdict.cause.host else []
@@ -77,7 +77,7 @@ def _judged(last: Found, facts: JobFacts, look: Look) -> Attempt:
     return attempt
 
 
-def complete(api: KubeApi, before: Found, attempts: Sequence[Attempt]) -> None:
+def complete(api: KubeApi, before: JobObjects, attempts: Sequence[Attempt]) -> None:
     """Create those Jobs of an attempt that do not exist yet.
 
     Args:
@@ -92,10 +92,10 @@ def complete(api: KubeApi, before: Found, attempts: Sequence[Attempt]) -> None:
     attempts = recorded(made) or attempts
     made += [_create(api, next_job(item, attempts)) for item in others]
     if _is_cancelled(api.get(path_to("Job", first))):  # in the meantime
-        verbs.cancel(api, Found(JOB, made))
+        verbs.cancel(api, JobObjects(JOB, made))
 
 
-def cancel(api: KubeApi, found: Found) -> None:
+def cancel(api: KubeApi, found: JobObjects) -> None:
     """End a job and prevent further attempts."""
     verbs.cancel(api, found)
     for item in found.newest().owners:

@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from torchx.errors import NotFoundError, TorchXError, TransientError
-from torchx.schedulers.kubernetes.answers import Found, is_elastic, is_sweep, read_owner
+from torchx.schedulers.kubernetes.answers import JobObjects, is_elastic, is_sweep, read_owner
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-from torchx.schedulers.kubernetes.names import LABEL_UNIQUE_NAME, OURS, OWNERS, Object, labels_of
+from torchx.schedulers.kubernetes.names import LABEL_UNIQUE_NAME, OWNERS, SELECTOR, Object, labels_of
 from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
 from torchx.specs.api import AppState
 
@@ -25,7 +25,7 @@ _SILENCE_S = 600.0
 
 def look(
     api: KubeApi, namespace: str, wanted: Iterable[str], choice: Iterable[str], *, pods: bool = True
-) -> dict[str, Found]:
+) -> dict[str, JobObjects]:
     """Jobs of one namespace by name: one list call for each kind of owner, and one for their pods.
 
     Owners are listed before pods, so that the pods of an owner that has ended are complete.
@@ -38,11 +38,11 @@ def look(
     """
     names = set(wanted)
     query = _chosen(sorted(names))
-    found: dict[str, Found] = {}
+    found: dict[str, JobObjects] = {}
     for kind, _, items, version in _owners(api, choice, [namespace], query):
         for item in items:
             if name_of(item) in names:
-                found.setdefault(name_of(item), Found(kind, version=version)).owners.append(item)
+                found.setdefault(name_of(item), JobObjects(kind, version=version)).owners.append(item)
         if found.keys() >= names:
             break
     sweeps = [name for name, job in found.items() if any(map(is_sweep, job.owners))]
@@ -52,7 +52,7 @@ def look(
         items += api.items(path_of("Pod", namespace), {**_chosen(sweeps), "fieldSelector": "status.phase!=Succeeded"})
     for pod in items:
         if name_of(pod) in names:
-            found.setdefault(name_of(pod), Found(next(iter(choice)))).pods.append(pod)
+            found.setdefault(name_of(pod), JobObjects(next(iter(choice)))).pods.append(pod)
     return {name: job for name, job in found.items() if job.owners or not all(map(_is_deleted, job.pods))}
 
 
@@ -99,7 +99,7 @@ def parts_of(api: KubeApi, kind: str, namespace: str | None, names: Sequence[str
 
 def _chosen(names: Sequence[str]) -> dict[str, object]:
     """A query that selects these jobs; if there are many, all objects of torchx."""
-    return selector(names) if len(names) < MANY else {"labelSelector": OURS}
+    return selector(names) if len(names) < MANY else {"labelSelector": SELECTOR}
 
 
 def selector(names: Sequence[str]) -> dict[str, object]:
@@ -113,7 +113,7 @@ def name_of(item: Object) -> str:
     return str(labels_of(item).get(LABEL_UNIQUE_NAME) or (item.get("metadata") or {}).get("name", ""))
 
 
-def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict[str, Found]:
+def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict[str, JobObjects]:
     """All jobs of torchx that we may list, by ``<namespace>:<name>``.
 
     For a job that has ended, only pods that are still running are fetched. The number of calls thus depends on the jobs
@@ -125,13 +125,13 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
     Raises:
         BackendError: the cluster does not respond, or we may list none of the kinds.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, JobObjects] = {}
     spaces: set[str | None] = set()
     anywhere = [namespace] if namespace is not None else [None, api.namespace()]
-    for kind, space, items, _ in _owners(api, choice, anywhere, {"labelSelector": OURS}):
+    for kind, space, items, _ in _owners(api, choice, anywhere, {"labelSelector": SELECTOR}):
         spaces.add(space)
         for item in items:
-            found.setdefault(_id_of(item), Found(kind)).owners.append(item)
+            found.setdefault(_id_of(item), JobObjects(kind)).owners.append(item)
     pods: dict[str, Object] = {}
     for space in [None] if None in spaces else sorted(filter(None, spaces)):
         for pod in _pods_of_all(api, space, found):
@@ -142,7 +142,7 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
     return found
 
 
-def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> list[Object]:
+def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, JobObjects]) -> list[Object]:
     """All pods of active or elastic jobs, and running pods of the others; empty if we may not list pods."""
     going = [
         job_id.partition(":")[2]
@@ -153,7 +153,7 @@ def _pods_of_all(api: KubeApi, space: str | None, jobs: Mapping[str, Found]) -> 
 
     def ask() -> list[Object]:
         found = [pod for chunk in chunks for pod in parts_of(api, "Pod", space, chunk)]
-        running = {"labelSelector": OURS, "fieldSelector": "status.phase=Running"}
+        running = {"labelSelector": SELECTOR, "fieldSelector": "status.phase=Running"}
         return [*found, *(api.items(path_of("Pod", space), running) if jobs else ())]
 
     return unless_forbidden(ask, [])
@@ -163,7 +163,7 @@ def _id_of(item: Object) -> str:
     return f"{item['metadata']['namespace']}:{name_of(item)}"
 
 
-def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: Found, timeout_s: float) -> None:
+def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: JobObjects, timeout_s: float) -> None:
     """Watch a job until it ends, is deleted, the watch fails, or ``timeout_s`` have passed; updates ``found.owners``.
 
     The watch starts at the resource version of ``found``, so that no event is missed.
@@ -216,10 +216,15 @@ def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -
     """
     path = path_of("Pod" if kind == "Pod" else OWNERS[kind], namespace)
     if kind not in versions:  # a server with an old etcd ends a watch without a version at once
-        page = api.get(path, {"labelSelector": OURS, "limit": 1})
+        page = api.get(path, {"labelSelector": SELECTOR, "limit": 1})
         versions[kind] = str(page.get("metadata", {}).get("resourceVersion") or "")
         yield from map(_id_of, page.get("items", ()))
-    watch = {"labelSelector": OURS, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": versions[kind]}
+    watch = {
+        "labelSelector": SELECTOR,
+        "watch": "true",
+        "allowWatchBookmarks": "true",
+        "resourceVersion": versions[kind],
+    }
     for event in api.events(path, watch, timeout_s=_SILENCE_S):
         item = event.get("object") or {}
         if event.get("type") == "ERROR":

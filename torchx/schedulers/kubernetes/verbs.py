@@ -6,7 +6,7 @@ import time
 
 from torchx.errors import BackendError, NotFoundError, TorchXError, TransientError
 from torchx.schedulers.kubernetes import names
-from torchx.schedulers.kubernetes.answers import Found, is_suspended
+from torchx.schedulers.kubernetes.answers import JobObjects, is_suspended
 from torchx.schedulers.kubernetes.client import KubeApi, kind_of, path_of, path_to
 from torchx.schedulers.kubernetes.events import queue_of, workloads
 from torchx.schedulers.kubernetes.names import JOB, OWNERS, PYTORCH, VOLCANO, Object
@@ -65,7 +65,7 @@ def _undo(api: KubeApi, owner: Object, why: TorchXError) -> None:
         ) from why
 
 
-def cancel(api: KubeApi, found: Found) -> None:
+def cancel(api: KubeApi, found: JobObjects) -> None:
     """End a job and keep its objects and the pods that have ended.
 
     A Job is suspended, or before Kubernetes 1.22, its parallelism is set to 0; a Volcano job is aborted. A job in a
@@ -97,7 +97,7 @@ def _cancel(api: KubeApi, kind: str, item: Object) -> None:
         _suspend(api, kind, path, names.ANNOTATION_CANCELLED)
 
 
-def stop_the_others(api: KubeApi, found: Found) -> None:
+def stop_the_others(api: KubeApi, found: JobObjects) -> None:
     """Suspend the remaining Jobs of a job of which one has failed, because plain Jobs are independent of one another.
 
     Processes that wait for the job call this. Errors, such as missing rights, are ignored.
@@ -152,7 +152,7 @@ def _leave_queue(api: KubeApi, item: Object) -> bool:
     return bool(found)
 
 
-def delete(api: KubeApi, found: Found, namespace: str, name: str) -> None:
+def delete(api: KubeApi, found: JobObjects, namespace: str, name: str) -> None:
     """Delete all objects of a job."""
     for item in found.owners:
         api.delete(path_to(OWNERS[found.kind], item))

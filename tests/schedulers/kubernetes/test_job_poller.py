@@ -26,21 +26,21 @@ def test_a_look_that_takes_long_is_taken_less_often_but_is_taken(monkeypatch, to
     def look():
         clock.now += took
         looks.append(clock.now)
-        return logs.Seen([])
+        return logs.Snapshot([])
 
-    glance = logs.Glance(look)
-    glance.now()
+    poller = logs.JobPoller(look)
+    poller.now()
     clock.now = 1000 + next_after - 0.001
-    glance.now()
+    poller.now()
     assert len(looks) == 1
     clock.now = 1000 + next_after
-    glance.now()
+    poller.now()
     assert len(looks) == 2
 
 
 def test_what_is_read_to_its_end_is_looked_at_once():
     """One poll is sufficient, whatever the duration and the number of replicas."""
     looks = []
-    glance = logs.Glance(lambda: looks.append(1) or logs.Seen([]), once=True)
-    assert glance.now() is glance.now()
+    poller = logs.JobPoller(lambda: looks.append(1) or logs.Snapshot([]), once=True)
+    assert poller.now() is poller.now()
     assert len(looks) == 1
