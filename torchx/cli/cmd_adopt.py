@@ -37,11 +37,11 @@ class CmdAdopt(RunnerCommand):
         if args.name is not None and (not args.name.isprintable() or set(args.name) & set(" @~/") or not args.name):
             raise UsageError(f"`{args.name}` is not a name", hint="letters, digits, `-`, `_` and `.`")
         if args.undo:
-            handle, said = runner.disown(args.app_handle), "off the record; it goes on as it was"
+            handle, message = runner.disown(args.app_handle), "removed from the record; the job is not affected"
         else:
             wanted = notices_wanted(getattr(args, "notify", ""), getattr(args, "notify_on", ""))
             handle = runner.adopt(args.app_handle, args.scheduler, name=args.name or "", metadata=wanted)
-            said = f"adopted: `torchx status @{args.name}`" if args.name else "adopted: `torchx status` knows it"
+            message = f"adopted: `torchx status @{args.name}`" if args.name else "adopted: `torchx status` shows it"
         print(handle)
         if is_tty(sys.stderr):
-            note(said)
+            note(message)

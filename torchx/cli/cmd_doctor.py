@@ -91,8 +91,8 @@ def _print(title: str, findings: Sequence[Finding]) -> None:
     for finding in findings:
         word = _SHOWN.get(finding.verdict, finding.verdict)
         mark = f"{_COLORS[finding.verdict]}{word:<4}\033[0m" if color else f"{word:<4}"
-        said, *rest = wrap(printable(finding.said), room, break_on_hyphens=False, break_long_words=False) or [""]
-        print(f"  {mark} {printable(finding.what):<{column}}  {said}".rstrip())
+        first, *rest = wrap(printable(finding.said), room, break_on_hyphens=False, break_long_words=False) or [""]
+        print(f"  {mark} {printable(finding.what):<{column}}  {first}".rstrip())
         for line in rest:
             print(f"{' ' * (column + 9)}{line}")
         if finding.fix and finding.verdict != "good":

@@ -102,7 +102,7 @@ class CmdRun(SubCommand):
         finally:
             if profile:
                 use_profile(None)
-            for name, value in before.items():  # in a notebook, the process goes on
+            for name, value in before.items():  # in a notebook, the process runs further commands
                 os.environ.pop(name, None)
                 if value is not None:
                     os.environ[name] = value

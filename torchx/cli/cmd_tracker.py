@@ -182,9 +182,9 @@ def _ask(name: str, question: Callable[[], T]) -> T:
     except TorchXError:
         raise
     except Exception as e:
-        said = " ".join(str(e).split()) or type(e).__name__
+        reason = " ".join(str(e).split()) or type(e).__name__
         hint = "is it up, and do its settings in `.torchxconfig` still hold?"
-        raise BackendError(f"the tracker `{name}` cannot be read: {said}", hint=hint) from e
+        raise BackendError(f"the tracker `{name}` cannot be read: {reason}", hint=hint) from e
 
 
 def _must_be_known(name: str, tracker: TrackerBase, run_id: str) -> None:

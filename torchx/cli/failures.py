@@ -70,8 +70,8 @@ def guard(work: Callable[[], None]) -> int:
         return EXIT_IO
     except BaseException as e:
         _traceback_if_wanted()
-        said = " ".join(str(e).split()) or "no message"
-        error(f"{type(e).__name__}: {said}", hint=f"this is a bug in torchx{_place(e)}; {_MORE}")
+        message = " ".join(str(e).split()) or "no message"
+        error(f"{type(e).__name__}: {message}", hint=f"this is a bug in torchx{_place(e)}; {_MORE}")
         return EXIT_BUG
     return EXIT_OK
 

@@ -87,7 +87,7 @@ class Rows(ScrollView):
         self.table = table
         self.border_title = table.title
         self.virtual_size = Size(0, len(table) + 1)
-        self._move_to(self.cursor if cursor is None else cursor, told=False)
+        self._move_to(self.cursor if cursor is None else cursor, notify=False)
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
@@ -125,7 +125,7 @@ class Rows(ScrollView):
         elif 0 <= i < len(self.table):
             self._move_to(i)
 
-    def _move_to(self, i: int, *, told: bool = True) -> None:
+    def _move_to(self, i: int, *, notify: bool = True) -> None:
         before, self.cursor = self.cursor, max(min(i, len(self.table) - 1), 0)
         seen = max(self.size.height - 1, 1)
         top = self.scroll_offset.y
@@ -135,7 +135,7 @@ class Rows(ScrollView):
             self.refresh()
         else:
             self.refresh(*(Region(0, at - top + 1, self.size.width, 1) for at in (before, self.cursor)))
-        if told:
+        if notify:
             self.post_message(self.Chosen())
 
 
