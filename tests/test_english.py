@@ -27,6 +27,7 @@ BANNED = {
     r"\bwhere nobody (?:has|is)\b": "if it is not x",
     r"\b(?:is|are) told to (?:end|stop)\b": "is stopped",
     r"\bof which each\b": "each of which",
+    r"\b(?:hears? of|to be had|borne)\b": "is notified of, is available, is tolerated",
     r"\bnot told (?:where|whether|how)\b": "does not know where",
     r"\b[Aa]s (?:many|much)\b[^.;]{0,40}\bas (?:it|you|they|one user) may\b": "has reached its limit of x",
     r"\b(?:[Ee]rrors|[Aa]rguments) as of\b": "see x",
