@@ -104,11 +104,11 @@ def test_a_task_can_be_entered(sweeps: Sweeps) -> None:
     becomes(lambda: [state.name for state in sweeps.table(handle).states], ["RUNNING", "RUNNING", "PENDING"])
     assert sweeps.runner.exec(f"{handle}/1", say, k=1).stdout == b"1\n"
     assert sweeps.runner.exec(handle, say, "1", 0).stdout == b"1\n"
-    with pytest.raises(NotFoundError, match=r"/2` does not run: it is PENDING"):
+    with pytest.raises(NotFoundError, match=r"/2` is not running: it is PENDING"):
         sweeps.runner.exec(handle, say, "2", 0)
     sweeps.runner.cancel(handle)
     sweeps.ended(handle)
-    with pytest.raises(NotFoundError, match=r"/2` does not run: it is CANCELLED"):
+    with pytest.raises(NotFoundError, match=r"/2` is not running: it is CANCELLED"):
         sweeps.runner.exec(handle, say, "2", 0)
 
 

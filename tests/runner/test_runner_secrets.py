@@ -54,7 +54,7 @@ def test_the_config_has_to_give_a_reference(runner, text):
     [
         (("value",), "k8s:a/b", "it takes `env:`, `cmd:`, `file:`"),
         (("aws-sm",), "env:X", "store it (`aws secretsmanager create-secret`), and name it by its ARN: `K=aws-sm:ARN`"),
-        ((), "cmd:x", "let the program fetch it by itself"),
+        ((), "cmd:x", "let the program fetch it itself"),
     ],
 )
 def test_what_a_backend_cannot_take(runner, monkeypatch, taken, reference, hint):

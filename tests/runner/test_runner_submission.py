@@ -161,7 +161,7 @@ def test_a_submitter_that_was_killed_before(runner, jobs, monkeypatch, caplog, f
 
 
 def test_a_submitter_of_another_host(runner, jobs, monkeypatch):
-    """It may be alive: an existing job is recorded, but "no job" is not believed."""
+    """It may be alive: an existing job is recorded, but "no job" is not trusted."""
     runner = lost_submission(runner, jobs, "")
     monkeypatch.setattr("torchx.runs.submitter.is_elsewhere", lambda submitter: True)
     assert runner.runs() == []

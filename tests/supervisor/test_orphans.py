@@ -202,7 +202,7 @@ def test_a_replica_whose_end_nobody_saw_is_lost(tmp_path, processes, gate) -> No
     assert end_job(str(tmp_path), "the supervisor of the job was killed; its processes were ended")
     read = state(tmp_path)
     assert [(r.state, r.exit) for r in read.replicas] == [("UNKNOWN", None), ("CANCELLED", None), ("SUCCEEDED", None)]
-    assert (read.state, read.msg) == ("FAILED", "the supervisor of the job was killed; nobody saw how r/0 ended")
+    assert (read.state, read.msg) == ("FAILED", "the supervisor of the job was killed; it is not known how r/0 ended")
 
 
 @pytest.mark.parametrize(

@@ -101,7 +101,7 @@ def test_logs_grow_while_the_job_runs(job, gate) -> None:
 
 
 def test_a_clean_end_completes_the_log(job, gate, clock) -> None:
-    """Of a replica that has ended and left nothing the log is looked at once more, while the others run on."""
+    """Of a replica that has ended and left nothing the log is looked at once more, while the others are still running."""
 
     def steps() -> None:
         supervisor = started(job, role("echo x", gate.wait))

@@ -72,14 +72,14 @@ def test_silence_is_looked_into_once(watched: Watchdog, log: Path, answer: Answe
     assert watched.silent
     assert watched.turn(100.0) is None
     log.write_text("more")
-    assert watched.turn(200.0) == f"it went on after 3 min; then there was no output for 12 s: {SAID}"
+    assert watched.turn(200.0) == f"it continued after 3 min; before that, no output for 12 s: {SAID}"
     assert not watched.silent
     assert watched.turn(209.0) is None
     watched.turn(210.0)
     answer("again")
     assert watched.turn(211.0) == "no output for 11 s: again"
     log.write_text("more, and more")
-    assert watched.turn(320.0) == "it went on after 2 min; then there was no output for 11 s: again"
+    assert watched.turn(320.0) == "it continued after 2 min; before that, no output for 11 s: again"
 
 
 @pytest.mark.parametrize("name", ["stdout.log", "mark"])

@@ -375,11 +375,11 @@ def open_logs(
     caps, name = scheduler.capabilities, scheduler.backend
     if query.keep and not caps.log_keep:
         said = "the scheduler of this job keeps no copies of logs on this machine"
-        raise NotSupportedError(said, hint="it has them until `torchx delete`; `torchx log JOB > FILE` copies them")
+        raise NotSupportedError(said, hint="it has the logs until `torchx delete`; `torchx log JOB > FILE` copies them")
     if query.timestamps and not caps.log_timestamps:
-        raise NotSupportedError(f"`{name}` does not say when a line was written", hint="omit `--timestamps`")
+        raise NotSupportedError(f"`{name}` does not record when lines were written", hint="omit `--timestamps`")
     if query.previous and not caps.log_previous:
-        said = f"`{name}` does not keep the output of earlier attempts apart"
+        said = f"`{name}` does not keep the output of earlier attempts separately"
         raise NotSupportedError(said, hint="omit `--previous`")
     last = next(c for c in type(scheduler).__mro__ if "open_logs" in c.__dict__ or "log_iter" in c.__dict__)
     if "open_logs" in last.__dict__:

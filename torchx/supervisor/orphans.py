@@ -110,7 +110,7 @@ def _outcome(job: JobState, reason: str) -> tuple[str, str]:
     if not lost:
         return FAILED, reason
     names = ", ".join(f"{role}/{k}" for role, k in lost[:_NAMED]) + (", ..." if len(lost) > _NAMED else "")
-    return FAILED, f"{reason.partition(';')[0]}; nobody saw how {names} ended"
+    return FAILED, f"{reason.partition(';')[0]}; it is not known how {names} ended"
 
 
 def leave_note(folder: str, error: BaseException) -> None:

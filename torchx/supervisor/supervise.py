@@ -168,7 +168,7 @@ class Supervisor:
         if self._by_pid or self._pending or self._unclean:
             return False
         if not self._outcome:
-            self._outcome = self.gang.outcome(self._states())
+            self._outcome = self.gang.outcome([self._states(role) for role in range(len(self.gang.rules))])
             self._last_deadline = now + self.grace_s
         return not self._has_children or not self._end_the_rest(now)
 
@@ -268,8 +268,7 @@ class Supervisor:
             self._failed(replica, now)
 
     def _failed(self, replica: Replica, now: float) -> None:
-        states = [r.line.state for r in self.replicas if r.role == replica.role]
-        decision = self.gang.failed(replica.role, replica.k, states)
+        decision = self.gang.failed(replica.role, replica.k, self._states(replica.role))
         self.job.restarts = self.gang.restarts
         if decision == rules.RESTART_REPLICA:
             self._restart([replica], now)
@@ -481,11 +480,8 @@ class Supervisor:
             if replica.follower and replica.follower.due <= now:
                 replica.follower.look(now, wall=time.time())
 
-    def _states(self) -> list[list[str]]:
-        states: list[list[str]] = [[] for _ in self.gang.rules]
-        for replica in self.replicas:
-            states[replica.role].append(replica.line.state)
-        return states
+    def _states(self, role: int) -> list[str]:
+        return [r.line.state for r in self.replicas if r.role == role]
 
     def _on_stop_signal(self, *_: object) -> None:
         self._stop_requested = True

@@ -77,7 +77,7 @@ class Watchdog:
             self._seen, quiet_s, self._since, self._patience = seen, now - self._since, now, 1
             if self.silent:
                 self.silent = False
-                self.text = f"it went on after {_span(quiet_s)}; then there was {self.text}"
+                self.text = f"it continued after {_span(quiet_s)}; before that, {self.text}"
                 return self.text
         elif not self.silent and now - self._since >= self._seconds * self._patience:
             self.silent = True

@@ -90,7 +90,7 @@ def test_ports_of_an_image_without_python(jobs: Jobs, bare_image: str) -> None:
             jobs.until(app_id)
             with pytest.raises(OSError, match=r"reset|closed|refused"):
                 urllib.request.urlopen(page)
-            with pytest.raises(NotFoundError, match=r"replica web/0 of .* does not run: it is CANCELLED") as ended:
+            with pytest.raises(NotFoundError, match=r"replica web/0 of .* is not running: it is CANCELLED") as ended:
                 running.result(60)
         assert ended.value.exit_code == 3
 

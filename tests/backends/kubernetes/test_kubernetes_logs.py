@@ -114,7 +114,7 @@ def test_a_crashed_container_is_shown_while_it_is_waited_with(jobs, eventually):
     app_id = jobs.run("echo dying; exit 7", overlay={"spec": {"restartPolicy": "OnFailure"}}, max_retries=20)
     found = jobs.until(app_id, lambda job: "CrashLoopBackOff" in job.msg, timeout_s=540)
     assert found.msg.startswith("main/0: its container fails again and again: Kubernetes is backing off before")
-    assert found.msg.endswith("; started again, since it failed: exit code 7: dying")
+    assert found.msg.endswith("; restarted because it failed: exit code 7: dying")
     said = eventually(lambda: jobs.log(app_id))  # nothing is, where the next run is just being made
     assert set(said) == {"dying"}
     jobs.scheduler.cancel(app_id)

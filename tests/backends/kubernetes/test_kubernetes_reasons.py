@@ -41,7 +41,7 @@ def test_a_pod_whose_node_is_lost_is_said_and_made_again(jobs):
         cluster.call("PATCH", path, lost, "application/merge-patch+json")
         waits = "main/0: it waits for its node `ghost` to start it"
         why = "its node was lost (NodeLost): Node ghost is no longer ready"
-        told = (AppState.PENDING, f"{waits}; started again, since it failed: {why}", 1)
+        told = (AppState.PENDING, f"{waits}; restarted because it failed: {why}", 1)
         jobs.until(app_id, lambda job: (job.state, job.msg, job.num_restarts) == told)
         assert len(jobs.pods(app_id)) == 2
     finally:

@@ -70,7 +70,7 @@ def test_a_silent_job_is_looked_into_and_goes_on(scheduler: LsfScheduler, watche
     assert re.fullmatch(r"no output for \d+ s: r/0.* cannot be read: it runs `\w*sh`, not Python", found.hang), found
     assert found.state is AppState.RUNNING
     (tmp_path / "go").touch()
-    eventually(lambda: scheduler.describe(app_id).hang.startswith("it went on after "))
+    eventually(lambda: scheduler.describe(app_id).hang.startswith("it continued after "))
     scheduler.cancel(app_id)
     assert ended(scheduler, app_id).state is AppState.CANCELLED
 

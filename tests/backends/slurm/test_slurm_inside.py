@@ -88,4 +88,4 @@ def test_tasks_of_a_sweep(shell: Shell, width: str) -> None:
         shell.torchx("cancel", sweep)
     becomes(lambda: "CANCELLED" in shell.torchx("status", sweep, check=False), True)
     _, said = shell.start("exec", f"{sweep}/0", "--", "true").communicate(timeout=60)
-    assert "does not run: it is CANCELLED" in said
+    assert "is not running: it is CANCELLED" in said

@@ -220,7 +220,7 @@ def test_secrets_are_refused(reference):
     """Every user who may describe a job can read its environment, and SageMaker supports no references."""
     with pytest.raises(NotSupportedError, match="`aws_sagemaker` cannot take secret `HF_TOKEN`") as e:
         request(AppDef("a", [role(env={"HF_TOKEN": Secret(reference)})]))
-    assert e.value.hint == "let the program fetch it by itself"
+    assert e.value.hint == "let the program fetch it itself"
 
 
 def test_secrets_are_masked():

@@ -81,7 +81,7 @@ def test_the_task_of_a_replica(cloud, scheduler):
     start(cloud.node(app_id, 1), TASK[:-1] + "0")
     assert task(app_id, 1)[1] == "0123456789abcde0"
     cloud.node(app_id, 1)["status"] = "FAILED"
-    with pytest.raises(NotFoundError, match=r"replica r/1 of .* does not run: it is FAILED"):
+    with pytest.raises(NotFoundError, match=r"replica r/1 of .* is not running: it is FAILED"):
         task(app_id, 1)
 
 

@@ -64,7 +64,7 @@ ROWS = {
     ),
     "nobody ends the others": Row(
         job(replica(0, FAILED, exit_code=7), replica(1, RUNNING), state=RUNNING, unattended=True), {},
-        RUNNING, None, None, "w/0 on n0: exit code 7; the others run on",
+        RUNNING, None, None, "w/0 on n0: exit code 7; the others are still running",
     ),
     "cancelled, and replicas say by whom": Row(
         job(replica(0, CANCELLED, reason="its owner killed it"), replica(1, CANCELLED, reason="its owner killed it")), {},
@@ -162,7 +162,7 @@ ROWS = {
             reason="exit code 1"),
         {0: Evidence(stderr="step 7\n"), 1: Evidence(stderr=LOST_PEER)}, FAILED, 1, "network", None,
     ),
-    "nobody saw how the replica ended, and the scheduler knows the class": Row(
+    "it is not known how the replica ended, and the scheduler knows the class": Row(
         job(replica(0, FAILED), state=FAILED, kind="quota", reason="no such instances are left"), {},
         FAILED, 0, "quota", "no such instances are left",
     ),
@@ -196,7 +196,7 @@ ROWS = {
     ),
     "an owner that starts it again": Row(
         job(replica(0, FAILED, exit_code=1, ended=9), replica(1, RUNNING), role={"restarts": True}),
-        {0: Evidence(stderr=BAD_BATCH)}, RUNNING, None, None, "w/0 failed, and is started again: exit code 1: ValueError: bad batch",
+        {0: Evidence(stderr=BAD_BATCH)}, RUNNING, None, None, "w/0 failed and is being restarted: exit code 1: ValueError: bad batch",
     ),
     "its owner has given up, and the last replicas have not ended": Row(
         job(replica(0, FAILED, exit_code=1, ended=9), replica(1, PENDING), role={"ending": True}),
@@ -209,7 +209,7 @@ ROWS = {
             RoleFacts(name="v", replicas=[replica(0, PENDING, role="v")], restarts=True),
         ]),
         {0: Evidence(stderr=BAD_BATCH)}, RUNNING, None, None,
-        "w/0 on n0: exit code 1: ValueError: bad batch; the others run on",
+        "w/0 on n0: exit code 1: ValueError: bad batch; the others are still running",
     ),
     "elastic: one lost, the job goes on": Row(
         job(replica(0, FAILED, exit_code=1, ended=9), replica(1, RUNNING), role={"min_replicas": 1}), {},

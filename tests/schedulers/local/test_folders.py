@@ -85,9 +85,9 @@ def test_a_forged_job_ends_no_process(scheduler, victim, caplog) -> None:
     scheduler.close()
     assert [job.app_id for job in scheduler.list()] == [own]
     (warning,) = [record.getMessage() for record in caplog.records]
-    assert warning == f"the local job in `{folder}` is not believed: others can write to `{folder}` (mode 0777)"
+    assert warning == f"the local job in `{folder}` is not trusted: others can write to `{folder}` (mode 0777)"
     for ask in (scheduler.describe, scheduler.cancel, scheduler.delete):
-        with pytest.raises(BackendError, match="is not believed"):
+        with pytest.raises(BackendError, match="is not trusted"):
             ask("forged-1")
     assert victim.poll() is None
     assert read_state(f"{folder}/state").state == "RUNNING"
@@ -100,7 +100,7 @@ def test_a_job_whose_end_nobody_saw(scheduler, victim) -> None:
     _forge("job-1", victim)
     victim.communicate(b"\n")
     described = scheduler.describe("job-1")
-    assert described.msg == "the supervisor of the job was killed; nobody saw how r/0 ended"
+    assert described.msg == "the supervisor of the job was killed; it is not known how r/0 ended"
     assert described.roles_statuses[0].replicas[0].state is AppState.UNKNOWN
     assert parse_failure(described.structured_error_msg).kind == "lost"
 

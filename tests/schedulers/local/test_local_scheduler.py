@@ -202,7 +202,7 @@ def test_a_job_cannot_be_submitted_twice(scheduler) -> None:
     """The same request again is refused: it never starts a job twice."""
     info = scheduler.submit_dryrun(_app(), {})
     scheduler.schedule(info)
-    with pytest.raises(BackendError, match="before"):
+    with pytest.raises(BackendError, match="already submitted"):
         scheduler.schedule(info)
 
 

@@ -150,5 +150,5 @@ def test_a_process_that_is_not_the_replicas_is_not_signalled(runner: Runner, tmp
     with open(tmp_path / "go", "w", encoding="utf-8") as f:
         f.write("on\n")
     runner.wait(job.handle)
-    with pytest.raises(BackendError, match="does not run just now"):
+    with pytest.raises(BackendError, match="is not running on this machine"):
         plan.make()

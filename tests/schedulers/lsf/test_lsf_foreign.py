@@ -118,7 +118,7 @@ def test_an_array(fake: FakeCommandRunner, tmp_path: Path, enhanced: bool) -> No
     waiting = element(4, stat="PEND", exit_code="-", pend_reason="Job slot limit reached: 3 hosts;")
     found = view(FakeCommandRunner(), *rows, waiting).describe("7")
     assert found.state is AppState.RUNNING
-    assert found.msg.startswith("task/2 on hostA: exit code 3: no more frobs; the others run on")
+    assert found.msg.startswith("task/2 on hostA: exit code 3: no more frobs; the others are still running")
 
 
 def test_paths(fake: FakeCommandRunner) -> None:

@@ -110,7 +110,7 @@ def test_signals(replica: subprocess.Popen[bytes], enter: Enter, calls: list[lis
 @linux
 def test_nobody_is_there(enter: Enter) -> None:
     """The replica has ended since its host was queried."""
-    with pytest.raises(NotFoundError, match="does not run: it is FAILED"):
+    with pytest.raises(NotFoundError, match="is not running: it is FAILED"):
         enter("true").read()
 
 
@@ -130,7 +130,7 @@ def test_who_can_be_entered(tmp_path: Path) -> None:
     (tmp_path / "replicas.sh").write_text("torchx_container() {\n:\n}\nexec -- sleep 1\n")
     assert host_of(folder, found, "a-1", "r", 0) == "n0"
     for k, state in ((1, "FAILED"), (2, "UNKNOWN")):
-        with pytest.raises(NotFoundError, match=f"r/{k} of `a-1` does not run: it is {state}"):
+        with pytest.raises(NotFoundError, match=f"r/{k} of `a-1` is not running: it is {state}"):
             host_of(folder, found, "a-1", "r", k)
     (tmp_path / "replicas.sh").write_text("torchx_container a-1 docker run x\n" * 2)
     with pytest.raises(NotSupportedError, match="runs in a container") as refused:

@@ -533,7 +533,7 @@ def test_a_failure_that_is_made_good_is_no_end(scheduler: SlurmScheduler, fake: 
     (folder / "events").write_text(ENDING + "110 down w/1 3\n")
     told = scheduler.describe("7")
     assert told is not None
-    assert (told.state, told.msg) == (AppState.RUNNING, "w/1 failed, and is started again: exit code 3")
+    assert (told.state, told.msg) == (AppState.RUNNING, "w/1 failed and is being restarted: exit code 3")
     (folder / "events").write_text(ENDING + "110 down w/1 3\n111 again w/1\n111 up w/1 n1\n120 down w/1 4\n")
     told = scheduler.describe("7")
     assert told is not None

@@ -213,4 +213,4 @@ def test_replicas_that_could_not_be_looked_into_are_said() -> None:
 @pytest.mark.parametrize("text", [b"", b'{}\nnull\n[1]\n{"looks": 1}', b"\xff\n{", b"[" * 5000])
 def test_garbage_is_not_believed(text: bytes) -> None:
     """What is not the probe's is nothing."""
-    assert parse([("w", 0, "", text)]).sentence == "w/0 could not be inspected: nothing of the user's runs there"
+    assert parse([("w", 0, "", text)]).sentence == "w/0 could not be inspected: no process of the user runs there"

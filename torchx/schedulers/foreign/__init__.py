@@ -92,8 +92,8 @@ class ForeignJobs(_Base):
     def _refuse_unless_forced(self, app_id: str) -> None:
         if not self._force:
             raise NotSupportedError(
-                f"torchx did not launch `{app_id}`, and leaves it alone",
-                hint="`--force` ends it all the same; `torchx adopt --undo JOB` takes it off the record",
+                f"torchx did not launch `{app_id}` and does not end it",
+                hint="`--force` ends it anyway; `torchx adopt --undo JOB` removes it from the run registry",
             )
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:  # noqa: ARG002  # the contract's
@@ -106,11 +106,11 @@ class ForeignJobs(_Base):
 
     def simulate(self, app_id: str, *_: object) -> NoReturn:
         """Not supported."""
-        raise NotSupportedError(f"torchx did not launch `{app_id}`: no fault is made to happen to it")
+        raise NotSupportedError(f"torchx did not launch `{app_id}`: faults cannot be simulated in it")
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: object = None) -> NoReturn:  # noqa: ARG002
         """Not supported."""
         raise NotSupportedError(
-            f"torchx did not launch `{app_id}`, and does not know how to enter it",
-            hint="use `docker exec`, `kubectl exec`, `srun --overlap --jobid=ID`, whichever it is",
+            f"torchx did not launch `{app_id}` and cannot start processes in it",
+            hint="use `docker exec`, `kubectl exec` or `srun --overlap --jobid=ID`",
         )

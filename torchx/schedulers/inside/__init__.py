@@ -91,9 +91,9 @@ def not_running(app_id: str, role: str, k: int, state: str) -> NotFoundError:
     """The error for a replica that has ended or has not started yet.
 
     >>> str(not_running("train-x1", "trainer", 0, "SUCCEEDED"))
-    'replica trainer/0 of `train-x1` does not run: it is SUCCEEDED'
+    'replica trainer/0 of `train-x1` is not running: it is SUCCEEDED'
     """
     early = state in ("UNSUBMITTED", "SUBMITTED", "PENDING", "RUNNING")
     state = "just ending, or starting" if state == "RUNNING" else state
     hint = "try again when it runs: `torchx status` shows that" if early else "`torchx log` shows what it has written"
-    return NotFoundError(f"replica {role}/{k} of `{app_id}` does not run: it is {state}", hint=hint)
+    return NotFoundError(f"replica {role}/{k} of `{app_id}` is not running: it is {state}", hint=hint)

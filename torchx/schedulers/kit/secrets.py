@@ -63,7 +63,7 @@ def check(env: Mapping[str, str], taken: Collection[str], scheduler: str) -> Non
             *(f"`{kind}:`" for kind in VALUES if "value" in taken),
             *(["`k8s:NAME/KEY`"] if "k8s" in taken else []),
         ]
-        hint = f"it takes {', '.join(forms)}" if forms else "let the program fetch it by itself"
+        hint = f"it takes {', '.join(forms)}" if forms else "let the program fetch it itself"
         if "aws-sm" in taken:
             hint = f"store it (`aws secretsmanager create-secret`), and name it by its ARN: `{name}=aws-sm:ARN`"
         raise NotSupportedError(f"`{scheduler}` cannot take secret `{name}` from `{secret}`", hint=hint)

@@ -36,13 +36,13 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
     roles = app.roles if app is not None else []
     if len(roles) != 1 or roles[0].num_replicas != 1:
         count = sum(role.num_replicas for role in roles)
-        raise NotSupportedError(f"a task has {count} replicas, and one of a sweep on `{backend}` is one process")
+        raise NotSupportedError(f"a task has {count} replicas, but tasks of a sweep on `{backend}` can have only one")
     if app is not None and (RETRY in app.metadata or roles[0].max_retries):
-        raise NotSupportedError(f"the tasks of a sweep on `{backend}` are not started again")
+        raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have retries")
     if app is not None and WATCHDOG in app.metadata:
-        raise NotSupportedError(f"the tasks of a sweep on `{backend}` are not watched", hint="omit `--watchdog`")
+        raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have a watchdog", hint="omit `--watchdog`")
     if app is not None and TIMEOUT in app.metadata and not timeout:
-        raise NotSupportedError(f"the tasks of a sweep on `{backend}` have no time limit")
+        raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have a time limit")
     return roles[0]
 
 
@@ -75,7 +75,7 @@ def describe_task(app_id: str, replica: ReplicaFacts, look: Look) -> DescribeApp
         roles=[RoleFacts(name=replica.role, replicas=[replica])],
         state=state,
         native=replica.native,
-        reason="nobody saw how it ended" if replica.state is AppState.UNKNOWN else "",
+        reason="it is not known how it ended" if replica.state is AppState.UNKNOWN else "",
         kind=replica.kind,
         started=replica.started or None,
         ended=replica.ended or None,

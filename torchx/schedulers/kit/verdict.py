@@ -284,8 +284,8 @@ def _sentence(facts: JobFacts, state: AppState, final: AppState, failure: Failur
         parts = [*_why_failed(facts, failure), _restarts(facts), _not_retried(facts)]
     elif state is AppState.RUNNING and final is AppState.FAILED:
         open_ones = [r for r in facts.roles if failure is not None and r.name != failure.role and r.restarts]
-        run_on = facts.unattended or any(map(_is_open, open_ones))
-        parts = [*_why_failed(facts, failure), "the others run on" if run_on else "the others are being ended"]
+        others = "still running" if facts.unattended or any(map(_is_open, open_ones)) else "being ended"
+        parts = [*_why_failed(facts, failure), f"the others are {others}"]
     elif state is AppState.RUNNING and (facts.cancelled or final is AppState.CANCELLED):
         parts = ["it is being cancelled"]
     elif is_terminal(state):
@@ -328,7 +328,7 @@ def phrase(failure: Failure, *, tell_host: bool = True) -> str:
 
 
 def _nobody_failed(facts: JobFacts) -> str:
-    return f"the scheduler says `{facts.native}`" if facts.native else "nobody knows how it ended"
+    return f"the scheduler says `{facts.native}`" if facts.native else "it is not known how it ended"
 
 
 def _restarts(facts: JobFacts) -> str:
@@ -349,7 +349,7 @@ def _waits(facts: JobFacts, state: AppState, failure: Failure | None) -> str:
     first = next((r for r in waiting if r.stuck), waiting[0])
     same = sum(r.reason == first.reason for r in waiting) - 1
     more = f" (and {same} more)" if same else ""
-    before_it = f"; started again, since it failed: {first.before}" if first.before else ""
+    before_it = f"; restarted because it failed: {first.before}" if first.before else ""
     one = len(facts.replicas()) == 1 and not before_it
     return first.reason if one else f"{first.role}/{first.replica}{more}: {first.reason}{before_it}"
 
@@ -359,9 +359,9 @@ def _restarting(facts: JobFacts, failure: Failure | None) -> str:
     begun = [r for role in facts.roles if role.restarts for r in role.replicas]
     failed = [r for r in begun if r.state is AppState.FAILED]
     if failure is not None and failed:
-        return f"{failure.role}/{failure.replica} failed, and is started again: {failure.summary()}"
+        return f"{failure.role}/{failure.replica} failed and is being restarted: {failure.summary()}"
     before = next((r for r in begun if r.before), None)
-    return f"{before.role}/{before.replica} failed, and is started again: {before.before}" if before else ""
+    return f"{before.role}/{before.replica} failed and is being restarted: {before.before}" if before else ""
 
 
 def _losses(facts: JobFacts) -> str:

@@ -45,15 +45,15 @@ def export(request: PopenRequest) -> Export:
         lines += _replica(number, param, own, late)
     lines.append(f'. "$here/{MACHINERY}"')
     kept = {
-        f"The policy `{request.retry}` for retries is not kept: a job that fails has failed.": request.retry,
-        f"Nobody watches whether the job is silent (`{request.watchdog}`).": request.watchdog,
+        f"The retry policy `{request.retry}` is not applied: a job that fails is not restarted.": request.retry,
+        f"The watchdog `{request.watchdog}` is not applied: a silent job is not detected.": request.watchdog,
     }
     notes = [note for note, asked in kept.items() if asked]
     return Export(
         files={SCRIPT: "\n".join(lines) + "\n", MACHINERY: read_script(__file__, "export.sh")},
         about={
             SCRIPT: "the job: its replicas, their environment and their commands",
-            MACHINERY: "starts the replicas, starts them again where the job says so, and ends all when one has failed",
+            MACHINERY: "starts the replicas, restarts them if the job allows it, and ends all when one has failed",
         },
         run=f'exec bash -- "$here/{SCRIPT}"',
         needs="bash 4.4 or newer, and the programs that the job runs",

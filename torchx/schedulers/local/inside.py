@@ -33,8 +33,8 @@ def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None
     if not here or state.facts.get("boot") != here:
         host = state.facts.get("host")
         raise NotSupportedError(
-            f"replica {role}/{k} of `{app_id}` runs on host `{host}`, and cannot be entered from here",
-            hint="run this there" if here else "on this system there is no /proc, by which a process can be entered",
+            f"replica {role}/{k} of `{app_id}` runs on host `{host}`: no process can be started in it from here",
+            hint="run this there" if here else "this needs /proc, which this system does not have",
         )
     env = environment(line.pid)
     if env.get(ENV_JOB) != job.folder or env.get(ENV_REPLICA) != str(index):  # the pid may have been reused

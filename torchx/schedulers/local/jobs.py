@@ -59,7 +59,7 @@ class LocalJob:
             return self._reader.read()
         except ForeignJobError as e:
             raise ForeignError(
-                f"the local job in `{self.folder}` is not believed: {e}",
+                f"the local job in `{self.folder}` is not trusted: {e}",
                 hint="only you may own and write a job's folder; remove this one unless you know that it is yours",
             ) from e
         except StateFileError as e:
@@ -214,7 +214,7 @@ class LocalJobs:
             except FileExistsError as e:
                 if os.path.isdir(folder):
                     raise BackendError(
-                        f"job `{app_id}` was submitted before", hint="each submission needs a new dryrun: `runner.run`"
+                        f"job `{app_id}` was already submitted", hint="each submission needs a new dryrun: `runner.run`"
                     ) from e
                 problem = problem or e
             except OSError as e:

@@ -32,7 +32,7 @@ def warn_of_shortage(app: AppDef) -> None:
     problems = shortages(app)
     unmounted = sorted({mount.dst_path for role in app.roles for mount in role.mounts if not _is_there(mount)})
     if unmounted:
-        problems.append(f"nothing is mounted here: {', '.join(f'`{path}`' for path in unmounted)}")
+        problems.append(f"mounts are not supported here and ignored: {', '.join(f'`{path}`' for path in unmounted)}")
     if problems:
         _warn("; ".join(problems))
 

@@ -24,9 +24,9 @@ def simulation(job: LocalJob, fault: str, replica: tuple[str, int]) -> Simulatio
         word, says = _WORDS[fault]
         return Simulation(says, partial(_send, job, word))
     if fault == "oom":
-        raise cannot("local_cwd", fault, "nobody limits the memory of a local job", instead="kill")
+        raise cannot("local_cwd", fault, "the memory of a local job is not limited", instead="kill")
     if fault == "node":
-        raise cannot("local_cwd", fault, "the machine is the one that you sit at", instead="kill")
+        raise cannot("local_cwd", fault, "it would be this machine that fails", instead="kill")
     number = _SIGNALS[fault]
     role, k = replica
     says = f"replica {role}/{k} and its processes get {number.name}"
@@ -36,7 +36,7 @@ def simulation(job: LocalJob, fault: str, replica: tuple[str, int]) -> Simulatio
 def _send(job: LocalJob, word: str) -> None:
     if not send_command(job.folder, word):
         raise BackendError(
-            "nobody hears it: the job has ended, or runs on another machine", hint="`torchx status JOB` says which"
+            "the job has no supervisor here: it has ended or runs on another machine", hint="see `torchx status JOB`"
         )
 
 
@@ -47,7 +47,7 @@ def _signal(job: LocalJob, replica: tuple[str, int], number: signal.Signals) -> 
     processes = proctree.snapshot()
     root = processes.get(line.pid) if line else None
     if root is None or line is None or root.ticks != line.ticks:
-        raise BackendError(f"replica {replica[0]}/{replica[1]} does not run just now on this machine")
+        raise BackendError(f"replica {replica[0]}/{replica[1]} is not running on this machine")
     family = proctree.descendants(processes, {root.pid}) if number is signal.SIGSTOP else [root]
     for process in family:
         proctree.send(process, number)

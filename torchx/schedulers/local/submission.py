@@ -55,18 +55,11 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     for replica in (replica for role in roles for replica in role["replicas"]):
         replica["env"] = revealed(replica["env"], info._secrets)  # only in memory
     if app is not None:
-        check_scripts(request, app, env)
-    ours = request.log_dir.startswith(torchx_home("local") + os.sep)
-    if not ours:
-        make_log_dir(request.log_dir)
-    if app is not None:
         from torchx.schedulers.local.resources import warn_of_shortage
 
+        check_scripts(request, app, env)
         warn_of_shortage(app)
-    folder = jobs.create(request.app_id)
-    logs = folder if ours else request.log_dir
-    if logs != request.log_dir:
-        move_logs(roles, request.log_dir, logs)
+    folder, logs = create_folders(jobs, request, roles)
     facts = facts_of_request(request, jobs.session, logs)
     facts |= {RETRY_FACT: "1"} if request.retry else {}
     facts |= {WATCHED: "1"} if request.watchdog else {}
@@ -200,14 +193,21 @@ def discard_folder(folder: str) -> None:
             os.unlink(path) if name else os.rmdir(path)
 
 
-def make_log_dir(path: str) -> None:
-    """Create the folder that the user chose for the logs."""
+def create_folders(jobs: LocalJobs, request: PopenRequest, roles: list[dict[str, Any]]) -> tuple[str, str]:
+    """Create the folder of a job and the folder of its logs, to which ``roles`` are changed to write. Returns both."""
+    ours = request.log_dir.startswith(torchx_home("local") + os.sep)
     try:
-        os.makedirs(path, exist_ok=True)
+        if not ours:
+            os.makedirs(request.log_dir, exist_ok=True)
     except OSError as e:
         raise ConfigError(
-            f"the logs cannot be kept in `{path}`: {e.strerror}", hint="choose another `log_dir`, or omit it"
+            f"the logs cannot be kept in `{request.log_dir}`: {e.strerror}", hint="choose another `log_dir`, or omit it"
         ) from e
+    folder = jobs.create(request.app_id)
+    logs = folder if ours else request.log_dir
+    if logs != request.log_dir:
+        move_logs(roles, request.log_dir, logs)
+    return folder, logs
 
 
 def _free_port() -> int:

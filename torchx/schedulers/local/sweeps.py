@@ -13,15 +13,15 @@ from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
 from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of
-from torchx.schedulers.local.request import ENV_ERROR_FILE, PopenRequest, check_scripts, move_logs, replica_requests
+from torchx.schedulers.local.request import ENV_ERROR_FILE, PopenRequest, check_scripts, replica_requests
 from torchx.schedulers.local.submission import (
     base_environment,
+    create_folders,
     discard_folder,
     facts_of_request,
-    make_log_dir,
     write_request,
 )
-from torchx.settings import ENV_JOB_ID, SAMPLE_S, torchx_home
+from torchx.settings import ENV_JOB_ID, SAMPLE_S
 from torchx.specs.api import AppDryRunInfo
 from torchx.specs.tasks import ENV_TASK, TaskList, fill
 from torchx.supervisor.layout import USED_FILE, task_log, task_metrics
@@ -52,13 +52,7 @@ def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) 
         roles = replica_requests(request, env)
     else:
         roles = _unresolved(request)
-    ours = request.log_dir.startswith(torchx_home("local") + os.sep)
-    if not ours:
-        make_log_dir(request.log_dir)
-    folder = jobs.create(request.app_id)
-    logs = folder if ours else request.log_dir
-    if logs != request.log_dir:
-        move_logs(roles, request.log_dir, logs)
+    folder, logs = create_folders(jobs, request, roles)
     replica = roles[0]["replicas"][0]
     replica["env"].pop(ENV_ERROR_FILE, None)  # all tasks would share one file
     plain, hidden = split(replica["env"])

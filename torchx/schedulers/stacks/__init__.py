@@ -171,7 +171,7 @@ def parse(
     for role, k, host, text in texts:
         rows = _rows(text)
         if not rows:
-            unread[role, k] = "nothing of the user's runs there"
+            unread[role, k] = "no process of the user runs there"
         for row in rows:
             found.append(_rank(role, k, host, row))
             worlds[role] = max(worlds.get(role, 0), row.get("world_size") or 0)
