@@ -256,7 +256,7 @@ def test_a_folder_that_others_can_enter(fake: FakeSsh, monkeypatch: pytest.Monke
     (home / "ssh").mkdir(parents=True)
     (home / "ssh").chmod(0o755)
     try:
-        with pytest.raises(ConfigError, match="is not ours alone"):
+        with pytest.raises(ConfigError, match="accessible to other users"):
             SSHCommandRunner("login").run(["true"])
     finally:
         monkeypatch.undo()

@@ -366,7 +366,7 @@ class BatchScheduler(SiteScheduler):
         if folder is None:
             raise NotFoundError(
                 f"no logs of job `{app_id}` are known",
-                hint="`torchx list` shows the jobs; logs go with `torchx delete`",
+                hint="`torchx list` shows the jobs; `torchx delete` removes logs",
             )
         growth = self._growth.get(id(site)) or self._growth.setdefault(id(site), Growth(site.files))
         paths = [folder.log_paths(role, k) for role, k in replicas]

@@ -29,7 +29,7 @@ NO_MEMORY = re.compile(r"Memory specification can not be satisfied", re.IGNORECA
 _HINTS = (
     (r"memory specification", "`sinfo -o '%P %m'` shows how much memory the nodes have, in MiB"),
     (r"invalid partition", "`sinfo` shows the partitions"),
-    (r"invalid (account|qos)|account/partition combination", "`sacctmgr show assoc user=$USER` shows what is yours"),
+    (r"invalid (account|qos)|account/partition combination", "`sacctmgr show assoc user=$USER` shows yours"),
     (r"node configuration is not available", "`sinfo -N -l` shows what the nodes have"),
     (r"time limit", "`sinfo -o '%P %l'` shows how long jobs may take"),
     (r"more processors|node count specification", "`replicas_per_node` puts several replicas on one node"),

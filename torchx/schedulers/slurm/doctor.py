@@ -79,7 +79,7 @@ def _accounts(run: Run, opts: SlurmOpts) -> str | Finding:
     done = run(["sh", "-c", _MINE])
     rows = [line.split("|") for line in done.stdout.splitlines() if line.count("|") == 3]
     if done.returncode or not rows:
-        return doubt(last_line(done.stderr, "accounting knows no account of yours"))
+        return doubt(last_line(done.stderr, "accounting has no account of yours"))
     accounts = sorted({row[0] for row in rows})
     levels = sorted({q for row in rows for q in row[2].split(",") if q})
     for what, wanted, mine in (("account", opts.account, accounts), ("qos", opts.qos, levels)):

@@ -30,7 +30,7 @@ def export(submission: Submission, request: SlurmBatchRequest) -> Export:
         files=files,
         about={
             SCRIPT_FILE: "the job: options for `sbatch`, environment and commands of its replicas",
-            MACHINERY: "starts a step for each replica, again where the job says so; ends all when one has failed",
+            MACHINERY: "starts a step for each replica, restarts it as configured, ends all when one has failed",
         },
         run="\n".join([*folder_of_a_run([*files, "job.json"], secrets_file=SECRETS_FILE, secrets=secrets), line]),
         needs="`sbatch`, and a folder that all nodes see: this one",

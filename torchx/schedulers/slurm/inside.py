@@ -72,5 +72,5 @@ class Step(Entered):
     def _failed(self, code: int) -> BackendError:
         return BackendError(
             f"`srun` could not start a step in the job: exit code {code}",
-            hint="does the job still run? `torchx status` says so; a step needs Slurm 20.11 or later",
+            hint="check with `torchx status` that the job runs; a step needs Slurm 20.11 or later",
         )

@@ -110,7 +110,7 @@ def _node_fails(run: _Run, host: str) -> Simulation:
         if down.returncode:
             raise NotSupportedError(
                 f"`node` cannot be simulated: Slurm lets only its operators take a node down ({down.stderr.strip()})",
-                hint="`torchx simulate preempt` is as near as it gets",
+                hint="`torchx simulate preempt` comes closest",
             )
         back = run(["scontrol", "update", f"NodeName={host}", "State=RESUME"])
         state = run(["sinfo", "--noheader", f"--nodes={host}", "--format=%t"]).stdout

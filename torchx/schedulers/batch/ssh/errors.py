@@ -83,7 +83,7 @@ _MEANINGS = (
         r"kex_exchange_identification|Connection closed by|Connection reset|banner|Connection to .* closed|Broken pipe",
         UnreachableError,
         "it closed the connection",
-        "try again in a moment; if it stays so, look at what `ssh -v {target}` says",
+        "try again in a moment; if that fails, see the output of `ssh -v {target}`",
     ),
 )
 
@@ -104,7 +104,7 @@ def login_error(target: str, said: str) -> BackendError | ConfigError:
             detail = _detail(said, found) if meaning.error is ConfigError else ""
             message = f"cannot log in to `{target}`: {meaning.message}{detail}"
             return meaning.error(message, hint=meaning.hint.format(target=target, host=host))
-    hint = f"look at what `ssh -v {target}` says"
+    hint = f"see the output of `ssh -v {target}`"
     if not said.strip():  # ssh logs this case at a higher log level only
         return UnreachableError(f"cannot log in to `{target}`: the connection was closed", hint=hint)
     last = said.strip().splitlines()[-1].strip()

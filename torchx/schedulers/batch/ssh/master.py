@@ -208,7 +208,7 @@ def _socket_folder() -> str:
         raise ConfigError(f"folder `{folder}` for SSH connections cannot be made: {e.strerror}") from e
     if not os.path.isdir(folder) or os.path.islink(folder) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise ConfigError(
-            f"folder `{folder}` for SSH connections is not ours alone",
+            f"folder `{folder}` for SSH connections is accessible to other users",
             hint=f"remove it, or `chmod 700 {folder}` if it is yours",
         )
     return folder

@@ -46,7 +46,7 @@ class Answer:
 def join(argv: Sequence[str]) -> str:
     """An argv as a line of a POSIX shell. Raises CommandError for NUL characters, which no system can pass on."""
     if any("\0" in word for word in argv):
-        raise CommandError(f"`{argv[0]}` cannot be run: an argument has a NUL character in it", argv=list(argv))
+        raise CommandError(f"`{argv[0]}` cannot be run: an argument contains a NUL character", argv=list(argv))
     return " ".join(quote(word) for word in argv)
 
 
