@@ -107,6 +107,9 @@ def facts_of(
     ]
     if silent:
         facts = [replace(one, stopped=True) for one in facts]
+    by_role: dict[int, list[ReplicaFacts]] = {index: [] for index in numbers}
+    for row, one in zip(members, facts, strict=True):
+        by_role[row.role].append(one)
     started = [times[0]] if times[0] else [r.started for r in members if r.started is not None]
     ended = [r.ended for r in members if r.ended is not None] + ([times[1]] if times[1] else [])
     states = {r.state for r in facts}
@@ -116,9 +119,9 @@ def facts_of(
         roles=[
             RoleFacts(
                 name=name,
-                replicas=(own := [r for r, row in zip(facts, members, strict=True) if row.role == index]),
+                replicas=by_role[index],
                 min_replicas=roles[index].min_replicas if index < len(roles) else None,
-                ending=any(r.state is AppState.PENDING for r in own),  # pending replicas are ended after a failure
+                ending=any(r.state is AppState.PENDING for r in by_role[index]),  # a failure ends pending replicas
             )
             for index, name in names.items()
         ],
