@@ -31,6 +31,9 @@ BANNED = {
     r"\bnot told (?:where|whether|how)\b": "does not know where",
     r"\b[Aa]s (?:many|much)\b[^.;]{0,40}\bas (?:it|you|they|one user) may\b": "has reached its limit of x",
     r"\b(?:[Ee]rrors|[Aa]rguments) as of\b": "see x",
+    r"\b(?:is|are) to be said\b": "name it",
+    r"\bnobody (?:is|was) asked\b": "without a query",
+    r"\bslept on\b": "waits until x reports",
 }
 
 
