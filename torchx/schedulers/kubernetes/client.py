@@ -105,7 +105,10 @@ class _Request:
 
 
 class KubeApi:
-    """One cluster.
+    """A client of one cluster.
+
+    Calls raise a NotFoundError if the object or kind does not exist, a :class:`TransientError` if the cluster does not
+    respond, even to retries, or another BackendError if it rejects the request.
 
     Args:
         client: a ``kubernetes.client.ApiClient``; by default created on first use from kubeconfig or the service
@@ -142,12 +145,7 @@ class KubeApi:
     # -- verbs -------------------------------------------------------------------------------------------
 
     def get(self, path: str, query: Mapping[str, object] | None = None) -> Object:
-        """Get one object, or one page of a list.
-
-        Raises:
-            NotFoundError: it does not exist.
-            BackendError: the cluster does not respond, or rejects the request.
-        """
+        """Get one object, or one page of a list."""
         return self._json("GET", path, query)
 
     def create(self, item: Object, *, dry_run: bool = False, unknown_fields: str = "") -> Object:
@@ -266,7 +264,7 @@ class KubeApi:
         return int(str(found.get("major")) or 1), int(minor[0]) if minor else 0
 
     def text(self, path: str, query: Mapping[str, object] | None = None) -> str:
-        """Get a response as text; raises the errors of :meth:`get`."""
+        """Get a response as text."""
         return self._whole(_Request("GET", path, query or {})).decode("utf-8", "replace")
 
     def stream(self, path: str, query: Mapping[str, object] | None = None, *, timeout_s: float | None = None) -> Any:

@@ -69,7 +69,7 @@ class ContainerLog:
         if follow and not over:
             yield from self._read(previous=False, follow=True)  # the next call resumes an interrupted stream
         else:
-            yield from self._read_all(previous=False)
+            yield from self.read_all(previous=False)
         self._vain = 0 if self._place_before != self._place else min(2 * self._vain + 1, _MOST_SKIPPED)
         self._skip = self._vain
         self._ended = over
@@ -79,10 +79,6 @@ class ContainerLog:
         """Whether anything was read."""
         return self._place[0] > 0
 
-    def run(self, *, previous: bool) -> Iterator[tuple[int, bytes]]:
-        """The lines of the current run of the container, or of the previous one."""
-        return self._read_all(previous=previous)
-
     def _read_previous(self) -> Iterator[tuple[int, bytes]]:
         """The unread lines of the previous run.
 
@@ -91,7 +87,7 @@ class ContainerLog:
         """
         if self._place_after is None and 0 < self._end_of_previous() < self._place[0]:
             self._place_after, self._place = self._place, self._place_before
-        yield from self._read_all(previous=True)
+        yield from self.read_all(previous=True)
         if self._place_after is not None:
             self._place, self._place_after = self._place_after, None
 
@@ -108,8 +104,8 @@ class ContainerLog:
             return 0
         return max(split_stamp(line)[0] for line in text.encode().split(b"\n"))
 
-    def _read_all(self, *, previous: bool) -> Iterator[tuple[int, bytes]]:
-        """All lines written so far. Broken connections are resumed as long as each one makes progress."""
+    def read_all(self, *, previous: bool) -> Iterator[tuple[int, bytes]]:
+        """All unread lines of the current or the previous run. Broken connections are resumed if they make progress."""
         vain = 0
         while vain < _ATTEMPTS:
             before = self._place

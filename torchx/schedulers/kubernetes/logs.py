@@ -191,7 +191,7 @@ def previous_run(api: KubeApi, pods: Sequence[Object], query: LogQuery) -> _Line
         container = main_container((pod.get("status") or {}).get("containerStatuses") or [])
         if not restarted or int(container.get("restartCount") or 0):
             log = ContainerLog(api, pod, str(container.get("name", "")), query)
-            yield from log.run(previous=restarted)
+            yield from log.read_all(previous=restarted)
             if not log.found:
                 raise NotFoundError("the cluster no longer has the log from before the last restart")
             return

@@ -154,7 +154,8 @@ def render_pod(
         spec["priorityClassName"] = opts.priority_class
     if rules.scheduler_name:
         spec["schedulerName"] = rules.scheduler_name
-    selector = node_selector(role.resource)
+    # Capabilities that are label keys, such as `node.kubernetes.io/instance-type`, select nodes.
+    selector = {name: str(value) for name, value in role.resource.capabilities.items() if "/" in name}
     if selector:
         spec["nodeSelector"] = selector
     pod = {"metadata": {"labels": dict(labels), "annotations": {names.ANNOTATION_ISTIO_SIDECAR: "false"}}, "spec": spec}
@@ -178,20 +179,15 @@ def literal(text: str) -> str:
     return escaped.replace(REPLICA, f"$({ENV_REPLICA_ID})")
 
 
-def port_name(name: str) -> str:
-    """A valid name of a port: at most 15 characters, lower case, no two dashes in a row.
-
-    >>> port_name("Tensorboard_HTTP_main"), port_name("a--b")
-    ('tensorboard-htt', 'a-b')
-    """
-    return re.sub("-+", "-", DNS_LABEL.make(name))[:15].rstrip("-")
-
-
 def _ports(port_map: Mapping[str, int]) -> list[Object]:
-    """Ports of a container, with unique names."""
+    """Ports of a container, with unique names of at most 15 characters, lower case, without two dashes in a row.
+
+    >>> _ports({"Tensorboard_HTTP_main": 1, "a--b": 2})
+    [{'name': 'tensorboard-htt', 'containerPort': 1}, {'name': 'a-b', 'containerPort': 2}]
+    """
     ports: dict[str, int] = {}
     for wanted, port in sorted(port_map.items()):
-        name = port_name(wanted)
+        name = re.sub("-+", "-", DNS_LABEL.make(wanted))[:15].rstrip("-")
         if name in ports:
             name = f"{name[: 14 - len(str(port))].rstrip('-')}-{port}"
         ports[name] = port
@@ -225,16 +221,6 @@ def render_resources(resource: Resource, opts: KubernetesOpts) -> Object:
         limits = {name: count for name, count in limits.items() if name in devices}
         requests["memory"] = f"{int(resource.memMB)}M"
     return {"limits": limits, "requests": requests}
-
-
-def node_selector(resource: Resource) -> dict[str, str]:
-    """The labels that a node must have: the capabilities whose names are label keys.
-
-    >>> from torchx.specs.api import Resource
-    >>> node_selector(Resource(1, 0, 1, capabilities={"node.kubernetes.io/instance-type": "p4d.24xlarge", "tier": 1}))
-    {'node.kubernetes.io/instance-type': 'p4d.24xlarge'}
-    """
-    return {name: str(value) for name, value in resource.capabilities.items() if "/" in name}
 
 
 def lay_over(pod: Object, overlay: Object, *, name: str) -> None:

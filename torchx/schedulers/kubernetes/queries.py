@@ -28,13 +28,8 @@ def look(
 ) -> dict[str, JobObjects]:
     """Jobs of one namespace by name: one list call for each kind of owner, and one for their pods.
 
-    Owners are listed before pods, so that the pods of an owner that has ended are complete.
-
-    Args:
-        choice: kinds to look for, the most likely first.
-
-    Raises:
-        BackendError: the cluster does not respond, or we may list none of the kinds.
+    Owners are listed before pods, so that the pods of an owner that has ended are complete. The kinds to look for are
+    ``choice``, the most likely first. It is an error if we may list none of them.
     """
     names = set(wanted)
     query = _chosen(sorted(names))
@@ -66,10 +61,7 @@ def _owners(
     api: KubeApi, choice: Iterable[str], spaces: Sequence[str | None], query: Mapping[str, object]
 ) -> Iterator[tuple[str, str | None, list[Object], str]]:
     """For each kind that the cluster has: the kind, the first namespace that we may list, its objects, and the resource
-    version of the list.
-
-    Raises:
-        BackendError: the cluster does not respond, or we may list none of the kinds.
+    version of the list. It is an error if we may list none of the kinds.
     """
     refused: ApiError | None = None
     allowed = False
@@ -119,11 +111,7 @@ def all_jobs(api: KubeApi, namespace: str | None, choice: Iterable[str]) -> dict
     For a job that has ended, only pods that are still running are fetched. The number of calls thus depends on the jobs
     that have not ended.
 
-    Args:
-        namespace: None for all namespaces, or if we may not list those, for the namespace of kubeconfig.
-
-    Raises:
-        BackendError: the cluster does not respond, or we may list none of the kinds.
+    A namespace of None means all namespaces, or if we may not list those, the namespace of kubeconfig.
     """
     found: dict[str, JobObjects] = {}
     spaces: set[str | None] = set()
