@@ -127,7 +127,7 @@ def test_a_task_without_its_values_fails(tmp_path: Path) -> None:
     ("job", "cfg", "why"),
     [
         (app("x", num_replicas=2), {}, "2 replicas"),
-        (app("x", max_retries=1), {}, "not started again"),
+        (app("x", max_retries=1), {}, "cannot have retries"),
         (app("x", env={"T": Secret("env:HOME")}), {}, "no secrets: `T`"),
         (app("x", env={"UID": "5"}), {}, "not allow `UID`"),
         (app("x", image="img"), {"docker": True}, "containers"),
