@@ -153,15 +153,19 @@ class torchxconfig(argparse.Action):  # noqa: N801  # the name is fixed by the p
 class torchxconfig_run(torchxconfig):  # noqa: N801  # the name is fixed by the public interface
     """:class:`torchxconfig` of ``[cli:run]``."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__("run", *args, **kwargs)
+    def __init__(
+        self, dest: str, option_strings: Sequence[str], required: bool = False, default: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__("run", dest, option_strings, required, default, **kwargs)
 
 
 class torchxconfig_list(torchxconfig):  # noqa: N801  # the name is fixed by the public interface
     """:class:`torchxconfig` of ``[cli:list]``."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__("list", *args, **kwargs)
+    def __init__(
+        self, dest: str, option_strings: Sequence[str], required: bool = False, default: Any = None, **kwargs: Any
+    ) -> None:
+        super().__init__("list", dest, option_strings, required, default, **kwargs)
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
