@@ -21,14 +21,14 @@ pytest.importorskip("fsspec")
 
 
 def test_copy(tmp_path: Path) -> None:
-    """A path without a scheme and a URL both work; directories are made."""
+    """A path without a scheme and a URL both work; directories are created."""
     (tmp_path / "a").write_text("x")
     copy_main.main(["--src", str(tmp_path / "a"), "--dst", f"file://{tmp_path}/d/e/b"])
     assert (tmp_path / "d/e/b").read_text() == "x"
 
 
 class Breaks(io.BytesIO):
-    """Gives one block, and then an error."""
+    """Yields one block, and then an error."""
 
     def read(self, size: int | None = -1) -> bytes:
         if self.tell():
@@ -39,7 +39,7 @@ class Breaks(io.BytesIO):
 @pytest.mark.parametrize("before", [None, b"old"], ids=["a new file", "a file that is there"])
 @pytest.mark.parametrize("scheme", ["file", "memory"])
 def test_half_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: str, before: bytes | None) -> None:
-    """A copy that breaks off leaves the destination as it was, on a disk and in a store."""
+    """An interrupted copy leaves the destination unchanged, on a disk and in a store."""
     import fsspec
 
     folder = f"{tmp_path}/dst"
@@ -54,7 +54,7 @@ def test_half_a_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheme: st
 
 
 def test_copy_to_a_store_and_to_a_pipe(tmp_path: Path) -> None:
-    """An object, and what is not a file: it is written to and not replaced."""
+    """An object, and a non-regular file, which is written to and not replaced."""
     import fsspec
 
     (tmp_path / "a").write_bytes(b"x" * (3 << 20))
@@ -78,7 +78,7 @@ def test_copy_of_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("x1", "x2", "value"), [(1, 3, 0), (0, 0, 74), (-1, -2.5, 259.25)])
 def test_booth(tmp_path: Path, capsys: pytest.CaptureFixture[str], x1: float, x2: float, value: float) -> None:
-    """The value of the Booth function is printed and kept."""
+    """The value of the Booth function is printed and stored."""
     booth_main.main([f"--x1={x1}", f"--x2={x2}", "--trial_idx=3", f"--tracker_base={tmp_path}"])
     assert FsspecResultTracker(str(tmp_path)).get(3) == {"booth_eval": value}
     assert str(float(value)) in capsys.readouterr().out
@@ -101,30 +101,30 @@ def monitor(*words: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.parametrize(("line", "code"), [("exit 0", 0), ("exit 5", 5), ("kill -9 $$", 128 + 9)])
 def test_monitor_ends_with_the_program(line: str, code: int) -> None:
-    """Its exit code is the program's; a signal is 128 and its number, as in a shell."""
+    """The exit code is that of the program; 128 plus the number for a signal, as in a shell."""
     assert monitor("--", "sh", "-c", line).returncode == code
 
 
 def test_monitor_arguments() -> None:
-    """Arguments of the program are its own."""
+    """Arguments after the program are passed to it."""
     args = process_monitor.parse_args(["--timeout", "5", "tensorboard", "--logdir", "x", "--timeout", "7"])
     assert (args.timeout, args.entrypoint, args.args) == (5.0, "tensorboard", ["--logdir", "x", "--timeout", "7"])
 
 
 def test_monitor_times_out() -> None:
-    """When time is over the program is stopped and the exit code says so."""
+    """After the timeout the program is stopped, and the exit code shows it."""
     assert monitor("--timeout", "0.05", "sleep", "600").returncode == process_monitor.TIMEOUT_EXIT_CODE == 34
 
 
 def test_monitor_times_out_before_the_start(tmp_path: Path) -> None:
-    """The time counts from the beginning, also when the start file never appears."""
+    """The timeout counts from the beginning, even if the start file never appears."""
     done = monitor("--timeout", "0.05", "--start_on_file", f"{tmp_path}/no", "--", "touch", f"{tmp_path}/started")
     assert done.returncode == 34
     assert not (tmp_path / "started").exists()
 
 
 def test_monitor_starts_and_ends_on_files(tmp_path: Path) -> None:
-    """The program starts when one file is there, and is stopped, well, when it makes the other."""
+    """The program starts when one file exists, and is stopped when the other exists."""
     (tmp_path / "go").touch()
     line = f"touch {tmp_path}/done; exec sleep 600"
     done = monitor("--start_on_file", f"file://{tmp_path}/go", "--exit_on_file", f"{tmp_path}/done", "sh", "-c", line)
@@ -133,7 +133,7 @@ def test_monitor_starts_and_ends_on_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def _handlers() -> Iterator[None]:
-    """Those of signals are put back."""
+    """Restores the signal handlers."""
     previous = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in previous.items():
@@ -142,7 +142,7 @@ def _handlers() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_handlers")
 def test_monitor_waits_for_the_start_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is looked for again and again; nothing starts before it is there."""
+    """The file is checked repeatedly; nothing starts before it exists."""
     looks: list[bool] = []
 
     def appears_at_the_third_look(path: str) -> bool:
@@ -159,7 +159,7 @@ def test_monitor_waits_for_the_start_file(tmp_path: Path, monkeypatch: pytest.Mo
 def test_monitor_outlives_a_store_that_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A store that cannot be asked does not end the program, nor leave it alone: it is said once, and time still counts."""
+    """A failing store neither ends the program nor disables the timeout; it gives one warning."""
     looks: list[str] = []
     exists = process_monitor._exists
 
@@ -168,7 +168,7 @@ def test_monitor_outlives_a_store_that_fails(
         return exists(path)
 
     def now() -> float:
-        """Time is over when the program has run and the store was asked three times."""
+        """The timeout is reached when the program has run and the store was queried three times."""
         return 3600.0 if len(looks) >= 3 and (tmp_path / "ran").exists() else 0.0
 
     monkeypatch.setattr(process_monitor, "_exists", counted)
@@ -182,7 +182,7 @@ def test_monitor_outlives_a_store_that_fails(
 
 
 def test_monitor_is_stopped_before_the_start(tmp_path: Path) -> None:
-    """A signal while it waits for the start file ends the monitor, and nothing is started."""
+    """A signal during the wait for the start file ends the monitor, and nothing is started."""
     words = ["--start_on_file", f"{tmp_path}/no", "touch", f"{tmp_path}/started"]
     code = (
         "import os, signal, sys; from torchx.apps.utils import process_monitor as m; "
@@ -194,14 +194,14 @@ def test_monitor_is_stopped_before_the_start(tmp_path: Path) -> None:
 
 
 def test_monitor_of_nothing() -> None:
-    """A program that does not exist is one line."""
+    """A missing program is a one-line error."""
     done = monitor("/no/such/program")
     assert done.returncode == 1
     assert done.stderr == "`/no/such/program` cannot be started: No such file or directory\n"
 
 
 def test_monitor_passes_on_a_signal() -> None:
-    """SIGTERM reaches the program, and the monitor ends with what it made of it."""
+    """SIGTERM reaches the program, and the monitor exits with the program's code."""
     words = ["sh", "-c", "trap 'exit 7' TERM; echo ready; while :; do sleep 0.02; done"]
     command = [sys.executable, "-m", "torchx.apps.utils.process_monitor", "--poll_rate", "0.02", *words]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
@@ -212,7 +212,7 @@ def test_monitor_passes_on_a_signal() -> None:
 
 
 def test_monitor_of_what_is_meant_to_run_until_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The exit code when time is over can be said; time that was over before the program began is a failure all the same."""
+    """The exit code after the timeout can be set; a timeout before the program has started is always a failure."""
     monkeypatch.setenv("TORCHX_TIMEOUT_EXIT_CODE", "0")
     assert monitor("--timeout", "0.2", "sleep", "600").returncode == 0
     assert monitor("--timeout", "0.2", "--start_on_file", f"{tmp_path}/no", "true").returncode == 34

@@ -1,4 +1,4 @@
-"""Registering a model: a server that does what TorchServe's management API is documented to do fetches the archive."""
+"""Registering a model: a server with TorchServe's documented management API fetches the archive."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytest.importorskip("fsspec")
 
 
 class Management:
-    """The part of TorchServe that models are registered with: it fetches the URL while the caller waits."""
+    """The registration API of TorchServe: it fetches the URL while the client waits."""
 
     def __init__(self) -> None:
         self.asked: list[dict[str, str]] = []
@@ -83,7 +83,7 @@ def words(management: Management, path: object, *more: str) -> list[str]:
 
 
 def test_a_local_archive(management: Management, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """It is fetched whole, with what was said about the model; nothing beside it is served; the answer is printed."""
+    """The whole archive is fetched, with the parameters of the model; nothing else is served; the answer is printed."""
     data = b"archive" * 300_000  # more than one block
     (tmp_path / "m.mar").write_bytes(data)
     serve.main(words(management, tmp_path / "m.mar", "--model_name", "m x", "--initial_workers", "1"))
@@ -96,13 +96,13 @@ def test_a_local_archive(management: Management, tmp_path: Path, capsys: pytest.
 
 
 def test_an_archive_on_the_web(management: Management) -> None:
-    """Its own URL is passed on: nothing is served from here."""
+    """A web URL is passed on: nothing is served from here."""
     serve.main(words(management, "https://models.example/m.mar"))
     assert management.asked == [{"path": "/models", "url": "https://models.example/m.mar"}]
 
 
 def test_a_dryrun(management: Management, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The request is shown and not made."""
+    """The request is printed and not sent."""
     serve.main(words(management, tmp_path / "m.mar", "--dryrun", "--batch_size", "4"))
     assert management.asked == []
     out = capsys.readouterr().out
@@ -111,7 +111,7 @@ def test_a_dryrun(management: Management, tmp_path: Path, capsys: pytest.Capture
 
 
 def test_a_refusal(management: Management, tmp_path: Path) -> None:
-    """What TorchServe says against the model is in the error."""
+    """The error has TorchServe's reason."""
     management.answer = (409, {"message": "Model version 1.0 is already registered"})
     (tmp_path / "m.mar").touch()
     with pytest.raises(BackendError, match=r"409 .*already registered"):
@@ -119,7 +119,7 @@ def test_a_refusal(management: Management, tmp_path: Path) -> None:
 
 
 def test_no_server(tmp_path: Path, management: Management) -> None:
-    """A server that is not there, and an address that is none, are named."""
+    """An unreachable server, and an invalid address, are named in the error."""
     (tmp_path / "m.mar").touch()
     management.url = "http://127.0.0.1:1"
     with pytest.raises(BackendError, match=r"`http://127\.0\.0\.1:1` cannot be reached: .*refused"):
@@ -139,7 +139,7 @@ def test_no_archive(tmp_path: Path) -> None:
 
 
 def test_a_port_that_is_taken(management: Management, tmp_path: Path) -> None:
-    """The error says which port, and how to take another."""
+    """The error names the port, and how to choose another."""
     (tmp_path / "m.mar").touch()
     port = management.url.rpartition(":")[2]
     with pytest.raises(OSError, match=f"port {port} cannot be used.*--port takes another"):
@@ -147,7 +147,7 @@ def test_a_port_that_is_taken(management: Management, tmp_path: Path) -> None:
 
 
 def test_every_parameter_is_an_option() -> None:
-    """What TorchServe takes can be given."""
+    """Every parameter of TorchServe is an option."""
     argv = [word for name in serve.TORCHSERVE_PARAMS for word in (f"--{name}", "1")]
     args = serve.parse_args(["--model_path", "m", "--management_api", "a", *argv])
     assert [getattr(args, name) for name in serve.TORCHSERVE_PARAMS] == ["1"] * len(serve.TORCHSERVE_PARAMS)
@@ -162,7 +162,7 @@ TORCHSERVE_KEYS = """{
 
 @pytest.mark.parametrize("content", [TORCHSERVE_KEYS, "Whq8VlgU\n"], ids=["key_file.json", "the token alone"])
 def test_a_token_from_a_file(management: Management, tmp_path: Path, content: str) -> None:
-    """TorchServe's own file is understood, and so is a file with the token."""
+    """TorchServe's own file is accepted, and so is a file with the bare token."""
     (tmp_path / "m.mar").touch()
     (tmp_path / "keys").write_text(content)
     serve.main(words(management, tmp_path / "m.mar", "--token_file", str(tmp_path / "keys")))
@@ -170,7 +170,7 @@ def test_a_token_from_a_file(management: Management, tmp_path: Path, content: st
 
 
 def test_a_token_from_the_environment(management: Management, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`$TORCHSERVE_TOKEN` counts where no file is named; without either nothing is sent, and no command line has it."""
+    """`$TORCHSERVE_TOKEN` is used without a file; without either no token is sent, and no command line contains it."""
     serve.main(words(management, "https://models.example/m.mar"))
     monkeypatch.setenv("TORCHSERVE_TOKEN", "abc")
     serve.main(words(management, "https://models.example/m.mar"))
@@ -179,7 +179,7 @@ def test_a_token_from_the_environment(management: Management, monkeypatch: pytes
 
 @pytest.mark.parametrize("content", ['{"API": {"key": "x"}}', "a\nb"])
 def test_a_file_without_a_token(management: Management, tmp_path: Path, content: str) -> None:
-    """It is named, and what would be one."""
+    """The error names the file, and what a valid one is."""
     (tmp_path / "keys").write_text(content)
     with pytest.raises(SpecError, match="keys` h") as e:
         serve.main(words(management, "https://models.example/m.mar", "--token_file", str(tmp_path / "keys")))
@@ -196,7 +196,7 @@ def test_a_file_without_a_token(management: Management, tmp_path: Path, content:
     ],
 )
 def test_what_to_do(management: Management, code: int, said: tuple[str, str], hint: str) -> None:
-    """A refusal that everybody meets once says what to do about it."""
+    """Common errors have a hint."""
     management.answer = (code, {"code": code, "type": said[0], "message": said[1]})  # type: ignore[dict-item]
     with pytest.raises(BackendError, match=f"{code} {said[0]}: {said[1]}") as e:
         serve.main(words(management, "https://models.example/m.mar"))

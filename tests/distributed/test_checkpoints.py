@@ -1,4 +1,4 @@
-"""Asking a job for a checkpoint, and its marks of progress."""
+"""Requests for checkpoints, and reports of progress."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchx.distributed import checkpoints
 
 @pytest.fixture
 def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The file by which a checkpoint is asked for; not there yet."""
+    """The file that requests a checkpoint; it does not exist yet."""
     path = tmp_path / "checkpoint"
     monkeypatch.setenv("TORCHX_CHECKPOINT_NOW", str(path))
     monkeypatch.setattr(checkpoints, "_requests", None)
@@ -24,7 +24,7 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outside a job that is asked, there is nothing to look at."""
+    """Outside a job with a policy nothing happens."""
     monkeypatch.delenv("TORCHX_CHECKPOINT_NOW", raising=False)
     assert not checkpoints.should_checkpoint()
 
@@ -39,7 +39,7 @@ def test_each_request_is_answered_once(asked: Path) -> None:
 
 
 def test_progress_leaves_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The file is touched, at most once a second; a folder that is not there does no harm."""
+    """The file is touched at most once a second; a missing folder is no error."""
     mark = tmp_path / "progress"
     monkeypatch.setenv("TORCHX_PROGRESS", str(mark))
     monkeypatch.setattr(checkpoints, "_marked", float("-inf"))
@@ -54,7 +54,7 @@ def test_progress_leaves_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_all_ranks_agree_on_the_step(tmp_path: Path) -> None:
-    """Only rank 1 sees the request, in its step 3: all three write their checkpoint in the same step."""
+    """Only rank 1 sees the request, in step 3: all three write their checkpoint in the same step."""
     pytest.importorskip("torch")
     code = """
         import os, sys

@@ -1,4 +1,4 @@
-"""Where a process stands in its job: from torchrun's variables, from the process group, or alone."""
+"""The rank of a process: from torchrun's variables, from the process group, or without either."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchx.errors import MissingDependencyError, SpecError
 
 
 def test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that nobody launched is the first of one; nothing is waited for."""
+    """A process without a launcher is the only one of its job; nothing waits."""
     monkeypatch.delitem(sys.modules, "torch.distributed", raising=False)
     assert (distributed.rank(), distributed.world_size(), distributed.local_rank()) == (0, 1, 0)
     assert distributed.is_rank0()
@@ -29,7 +29,7 @@ def test_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Before there is a process group, torchrun's variables tell; a wrong one is named."""
+    """Without a process group, torchrun's variables are used; the error names an invalid one."""
     for name, value in {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}.items():
         monkeypatch.setenv(name, value)
     assert (distributed.rank(), distributed.world_size(), distributed.local_rank()) == (5, 8, 1)
@@ -41,7 +41,7 @@ def test_under_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_waiting_without_a_group_is_said(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """In a job of many, forgetting `init_pg` means that nobody waits: there is a warning."""
+    """In a job of many processes, a missing `init_pg` means that nobody waits: there is a warning."""
     monkeypatch.setenv("WORLD_SIZE", "8")
     with caplog.at_level(logging.WARNING), distributed.on_rank0_first():
         pass
@@ -49,14 +49,14 @@ def test_waiting_without_a_group_is_said(monkeypatch: pytest.MonkeyPatch, caplog
 
 
 def test_the_backends() -> None:
-    """`Backend` names what `init_pg` takes."""
+    """`Backend` lists the backends of `init_pg`."""
     assert get_args(distributed.Backend) == ("nccl", "gloo", "auto")
     with pytest.raises(AttributeError, match="no attribute `Back`"):
         _ = distributed.Back
 
 
 def test_light_to_import() -> None:
-    """The ranks are known without PyTorch being imported."""
+    """Ranks are available without importing PyTorch."""
     code = "import sys; from torchx import distributed as d; d.rank(); print({'torch', 'typing'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"],
                           capture_output=True, text=True, check=True)  # fmt: skip
@@ -80,7 +80,7 @@ def torch() -> Iterator[Any]:
 
 
 def test_a_group_of_one(torch: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Without torchrun there is a real group of this process alone; a second call keeps it and says so where it differs."""
+    """Without torchrun there is a real group of this process only; a second call keeps it and warns about a difference."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert distributed.init_pg() == torch.device("cpu")
     assert (torch.distributed.get_backend(), torch.distributed.get_world_size()) == ("gloo", 1)
@@ -96,7 +96,7 @@ def test_a_group_of_one(torch: Any, monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 
 def test_no_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Asking for NCCL on a host with fewer GPUs than processes is one clear error, before anything is started."""
+    """Requesting NCCL on a host with fewer GPUs than processes is one clear error, before anything starts."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setenv("LOCAL_RANK", "2")

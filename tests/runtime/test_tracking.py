@@ -1,4 +1,4 @@
-"""Results of trials, kept through fsspec."""
+"""Results of trials, stored with fsspec."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ pytest.importorskip("fsspec")
 
 
 def test_put_and_get(tmp_path: Path) -> None:
-    """Results are got as they were put, by number or name, and replaced by the next."""
+    """Results are returned as they were stored, by number or name, and replaced by later ones."""
     tracker = FsspecResultTracker(f"file://{tmp_path}/new/dir/")
     assert isinstance(tracker, ResultTracker)
     tracker.put(1, accuracy=0.5, epochs=3, name="é")
@@ -28,7 +28,7 @@ def test_put_and_get(tmp_path: Path) -> None:
 
 
 def test_no_half_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who reads while results are replaced gets the old ones or the new ones; nothing else stays in the directory."""
+    """A reader gets old or new results during a replacement; nothing else stays in the directory."""
     import os
 
     tracker = FsspecResultTracker(str(tmp_path))
@@ -48,7 +48,7 @@ def test_no_half_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_an_unknown_key_is_empty(tmp_path: Path) -> None:
-    """Nothing was put: nothing comes back."""
+    """Without stored results the answer is empty."""
     assert FsspecResultTracker(str(tmp_path / "none")).get(1) == {}
 
 
@@ -61,7 +61,7 @@ def test_keys_that_are_no_names(tmp_path: Path, key: str) -> None:
 
 @pytest.mark.parametrize("text", ["{", "[1]", ""])
 def test_broken_files(tmp_path: Path, text: str) -> None:
-    """A file that somebody else wrote is an error with its text."""
+    """A foreign file is an error with its text."""
     FsspecResultTracker(str(tmp_path)).put(1, a=1)
     file = tmp_path / "1"
     file.write_text(text)
@@ -78,14 +78,14 @@ def test_broken_files(tmp_path: Path, text: str) -> None:
     )
 )
 def test_any_results(results: dict[str, int | str | float]) -> None:
-    """Whatever numbers and texts are put come back."""
+    """Any numbers and strings are returned unchanged."""
     tracker = FsspecResultTracker("memory://results")
     tracker.put("t", **results)
     assert tracker.get("t") == results
 
 
 def test_fsspec_is_imported_when_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Importing costs nothing; without fsspec the error says what to install."""
+    """Importing is cheap; without fsspec the error says what to install."""
     code = "import sys, torchx.runtime.tracking; print('fsspec' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True).stdout == "False\n"
     monkeypatch.setitem(sys.modules, "fsspec.core", None)

@@ -1,4 +1,4 @@
-"""Calls that are waited for only so long."""
+"""Calls with a timeout."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torchx.tracker.bounded import Bounded
 
 
 def test_answers_and_errors() -> None:
-    """What the call returns, or raises, comes back; one call after the other, in one thread."""
+    """The result or exception of a call is returned; calls run one after the other, in one thread."""
     bounded = Bounded(300)
     threads = {bounded.call(threading.get_ident) for _ in range(10)}
     assert len(threads) == 1
@@ -22,7 +22,7 @@ def test_answers_and_errors() -> None:
 
 
 def test_a_call_that_hangs() -> None:
-    """It is given up; while it hangs, the next ones are refused at once; when it has ended, calls are made again."""
+    """The call times out; while it hangs, later calls fail at once; when it has ended, calls work again."""
     bounded, go_on, ended = Bounded(0.01), threading.Event(), threading.Event()
 
     def hangs() -> None:
@@ -46,7 +46,7 @@ def test_a_call_that_hangs() -> None:
 
 
 def test_callers_in_several_threads() -> None:
-    """They wait for each other, and none is refused."""
+    """Concurrent calls wait for each other, and none fails."""
     bounded = Bounded(300)
     seen: list[int] = []
     threads = [threading.Thread(target=lambda n=n: bounded.call(lambda: seen.append(n))) for n in range(8)]
@@ -60,7 +60,7 @@ def test_callers_in_several_threads() -> None:
 # Python 3.12 and later warn of a fork beside threads: this is the case that is tested.
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_in_a_forked_process() -> None:
-    """The thread is the parent's: a forked process gets one of its own."""
+    """A forked process, which does not inherit the thread, starts its own."""
     bounded = Bounded(300)
     assert bounded.call(lambda: 1) == 1
     read, write = os.pipe()

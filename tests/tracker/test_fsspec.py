@@ -1,4 +1,4 @@
-"""Runs in small files: what is written is read, by anybody, at once; nothing that anybody wrote is lost."""
+"""Runs in small files: every process reads what any process wrote, at once, and nothing is lost."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RUN = "slurm://torchx/train-1"
 
 @pytest.fixture(params=["local", "memory"])
 def tracker(request: pytest.FixtureRequest, tmp_path: Path) -> FsspecTracker:
-    """On a disk, and on a file system that is none."""
+    """Runs each test on a disk, and on a file system that is not local."""
     if request.param == "local":
         return FsspecTracker(fsspec.filesystem("file"), str(tmp_path / "runs"))
     return FsspecTracker(fsspec.filesystem("memory"), f"/{tmp_path.name}-{os.urandom(4).hex()}")
 
 
 def test_metadata(tracker: FsspecTracker) -> None:
-    """Values come back with their types; of two under one name the newer counts; others stay."""
+    """Values keep their types; the newer value of a name wins; others stay."""
     tracker.add_metadata(RUN, lr=0.1, name="é", layers=[1, 2], nested={"a": None}, ok=True)
     tracker.add_metadata(RUN, lr=0.2)
     tracker.add_metadata(RUN)
@@ -42,7 +42,7 @@ def test_metadata(tracker: FsspecTracker) -> None:
 
 
 def test_artifacts(tracker: FsspecTracker) -> None:
-    """Artifacts are known by name, with their path as it was given; the newer one of a name counts."""
+    """Artifacts have a name, and their path unchanged; the newer one of a name wins."""
     tracker.add_artifact(RUN, "model", "s3://b/old.pt")
     tracker.add_artifact(RUN, "model", "s3://b/new.pt", {"step": 7})
     tracker.add_artifact(RUN, "log/a b", "relative/path")
@@ -53,7 +53,7 @@ def test_artifacts(tracker: FsspecTracker) -> None:
 
 
 def test_lineage(tracker: FsspecTracker) -> None:
-    """Sources and descendants are found from both ends; a source that was written twice is one."""
+    """Sources and descendants are found from both ends; a repeated source counts once."""
     for _ in range(2):
         tracker.add_source("eval", RUN, "model")
     tracker.add_source("eval", "s3://data/set")
@@ -66,7 +66,7 @@ def test_lineage(tracker: FsspecTracker) -> None:
 
 
 def test_run_ids(tracker: FsspecTracker) -> None:
-    """All runs that wrote something, and no others: a source that never was a run is none. By parent: its children."""
+    """All runs that wrote something are listed, and no others. With a parent, only its children."""
     assert list(tracker.run_ids()) == []
     tracker.add_metadata(RUN, a=1)
     tracker.add_source("eval", "s3://data/set")
@@ -76,7 +76,7 @@ def test_run_ids(tracker: FsspecTracker) -> None:
 
 
 def test_half_a_source_is_none(tracker: FsspecTracker, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A writer that dies between the two files of a source leaves no descendant that has no such source."""
+    """A writer that dies between the two files of a source leaves no descendant without a source."""
 
     def dies(*_: object) -> None:
         raise KeyboardInterrupt
@@ -89,7 +89,7 @@ def test_half_a_source_is_none(tracker: FsspecTracker, monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("run_id", ["..", ".", "a/../b", "~", "x" * 300, "x" * 300 + "é", "a%2Fb", "a:b\n*?["])
 def test_ids_of_any_form(tracker: FsspecTracker, run_id: str) -> None:
-    """An id is never a path: it stays below the directory, and is listed as it was given."""
+    """An id is never a path: it stays below the directory, and is listed unchanged."""
     tracker.add_metadata(run_id, a=1)
     tracker.add_metadata("x" * 299, a=2)
     assert tracker.metadata(run_id) == {"a": 1}
@@ -97,7 +97,7 @@ def test_ids_of_any_form(tracker: FsspecTracker, run_id: str) -> None:
 
 
 def test_no_id(tracker: FsspecTracker) -> None:
-    """An empty id is refused."""
+    """An empty id is an error."""
     with pytest.raises(ValueError, match="needs an id"):
         tracker.add_metadata("", a=1)
 
@@ -116,7 +116,7 @@ def test_no_id(tracker: FsspecTracker) -> None:
     ),
 )
 def test_whatever_json_knows_comes_back(run_id: str, values: dict[str, Any]) -> None:
-    """Any id of any characters, any values."""
+    """Any id and any values are returned unchanged."""
     tracker = FsspecTracker(fsspec.filesystem("memory"), f"/any-{os.urandom(8).hex()}")
     try:
         run_id.encode()
@@ -128,7 +128,7 @@ def test_whatever_json_knows_comes_back(run_id: str, values: dict[str, Any]) -> 
 
 
 def test_values_that_json_does_not_know(tracker: FsspecTracker) -> None:
-    """They are kept as text, numbers of other libraries as numbers: a result is never lost for its type."""
+    """Unknown types become strings, numbers of other libraries numbers: a result is never lost for its type."""
 
     class Scalar:
         def item(self) -> float:
@@ -151,7 +151,7 @@ tracker.add_source(run, f"data-{rank}")
 
 
 def test_many_writers(tmp_path: Path) -> None:
-    """Processes write at once, without a lock between them: everything is there, and no half file is left."""
+    """Processes write concurrently without a lock: everything is there, and no incomplete file is left."""
     ranks = range(4)
     argv = [sys.executable, "-c", WRITER, str(tmp_path), RUN]
     writers = [subprocess.Popen([*argv, str(rank)]) for rank in ranks]
@@ -168,7 +168,7 @@ def test_many_writers(tmp_path: Path) -> None:
 # Python 3.12 and later warn of a fork beside threads: this is the case that is tested.
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_forked_process_writes_too(tmp_path: Path) -> None:
-    """What a forked worker writes, through the tracker of its parent, is there as well."""
+    """A forked worker can write through the tracker of its parent."""
     tracker = FsspecTracker(fsspec.filesystem("dir", path=str(tmp_path), target_protocol="file"), "runs")
     tracker._fs.makedirs("runs", exist_ok=True)
     tracker.add_metadata(RUN, parent=1)
@@ -183,7 +183,7 @@ def test_a_forked_process_writes_too(tmp_path: Path) -> None:
 
 
 def test_foreign_files_are_passed_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A damaged record is warned about by its path; a file that somebody is writing just now is not looked at."""
+    """A damaged record gives a warning with its path; a file that is still being written is ignored."""
     tracker = create(str(tmp_path))
     tracker.add_metadata(RUN, a=1)
     (record,) = tmp_path.rglob("metadata/*.jsonl")
@@ -200,7 +200,7 @@ def test_foreign_files_are_passed_over(tmp_path: Path, caplog: pytest.LogCapture
 def test_a_full_disk_damages_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Half of a record that did not fit is not a record, and what is written before and after it is whole."""
+    """An incomplete record on a full disk is ignored, and records before and after it are intact."""
     tracker = create(str(tmp_path))
     tracker.add_metadata(RUN, a=1)
     real, room = os.write, [20, 0]
@@ -222,7 +222,7 @@ def test_a_full_disk_damages_nothing(
 
 
 def test_a_process_has_one_file(tmp_path: Path) -> None:
-    """However much it writes; another tracker, and a forked process, have others. Newer values win over all of them."""
+    """A process uses one file per folder; other trackers and forked processes use others. Newer values win across files."""
     first, second = create(str(tmp_path)), create(str(tmp_path))
     for step in range(3):
         first.add_metadata(RUN, step=step, first=step)
@@ -233,7 +233,7 @@ def test_a_process_has_one_file(tmp_path: Path) -> None:
 
 
 def test_records_of_earlier_versions(tmp_path: Path) -> None:
-    """A file for each record, as they were written once and are written to object stores, is read beside the others."""
+    """A file for each record, as in object stores and earlier versions, is read together with the others."""
     tracker = create(str(tmp_path))
     tracker.add_metadata(RUN, a="new", b="new")
     (folder,) = tmp_path.rglob("metadata")
@@ -243,7 +243,7 @@ def test_records_of_earlier_versions(tmp_path: Path) -> None:
 
 
 def test_a_store_that_hangs(tmp_path: Path) -> None:
-    """A write to a store that does not answer ends after the timeout, and the next at once, until the store has answered."""
+    """A write to a store that hangs times out, and the next fails at once, until the store has answered."""
     answer = threading.Event()
     memory = fsspec.filesystem("memory")
 
@@ -269,7 +269,7 @@ def test_a_store_that_hangs(tmp_path: Path) -> None:
 
 
 def test_a_missing_bucket_is_not_made() -> None:
-    """An object store has no folders: a name that is not there is a mistake, and stays an error."""
+    """An object store has no folders: a missing bucket is an error."""
     made: list[str] = []
     memory = fsspec.filesystem("memory")
 
@@ -322,7 +322,7 @@ def test_create_by_file(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_configs(config: str | None, words: str) -> None:
-    """Each mistake is one error that names what is wrong."""
+    """Each mistake is one error that names the problem."""
     with pytest.raises(ConfigError) as e:
         create(config)
     assert words in str(e.value)
@@ -330,7 +330,7 @@ def test_wrong_configs(config: str | None, words: str) -> None:
 
 @pytest.mark.parametrize("text", ["root_path\n", "[other]\nroot_path = /x\n"])
 def test_files_that_are_no_config(tmp_path: Path, text: str) -> None:
-    """A file without the section is named."""
+    """A file without the section is an error that names it."""
     path = tmp_path / "t.ini"
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"t\.ini` (is not an INI file|has no section `\[fsspec\]`)"):
@@ -339,7 +339,7 @@ def test_files_that_are_no_config(tmp_path: Path, text: str) -> None:
 
 @pytest.mark.parametrize("head", ["", "[fsspec]\n", "[tracker:fsspec]\n"])
 def test_files_of_earlier_versions(tmp_path: Path, head: str) -> None:
-    """A file may be nothing but `key = value`, and its section may be called as in `.torchxconfig`."""
+    """A file may consist of `key = value` only, or name its section as in `.torchxconfig`."""
     path = tmp_path / "fsspec.config"
     path.write_text(f"{head}root_path = {tmp_path}/runs\nprotocol = file\nauto_mkdir = True\n")
     create(str(path)).add_metadata("r", a=1)
@@ -347,7 +347,7 @@ def test_files_of_earlier_versions(tmp_path: Path, head: str) -> None:
 
 
 def test_what_a_file_system_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file system whose package is missing is named, with what to install."""
+    """The error names the missing package of a file system."""
     import builtins
 
     real = builtins.__import__

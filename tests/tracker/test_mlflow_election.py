@@ -1,4 +1,4 @@
-"""Ranks that begin at once choose one MLflow run, in whatever order their requests come and whatever their clocks say."""
+"""Ranks that start at once elect one MLflow run, whatever the order of their requests and their clocks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchx.tracker.mlflow_runs import TAG_DUPLICATE_OF, TAG_JOB, Runs
 
 
 class Server:
-    """What MLflow keeps. Each call waits until the test lets its rank go on."""
+    """MLflow's data. Each call waits until the test lets its rank continue."""
 
     def __init__(self, ranks: int, rng: random.Random) -> None:
         self.rng = rng
@@ -39,7 +39,7 @@ class Server:
 
 
 class Rank:
-    """MLflow's client, as one rank has it."""
+    """MLflow's client for one rank."""
 
     def __init__(self, server: Server, number: int) -> None:
         self.server, self.number, self.chosen = server, number, ""
@@ -80,7 +80,7 @@ def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_patient")
 @pytest.mark.parametrize("ranks", [2, 3, 5])
 def test_one_run_is_chosen(ranks: int) -> None:
-    """In each of two hundred orders of their requests all choose the same, and the others are its deleted duplicates."""
+    """In two hundred orders of requests all ranks elect the same run; the others become its deleted duplicates."""
     for seed in range(200):
         rng = random.Random(seed)
         server = Server(ranks, rng)
@@ -102,7 +102,7 @@ def test_one_run_is_chosen(ranks: int) -> None:
 
 
 def test_who_died_in_the_middle_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run whose rank has never taken its turn is taken, after a while; one that another rank has chosen goes before it."""
+    """A run whose rank never takes its turn is elected after a while; one with a turn precedes it."""
     now = [0.0]
     clock = SimpleNamespace(monotonic=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds))
     monkeypatch.setattr(mlflow_runs, "time", clock)
@@ -120,7 +120,7 @@ def test_who_died_in_the_middle_is_not_waited_for(monkeypatch: pytest.MonkeyPatc
 
 
 def test_runs_of_earlier_versions() -> None:
-    """They have no turn, and were there before: the oldest is taken, at once."""
+    """Runs without a turn existed before: the oldest is elected at once."""
     server = Server(1, random.Random(0))
     server.gates = [threading.Semaphore(10**6)]
     made = [server.add("job", {TAG_JOB: "job"}) for _ in range(4)]

@@ -1,4 +1,4 @@
-"""What MLflow keeps, in names and texts that it takes, and back again."""
+"""Names and values encoded for MLflow, and decoded again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torchx.tracker.values import plain
 
 @given(st.text(min_size=1))
 def test_any_name(name: str) -> None:
-    """Whatever a value is called, MLflow takes the name, and it comes back."""
+    """Any name is encoded to one that MLflow accepts, and decoded again."""
     safe = tags.safe(name)
     assert re.fullmatch(r"[A-Za-z0-9_. /-]+", safe)
     assert posixpath.normpath(safe) == safe
@@ -30,25 +30,25 @@ def test_any_name(name: str) -> None:
 
 @given(st.text(min_size=1), st.text(min_size=1))
 def test_two_names_stay_two(a: str, b: str) -> None:
-    """No two names become one."""
+    """Different names have different encodings."""
     assert (tags.safe(a) == tags.safe(b)) == (a == b)
 
 
 def test_decoded() -> None:
-    """Only tags of the prefix count; one that somebody has edited is shown as it is."""
+    """Only tags with the prefix count; an edited one is returned unchanged."""
     found = {"torchx.metadata.a": "1", "torchx.metadata.b": "edited", "other": "2"}
     assert dict(tags.decoded(found, tags.METADATA)) == {"a": 1, "b": "edited"}
 
 
 @pytest.mark.parametrize(("name", "value"), [("x", "y" * 5000), ("", 1), ("n" * 300, 1)])
 def test_what_mlflow_does_not_keep(name: str, value: object) -> None:
-    """It is refused by name before anything is sent: a cut value would be a wrong value."""
+    """A long value is an error before anything is sent: a truncated value would be wrong."""
     with pytest.raises(ValueError, match=f"`{name[:50]}`"):
         tags.encode(name, value)
 
 
 def test_flat() -> None:
-    """Leaves of dictionaries, lists and data classes, by the names on the way; texts are cut where parameters end."""
+    """Leaves of dictionaries, lists and data classes have their path as the name; values are cut at MLflow's limit."""
 
     @dataclass
     class Optim:
@@ -69,7 +69,7 @@ def test_flat() -> None:
 
 
 def test_plain_values() -> None:
-    """Subclasses become what they are made of; objects their text; a structure that holds itself has an end."""
+    """Subclasses become their base type, objects strings; a recursive structure ends."""
 
     class Level(enum.IntEnum):
         HIGH = 3
@@ -89,7 +89,7 @@ def test_plain_values() -> None:
 
 
 def test_without_mlflow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The error says what to install, where."""
+    """The error says what to install, and where."""
     import sys
 
     from torchx.tracker.mlflow import MLflowTracker, create_tracker

@@ -26,7 +26,7 @@ from torchx.tracker.api import (
 
 
 class MemoryTracker(TrackerBase):
-    """Everything in dictionaries."""
+    """A tracker in dictionaries."""
 
     def __init__(self, config: str | None = None) -> None:
         self.config = config
@@ -63,7 +63,7 @@ class MemoryTracker(TrackerBase):
 
 
 class DownTracker(MemoryTracker):
-    """Cannot be written to."""
+    """A tracker that cannot be written to."""
 
     def add_metadata(self, run_id: str, **kwargs: Any) -> None:
         raise ConnectionError("refused")
@@ -85,7 +85,7 @@ def test_writes_go_to_every_tracker() -> None:
 
 
 def test_reads_ask_the_first_tracker() -> None:
-    """Sources and children come from the first tracker, each as a run of its own."""
+    """Sources and children come from the first tracker, each as an AppRun."""
     trackers = [MemoryTracker(), MemoryTracker()]
     AppRun("child", trackers).add_source("parent", "model")
     assert list(AppRun("child", trackers).sources()) == [AppRunTrackableSource(AppRun("parent", trackers), "model")]
@@ -95,7 +95,7 @@ def test_reads_ask_the_first_tracker() -> None:
 
 
 def test_a_tracker_that_is_down_never_fails_the_job(caplog: pytest.LogCaptureFixture) -> None:
-    """A failing tracker is warned about by name; the others are still written to."""
+    """A failing tracker gives a warning with its name; the others are still written to."""
     good = MemoryTracker()
     run = AppRun("r", [DownTracker(), good])
     with caplog.at_level(logging.WARNING, "torchx.tracker"):
@@ -110,7 +110,7 @@ def test_a_tracker_that_is_down_never_fails_the_job(caplog: pytest.LogCaptureFix
 
 
 def test_a_tracker_that_fails_slowly_is_let_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One that needs 30 s to fail is asked again after ten minutes, not at every write; others are not held up."""
+    """A tracker that takes 30 s to fail is tried again after ten minutes, not at every write; others are not delayed."""
     now = [1000.0]
     monkeypatch.setattr("torchx.tracker.api.time", types.SimpleNamespace(monotonic=lambda: now[0]))
     tries: list[float] = []
@@ -131,7 +131,7 @@ def test_a_tracker_that_fails_slowly_is_let_alone(monkeypatch: pytest.MonkeyPatc
 
 
 def test_reads_go_on_to_the_next_tracker(caplog: pytest.LogCaptureFixture) -> None:
-    """When the first tracker does not answer, the second is asked; when none does, there is nothing, and a warning."""
+    """If the first tracker fails, the second is used; if all fail, the result is empty, with a warning."""
 
     class Mute(MemoryTracker):
         def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
@@ -161,7 +161,7 @@ def plugin(torchx_site: Site) -> None:
 
 @pytest.mark.usefixtures("plugin")
 def test_build_trackers(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Each named tracker is made with its configuration; those that cannot be made are warned about and left out."""
+    """Each named tracker is created with its configuration; those that fail are skipped with a warning."""
     monkeypatch.setitem(sys.modules, "test_tracker_api", sys.modules[__name__])
     with caplog.at_level(logging.WARNING, "torchx.tracker"):
         made = list(build_trackers({"mem": "c1", "bad": None, "raises": "c2", "mme": None}))
@@ -175,7 +175,7 @@ def test_build_trackers(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptu
 
 @pytest.mark.usefixtures("plugin")
 def test_run_from_env(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In a job the id, the trackers and their configuration come from the environment; one object for one environment."""
+    """In a job the id, the trackers and their configuration come from the environment; each environment has one object."""
     monkeypatch.setitem(sys.modules, "test_tracker_api", sys.modules[__name__])
     monkeypatch.setenv("TORCHX_JOB_ID", "local://me/job-1")
     monkeypatch.setenv("TORCHX_TRACKERS", "mem, ,")
@@ -192,7 +192,7 @@ def test_run_from_env(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_built_in_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """`fsspec` needs no package but itself: a job that names it writes there at once."""
+    """`fsspec` needs only its own package: a job with that tracker can write at once."""
     pytest.importorskip("fsspec")
     monkeypatch.setenv("TORCHX_JOB_ID", "local://me/job-3")
     monkeypatch.setenv("TORCHX_TRACKERS", "fsspec")
@@ -208,7 +208,7 @@ def test_built_in_trackers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 @pytest.mark.usefixtures("plugin")
 def test_only_rank_zero_writes_the_parent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other ranks do not repeat the parent run."""
+    """Only rank 0 records the parent run."""
     monkeypatch.setitem(sys.modules, "test_tracker_api", sys.modules[__name__])
     monkeypatch.setenv("TORCHX_JOB_ID", "local://me/job-rank1")
     monkeypatch.setenv("TORCHX_TRACKERS", "mem")
@@ -219,7 +219,7 @@ def test_only_rank_zero_writes_the_parent(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_outside_of_a_job() -> None:
-    """Code that torchx did not launch gets a run without trackers, and goes on."""
+    """Code that torchx did not launch gets a run without trackers, and continues."""
     run = app_run_from_env()
     assert run.id == "<UNDEFINED>"
     run.add_metadata(a=1)
@@ -227,7 +227,7 @@ def test_outside_of_a_job() -> None:
 
 
 def test_cheap_to_import() -> None:
-    """A job that imports the tracker pays for no launcher: no specs, no runner, none of the slow standard modules."""
+    """A job that imports the tracker does not load the launcher: no specs, no runner, no slow standard modules."""
     code = "import sys; from torchx.tracker import app_run_from_env; app_run_from_env(); print(sorted(sys.modules))"
     done = subprocess.run(
         [sys.executable, "-S", "-c", f"import sys; sys.path[:] = {sys.path!r}; {code}"],

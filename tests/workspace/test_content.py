@@ -1,4 +1,4 @@
-"""What is in a workspace: its files, of all projects, each at its place, and the hash of it all."""
+"""The contents of a workspace: the files of all its projects, each at its place, and their hash."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_entries_are_whole_and_in_order(source: Path) -> None:
-    """Folders come before what is in them, empty ones too; modes, sizes and times are the files'."""
+    """Folders, even empty ones, come before their contents; modes, sizes and times are those of the files."""
     (source / "b.py").chmod(0o4755)
     os.utime(source / "b.py", (1e9, 1e9))
     found = entries(str(source))
@@ -49,13 +49,13 @@ def test_entries_are_whole_and_in_order(source: Path) -> None:
 
 
 def test_no_file_is_read_to_list_them(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Listing a workspace costs its directories only."""
+    """Listing a workspace reads only its directories."""
     monkeypatch.setattr("torchx.workspace.files.LocalFiles.open", lambda *_: pytest.fail("read"))
     assert len(entries(str(source))) == 6
 
 
 def test_projects_go_to_their_places(tmp_path: Path) -> None:
-    """Each by its own ignore file; a later one wins; a file may be a project."""
+    """Each project uses its own ignore file; a later one wins; a project may be a file."""
     make(tmp_path / "one", {"train.py": "old", "lib/a.py": "a", "lib/junk.pyc": "", ".torchxignore": "**/*.pyc"})
     make(tmp_path / "two", {"a.py": "newer", "b.pyc": "kept: this project ignores nothing"})
     make(tmp_path, {"train.py": "new"})
@@ -79,7 +79,7 @@ def test_projects_go_to_their_places(tmp_path: Path) -> None:
 def test_projects_in_each_others_way(
     tmp_path: Path, first: dict[str, str], second: dict[str, str], place: str, expected: list[str]
 ) -> None:
-    """The later one wins, whole: no file stays below what is none, and nothing is written through a link."""
+    """A later project replaces an earlier one as a whole: no file remains below a non-directory, and no link is followed."""
     make(tmp_path / "one", first)
     make(tmp_path / "two", second)
     found = entries(Workspace({str(tmp_path / "one"): "", str(tmp_path / "two"): place}))
@@ -93,7 +93,7 @@ names = st.lists(st.sampled_from("abc"), min_size=1, max_size=4).map("/".join)
 
 @given(st.lists(st.tuples(names, st.sampled_from(["file", "directory", "link"])), max_size=12))
 def test_a_merge_is_always_a_tree(rows: list[tuple[str, str]]) -> None:
-    """Whatever comes in whatever order: each entry's parent is a folder, and the last one of a name stands."""
+    """For any entries in any order, each entry's parent is a folder, and the last entry of a name wins."""
     found: dict[str, Entry] = {}
     for path, kind in rows:
         _put(found, Entry(path, kind, 0o755))
@@ -108,14 +108,14 @@ def test_a_merge_is_always_a_tree(rows: list[tuple[str, str]]) -> None:
 
 @pytest.mark.parametrize("place", ["../up", "/abs", "a/../../up", ".."])
 def test_places_stay_below(source: Path, place: str) -> None:
-    """A place outside the workspace is refused."""
+    """A place outside the workspace is an error."""
     with pytest.raises(SpecError, match=r"would go to `.*`, which is outside the workspace"):
         entries(Workspace({str(source): place}))
 
 
 @pytest.mark.parametrize("place", ["", ".", "./", "a/.."])
 def test_places_that_are_the_root(source: Path, place: str) -> None:
-    """However the root is written."""
+    """Any spelling of the root is accepted."""
     assert paths(Workspace({str(source): place})) == paths(str(source))
 
 
@@ -133,7 +133,7 @@ def memory() -> Any:
 
 
 def test_a_workspace_in_memory(memory: Any) -> None:
-    """Content and times come through fsspec; modes that are not known are the usual ones."""
+    """Content and times come through fsspec; unknown modes get defaults."""
     found = entries("memory://ws_m")
     assert [(e.path, e.mode, e.size) for e in found] == [
         (".torchxignore", 0o644, 8),
@@ -146,7 +146,7 @@ def test_a_workspace_in_memory(memory: Any) -> None:
 
 
 def test_the_same_content_has_the_same_hash_wherever_it_is(memory: Any, tmp_path: Path) -> None:
-    """The hash is of what is there, not of where it comes from."""
+    """The hash depends on the contents, not on their source."""
     make(tmp_path, {"a.py": "aaa", "lib/b.py": "b", "lib/c.pyc": "other junk", ".torchxignore": "**/*.pyc"})
     for folder, _, files in os.walk(tmp_path):
         os.chmod(folder, 0o755)
@@ -156,7 +156,7 @@ def test_the_same_content_has_the_same_hash_wherever_it_is(memory: Any, tmp_path
 
 
 def test_chained_file_systems(tmp_path: Path) -> None:
-    """A file system in a file: `zip://` in a local archive."""
+    """A file system in a file works: `zip://` in a local archive."""
     import zipfile
 
     with zipfile.ZipFile(tmp_path / "code.zip", "w") as z:
@@ -166,7 +166,7 @@ def test_chained_file_systems(tmp_path: Path) -> None:
 
 
 def test_a_file_system_that_fails(monkeypatch: pytest.MonkeyPatch, memory: Any) -> None:
-    """Whatever a remote file system raises is one clear line with the address."""
+    """Any error of a remote file system becomes one line with the address."""
 
     def refuse(self: object, *args: object, **kwargs: Any) -> None:
         raise RuntimeError("no credentials")
@@ -177,7 +177,7 @@ def test_a_file_system_that_fails(monkeypatch: pytest.MonkeyPatch, memory: Any) 
 
 
 def test_a_file_system_whose_part_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has to be installed is said."""
+    """The error says what to install."""
     monkeypatch.setitem(__import__("sys").modules, "s3fs", None)
     with pytest.raises(MissingDependencyError, match=r"workspace `s3://bucket/x`") as caught:
         entries("s3://bucket/x")
@@ -208,7 +208,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("name", HOSTILE, ids=lambda n: repr(n)[:20])
 def test_hostile_names(tmp_path: Path, name: str) -> None:
-    """Names of any kind, also bytes that are not UTF-8, are as they are, and their files can be read."""
+    """Any file name, even bytes that are not UTF-8, is kept, and the file can be read."""
     with open(os.path.join(tmp_path, name), "w") as f:
         f.write("content")
     [entry] = entries(str(tmp_path))
@@ -217,7 +217,7 @@ def test_hostile_names(tmp_path: Path, name: str) -> None:
 
 
 def test_a_file_that_grows(tmp_path: Path) -> None:
-    """A log that something writes to goes along as long as it was: its head in an archive says so already."""
+    """A log that is being written to is included at its listed length, as in the header of its archive."""
     make(tmp_path, {"log": "one\n"})
     [entry] = entries(str(tmp_path))
     with open(tmp_path / "log", "a") as f:
@@ -226,7 +226,7 @@ def test_a_file_that_grows(tmp_path: Path) -> None:
 
 
 def test_a_file_that_shrinks(tmp_path: Path) -> None:
-    """What cannot be completed is refused, by name."""
+    """A file that became shorter is an error that names it."""
     make(tmp_path, {"log": "one\n"})
     [entry] = entries(str(tmp_path))
     (tmp_path / "log").write_text("")
@@ -235,7 +235,7 @@ def test_a_file_that_shrinks(tmp_path: Path) -> None:
 
 
 def test_a_file_that_is_gone_or_locked(tmp_path: Path) -> None:
-    """The file and the reason are named; no traceback."""
+    """The error names the file and the reason, without a traceback."""
     make(tmp_path, {"a": "a"})
     [entry] = entries(str(tmp_path))
     (tmp_path / "a").unlink()
@@ -251,7 +251,7 @@ def test_a_file_that_is_gone_or_locked(tmp_path: Path) -> None:
 
 
 def test_a_link_that_took_a_files_place(tmp_path: Path) -> None:
-    """It is not followed."""
+    """A link that replaces a file is not followed."""
     make(tmp_path, {"a": "a"})
     [entry] = entries(str(tmp_path))
     (tmp_path / "a").unlink()
@@ -261,14 +261,14 @@ def test_a_link_that_took_a_files_place(tmp_path: Path) -> None:
 
 
 def test_hard_links_are_files(tmp_path: Path) -> None:
-    """Two names of one file are two files."""
+    """Two hard links of one file are two files."""
     make(tmp_path, {"a": "x"})
     os.link(tmp_path / "a", tmp_path / "b")
     assert [(e.path, text_of(e)) for e in entries(str(tmp_path))] == [("a", "x"), ("b", "x")]
 
 
 def test_a_huge_file_is_streamed(tmp_path: Path) -> None:
-    """A file of 200 MB is hashed in a few megabytes of memory."""
+    """Hashing a file of 200 MB takes a few megabytes of memory."""
     with open(tmp_path / "big", "wb") as f:
         f.truncate(200 << 20)
     [entry] = entries(str(tmp_path))
@@ -292,7 +292,7 @@ def test_times_and_owners_do_not_count(source: Path) -> None:
 
 @pytest.mark.parametrize("change", ["content", "mode", "name", "link", "empty folder", "new file", "kind"])
 def test_every_change_counts(source: Path, change: str) -> None:
-    """Content, permissions, names, link targets, empty folders."""
+    """Content, permissions, names, link targets and empty folders change the hash."""
     before = content_hash(entries(str(source)))
     if change == "content":
         (source / "b.py").write_text("B")

@@ -1,4 +1,4 @@
-"""A workspace as a folder: one copy per job."""
+"""Workspaces as folders: one copy per job."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ def role(name: str, *sources: str) -> Role:
 
 
 def code(folder: object) -> dict[str, str]:
-    """What is in a job folder, but for our own mark."""
+    """The contents of a job folder, without our marker."""
     found = tree(folder)
     assert found.pop(MARKER).startswith("sha256:")
     return found
 
 
 def test_the_copy_becomes_the_image(source: str, tmp_path: Path) -> None:
-    """The job folder holds the code as it was at submission; roles with one workspace share it."""
+    """The job folder has the code as it was at submission; roles with one workspace share it."""
     job_dir = str(tmp_path / "jobs" / "1")
     roles = [role("a", source), role("b", source)]
     DirWorkspaceMixin().build_workspaces(roles, {"job_dir": job_dir})
@@ -46,7 +46,7 @@ def test_the_copy_becomes_the_image(source: str, tmp_path: Path) -> None:
 
 
 def test_the_hash_is_in_the_roles_environment(source: str, tmp_path: Path) -> None:
-    """The same for each role of the workspace, and for the next job of the same code."""
+    """The hash is the same for each role of the workspace, and for the next job with the same code."""
     roles = [role("a", source), role("b", source)]
     expected = content_hash(entries(source))
     DirWorkspaceMixin().build_workspaces(roles, {"job_dir": str(tmp_path / "1")})
@@ -55,7 +55,7 @@ def test_the_hash_is_in_the_roles_environment(source: str, tmp_path: Path) -> No
 
 
 def test_roles_with_other_workspaces_get_other_folders(source: str, tmp_path: Path) -> None:
-    """Each further workspace has a folder beside the job's."""
+    """Each further workspace has a folder next to the job's."""
     make(tmp_path / "second", {"b.py": "b"})
     job_dir = str(tmp_path / "job")
     roles = [role("a", source), role("b", str(tmp_path / "second")), role("c", source)]
@@ -66,7 +66,7 @@ def test_roles_with_other_workspaces_get_other_folders(source: str, tmp_path: Pa
 
 
 def test_several_projects(source: str, tmp_path: Path) -> None:
-    """They are one folder, each at its place."""
+    """Several projects share one folder, each at its place."""
     make(tmp_path / "lib", {"l.py": "l"})
     r = Role("a", "base", entrypoint="x", workspace=Workspace({source: "", str(tmp_path / "lib"): "third/lib"}))
     DirWorkspaceMixin().build_workspaces([r], {"job_dir": str(tmp_path / "job")})
@@ -74,14 +74,14 @@ def test_several_projects(source: str, tmp_path: Path) -> None:
 
 
 def test_without_job_dir_nothing_is_copied(source: str) -> None:
-    """Without `job_dir` the role stays as it is."""
+    """Without `job_dir` the role is not changed."""
     r = role("a", source)
     DirWorkspaceMixin().build_workspaces([r], {})
     assert (r.image, r.env) == ("base", {})
 
 
 def test_a_relative_folder(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The image is absolute: the job does not start in the current directory. `~` is the home directory."""
+    """The image is an absolute path, because the job starts in another directory. `~` is the home directory."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     first, second = role("a", source), role("a", source)
@@ -91,7 +91,7 @@ def test_a_relative_folder(source: str, tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_folder_below_the_workspace(source: str) -> None:
-    """Neither this job's folder nor an earlier one becomes part of the copy."""
+    """Neither the folder of this job nor an earlier one becomes part of the copy."""
     for name in ("1", "2", "3"):
         r = role("a", source)
         DirWorkspaceMixin().build_workspaces([r], {"job_dir": f"{source}/jobs/{name}"})
@@ -99,7 +99,7 @@ def test_a_folder_below_the_workspace(source: str) -> None:
 
 
 def test_a_folder_in_use_is_refused(source: str, tmp_path: Path) -> None:
-    """A job folder that holds something is not written into."""
+    """A job folder that is not empty is an error."""
     make(tmp_path / "job", {"precious": "x"})
     with pytest.raises(ConfigError, match=r"`.*/job` is not empty"):
         DirWorkspaceMixin().build_workspaces([role("a", source)], {"job_dir": str(tmp_path / "job")})
@@ -107,7 +107,7 @@ def test_a_folder_in_use_is_refused(source: str, tmp_path: Path) -> None:
 
 
 def test_an_empty_folder_is_filled(source: str, tmp_path: Path) -> None:
-    """One that the user has made, with permissions of its own."""
+    """An existing empty folder keeps its permissions."""
     (tmp_path / "job").mkdir(mode=0o750)
     DirWorkspaceMixin().build_workspaces([r := role("a", source)], {"job_dir": str(tmp_path / "job")})
     assert code(r.image) == {"main.py": "v1"}
@@ -115,14 +115,14 @@ def test_an_empty_folder_is_filled(source: str, tmp_path: Path) -> None:
 
 
 def test_a_folder_that_cannot_be_made(source: str, tmp_path: Path) -> None:
-    """A job folder below a file is refused with its name and the reason."""
+    """A job folder below a file is an error with its name and the reason."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"job_dir `.*/file/job` cannot be made: Not a directory"):
         DirWorkspaceMixin().build_workspaces([role("a", source)], {"job_dir": str(tmp_path / "file" / "job")})
 
 
 def test_a_workspace_that_does_not_exist(tmp_path: Path) -> None:
-    """A missing workspace is said by name, and no folder is made for it."""
+    """The error names a missing workspace, and no folder is created for it."""
     with pytest.raises(SpecError, match="nope` is not a directory"):
         DirWorkspaceMixin().build_workspaces([role("a", "/nope")], {"job_dir": str(tmp_path / "job")})
     assert os.listdir(tmp_path) == []
@@ -133,7 +133,7 @@ def test_a_workspace_that_does_not_exist(tmp_path: Path) -> None:
 def test_no_half_folder_is_left(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: BaseException, made_before: bool
 ) -> None:
-    """When the copy fails, what was copied goes; a folder that was there before stays, empty."""
+    """When the copy fails, its files are removed; an existing folder stays, empty."""
     job_dir = tmp_path / "job"
     if made_before:
         job_dir.mkdir()
@@ -150,7 +150,7 @@ def test_no_half_folder_is_left(
 
 
 def test_shared_code(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `share_code` two jobs have the very same files; without, each its own."""
+    """With `share_code` two jobs share their files; without it each has its own."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("torchx.workspace.snapshots.SnapshotStore.usable", lambda self: True)
     monkeypatch.setattr("torchx.workspace.snapshots.can_clone", lambda folder: False)
@@ -167,7 +167,7 @@ def test_shared_code(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_root_shares_no_code(
     source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Permissions do not stop root: each job gets a copy, and a warning says so."""
+    """Permissions do not restrict root: each job gets a copy, with a warning."""
     monkeypatch.setattr(os, "geteuid", lambda: 0)
     monkeypatch.setattr("torchx.workspace.snapshots.can_clone", lambda folder: False)
     cfg: dict[str, Any] = {"job_dir": str(tmp_path / "job"), "share_code": True}
@@ -178,7 +178,7 @@ def test_root_shares_no_code(
 
 
 def test_a_store_that_is_not_ours_is_not_used(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The job gets a copy then."""
+    """The job gets a copy if the store cannot be used."""
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr("torchx.workspace.snapshots.SnapshotStore.usable", lambda self: False)
     cfg: dict[str, Any] = {"job_dir": str(tmp_path / "jobs" / "1"), "share_code": True}
@@ -187,7 +187,7 @@ def test_a_store_that_is_not_ours_is_not_used(source: str, tmp_path: Path, monke
 
 
 def test_discarding(source: str, tmp_path: Path) -> None:
-    """What was made for roles that are not submitted goes; what the object has not made stays."""
+    """Folders for roles that are not submitted are removed; others stay."""
     mixin = DirWorkspaceMixin()
     r = role("a", source)
     mixin.build_workspaces([r], {"job_dir": str(tmp_path / "job")})
@@ -200,7 +200,7 @@ def test_discarding(source: str, tmp_path: Path) -> None:
 
 
 def test_the_deprecated_hook(source: str, tmp_path: Path) -> None:
-    """Called by hand, the deprecated hook does the same."""
+    """The deprecated hook gives the same result."""
     r = role("a", source)
     DirWorkspaceMixin().build_workspace_and_update_role(r, source, {"job_dir": str(tmp_path / "job")})
     assert code(r.image) == {"main.py": "v1"}
@@ -227,7 +227,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_temporary_folders(source: str, temporary: Path) -> None:
-    """The temporary variant needs no option: each build has a folder of its own, and roles of one build share it."""
+    """The temporary variant needs no option: each build has its own folder, which the roles of the build share."""
     a, b, c = role("a", source), role("b", source), role("c", source)
     TmpDirWorkspaceMixin().build_workspaces([a, b], {})
     TmpDirWorkspaceMixin().build_workspaces([c], {})
@@ -237,7 +237,7 @@ def test_temporary_folders(source: str, temporary: Path) -> None:
 
 
 def test_temporary_folders_are_discarded(source: str, temporary: Path) -> None:
-    """When nothing is submitted, or the copy fails, nothing is left."""
+    """When nothing is submitted, or the copy fails, no folder is left."""
     mixin = TmpDirWorkspaceMixin()
     mixin.build_workspaces([r := role("a", source)], {})
     mixin.discard_workspaces([r])

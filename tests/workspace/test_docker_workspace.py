@@ -1,4 +1,4 @@
-"""A workspace as an image: the build context, who builds, names of pushed images, what the engine says and is shown."""
+"""Workspaces as images: the build context, the builder, names of pushed images, and the output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ DIGEST = "sha256:" + "cd" * 32
 
 
 class FakeApi:
-    """The build call of an engine: keeps its request, gives scripted events."""
+    """The build call of an engine: records its request, returns scripted events."""
 
     def __init__(self, events: list[dict[str, Any]]) -> None:
         self.events = events
@@ -39,7 +39,7 @@ class FakeApi:
 
 
 class FakeImages:
-    """Images of an engine: keeps tags, gives scripted events of a push."""
+    """The images of an engine: records tags, returns scripted events of a push."""
 
     def __init__(self, events: list[dict[str, Any]]) -> None:
         self.events = events
@@ -63,7 +63,7 @@ class FakeClient:
 
 
 class Terminal(io.StringIO):
-    """A stream that says it is one."""
+    """A stream that claims to be a terminal."""
 
     def isatty(self) -> bool:
         return True
@@ -106,7 +106,7 @@ def context_of(workspace: Workspace | str) -> dict[str, tarfile.TarInfo]:
 
 
 def test_build_context(source: str) -> None:
-    """Files less the ignored ones, with modes, links, directories, in a folder of their own beside our Dockerfile."""
+    """The context has the files without ignored ones, with modes, links and directories, in a folder next to our Dockerfile."""
     members = context_of(source)
     assert list(members) == [
         "Dockerfile.torchx",
@@ -120,7 +120,7 @@ def test_build_context(source: str) -> None:
 
 @pytest.mark.parametrize("ignore", ["", "*", "Dockerfile*"], ids=["kept", "all ignored", "ignored"])
 def test_own_dockerfile_is_honoured(source: str, ignore: str) -> None:
-    """A Dockerfile.torchx of the workspace is used as it is, also when it is ignored; then paths are those it knows."""
+    """A Dockerfile.torchx of the workspace is used unchanged, even if ignored; then paths have no prefix."""
     Path(source, ".torchxignore").write_text(ignore)
     Path(source, "Dockerfile.torchx").write_text("FROM scratch\n")
     members = context_of(source)
@@ -138,7 +138,7 @@ def test_context_is_reproducible(source: str) -> None:
 
 
 def test_hostile_names(source: str) -> None:
-    """Any name that a file can have is in the archive as it is."""
+    """Any valid file name is unchanged in the archive."""
     names = [os.fsdecode(b"\xff"), "new\nline", "x" * 255, "ü", " ", "-rf", "a\\b"]
     for name in names:
         Path(source, name).write_text("1")
@@ -146,7 +146,7 @@ def test_hostile_names(source: str) -> None:
 
 
 def test_several_projects(source: str, tmp_path: Path) -> None:
-    """Each is at its place; the Dockerfile of one at the root counts."""
+    """Each project is at its place; the Dockerfile of the project at the root is used."""
     (tmp_path / "lib").mkdir()
     (tmp_path / "lib" / "Dockerfile.torchx").write_text("FROM x")
     assert "workspace/vendor/Dockerfile.torchx" in context_of(Workspace({source: "", f"{tmp_path}/lib": "vendor"}))
@@ -155,7 +155,7 @@ def test_several_projects(source: str, tmp_path: Path) -> None:
 
 
 def test_context_from_memory() -> None:
-    """A workspace that is not on this disk makes a context, too."""
+    """A workspace on a remote file system also becomes a context."""
     import fsspec
 
     memory = fsspec.filesystem("memory")
@@ -175,7 +175,7 @@ def test_context_from_memory() -> None:
 
 
 def test_build(source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The engine is given the context and the build arguments; what it built becomes the image of all roles alike."""
+    """The engine gets the context and the build arguments; roles with the same workspace get the same image."""
     client = FakeClient([{"stream": "Step 1/2 : ARG IMAGE\n"}, {"aux": {"ID": ID}}, {"stream": "done\n"}])
     mixin = DockerWorkspaceMixin(docker_client=client)
     both = roles(source, "ab")
@@ -192,7 +192,7 @@ def test_build(source: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_other_image_or_workspace_is_built_for_itself(source: str, tmp_path: Path) -> None:
-    """Only what is the same is shared."""
+    """Only roles with the same image and workspace share a build."""
     client = FakeClient([{"aux": {"ID": ID}}])
     (tmp_path / "other").mkdir()
     every = roles(source, "ab") + roles(source, "c", "base:2") + roles(str(tmp_path / "other"), "d")
@@ -203,7 +203,7 @@ def test_other_image_or_workspace_is_built_for_itself(source: str, tmp_path: Pat
 
 
 def test_older_hook(source: str) -> None:
-    """A subclass that overrides the older hook is still asked; without an override it builds as ever."""
+    """A subclass that overrides the older hook is still called; without an override the mixin builds."""
 
     class Own(DockerWorkspaceMixin):
         def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Any) -> None:
@@ -226,7 +226,7 @@ def test_quiet_build(source: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("quiet", [False, True])
 def test_failed_build(source: str, quiet: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    """Its own output is shown once, `quiet` or not, and one line tells the step and the reason."""
+    """The output of a failed build is shown once, `quiet` or not, and one line has the step and the reason."""
     events = [
         {"stream": "Step 2/3 : RUN pip install x\n"},
         {"stream": "\x1b[91mno such package\x1b[0m\n"},
@@ -243,13 +243,13 @@ def test_failed_build(source: str, quiet: bool, capsys: pytest.CaptureFixture[st
 
 
 def test_build_without_an_id(source: str) -> None:
-    """An engine that does not say what it built is an error."""
+    """An engine that reports no image id is an error."""
     with pytest.raises(BackendError, match="reported no image id after it built"):
         DockerWorkspaceMixin(docker_client=FakeClient([{"stream": "x"}])).build_workspaces(roles(source), {})
 
 
 def test_build_on_a_terminal(source: str) -> None:
-    """One line that changes, cut to the terminal, and one that stays; an error leaves the whole output behind."""
+    """One line changes, cut to the terminal's width, and one stays; an error prints the whole output."""
     out = Terminal()
     events: list[dict[str, Any]] = [
         {"stream": "Step 1/2 : " + "x" * 100 + "\n"},
@@ -272,7 +272,7 @@ def test_build_on_a_terminal(source: str) -> None:
 
 
 def test_unused_arguments_are_in_order(source: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The engine's warning that our own build arguments are not used is no news."""
+    """The engine's warning about unused build arguments of ours is not shown."""
     warning = "[Warning] One or more build-args [{}] were not consumed\n"
     events: list[dict[str, Any]] = [
         {"stream": warning.format("WORKSPACE")},
@@ -284,7 +284,7 @@ def test_unused_arguments_are_in_order(source: str, capsys: pytest.CaptureFixtur
 
 
 def test_engine_errors_are_ours(source: str) -> None:
-    """Errors of the client's library and of the connection become one line; others are nobody's to change."""
+    """Errors of the client's library and of the connection become one line; other errors are not changed."""
     docker = pytest.importorskip("docker")
 
     def fail(error: Exception) -> BaseException:
@@ -304,7 +304,7 @@ def test_engine_errors_are_ours(source: str) -> None:
 
 
 def test_auto_prefers_the_engine_that_was_given(source: str) -> None:
-    """A scheduler's own client is an engine that answers."""
+    """A client given by the scheduler counts as an engine that answers."""
     mixin = DockerWorkspaceMixin(docker_client=FakeClient([{"aux": {"ID": ID}}]))
     (role,) = roles(source)
     mixin.build_workspaces([role], {"builder": "auto", "image_repo": "r.io/x", "quiet": True})
@@ -323,7 +323,7 @@ def test_auto_prefers_the_engine_that_was_given(source: str) -> None:
 def test_nobody_can_build(
     cfg: dict[str, CfgVal], message: str | None, source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each case says in one line what is missing."""
+    """Each error names in one line what is missing."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{tmp_path}/nobody")
     with pytest.raises(ConfigError if message else (BackendError, MissingDependencyError), match=message):
         DockerWorkspaceMixin().build_workspaces(roles(source), cfg)
@@ -349,7 +349,7 @@ def test_push_names() -> None:
 
 
 def test_push_needs_a_repository() -> None:
-    """A built image without `image_repo` is refused with what to do."""
+    """A built image without `image_repo` is an error with a hint."""
     app = AppDef("a", roles=[Role(name="a", image=ID, entrypoint="x")])
     with pytest.raises(ConfigError, match="there is no `image_repo`") as caught:
         DockerWorkspaceMixin().dryrun_push_images(app, {})
@@ -357,7 +357,7 @@ def test_push_needs_a_repository() -> None:
 
 
 def test_push() -> None:
-    """The image is tagged, pushed, and its digest in the registry is known."""
+    """The image is tagged and pushed, and its digest in the registry is recorded."""
     client = FakeClient([{"id": "1", "status": "Pushed"}, {"aux": {"Tag": "t", "Digest": DIGEST}}])
     mixin = DockerWorkspaceMixin(docker_client=client)
     mixin.push_images({ID: ("reg/me", "t")})
@@ -367,7 +367,7 @@ def test_push() -> None:
 
 
 def test_refused_push(capsys: pytest.CaptureFixture[str]) -> None:
-    """The registry's words and where to log in."""
+    """The error has the registry's message, and where to log in."""
     mixin = DockerWorkspaceMixin(docker_client=FakeClient([{"error": "denied\n"}]))
     with pytest.raises(BackendError, match=r"the push of `reg\.io/me:t` failed: denied") as caught:
         mixin.push_images({ID: ("reg.io/me", "t")})
@@ -375,7 +375,7 @@ def test_refused_push(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_push_events() -> None:
-    """Each change of a layer's status is one line; an error is raised with the registry's words."""
+    """Each change of a layer's status is one line; an error has the registry's message."""
     out = io.StringIO()
     pushing = [{"id": "l1", "status": "Pushing"}] * 3 + [{"id": "l1", "status": "Pushed"}, {"status": "done"}, {}]
     print_push_events(pushing, stream=out)
@@ -385,7 +385,7 @@ def test_push_events() -> None:
 
 
 def test_push_events_on_a_terminal() -> None:
-    """One line for all layers, with layers and megabytes, that is gone at the end."""
+    """One line for all layers, with layers and megabytes, is removed at the end."""
     out = Terminal()
     clock = iter(range(100))
     display = Display(out, clock=lambda: float(next(clock)))
@@ -415,7 +415,7 @@ def test_push_events_on_a_terminal() -> None:
 
 
 def test_display_does_not_flicker() -> None:
-    """Ten times a second is as much as anybody reads; control characters do not reach the terminal."""
+    """The line changes at most ten times a second; control characters do not reach the terminal."""
     out = Terminal()
     times = iter([0.0, 0.05, 0.2])
     display = Display(out, clock=lambda: next(times))
@@ -438,7 +438,7 @@ def test_display_that_nobody_sees() -> None:
 
 
 def test_transfer_never_sends_more_than_everything() -> None:
-    """Sizes that come late or are too small do not show nonsense."""
+    """Sizes that arrive late or are too small do not cause wrong output."""
     out = Terminal()
     clock = iter(range(100))
     transfer = Transfer(Display(out, clock=lambda: float(next(clock))), "Pushing")

@@ -37,7 +37,7 @@ def links(folder: Path) -> dict[str, object]:
 
 
 def test_a_walk_is_ordered_and_obeys_the_ignore_file(source: Path) -> None:
-    """Directories and files come sorted, less what .torchxignore names, the same for local files and for fsspec's."""
+    """Directories and files are sorted, without ignored ones, for local files and for fsspec alike."""
     import fsspec
 
     expected = [
@@ -51,7 +51,7 @@ def test_a_walk_is_ordered_and_obeys_the_ignore_file(source: Path) -> None:
 
 
 def test_a_workspace_in_memory() -> None:
-    """Any file system that fsspec knows can be walked."""
+    """Any fsspec file system can be walked."""
     import fsspec
 
     memory = fsspec.filesystem("memory")
@@ -75,7 +75,7 @@ def test_a_workspace_in_memory() -> None:
     ids=["ours", "Docker's", "ours goes first, alone", "an empty one counts", "none"],
 )
 def test_which_ignore_file_counts(tmp_path: Path, rules: dict[str, str], name: str, kept: set[str]) -> None:
-    """`.torchxignore` if there is one, else `.dockerignore`; never both."""
+    """`.torchxignore` is used if it exists, else `.dockerignore`; never both."""
     make(tmp_path, {"a": "", "b": "", "c": "", **rules})
     assert ignore_file(LocalFiles(), str(tmp_path)) == name
     [(_, _, files)] = walked(LocalFiles(), tmp_path)
@@ -83,21 +83,21 @@ def test_which_ignore_file_counts(tmp_path: Path, rules: dict[str, str], name: s
 
 
 def test_another_ignore_file(tmp_path: Path) -> None:
-    """Who asks for a file of another name gets that one only."""
+    """A request for another ignore file uses only that file."""
     make(tmp_path, {"a": "", "b": "", "mine": "a", ".dockerignore": "b"})
     assert walked(LocalFiles(), tmp_path, ignore_name="mine") == [("", [], [".dockerignore", "b", "mine"])]
     assert walked(LocalFiles(), tmp_path, ignore_name="none")[0][2] == [".dockerignore", "a", "b", "mine"]
 
 
 def test_a_malformed_rule_is_named(tmp_path: Path) -> None:
-    """File and line of a rule that is none."""
+    """The error has file and line of a malformed rule."""
     make(tmp_path, {".dockerignore": "ok\n[a"})
     with pytest.raises(SpecError, match=r"`\[a` is not an ignore pattern \(.*/.dockerignore:2\)"):
         walked(LocalFiles(), tmp_path)
 
 
 def test_links_that_stay_within(source: Path) -> None:
-    """Links are kept as they are; absolute ones, and those through the workspace's own name, are made relative."""
+    """Links are kept; absolute ones, and those through the workspace's own name, become relative."""
     make(
         source,
         {
@@ -124,7 +124,7 @@ def test_links_that_stay_within(source: Path) -> None:
 
 
 def test_links_that_lead_out(source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """They are left out, each with a warning that says where it would lead, by whatever way it gets there."""
+    """Links that lead out in any way are omitted, with a warning that shows the destination."""
     make(tmp_path, {"outside/secret": "secret", "srcs/secret": "a name that begins as ours"})
     make(
         source,
@@ -148,7 +148,7 @@ def test_links_that_lead_out(source: Path, tmp_path: Path, caplog: pytest.LogCap
 
 
 def test_an_ignored_link_is_no_news(source: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is ignored anyway is not warned about."""
+    """There is no warning about ignored entries."""
     make(source, {"data/out": "-> /etc/passwd", "lib/x.pyc": "-> /etc/passwd"})
     with caplog.at_level(logging.WARNING, "torchx.workspace"):
         links(source)
@@ -156,14 +156,14 @@ def test_an_ignored_link_is_no_news(source: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_the_root_may_be_a_link(source: Path, tmp_path: Path) -> None:
-    """A workspace that is given by a link is what the link leads to; links within stay within."""
+    """If the root is a link, the workspace is its target; links within it stay within."""
     make(source, {"lib/abs": f"-> {source}/train.py", "rel": "-> train.py"})
     (tmp_path / "current").symlink_to("src")
     assert links(tmp_path / "current") == {"lib/abs": "../train.py", "rel": "train.py"}
 
 
 def test_what_is_no_file_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A FIFO and a socket are left out with a warning, and do not block."""
+    """A FIFO and a socket are omitted with a warning, and do not block."""
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as s:
         here = os.open(tmp_path, os.O_RDONLY)
@@ -179,7 +179,7 @@ def test_what_is_no_file_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFi
 
 
 def test_a_fifo_in_the_place_of_a_file_does_not_block(tmp_path: Path) -> None:
-    """Whatever takes a file's place after the walk is not waited for, and a link there is not followed."""
+    """Reading does not block on whatever replaced a file after the walk, and does not follow a link there."""
     os.mkfifo(tmp_path / "pipe")
     with LocalFiles().open(str(tmp_path / "pipe")) as f:
         assert f.read() == b""
@@ -189,7 +189,7 @@ def test_a_fifo_in_the_place_of_a_file_does_not_block(tmp_path: Path) -> None:
 
 
 def test_earlier_job_folders_are_no_part_of_a_workspace(source: Path) -> None:
-    """Nor is the store beside them: else each job would bring along all before it."""
+    """Job folders and the store are omitted: otherwise each job would include all earlier ones."""
     make(source, {"jobs/1/.torchx-workspace": "hash", "jobs/1/train.py": "old", "jobs/note": "n"})
     make(source, {"jobs/.torchx-workspaces-0/x/lease": "l", ".torchx-workspace": "of a job that submits jobs"})
     found = [f"{d}/{f}" for d, _, files in walked(LocalFiles(), source) for f in files]
@@ -198,7 +198,7 @@ def test_earlier_job_folders_are_no_part_of_a_workspace(source: Path) -> None:
 
 @pytest.mark.parametrize("name", ["..", ".", "a/..", "nul\0nul"])
 def test_a_file_system_that_lies(name: str) -> None:
-    """An entry whose name leads out of the workspace is refused."""
+    """An entry whose name leads out of the workspace is an error."""
 
     class Evil(LocalFiles):
         def isdir(self, path: str) -> bool:
@@ -212,7 +212,7 @@ def test_a_file_system_that_lies(name: str) -> None:
 
 
 def test_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
-    """The folder and the reason are named, and how to go on without it."""
+    """The error has the folder, the reason, and a way to continue without it."""
 
     class Locked(LocalFiles):
         def ls(self, path: str, detail: bool = True) -> list[dict[str, object]]:
@@ -229,7 +229,7 @@ def test_a_folder_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_a_tree_deeper_than_python_can_call(tmp_path: Path) -> None:
-    """1500 folders within one another are walked."""
+    """1500 nested folders can be walked."""
     deep = tmp_path
     for _ in range(15):
         deep = deep.joinpath(*["d"] * 100)
@@ -241,7 +241,7 @@ def test_a_tree_deeper_than_python_can_call(tmp_path: Path) -> None:
 
 
 def test_missing_workspaces(tmp_path: Path) -> None:
-    """A workspace that does not exist, or of a kind that nobody knows, is refused by its name."""
+    """A missing workspace, or one of an unknown kind, is an error that names it."""
     with pytest.raises(SpecError, match=r"`.*/nope` is not a directory"):
         walk_workspace(LocalFiles(), str(tmp_path / "nope"))
     with pytest.raises(SpecError, match="`nosuchscheme://x` cannot be opened"):
@@ -253,7 +253,7 @@ def test_missing_workspaces(tmp_path: Path) -> None:
     [("file:///a/b/", "/a/b"), ("/a/../b", "/b"), ("local:///a", "/a"), ("~/x", "{home}/x")],
 )
 def test_local_addresses(text: str, root: str) -> None:
-    """A path, with or without a scheme; no fsspec is needed."""
+    """A path is accepted with or without a scheme, and needs no fsspec."""
     fs, found = open_workspace(text)
     assert isinstance(fs, LocalFiles)
     assert found == root.format(home=os.path.expanduser("~"))

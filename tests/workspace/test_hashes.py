@@ -1,4 +1,4 @@
-"""Hashes of files are kept while the files stay as they are."""
+"""Hashes of files are cached while the files are unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def source(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _later(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the files had been written a minute ago: their time of change cannot be set back."""
+    """Pretends that the files were written a minute ago: their change time cannot be set back."""
     real = time.time
     monkeypatch.setattr(time, "time", lambda: real() + 60)
 
@@ -35,7 +35,7 @@ def files(source: Path) -> list[Entry]:
 
 
 def look(source: Path, monkeypatch: pytest.MonkeyPatch, key: str = "k") -> tuple[list[str], list[str]]:
-    """The hashes, and which files were read for them."""
+    """The hashes, and the files that were read for them."""
     read = []
 
     def reading(entry: Entry) -> str:
@@ -48,7 +48,7 @@ def look(source: Path, monkeypatch: pytest.MonkeyPatch, key: str = "k") -> tuple
 
 
 def test_an_unchanged_file_is_read_once(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next run takes the hash from the cache; another workspace has a cache of its own."""
+    """The next run uses the cache; another workspace has its own cache."""
     expected = [sha256_of(e) for e in files(source)]
     assert look(source, monkeypatch) == (expected, ["a", "lib/b"])
     assert look(source, monkeypatch) == (expected, [])
@@ -57,7 +57,7 @@ def test_an_unchanged_file_is_read_once(source: Path, monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize("how", ["in place", "same size and time", "replaced"])
 def test_a_changed_file_is_read_again(source: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """Also when its size and its time of modification are as before."""
+    """A change is detected even if size and modification time are the same."""
     os.utime(source / "a", (1e9, 1e9))
     look(source, monkeypatch)
     if how == "in place":
@@ -78,14 +78,14 @@ def test_a_changed_file_is_read_again(source: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_file_that_was_just_written_is_not_trusted(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Within a tick of the file system's clock it may change and look the same."""
+    """Within a tick of the file system's clock, a file may change without a trace, so it is not cached."""
     monkeypatch.setattr(module, "TICK_S", 120)
     look(source, monkeypatch)
     assert look(source, monkeypatch)[1] == ["a", "lib/b"]
 
 
 def test_a_file_that_changes_while_it_is_read_is_not_trusted(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its hash is of neither state."""
+    """The hash of a file that changes while it is read is not cached."""
 
     def writing(entry: Entry) -> str:
         (source / entry.path).write_text("changed")
@@ -98,7 +98,7 @@ def test_a_file_that_changes_while_it_is_read_is_not_trusted(source: Path, monke
 
 
 def test_files_that_are_gone_are_forgotten(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache holds what the last run used, and no draft is left beside it."""
+    """The cache contains the hashes that the last run used, and no draft is left."""
     look(source, monkeypatch)
     (source / "a").unlink()
     look(source, monkeypatch)
@@ -109,7 +109,7 @@ def test_files_that_are_gone_are_forgotten(source: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("text", ["", "junk", "[[1, 2, 3]]", '[["a", 2, 3, 4, 5, "f"]]', "[1]", "3", "\0" * 99])
 def test_a_damaged_cache(source: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    """It is as if there were none, and the next run has a good one."""
+    """A damaged cache counts as missing, and the next run writes a valid one."""
     look(source, monkeypatch)
     [path] = glob.glob(torchx_home("cache", "workspaces", "*"))
     with open(path, "w") as f:
@@ -119,7 +119,7 @@ def test_a_damaged_cache(source: Path, monkeypatch: pytest.MonkeyPatch, text: st
 
 
 def test_a_home_that_cannot_be_written(source: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Costs time, not the run."""
+    """Without a cache the files are read again."""
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "file"))
     assert look(source, monkeypatch)[1] == ["a", "lib/b"]
@@ -127,7 +127,7 @@ def test_a_home_that_cannot_be_written(source: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_a_file_that_is_not_here(source: Path) -> None:
-    """A file of another file system is read: nothing says that it is as it was."""
+    """A file of another file system is always read, because it may have changed."""
     entry = Entry("x", "file", 0o644, size=1, opener=lambda: open(source / "a", "rb"))  # noqa: SIM115  # as a workspace opens it; it is closed there
     with FileHashes("k") as found:
         first = found.of(entry)

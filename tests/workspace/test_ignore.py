@@ -38,7 +38,7 @@ CASES = [
 
 @pytest.mark.parametrize(("text", "out", "kept", "why"), CASES, ids=[c[3] for c in CASES])
 def test_patterns(text: str, out: list[str], kept: list[str], why: str) -> None:
-    """Each path is left out or kept as Docker would."""
+    """Each path is ignored or included as in Docker."""
     rules = IgnoreRules.parse(text)
     assert [p for p in out if not rules.ignores(p)] == []
     assert [p for p in kept if rules.ignores(p)] == []
@@ -46,7 +46,7 @@ def test_patterns(text: str, out: list[str], kept: list[str], why: str) -> None:
 
 @pytest.mark.parametrize("text", ["!", "ok\n[a", "x\\"], ids=["bare exclamation mark", "open class", "open escape"])
 def test_malformed_patterns(text: str) -> None:
-    """A malformed pattern is refused with file and line."""
+    """A malformed pattern is an error with file and line."""
     with pytest.raises(SpecError, match=r"is not an ignore pattern \(the/file:\d\)"):
         IgnoreRules.parse(text, origin="the/file")
 
@@ -65,7 +65,7 @@ def test_malformed_patterns(text: str) -> None:
     ],
 )
 def test_pruning(text: str, directory: str, pruned: bool) -> None:
-    """An ignored directory is skipped whole unless an exception may lie below it."""
+    """An ignored directory is skipped entirely unless an exception may match below it."""
     assert IgnoreRules.parse(text).prunes(directory) is pruned
 
 
@@ -74,7 +74,7 @@ names = st.text(alphabet="ab*?!./", min_size=1, max_size=6)
 
 @given(st.lists(names, max_size=4), st.lists(st.sampled_from(["a", "b", "ab", "a.b"]), min_size=1, max_size=4))
 def test_pruning_never_loses_a_file(patterns: list[str], parts: list[str]) -> None:
-    """For any patterns: no file that is kept lies below a directory that is pruned."""
+    """For any patterns, no included file is below a pruned directory."""
     try:
         rules = IgnoreRules.parse("\n".join(patterns))
     except SpecError:
@@ -84,7 +84,7 @@ def test_pruning_never_loses_a_file(patterns: list[str], parts: list[str]) -> No
 
 
 def test_many_double_stars_are_one():
-    """`**/**/.../x` is as quick as `**/x`: it once took minutes on a path of sixty folders."""
+    """`**/**/.../x` is as fast as `**/x`: it once took minutes on a path of sixty folders."""
     deep = "/".join(["a"] * 60)
     for count in (1, 7, 40):
         rules = IgnoreRules.parse("**/" * count + "x")

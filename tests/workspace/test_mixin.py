@@ -1,4 +1,4 @@
-"""The contract of workspace mixins, as the documents show it."""
+"""The contract of workspace mixins, as documented."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -83,7 +83,7 @@ def role(name: str, workspace: dict[str, str] | None, image: str = "base") -> Ro
 
 
 def test_cooperative_init_and_merged_options() -> None:
-    """The mixin passes the scheduler's arguments on, and run_opts holds both sets of options."""
+    """The mixin passes on the scheduler's arguments, and run_opts has both sets of options."""
     scheduler = StoreScheduler("session")
     assert (scheduler.backend, scheduler.session_name) == ("my_backend", "session")
     assert {name for name, _ in scheduler.run_opts()} == {"artifact_store", "cluster"}
@@ -114,7 +114,7 @@ def test_each_different_workspace_is_built_once(tmp_path: Any) -> None:
 
 
 def test_projects_are_merged_for_the_old_hook(tmp_path: Any) -> None:
-    """Several projects reach the deprecated hook as one folder that exists while it builds."""
+    """The deprecated hook gets several projects as one folder that exists during the build."""
     (tmp_path / "one.py").write_text("1")
     seen: list[bytes] = []
 
@@ -128,7 +128,7 @@ def test_projects_are_merged_for_the_old_hook(tmp_path: Any) -> None:
 
 
 def test_a_rule_of_one_project_is_none_of_the_others(tmp_path: Any) -> None:
-    """What the first project ignores, the second may have, also for a hook that heeds ignore files itself."""
+    """A file that the first project ignores may come from the second, even if the hook applies ignore files itself."""
     for name, rules in (("one", "**/*.csv\n"), ("two", "")):
         (tmp_path / name).mkdir()
         (tmp_path / name / "a.csv").write_text("")
@@ -145,7 +145,7 @@ def test_a_rule_of_one_project_is_none_of_the_others(tmp_path: Any) -> None:
 
 
 def test_a_mixin_that_builds_nothing_says_so() -> None:
-    """A bare WorkspaceMixin refuses a workspace in one clear line."""
+    """A bare WorkspaceMixin rejects a workspace with a one-line error."""
     with pytest.raises(NotSupportedError, match="`WorkspaceMixin` cannot build workspaces"):
         WorkspaceMixin().build_workspaces([role("r", {"/x": ""})], {})
 
@@ -161,14 +161,14 @@ def test_nothing_to_push_by_default() -> None:
 
 
 def test_nothing_to_discard_by_default() -> None:
-    """A mixin that makes nothing for one job alone has nothing to remove."""
+    """A mixin that creates nothing for a single job has nothing to remove."""
     r = role("r", {"/x": ""})
     WorkspaceMixin().discard_workspaces([r])
     assert r.image == "base"
 
 
 def test_builder_and_package() -> None:
-    """A builder is generic over its package and configuration and abstract in its one method."""
+    """A builder is generic over its package and configuration, and has one abstract method."""
 
     class Builder(WorkspaceBuilder[str, dict[str, str]]):
         def build_workspace(self, sync: bool = True) -> PkgInfo[str]:

@@ -1,4 +1,4 @@
-"""What must not travel with the code: a home directory, the credentials in it, torchx's own records."""
+"""A workspace must not contain a home directory, credentials, or torchx's own records."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def paths(folder: Path) -> list[str]:
 
 
 def test_torchx_home_is_never_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The records and logs of all runs stay behind, wherever they are kept; so no job brings along all earlier ones."""
+    """The records and logs of all runs are omitted, wherever they are; so no job includes all earlier ones."""
     monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "sub" / "records"))
     (tmp_path / "sub" / "records" / "local").mkdir(parents=True)
     (tmp_path / "sub" / "records" / "runs.db").write_text("x")
@@ -29,14 +29,14 @@ def test_torchx_home_is_never_code(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 
 
 def test_a_folder_of_the_same_name_is_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Only the home itself is left out."""
+    """Only the home itself is omitted."""
     monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "records"))
     (tmp_path / "sub" / "records").mkdir(parents=True)
     assert paths(tmp_path) == ["sub", "sub/records"]
 
 
 def test_a_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also by another name of it; the hint has what to do, and the flag that allows it."""
+    """Another path of the home is rejected, too; the hint has a solution, and the flag that allows it."""
     home = tmp_path / "home"
     home.mkdir()
     (tmp_path / "link").symlink_to(home)
@@ -51,7 +51,7 @@ def test_a_home_directory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_the_root_of_the_machine_is_refused() -> None:
-    """Before anything of it is read."""
+    """The root is rejected before anything is read."""
     with pytest.raises(SpecError, match="the root of this machine"):
         entries("/")
 
@@ -71,7 +71,7 @@ def test_the_root_of_the_machine_is_refused() -> None:
 def test_credentials_are_refused_by_name(
     name: str, content: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The message names the file; an ignore rule, or the flag, lets the rest go."""
+    """The error names the file; an ignore rule, or the flag, allows the rest."""
     path = tmp_path / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(content)
@@ -86,7 +86,7 @@ def test_credentials_are_refused_by_name(
 
 
 def test_public_keys_and_certificates_are_no_secret(tmp_path: Path) -> None:
-    """What is only named like a key, or is the public part of one, goes along."""
+    """A file that only looks like a key, or a public key, is included."""
     (tmp_path / "ca.pem").write_text("-----BEGIN CERTIFICATE-----\nMII\n")
     (tmp_path / "id_rsa.pub").write_text("ssh-rsa AAAA")
     (tmp_path / "translation.key").write_text("hello = bonjour")
@@ -96,7 +96,7 @@ def test_public_keys_and_certificates_are_no_secret(tmp_path: Path) -> None:
 def test_a_large_workspace_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Above a limit its number of files and its size are said, and where to say what is not needed; not below."""
+    """Above a limit, a warning has the number of files and the size, and how to exclude some; below it there is none."""
     monkeypatch.setattr(private, "_MANY_FILES", 2)
     for name in ("a", "b"):
         (tmp_path / name).write_text("x")

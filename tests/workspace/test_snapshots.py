@@ -1,4 +1,4 @@
-"""Copies of workspaces that many jobs start from."""
+"""Snapshots of workspaces that many jobs share."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def kept(store: SnapshotStore) -> list[str]:
 
 @pytest.mark.parametrize("shared", [True, False], ids=["shared", "cloned"])
 def test_the_same_content_is_stored_once(store: SnapshotStore, source: Path, shared: bool) -> None:
-    """Two jobs of one workspace: one snapshot; a changed file makes another; each job has its files."""
+    """Two jobs of one workspace share a snapshot; a changed file gives another one; each job has its files."""
     first, second = place(store, source, "1", shared=shared), place(store, source, "2", shared=shared)
     assert len(kept(store)) == 1
     (source / "train.py").write_text("changed")
@@ -65,7 +65,7 @@ def test_the_same_content_is_stored_once(store: SnapshotStore, source: Path, sha
 
 
 def test_shared_files_cost_nothing_and_are_read_only(store: SnapshotStore, source: Path) -> None:
-    """They are the snapshot's own, whose permission to write is gone; folders are the job's."""
+    """The job's files are those of the snapshot, and read-only; its folders are its own."""
     one, two = place(store, source, "1"), place(store, source, "2")
     stats = [os.stat(folder / "lib" / "run.sh") for folder in (one, two)]
     assert stats[0].st_ino == stats[1].st_ino
@@ -76,7 +76,7 @@ def test_shared_files_cost_nothing_and_are_read_only(store: SnapshotStore, sourc
 
 
 def test_cloned_files_may_be_written_to(store: SnapshotStore, source: Path) -> None:
-    """Neither the other job nor the store sees it; modes and times are the source's."""
+    """Neither another job nor the store sees a change; modes and times are those of the source."""
     os.utime(source / "train.py", (1e9, 1e9))
     one = place(store, source, "1", shared=False)
     with open(one / "train.py", "r+") as f:
@@ -89,7 +89,7 @@ def test_cloned_files_may_be_written_to(store: SnapshotStore, source: Path) -> N
 
 @pytest.mark.parametrize("damage", ["in place", "mode", "gone", "lease"])
 def test_a_snapshot_that_was_tampered_with_is_not_used(store: SnapshotStore, source: Path, damage: str) -> None:
-    """Who has the rights can write anywhere: what is not as it was made is made anew."""
+    """A user with enough rights can write anywhere: a modified snapshot is replaced."""
     place(store, source, "1")
     [name] = kept(store)
     victim = os.path.join(store.path, name, "files", "train.py")
@@ -112,7 +112,7 @@ def test_a_snapshot_that_was_tampered_with_is_not_used(store: SnapshotStore, sou
 def test_a_file_that_changes_between_hash_and_copy(
     store: SnapshotStore, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The snapshot has the name of what is in it, and the job the hash of what it got."""
+    """The snapshot is named after its contents, and the job has the hash of its files."""
 
     def writing(entry: object, path: str, hashes: FileHashes | None = None) -> str:
         (source / "train.py").write_text("later")
@@ -129,7 +129,7 @@ def test_a_file_that_changes_between_hash_and_copy(
 
 
 def test_a_snapshot_goes_when_no_job_folder_needs_it(store: SnapshotStore, source: Path) -> None:
-    """However the folders went; at once when asked to, a day after its last use otherwise."""
+    """A snapshot goes when its job folders are gone, however they went: at once on request, else after a day."""
     one, two = place(store, source, "1"), place(store, source, "2")
     for folder in (one, two):
         store.sweep(unused_for_s=-60)
@@ -142,7 +142,7 @@ def test_a_snapshot_goes_when_no_job_folder_needs_it(store: SnapshotStore, sourc
 
 
 def test_a_new_submission_sweeps(store: SnapshotStore, source: Path) -> None:
-    """Nobody has to clean up: what was unused for long, and drafts of processes that were killed, go by the way."""
+    """Long unused snapshots, and drafts of killed processes, are removed without any cleanup command."""
     subprocess.run(["rm", "-r", str(place(store, source, "1"))], check=True)
     [old] = kept(store)
     make(Path(store.path), {".draft-host-1-x/files/a": "a", ".draft-host-2-y/": ""})
@@ -156,7 +156,7 @@ def test_a_new_submission_sweeps(store: SnapshotStore, source: Path) -> None:
 
 
 def test_a_draft_is_its_makers_while_that_lives(store: SnapshotStore) -> None:
-    """However old it is; that of a process of this machine that has ended goes, as one of another machine does by its age."""
+    """A draft of a live process stays, however old; one of an ended process goes; one of another machine goes by age."""
     ended = subprocess.Popen(["true"])
     ended.wait()
     host = os.uname().nodename
@@ -170,7 +170,7 @@ def test_a_draft_is_its_makers_while_that_lives(store: SnapshotStore) -> None:
 def test_a_snapshot_that_is_removed_under_our_hands(
     store: SnapshotStore, source: Path, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
-    """Another process removes it between our look and our last link: it is made again."""
+    """If another process removes the snapshot before our last link, it is created again."""
     place(store, source, "1")
     real, left = os.link, [2]
 
@@ -188,7 +188,7 @@ def test_a_snapshot_that_is_removed_under_our_hands(
 def test_a_snapshot_that_others_use_since_we_looked(
     store: SnapshotStore, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It stays: whoever is to remove it looks once more."""
+    """A snapshot that is used again in the meantime stays: the remover checks twice."""
     real, jobs = os.rename, iter(("2", "3"))
 
     def rename(fro: str, to: str) -> None:
@@ -211,7 +211,7 @@ def test_a_snapshot_that_others_use_since_we_looked(
 
 
 def test_as_many_jobs_as_there_are_links(store: SnapshotStore, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the file system has no more links for a file, the job gets a copy of it, read-only as the others."""
+    """When a file has the maximum number of links, the job gets a read-only copy."""
     real = os.link
 
     def link(source_path: str, path: str) -> None:
@@ -226,7 +226,7 @@ def test_as_many_jobs_as_there_are_links(store: SnapshotStore, source: Path, mon
 
 
 def test_a_store_of_somebody_else_is_not_used(tmp_path: Path) -> None:
-    """It holds code that we will run: a folder that others may write to, or a link to one, is not trusted."""
+    """A folder that others may write to, or a link to one, is not trusted as a store, because it contains code to run."""
     store = SnapshotStore(str(tmp_path))
     os.mkdir(store.path)
     os.chmod(store.path, 0o777)
@@ -260,7 +260,7 @@ for i in range(5):
 
 @pytest.mark.timeout(600)
 def test_many_submitters_at_once(source: Path, tmp_path: Path) -> None:
-    """Eight processes, sweeping as they go: every job folder is whole, there is one snapshot, and no draft is left."""
+    """Eight processes that also sweep: every job folder is complete, there is one snapshot, and no draft is left."""
     jobs = tmp_path / "jobs"
     jobs.mkdir()
     argv = [sys.executable, "-c", _SUBMIT, str(source), str(jobs)]

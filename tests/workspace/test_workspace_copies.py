@@ -1,4 +1,4 @@
-"""The files of a workspace put into a folder."""
+"""Copies the files of a workspace to a folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def target(tmp_path: Path) -> str:
 
 @pytest.fixture(params=["first time", "unchanged"])
 def hashes(request: pytest.FixtureRequest, source: Path, monkeypatch: pytest.MonkeyPatch) -> FileHashes:
-    """Hashes of files; the second time they are known, and the kernel copies."""
+    """Hashes of files; the second time they are cached, and the kernel copies."""
     found = FileHashes("test")
     monkeypatch.setattr("torchx.workspace.hashes.TICK_S", -1)
     if request.param == "unchanged":
@@ -45,7 +45,7 @@ def hashes(request: pytest.FixtureRequest, source: Path, monkeypatch: pytest.Mon
 
 
 def test_a_copy_is_whole(source: Path, target: str, hashes: FileHashes) -> None:
-    """Files, links, empty folders, modes and times; and the hash says what was copied."""
+    """Files, links, empty folders, modes and times are copied, and the hash matches the copy."""
     (source / "train.py").chmod(0o755)
     (source / "lib").chmod(0o750)
     files = entries(str(source))
@@ -58,7 +58,7 @@ def test_a_copy_is_whole(source: Path, target: str, hashes: FileHashes) -> None:
 
 
 def test_modes_do_not_depend_on_the_umask(source: Path, target: str) -> None:
-    """A file that others may read stays so under a private umask; a private one stays private."""
+    """A readable file stays readable under a private umask; a private one stays private."""
     (source / "train.py").chmod(0o666)
     (source / "-rf").chmod(0o600)
     before = os.umask(0o077)
@@ -71,7 +71,7 @@ def test_modes_do_not_depend_on_the_umask(source: Path, target: str) -> None:
 
 
 def test_a_copy_is_independent(source: Path, target: str, hashes: FileHashes) -> None:
-    """Neither side sees what the other writes."""
+    """Source and copy do not see each other's writes."""
     copy_tree(entries(str(source)), target, hashes)
     with open(f"{target}/train.py", "r+") as f:
         f.write("TRAIN")
@@ -83,7 +83,7 @@ def test_a_copy_is_independent(source: Path, target: str, hashes: FileHashes) ->
 
 
 def test_a_file_that_was_written_to_since_it_was_hashed(source: Path, target: str, hashes: FileHashes) -> None:
-    """What is copied is what the answer says, not what was hashed before."""
+    """The returned hash is that of the copy, not of an earlier version."""
     files = entries(str(source))
     (source / "train.py").write_text("TRAIN")
     content = copy_tree(files, target, hashes)
@@ -96,7 +96,7 @@ def test_a_file_that_was_written_to_since_it_was_hashed(source: Path, target: st
 def test_a_kernel_that_cannot_copy(
     source: Path, target: str, hashes: FileHashes, monkeypatch: pytest.MonkeyPatch, error: int
 ) -> None:
-    """Where the kernel cannot copy between two file systems, we do."""
+    """If the kernel cannot copy between two file systems, we read and write."""
 
     def refuse(*_: object) -> int:
         raise OSError(error, "no")
@@ -107,7 +107,7 @@ def test_a_kernel_that_cannot_copy(
 
 
 def test_a_full_disk(source: Path, target: str, hashes: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One line with the path and the reason."""
+    """The error is one line with the path and the reason."""
 
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, "No space left on device")
@@ -119,7 +119,7 @@ def test_a_full_disk(source: Path, target: str, hashes: FileHashes, monkeypatch:
 
 
 def test_nothing_is_written_through_a_link(source: Path, target: str, tmp_path: Path) -> None:
-    """A link that waits in the place of a new file is not followed."""
+    """A link in place of a new file is not followed."""
     os.symlink(tmp_path / "victim", f"{target}/train.py")
     with pytest.raises(ConfigError, match="File exists"):
         copy_tree(entries(str(source)), target)
@@ -127,7 +127,7 @@ def test_nothing_is_written_through_a_link(source: Path, target: str, tmp_path: 
 
 
 def test_a_path_too_long_for_the_target(tmp_path: Path) -> None:
-    """A tree that just fits where it is may not fit below a longer name: the reason is said."""
+    """A tree may be too deep below a longer path: the error has the reason."""
     whole, rest = divmod(4090 - len(f"{tmp_path}/s"), 101)
     os.makedirs(os.path.join(tmp_path, "s", *["d" * 100] * whole, "d" * max(rest - 1, 1)))
     long = tmp_path / ("t" * 200)
@@ -141,7 +141,7 @@ def test_a_path_too_long_for_the_target(tmp_path: Path) -> None:
 
 
 def test_an_unreadable_file(source: Path, target: str) -> None:
-    """It is named."""
+    """The error names the file."""
     files = entries(str(source))
     (source / "lib" / "a.py").unlink()
     with pytest.raises(SpecError, match=r"`lib/a\.py` cannot be read"):
@@ -152,7 +152,7 @@ def test_an_unreadable_file(source: Path, target: str) -> None:
 
 
 def test_merge_replaces_what_is_in_the_way(source: Path, tmp_path: Path) -> None:
-    """Files, links and folders that are in the way go; the rest stays; nothing is written through a link."""
+    """Conflicting files, links and folders are replaced; the rest stays; no link is followed."""
     out = make(
         tmp_path / "out",
         {"train.py": "-> ../victim", "lib": "-> ../elsewhere", "-rf/deep/x": "", "keep": "kept", "empty/mine": "m"},
@@ -164,20 +164,20 @@ def test_merge_replaces_what_is_in_the_way(source: Path, tmp_path: Path) -> None
 
 
 def test_merge_into_the_source_itself(source: Path) -> None:
-    """A target below the workspace does not become part of itself."""
+    """A target below the workspace does not become part of the copy."""
     merge(Workspace({str(source): ""}), str(source / "out"))
     assert tree(source / "out") == FILES
 
 
 def test_merge_where_nobody_may_write(source: Path, tmp_path: Path) -> None:
-    """A file in the place of the folder: one line."""
+    """A file in place of the folder is a one-line error."""
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"cannot be copied to `.*/file/out`"):
         merge(Workspace({str(source): ""}), str(tmp_path / "file" / "out"))
 
 
 def test_remove(source: Path, tmp_path: Path) -> None:
-    """A folder and all below it, links not followed; or all but the folder."""
+    """Removes a folder and everything below it without following links; or everything except the folder itself."""
     make(tmp_path, {"other/x": "x", "src/out": "-> ../other"})
     remove_tree(str(source), keep=True)
     assert os.listdir(source) == []

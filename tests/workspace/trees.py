@@ -1,4 +1,4 @@
-"""Makes trees of files, and says what is in one."""
+"""Creates trees of files, and reads them back."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def make(folder: Path, files: Mapping[str, str]) -> Path:
-    """Files with their content; ``name/`` is an empty folder, ``-> target`` a link."""
+    """Creates files with their content; ``name/`` is an empty folder, ``-> target`` a link."""
     for name, text in files.items():
         path = folder / name
         if name.endswith("/"):
@@ -23,7 +23,7 @@ def make(folder: Path, files: Mapping[str, str]) -> Path:
 
 
 def tree(folder: object) -> dict[str, str]:
-    """The same back."""
+    """Reads a tree in the format of :func:`make`."""
     found = {}
     for here, dirs, files in os.walk(str(folder)):
         for name in files + dirs:

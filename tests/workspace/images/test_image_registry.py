@@ -1,4 +1,4 @@
-"""The registry client without a registry: what is sent, when it is tried again, what is said when it fails."""
+"""The registry client without a registry: requests, retries and error messages."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ERROR = b'{"errors": [{"code": "DENIED", "message": "not yours"}]}'
 
 
 class Scripted:
-    """Answers by a function, keeps what was asked and how long was waited."""
+    """Answers with a function; records requests and pauses."""
 
     def __init__(self, answer: Callable[[str, str, Mapping[str, str]], Answer | Exception]) -> None:
         self.answer = answer
@@ -65,7 +65,7 @@ def one_after_the_other(*answers: Answer | Exception) -> Callable[[str, str, Map
 
 
 def test_manifest() -> None:
-    """Its digest is that of its bytes; one that is asked for by digest and is another is refused."""
+    """The digest is computed from the bytes; an answer with another digest than requested is an error."""
     registry, http = client(lambda *_: reply(200, b"{}", content_type="application/x; charset=utf-8"))
     assert registry.manifest(IMAGE) == Manifest("application/x", _digest_of(b"{}"), b"{}")
     assert http.asked == ["GET me/x/manifests/1"]
@@ -74,7 +74,7 @@ def test_manifest() -> None:
 
 
 def test_missing() -> None:
-    """A missing image is named; that a tag or a blob is not there is an answer."""
+    """A missing image is an error that names it; a missing tag or blob is a normal answer."""
     registry, _ = client(lambda *_: reply(404))
     with pytest.raises(NotFoundError, match=r"registry `r\.io` has no image `r\.io/me/x:1`"):
         registry.manifest(IMAGE)
@@ -83,14 +83,14 @@ def test_missing() -> None:
 
 
 def test_digest_without_the_header() -> None:
-    """Registries that do not say the digest are asked for the manifest."""
+    """If the registry does not return the digest, the manifest is read."""
     registry, http = client(lambda method, *_: reply(200, b"" if method == "HEAD" else b"{}"))
     assert registry.manifest_digest(IMAGE) == _digest_of(b"{}")
     assert [a.split()[0] for a in http.asked] == ["HEAD", "GET"]
 
 
 def test_upload() -> None:
-    """It begins where the registry says, relative or not, with the digest at the end of the query."""
+    """The upload goes to the returned location, relative or absolute, with the digest at the end of the query."""
     blob = Blob("sha256:ab", 3, lambda: iter((b"a", b"bc")))
     for location, target in [
         ("/v2/u/1", "u/1?digest=sha256%3Aab"),
@@ -103,7 +103,7 @@ def test_upload() -> None:
 
 
 def test_login_does_not_travel() -> None:
-    """An upload that leads to another host, and a token service over plain HTTP, do not get the password."""
+    """An upload to another host, and a token service over plain HTTP, do not get the password."""
     seen: list[tuple[str, Mapping[str, str]]] = []
 
     def answer(method: str, url: str, headers: Mapping[str, str]) -> Answer:
@@ -124,7 +124,7 @@ def test_login_does_not_travel() -> None:
 
 
 def test_token_is_used_until_it_is_refused() -> None:
-    """One token for each scope; one that has run out is replaced once, and then a refusal is a refusal."""
+    """Each scope has one token; an expired one is replaced once, and then a refusal is final."""
     valid = ["t1"]
     given: list[str] = []
 
@@ -148,14 +148,14 @@ def test_token_is_used_until_it_is_refused() -> None:
 
 @pytest.mark.parametrize("body", [b"<html>", b"{}", b"[]", b"null"])
 def test_token_that_is_none(body: bytes) -> None:
-    """A token service that answers something else is named."""
+    """An unexpected answer of a token service is an error that names the service."""
     answers = one_after_the_other(reply(401, www_authenticate='Bearer realm="https://auth.io/t"'), reply(200, body))
     with pytest.raises(ParseError, match=r"`auth\.io` returned no token for registry `r\.io`"):
         client(answers)[0].has_blob("me/x", "sha256:1")
 
 
 def test_refused() -> None:
-    """Who may not push is told so, with registry, repository and what to do; no waiting, no second try."""
+    """A missing permission is an error with registry, repository and hint, without pause or retry."""
     registry, http = client(lambda *_: reply(403, ERROR), Credentials("me", "1"))
     with pytest.raises(BackendError) as caught:
         registry.put_manifest(IMAGE, Manifest("x", "sha256:1", b""))
@@ -165,7 +165,7 @@ def test_refused() -> None:
 
 
 def test_lost_answer_of_an_upload() -> None:
-    """Before a blob is sent again it is looked for: it may have arrived."""
+    """A blob that may have arrived is looked up before it is sent again."""
     answers = one_after_the_other(reply(202, location="/v2/u"), Again("it cut the connection"), reply(200))
     registry, http = client(answers)
     registry.upload_blob("me/x", Blob("sha256:ab", 0, lambda: iter(())))
@@ -173,7 +173,7 @@ def test_lost_answer_of_an_upload() -> None:
 
 
 def test_upload_in_vain() -> None:
-    """After the last attempt one sentence tells registry, repository, reason and number."""
+    """After the last attempt one sentence has registry, repository, reason and number of attempts."""
     registry, _ = client(lambda method, *_: reply(404) if method == "HEAD" else Again("it answered 500"))
     with pytest.raises(TransientError) as e:
         registry.upload_blob("me/x", Blob("sha256:ab", 0, lambda: iter(())))
@@ -181,7 +181,7 @@ def test_upload_in_vain() -> None:
 
 
 def test_waiting_grows() -> None:
-    """Pauses double, a little at random; what the other side asks for goes before."""
+    """Pauses double, with jitter; a pause that the server requests takes precedence."""
     waited: list[float] = []
     troubles = iter([Again("x"), Again("x"), Again("x"), Again("x", 7.0)])
 
@@ -201,7 +201,7 @@ def test_waiting_grows() -> None:
     ids=["an hour", "nobody there", "any"],
 )
 def test_giving_up(again: Again, attempts: int) -> None:
-    """Nobody waits for an hour, nor long for a registry that is not there."""
+    """The client does not wait for an hour, nor long for a registry that does not exist."""
     tried = []
 
     def attempt() -> None:
@@ -214,7 +214,7 @@ def test_giving_up(again: Again, attempts: int) -> None:
 
 
 def test_retry_after() -> None:
-    """Seconds or a date; nonsense counts as nothing."""
+    """Retry-After may be seconds or a date; anything else is ignored."""
     assert registry_http._retry_after("12") == 12
     assert registry_http._retry_after("") is None
     assert registry_http._retry_after("soon") is None
@@ -222,7 +222,7 @@ def test_retry_after() -> None:
 
 
 def test_explain() -> None:
-    """One line, without markup, without secrets, for any body."""
+    """Any body becomes one line, without markup and without secrets."""
     assert explain(ERROR) == "not yours (DENIED)"
     assert explain(b'{"errors": [{"message": "a\\n b"}]}') == "a b"
     assert explain(b"<html>x</html>") == ""
@@ -244,12 +244,12 @@ def test_explain() -> None:
     ],
 )
 def test_locations(url: str, location: str, expected: str) -> None:
-    """Relative or whole; a proxy that forgets about TLS does not talk us out of it."""
+    """The location may be relative or absolute; it cannot downgrade the connection from TLS."""
     assert absolute(url, location) == expected
 
 
 def test_hosts() -> None:
-    """Only this machine may be spoken to without TLS."""
+    """Only this machine may be accessed without TLS."""
     assert (
         is_loopback("localhost:1")
         and is_loopback("a.localhost")
@@ -323,7 +323,7 @@ class Hosts:
     ids=["bearer", "basic", "upper case"],
 )
 def test_a_redirect_target_asks_for_a_login_in_vain(challenge: str) -> None:
-    """Whose login is used is decided by the host that was asked: the one that it redirects to gets neither it nor a token."""
+    """The host of the request determines the login: the target of a redirect gets neither login nor token."""
     with Hosts(challenge) as hosts:
         registry = Registry(f"127.0.0.1:{hosts.port_of('registry')}", credentials=Credentials("me", "hunter2"))
         for _ in range(2):  # the second time, the login is sent at once
@@ -336,7 +336,7 @@ def test_a_redirect_target_asks_for_a_login_in_vain(challenge: str) -> None:
 
 @pytest.mark.parametrize("realm", ["http://evil.io/t", "HTTP://evil.io/t", "ftp://evil.io/t", "http://[::bad", ""])
 def test_a_realm_without_tls_gets_no_password(realm: str) -> None:
-    """Nor does one that is not a URL; scheme and host are compared without regard to case."""
+    """A realm without TLS, or an invalid URL, gets no password; scheme and host are compared case-insensitively."""
     registry, http = client(lambda *_: reply(401, www_authenticate=f'Bearer realm="{realm}"'), Credentials("me", "1"))
     with pytest.raises(BackendError):
         registry.has_blob("me/x", "sha256:1")
@@ -345,13 +345,13 @@ def test_a_realm_without_tls_gets_no_password(realm: str) -> None:
 
 @pytest.mark.parametrize("target", ["http://[::bad", "http://h:99999/", "file:///etc/passwd"])
 def test_a_redirect_to_what_is_no_url(target: str) -> None:
-    """It is refused in one line."""
+    """A redirect to an invalid URL is a one-line error."""
     with pytest.raises(BackendError, match="not a valid URL"):
         host_of(absolute("https://r.io/v2/", target))
 
 
 def test_an_upload_has_more_time_than_a_connection() -> None:
-    """A registry that is busy with what it has got may be slow to take more; that nobody answers is known soon."""
+    """A busy registry may be slow to receive data, but an unreachable one is detected quickly."""
     with Hosts("") as hosts:
         url = f"http://127.0.0.1:{hosts.port_of('registry')}/"
         pool = registry_http._new_pool("http", host_of(url)).connection_from_url(url)

@@ -1,4 +1,4 @@
-"""Where logins are found, and how tokens are asked for."""
+"""Sources of logins, and requests for tokens."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def log_in(home: Path, config: object) -> Path:
     ],
 )
 def test_login_by_any_of_its_names(host: str, key: str, home: Path) -> None:
-    """Tools write the same registry in different ways; a colon in the password is a part of it."""
+    """Tools write the same registry in different ways; the password may contain a colon."""
     log_in(home, {"auths": {key: basic("me", "a:b"), "else.io": basic("other", "x")}})
     assert find_credentials(host) == Credentials("me", "a:b")
 
 
 def test_nobody_is_logged_in(home: Path) -> None:
-    """No file, an empty one, another host: no credentials, and no error."""
+    """A missing or empty file, or another host, gives no credentials and no error."""
     assert not find_credentials("ghcr.io")
     for config in ("{}", "[]", '{"auths": null}', '{"auths": {"ghcr.io": {}, "x.ghcr.io": {"auth": "eDp5"}}}'):
         log_in(home, config)
@@ -58,7 +58,7 @@ def test_nobody_is_logged_in(home: Path) -> None:
 
 
 def test_order_of_files(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DOCKER_CONFIG instead of the home; Podman's file when Docker's says nothing."""
+    """DOCKER_CONFIG replaces the home; Podman's file is used if Docker's has no entry."""
     (home / ".config/containers").mkdir(parents=True)
     (home / ".config/containers/auth.json").write_text(json.dumps({"auths": {"a.io": basic("podman", "1")}}))
     log_in(home, {"auths": {"b.io": basic("docker", "2")}})
@@ -69,7 +69,7 @@ def test_order_of_files(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_password_is_not_shown(home: Path) -> None:
-    """Not in a traceback, not in a log."""
+    """Passwords appear in no traceback and no log."""
     log_in(home, {"auths": {"a.io": basic("me", "hunter2")}})
     found = find_credentials("a.io")
     assert "hunter2" not in f"{found!r} {found}"
@@ -78,7 +78,7 @@ def test_password_is_not_shown(home: Path) -> None:
 
 @pytest.mark.parametrize("auth", ["not base64!", base64.b64encode(b"no colon").decode(), "/w=="])
 def test_damaged_entry(auth: str, home: Path) -> None:
-    """Named with its file, without its content."""
+    """A damaged entry is reported with its file, without its content."""
     path = log_in(home, {"auths": {"a.io": {"auth": auth}}})
     with pytest.raises(ConfigError, match=f"the login of `a.io` in `{path}` is damaged") as caught:
         find_credentials("a.io")
@@ -86,7 +86,7 @@ def test_damaged_entry(auth: str, home: Path) -> None:
 
 
 def test_damaged_file(home: Path) -> None:
-    """Not JSON: the file is named."""
+    """A file that is not JSON is an error that names it."""
     path = log_in(home, "{")
     with pytest.raises(ConfigError, match=f"`{path}` cannot be read"):
         find_credentials("a.io")
@@ -106,7 +106,7 @@ def says(helper: Path, script: str) -> None:
 
 
 def test_helper(helper: Path, home: Path) -> None:
-    """The host's own helper goes before the store, which goes before the file; Docker Hub is asked for by its old name."""
+    """The host's own helper precedes the store, which precedes the file; Docker Hub has its old name."""
     says(helper, """printf '{"Username": "me", "Secret": "%s"}' "$server" """)
     log_in(home, {"credHelpers": {"a.io": "test"}, "auths": {"a.io": basic("x", "y")}})
     assert find_credentials("a.io") == Credentials("me", "a.io")
@@ -115,14 +115,14 @@ def test_helper(helper: Path, home: Path) -> None:
 
 
 def test_helper_with_a_token(helper: Path, home: Path) -> None:
-    """`<token>` says that the secret is an identity token."""
+    """With the user name `<token>` the secret is an identity token."""
     says(helper, """echo '{"Username": "<token>", "Secret": "t"}'""")
     log_in(home, {"credsStore": "test"})
     assert find_credentials("a.io") == Credentials(identity_token="t")
 
 
 def test_helper_that_does_not_know(helper: Path, home: Path) -> None:
-    """Then the file is asked."""
+    """If the helper has no credentials, the file is used."""
     says(helper, "echo credentials not found in native keychain; exit 1")
     log_in(home, {"credsStore": "test", "auths": {"a.io": basic("me", "1")}})
     assert find_credentials("a.io").username == "me"
@@ -137,7 +137,7 @@ def test_helper_that_does_not_know(helper: Path, home: Path) -> None:
     ],
 )
 def test_helper_that_fails(script: str, message: str, helper: Path, home: Path) -> None:
-    """Its words are in the message."""
+    """The message contains the helper's error."""
     says(helper, script)
     log_in(home, {"credsStore": "test"})
     with pytest.raises(BackendError, match=f"helper `docker-credential-test` {message}"):
@@ -148,14 +148,14 @@ def test_helper_that_fails(script: str, message: str, helper: Path, home: Path) 
     ("name", "error"), [("missing", "is not installed"), ("../../bin/evil", "is not the name of a credential helper")]
 )
 def test_helper_that_cannot_be_run(name: str, error: str, home: Path) -> None:
-    """Not there, or a path: a file of logins does not say what program to run from where."""
+    """A missing helper, or a path, is an error: a login file must not choose a program by its path."""
     log_in(home, {"credsStore": name})
     with pytest.raises((BackendError, ConfigError), match=error):
         find_credentials("a.io")
 
 
 def test_challenges() -> None:
-    """As registries write them; garbage is none."""
+    """Challenges are parsed as registries write them; garbage gives none."""
     found = Challenge.parse('Bearer realm="https://x/t?a=b,c",service="s \\"q\\"",error=insufficient_scope')
     assert found.scheme == "bearer"
     assert found.parameters == {"realm": "https://x/t?a=b,c", "service": 's "q"', "error": "insufficient_scope"}
@@ -164,7 +164,7 @@ def test_challenges() -> None:
 
 
 def test_token_requests() -> None:
-    """A password buys a token by GET, an identity token by POST, where it is in no URL."""
+    """A password gets a token with GET; an identity token uses POST, so that it is in no URL."""
     challenge = Challenge("bearer", {"realm": "https://x/t", "service": "reg"})
     method, url, headers, body = token_request(challenge, ("a:b:pull", "c:d:push"), Credentials("me", "1"))
     assert (method, url) == ("GET", "https://x/t?service=reg&scope=a%3Ab%3Apull&scope=c%3Ad%3Apush")

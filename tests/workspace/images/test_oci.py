@@ -1,4 +1,4 @@
-"""Images without an engine: what is planned, what is sent, in which order, against a registry in memory."""
+"""Images without an engine: plans, uploads and their order, with a registry in memory."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from torchx.workspace.oci import ImageBuilder, Plan
 
 
 class MemoryRegistry:
-    """The calls of a registry's client, with everything in dictionaries."""
+    """The methods of a registry's client, with dictionaries."""
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -74,7 +74,7 @@ class MemoryRegistry:
     def abort(self) -> None: ...
 
     def add_image(self, name: str, *, docker: bool = False, layers: list[bytes] | None = None, **config: Any) -> str:
-        """Puts an image there; returns its digest."""
+        """Stores an image; returns its digest."""
         image = ImageName.parse(f"{self.host}/{name}")
         layers = layers if layers is not None else [archive({"etc": ("dir", 0o755, 0)})]
         document = {"os": "linux", "architecture": "amd64", "config": {}, **config}
@@ -144,7 +144,7 @@ def plan(
 
 
 def pushed(registries: dict[str, MemoryRegistry], source: Path, **options: str) -> tuple[Plan, dict[str, Any]]:
-    """Pushes; the plan and the image's configuration."""
+    """Pushes; returns the plan and the image's configuration."""
     builder, made = plan(registries, source, **options)
     builder.push(made)
     registry = registries[made.name.registry]
@@ -153,7 +153,7 @@ def pushed(registries: dict[str, MemoryRegistry], source: Path, **options: str) 
 
 
 def test_plan_sends_nothing(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
-    """A dry run only asks: for the base, and whether the result is there. It knows the digest nevertheless."""
+    """A dry run only reads: the base, and whether the result exists. It still determines the digest."""
     r.add_image("base")
     _, made = plan(registries, source)
     assert set(r.calls) == {"HEAD manifest", "GET manifest"}
@@ -163,7 +163,7 @@ def test_plan_sends_nothing(registries: dict[str, MemoryRegistry], r: MemoryRegi
 
 @pytest.mark.parametrize("docker", [False, True], ids=["oci", "docker"])
 def test_push(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path, docker: bool) -> None:
-    """The base's layers are mounted, the new one is sent, the manifest comes last; the configuration tells of all."""
+    """The base's layers are mounted, the new one is sent, the manifest comes last; the configuration lists all layers."""
     digest = r.add_image("base", docker=docker, history=[{"created_by": "x"}], created="2020-01-01T00:00:00Z")
     made, config = pushed(registries, source)
     assert r.calls.count("mount") == 1 and r.calls.count("upload") == 2 and r.calls[-1] == "PUT manifest"
@@ -179,7 +179,7 @@ def test_push(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: 
 
 
 def test_pushed_twice(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
-    """The second time the tag is there, and that is all there is to it."""
+    """The second time the tag exists, and nothing is sent."""
     r.add_image("base")
     first, _ = pushed(registries, source)
     r.calls.clear()
@@ -190,7 +190,7 @@ def test_pushed_twice(registries: dict[str, MemoryRegistry], r: MemoryRegistry, 
 
 
 def test_change(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
-    """A changed file makes another tag, and one more layer; a home that forgot makes one full layer."""
+    """A changed file gives another tag and one more layer; with an empty cache there is one full layer."""
     r.add_image("base")
     first, _ = pushed(registries, source)
     (source / "lib" / "b.py").write_text("b")
@@ -201,7 +201,7 @@ def test_change(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source
 
 
 def test_lost_layer(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
-    """A layer that the registry no longer has is made again."""
+    """A layer that the registry no longer has is built again."""
     r.add_image("base")
     first, _ = pushed(registries, source)
     del r.blobs["jobs"][first.layers[0].digest]
@@ -211,7 +211,7 @@ def test_lost_layer(registries: dict[str, MemoryRegistry], r: MemoryRegistry, so
 
 
 def test_base_in_another_registry(registries: dict[str, MemoryRegistry], source: Path) -> None:
-    """Its layers are copied, once."""
+    """The layers of a base image in another registry are copied, once."""
     registries["other.io"].add_image("base")
     pushed(registries, source, base="other.io/base")
     assert registries["r.io"].calls.count("upload") == 3 and "mount" not in registries["r.io"].calls
@@ -220,7 +220,7 @@ def test_base_in_another_registry(registries: dict[str, MemoryRegistry], source:
 def test_mount_that_the_registry_does_not_do(
     registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Then the layer is copied."""
+    """If the registry does not mount a layer, it is copied."""
     r.add_image("base")
     monkeypatch.setattr(r, "mount_blob", lambda repository, digest, source: False)
     pushed(registries, source)
@@ -230,7 +230,7 @@ def test_mount_that_the_registry_does_not_do(
 def test_no_manifest_after_a_failure(
     registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A layer that is not taken keeps the tag from being there at all."""
+    """If a layer is rejected, the tag does not appear."""
     r.add_image("base")
     builder, made = plan(registries, source)
 
@@ -244,7 +244,7 @@ def test_no_manifest_after_a_failure(
 
 
 def test_platform(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
-    """Of several platforms the asked-for one, else linux/amd64; one that is not there is refused with those that are."""
+    """The requested platform is used, else linux/amd64; an error lists the available ones."""
     entries = []
     for architecture in ("arm64", "amd64"):
         digest = r.add_image(f"base:{architecture}", architecture=architecture)
@@ -261,7 +261,7 @@ def test_platform(registries: dict[str, MemoryRegistry], r: MemoryRegistry, sour
 
 
 def test_directories_above(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
-    """Owners and modes of the directories above come from the image, links on the way are followed."""
+    """Owners and modes of the directories above come from the image; links in the path are followed."""
     layers = [
         archive({"./home/u/": ("dir", 0o700, 7), "code": ("/home/u", 0, 0)}),
         archive({"home/u/app": ("dir", 0o750, 8), "home": ("dir", 0o711, 0)}),
@@ -277,7 +277,7 @@ def test_directories_above(registries: dict[str, MemoryRegistry], r: MemoryRegis
 
 
 def test_link_without_end(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
-    """A circle of links is refused, not followed."""
+    """A cycle of links is an error."""
     r.add_image("base", layers=[archive({"a": ("b", 0, 0), "b": ("a", 0, 0)})], config={"WorkingDir": "/a"})
     with pytest.raises(NotSupportedError, match="leads nowhere"):
         plan(registries, source)
@@ -286,7 +286,7 @@ def test_link_without_end(registries: dict[str, MemoryRegistry], r: MemoryRegist
 def test_base_images_that_cannot_be_built_on(
     registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path
 ) -> None:
-    """Each is refused with the reason."""
+    """Each unsupported image is an error with the reason."""
     r.add_image("onbuild", config={"OnBuild": ["RUN x"]})
     r.add_image("windows", os="windows")
     r.add_document("old", {"schemaVersion": 1, "fsLayers": []}, "application/vnd.docker.distribution.manifest.v1+json")
@@ -305,7 +305,7 @@ def test_base_images_that_cannot_be_built_on(
 
 
 def test_dockerfile(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
-    """A Dockerfile.torchx at the root of a project at the root is refused; elsewhere it is a file."""
+    """A Dockerfile.torchx at the root is an error; elsewhere it is an ordinary file."""
     r.add_image("base")
     (source / "lib" / "Dockerfile.torchx").write_text("FROM x")
     plan(registries, source)
@@ -315,7 +315,7 @@ def test_dockerfile(registries: dict[str, MemoryRegistry], r: MemoryRegistry, so
 
 
 def test_damaged_cache(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path, tmp_path: Path) -> None:
-    """What was remembered is checked against its digest."""
+    """Cached documents are checked against their digest."""
     r.add_image("base")
     first, _ = pushed(registries, source)
     for path in (tmp_path / "home" / "cache" / "documents").iterdir():
@@ -327,7 +327,7 @@ def test_damaged_cache(registries: dict[str, MemoryRegistry], r: MemoryRegistry,
 
 @pytest.mark.parametrize("name", ["R.io/Upper", "https://r.io/x", "r.io/x:y:z", "r.io/", "x@sha256:1", "r.io/a:"])
 def test_names_that_are_none(name: str, registries: dict[str, MemoryRegistry], source: Path) -> None:
-    """Malformed names are refused before anybody is asked."""
+    """Malformed names are errors before any request."""
     with pytest.raises(SpecError, match="is not the name of an image"):
         plan(registries, source, base=name)
 
@@ -345,12 +345,12 @@ def test_names_that_are_none(name: str, registries: dict[str, MemoryRegistry], s
     ],
 )
 def test_names(name: str, expected: str) -> None:
-    """As Docker reads them."""
+    """Names are parsed as Docker does."""
     assert str(ImageName.parse(name)) == expected
 
 
 def test_progress(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
-    """Every byte that is sent and every layer that is done is told."""
+    """The progress includes every byte and every layer."""
     r.add_image("base")
     builder, made = plan(registries, source)
     told: list[tuple[int, bool]] = []

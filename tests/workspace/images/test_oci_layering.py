@@ -1,4 +1,4 @@
-"""Layers are used again only where the result is exactly the workspace, and never become too many or too wasteful."""
+"""Layers are reused only if the result is exactly the workspace, and never become too many or too wasteful."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MB = 1 << 20
 
 
 def tree(files: dict[str, tuple[str, int]]) -> dict[str, Item]:
-    """Path -> item, from path -> (content, size); directories are made as needed."""
+    """Path -> item, from path -> (content, size); creates parent directories."""
     found = {path: Item(Entry(path, DIRECTORY, 0o755), "directory 755 ") for path in parents(files)}
     for path, (text, size) in files.items():
         found[path] = Item(Entry(path, FILE, 0o644, size=size), f"file 644 {text}")
@@ -40,7 +40,7 @@ def push(pushed: list[Layer], arrangement: Arrangement, number: itertools.count[
 
 
 def unpacked(layers: list[Layer]) -> dict[str, str]:
-    """What an engine makes of the layers: path -> key."""
+    """The result of unpacking the layers: path -> key."""
     found: dict[str, str] = {}
     for layer in layers:
         for path, (key, _) in layer.contents.items():
@@ -57,7 +57,7 @@ contents = st.tuples(st.sampled_from("123"), st.sampled_from([0, 10, _MB, 40 * _
 
 
 def consistent(files: dict[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
-    """No file that has others below it."""
+    """Returns the files without those that have others below them."""
     return {path: of for path, of in files.items() if path not in parents(files)}
 
 
@@ -66,7 +66,7 @@ def consistent(files: dict[str, tuple[str, int]]) -> dict[str, tuple[str, int]]:
 def test_after_any_history_the_image_has_exactly_the_workspace(
     history: list[dict[str, tuple[str, int]]], most: int
 ) -> None:
-    """Files come, go, change, become directories and files again: what is unpacked is what is there."""
+    """Files come, go, change, and become directories and files again: unpacking gives exactly the workspace."""
     pushed: list[Layer] = []
     number = itertools.count()
     for files in history:
@@ -85,7 +85,7 @@ def test_nothing_changed() -> None:
 
 
 def test_a_changed_file_is_a_layer_of_its_own() -> None:
-    """With its directories, so that it can be unpacked."""
+    """A changed file comes with its directories, so that the layer can be unpacked."""
     files = {f"d/{n}": ("1", _MB) for n in range(100)}
     pushed = push([], arrange(tree(files), []), itertools.count())
     arrangement = arrange(tree({**files, "d/7": ("2", 10)}), pushed)
@@ -94,7 +94,7 @@ def test_a_changed_file_is_a_layer_of_its_own() -> None:
 
 
 def test_a_removed_file_takes_its_layer_along_and_no_other() -> None:
-    """It must not shine through, and a mark that removes it would remove what the base image has at its place."""
+    """A removed file must not reappear, and a whiteout would also remove the base image's file at that path."""
     files = {f"d/{n:03}": ("1", _MB) for n in range(100)}
     pushed = push([], arrange(tree(files), []), itertools.count())
     del files["d/050"]
@@ -104,7 +104,7 @@ def test_a_removed_file_takes_its_layer_along_and_no_other() -> None:
 
 
 def test_the_last_edit_replaces_the_one_before() -> None:
-    """Who edits one file all day has two layers, not a hundred."""
+    """Editing one file all day gives two layers, not a hundred."""
     files = {"big": ("1", 10 * _MB), "train.py": ("0", 100)}
     number = itertools.count()
     pushed = push([], arrange(tree(files), []), number)
@@ -114,7 +114,7 @@ def test_the_last_edit_replaces_the_one_before() -> None:
 
 
 def test_a_large_workspace_is_in_layers_of_moderate_size() -> None:
-    """Nodes pull layers side by side, and one removed file must not send everything again. A huge file is alone."""
+    """Nodes pull layers in parallel, and one removed file must not send everything again. A huge file has its own layer."""
     files = {f"{n:03}": ("1", _MB) for n in range(500)} | {"zz": ("1", 900 * _MB)}
     groups = arrange(tree(files), []).new
     assert 4 < len(groups) <= 14
@@ -122,7 +122,7 @@ def test_a_large_workspace_is_in_layers_of_moderate_size() -> None:
 
 
 def test_what_was_pushed_is_remembered(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From one process to the next, for the same things; a damaged file is as good as none."""
+    """The cache survives the process, for the same key; a damaged file counts as missing."""
     monkeypatch.setenv("TORCHX_HOME", str(tmp_path))
     layers = [Layer("sha256:1", "sha256:2", 5, True, {"a\udcff": ("file 644 x", 3)})]
     Pushed(["repo", "ws"]).save(layers)

@@ -1,4 +1,4 @@
-"""A layer's bytes are a function of the files in it, and of nothing else."""
+"""The bytes of a layer depend only on its files."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def members(data: bytes) -> dict[str, tarfile.TarInfo]:
 
 
 def test_a_layer_is_what_it_says(source: Path) -> None:
-    """Digest, size and diff id are those of the bytes; paths are below the working directory."""
+    """Digest, size and diff id match the bytes; paths are below the working directory."""
     layer, data = packed(source)
     assert layer.digest == "sha256:" + hashlib.sha256(data).hexdigest()
     assert layer.size == len(data)
@@ -67,12 +67,12 @@ def test_a_layer_is_what_it_says(source: Path) -> None:
 
 
 def test_the_root_of_the_image(source: Path) -> None:
-    """Without a working directory no directory above is touched."""
+    """Without a working directory, a layer contains no directory above the workspace."""
     assert set(members(packed(source, "")[1])) == {entry.path for entry in content.entries(str(source))}
 
 
 def test_same_files_same_bytes(source: Path, tmp_path: Path) -> None:
-    """Times, the path of the workspace and the order of directories do not count."""
+    """Times, the path of the workspace and the order of directories have no effect."""
     copied = tmp_path / "copy"
     shutil.copytree(source, copied, symlinks=True, copy_function=shutil.copy)
     os.utime(copied / "train.py", (5, 5))
@@ -82,7 +82,7 @@ def test_same_files_same_bytes(source: Path, tmp_path: Path) -> None:
 
 
 def test_what_does_not_compress_is_not_compressed(source: Path) -> None:
-    """A layer of random bytes is a plain archive that is read from the files again: it takes no memory and no disk."""
+    """A layer of random bytes is a plain archive that is read again from the files: it needs no memory and no disk."""
     (source / "weights.bin").write_bytes(os.urandom(1 << 20))
     layer, data = packed(source)
     assert not layer.compressed and layer.digest == layer.diff_id
@@ -90,7 +90,7 @@ def test_what_does_not_compress_is_not_compressed(source: Path) -> None:
 
 
 def test_both_kinds_in_one_layer(source: Path) -> None:
-    """Random bytes among text are stored, the text is compressed, and it is one gzip file all the same."""
+    """Random bytes among text are stored, the text is compressed, and the result is one valid gzip file."""
     (source / "a.bin").write_bytes(os.urandom(200_000))
     (source / "b.txt").write_text("text " * 200_000)
     (source / "c.bin").write_bytes(os.urandom(200_000))
@@ -102,14 +102,14 @@ def test_both_kinds_in_one_layer(source: Path) -> None:
 
 
 def test_blob_can_be_read_again(source: Path) -> None:
-    """A second attempt to send it starts at its start."""
+    """A second attempt to send a layer starts at its beginning."""
     (source / "b.txt").write_bytes(os.urandom(700_000).hex().encode())
     _, blob = pack(items(source), "", [])
     assert b"".join(blob.chunks()) == b"".join(blob.chunks())
 
 
 def test_home_that_cannot_be_written(source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Then the bytes are kept elsewhere."""
+    """Without a writable home, the bytes are kept elsewhere."""
     monkeypatch.setenv("TORCHX_HOME", "/proc/nowhere")
     (source / "b.txt").write_bytes(os.urandom(1_500_000).hex().encode())
     layer, data = packed(source)
@@ -118,7 +118,7 @@ def test_home_that_cannot_be_written(source: Path, monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("size", [10, 500_000], ids=["small", "large"])
 def test_file_that_changes(size: int, source: Path) -> None:
-    """What is packed is what was hashed, or nothing; bytes added at the end of a log do not matter."""
+    """The packed content matches the hash, or packing fails; bytes appended to a log do not matter."""
     path = source / "z.log"
     path.write_bytes(os.urandom(size))
     before = items(source)
@@ -135,7 +135,7 @@ def test_file_that_changes(size: int, source: Path) -> None:
 
 
 def test_remote_file_that_changes() -> None:
-    """Files that are not on this machine are hashed as they are sent."""
+    """Files on a remote file system are hashed while they are sent."""
     opened = iter([io.BytesIO(b"abc"), io.BytesIO(b"abd")])
     entry = content.Entry("a", content.FILE, 0o644, size=3, opener=lambda: next(opened))
     one = item(entry, content.sha256_of)
@@ -145,13 +145,13 @@ def test_remote_file_that_changes() -> None:
 
 @pytest.mark.parametrize("name", [".wh.a", "lib/.wh..wh..opq"])
 def test_names_that_remove(name: str, source: Path) -> None:
-    """`.wh.a` in a layer removes `a`: such a file cannot be had in an image."""
+    """`.wh.a` in a layer removes `a`, so an image cannot contain such a file."""
     (source / name).write_text("")
     with pytest.raises(SpecError, match="cannot be in an image"):
         items(source)
 
 
 def test_empty_layer() -> None:
-    """No files, still an archive."""
+    """A layer without files is a valid archive."""
     layer, blob = pack([], "", [])
     assert isinstance(blob, Blob) and members(b"".join(blob.chunks())) == {} and layer.contents == {}
