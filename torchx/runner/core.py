@@ -230,8 +230,8 @@ class RunnerCore:
     def status(self, app_handle: str) -> AppStatus | None:
         """Returns the status of a job, or None if neither its scheduler nor the run registry knows the job.
 
-        If the scheduler no longer knows the job, or cannot be queried, the status is the last recorded one, and ``msg``
-        says so. If it cannot be queried, the status also has ``as_of`` and ``error``.
+        If the scheduler no longer knows the job, the status is the recorded final one, or else UNKNOWN. If the
+        scheduler cannot be queried, it is the last recorded one, with ``as_of`` and ``error``. ``msg`` says so.
 
         Raises:
             BackendError: the scheduler cannot be queried, and the job is not on record.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 from torchx.runner.wait import Waiter
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.util.log_streams import FindsLastLines, LineFormat, Sink, copy_in_turn, copy_together
+from torchx.util.records import replace
 from torchx.util.term import is_tty
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def tee_logs(  # noqa: PLR0917  # public signature
 def live_on(file: TextIO, query: LogQuery, replicas: Sequence[tuple[str, int]]) -> LogQuery:
     """Makes a query show incomplete lines, such as progress bars, if one replica is followed on a terminal."""
     live = query.follow and query.regex is None and len(replicas) == 1 and is_tty(file)
-    return LogQuery(**{**vars(query), "live": live})
+    return replace(query, live=live)
 
 
 def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, most_s: float = 5.0) -> Any:
@@ -131,7 +132,7 @@ def log_openers(
         return [partial(_unchanged, lines) for lines in opened]
     now = opened
     if query.follow and not all(isinstance(lines, FindsLastLines) for lines in opened):
-        now = runner.open_logs(app_handle, replicas, LogQuery(**{**vars(query), "follow": False}))
+        now = runner.open_logs(app_handle, replicas, replace(query, follow=False))
     return [
         partial(_last_lines, lines, last, before if query.follow else None)
         for lines, before in zip(opened, now, strict=True)

@@ -136,7 +136,7 @@ class RunnerVerbs(RunnerCore):
             chosen: the replica to hit, as ``[(role, number)]``; None: the first replica, or the whole job.
 
         Raises:
-            NotSupportedError: another user submitted the job, or its scheduler cannot inject this fault.
+            NotSupportedError: the job is not yours, or its scheduler cannot inject this fault.
             BackendError: the job is not running.
         """
         from torchx.runner import simulations
