@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.supervisor.layout import folder_name, replica_folder, replica_folders
+from torchx.supervisor.layout import folder_name, replica_folder
 
 
 @given(st.text(max_size=300))
@@ -61,9 +61,8 @@ def test_a_long_name_is_cut_and_told_apart(name: str) -> None:
 
 
 def test_folders_of_replicas() -> None:
-    """Below the job's logs, by role and number, in the order of the roles."""
+    """Below the job's logs, by role and number."""
     assert replica_folder("/logs", "a/b", 3) == "/logs/a%2fb/3"
-    assert replica_folders("/l", [("a", 2), ("none", 0), ("b", 1)]) == ["/l/a/0", "/l/a/1", "/l/b/0"]
 
 
 def test_marks_are_those_of_jobs_that_are_started_again() -> None:

@@ -318,8 +318,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         from torchx.schedulers.local.inside import enter
 
-        job = self._need(app_id)
-        return enter(job, role, k, argv, tty)
+        return enter(self._need(app_id), role, k, argv, tty)
 
     def shares_files(self, app_id: str) -> bool:
         """See :class:`torchx.schedulers.kit.abilities.SharesFiles`."""
@@ -369,8 +368,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""
         from torchx.schedulers.local.simulate import simulation
 
-        job = self._need(app_id)
-        return simulation(job, fault, replica)
+        return simulation(self._need(app_id), fault, replica)
 
     # -- cancel and delete -----------------------------------------------------------------------
 

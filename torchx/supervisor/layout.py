@@ -79,11 +79,6 @@ def replica_folder(logs: str, role: str, k: int) -> str:
     return f"{logs}/{folder_name(role)}/{k}"
 
 
-def replica_folders(logs: str, roles: list[tuple[str, int]]) -> list[str]:
-    """The folders of all replicas, in order."""
-    return [replica_folder(logs, role, k) for role, count in roles for k in range(count)]
-
-
 def task_log(logs: str, role: str, k: int) -> str:
     """The file with the output, stdout and stderr, of task ``k`` of a sweep."""
     return f"{logs}/{folder_name(role)}/{k}.log"

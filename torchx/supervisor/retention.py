@@ -6,7 +6,7 @@ import os
 import time
 from contextlib import suppress
 
-from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folders, task_log, task_metrics
+from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES, STATE_FILE, replica_folder, task_log, task_metrics
 from torchx.supervisor.statefile import TASKS, TERMINAL, JobState, StateFileError, check_owner, read_state
 
 _STALE_S = 3600.0  # age at which a folder without a state file, whose submission was killed, is removed
@@ -37,7 +37,7 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
     finished.sort(key=lambda item: item[0], reverse=True)
     total = 0
     for ended, folder, job in finished:
-        total += sum(_size(path) for path in _files(folder, job)) if max_bytes else 0
+        total += sum(_size(path) for path in _files(job.facts.get("logs") or folder, job)) if max_bytes else 0
         if (max_age_s and now - ended > max_age_s) or (max_bytes and total > max_bytes):
             remove_job(folder, job)
 
@@ -49,10 +49,11 @@ def remove_job(folder: str, job: JobState) -> None:
         folder: the job's folder; its logs may be elsewhere, where the user wanted them.
     """
     logs = job.facts.get("logs") or folder
-    for path in _files(folder, job):
+    files = _files(logs, job)
+    for path in files:
         _remove(path)
-    folders = [] if TASKS in job.facts else replica_folders(logs, job.roles)
-    for path in (*folders, *{os.path.dirname(task_log(logs, role, 0)) for role, _ in job.roles}, logs):
+    folders = {os.path.dirname(path) for path in files}
+    for path in (*folders, *map(os.path.dirname, folders), logs):
         _remove_folder(path)
     _remove_files(folder, JOB_FILES)
     if logs != folder:
@@ -65,11 +66,10 @@ def _job_folders(base: str) -> list[str]:
     return [path.rstrip("/") for path in glob.glob(f"{glob.escape(base)}/*/*/")]
 
 
-def _files(folder: str, job: JobState) -> list[str]:
-    logs = job.facts.get("logs") or folder
+def _files(logs: str, job: JobState) -> list[str]:
     if TASKS in job.facts:
-        return [of(logs, role, k) for role, count in job.roles for k in range(count) for of in (task_log, task_metrics)]
-    return [os.path.join(path, name) for path in replica_folders(logs, job.roles) for name in REPLICA_FILES]
+        return [path_of(logs, *at) for at in job.positions() for path_of in (task_log, task_metrics)]
+    return [os.path.join(replica_folder(logs, *at), name) for at in job.positions() for name in REPLICA_FILES]
 
 
 def _changed_at(folder: str, now: float) -> float:
