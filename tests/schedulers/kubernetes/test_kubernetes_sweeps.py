@@ -206,7 +206,7 @@ def test_what_is_left_to_single_jobs(cluster: Cluster, scheduler: KubernetesSche
         submit(scheduler, ["a"], "{v}", cfg={"kind": "jobset"})
     with pytest.raises(NotSupportedError, match="2 replicas"):
         submit(scheduler, ["a"], "{v}", num_replicas=2)
-    with pytest.raises(NotSupportedError, match="not started again"):
+    with pytest.raises(NotSupportedError, match="cannot have retries"):
         submit(scheduler, ["a"], "{v}", max_retries=1)
     with pytest.raises(NotSupportedError, match="1000 kB of a ConfigMap"):
         submit(scheduler, ["x" * MOST_BYTES], "{v}")
