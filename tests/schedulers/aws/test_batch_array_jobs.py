@@ -69,7 +69,7 @@ def test_one_request_has_all_values(batch):
     ("app", "values", "width", "why"),
     [
         (job("{v}", num_replicas=2), "ab", 0, "2 replicas"),
-        (job("{v}", max_retries=1), "ab", 0, "not started again"),
+        (job("{v}", max_retries=1), "ab", 0, "cannot have retries"),
         (job("{v}"), "a", 0, "2 to 10,000 tasks"),
         (job("{v}"), "abc", 2, "does not limit how many"),
         (job("{v}"), ["x" * 100] * 300, 0, "22 kB of a job definition"),
