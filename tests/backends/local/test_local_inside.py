@@ -55,6 +55,6 @@ class TestInsideLocal(InsideContract):
 
     def test_a_process_of_another_is_not_entered(self, place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
         """A pid that the system has given to somebody else since is found out by what its environment lacks."""
-        monkeypatch.setattr("torchx.schedulers.local.inside._environment", lambda _: {"HOME": "/"})
+        monkeypatch.setattr("torchx.schedulers.local.inside.environment", lambda _: {"HOME": "/"})
         with pytest.raises(NotFoundError, match="just ending"):
             place.run("true")
