@@ -310,8 +310,8 @@ def test_create_by_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (None, "does not know where to keep runs"),
-        ("  ", "does not know where to keep runs"),
+        (None, "has no directory to store runs"),
+        ("  ", "has no directory to store runs"),
         ("{}", "`root_path` is missing"),
         ("{no json", "begins with a brace and is not a JSON object"),
         ("/no/such/file.ini", "`/no/such/file.ini` cannot be read: No such file or directory"),

@@ -315,8 +315,8 @@ def test_auto_prefers_the_engine_that_was_given(source: str) -> None:
     ("cfg", "message"),
     [
         ({"builder": "kaniko"}, "`kaniko` is not an image builder"),
-        ({"builder": "oci"}, "an image that is built without an engine goes straight to a registry"),
-        ({"builder": "auto"}, r"no Docker engine answers: `.*/nobody`: .*, and an image that is built without"),
+        ({"builder": "oci"}, "an image built without an engine needs a registry"),
+        ({"builder": "auto"}, r"no Docker engine answers: `.*/nobody`: .*, and an image built without"),
         ({"builder": "docker"}, None),
     ],
 )

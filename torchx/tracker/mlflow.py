@@ -240,7 +240,7 @@ def create_tracker(config: str | None) -> MLflowTracker:
         )
     if not uri:  # a default on the local disk would be lost with the job's container
         raise ConfigError(
-            "the tracker `mlflow` does not know where its server is",
+            "the tracker `mlflow` has no tracking URI",
             hint="for example `mlflow = http://host:5000` in section `[torchx:tracker]` of `.torchxconfig`",
         )
     return MLflowTracker(name and str(name), str(uri), location and str(location), timeout_s=timeout_s)

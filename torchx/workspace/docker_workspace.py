@@ -140,7 +140,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
                 wanted, why = OCI, f"{e}, and "
         if wanted == OCI and not cfg.get("image_repo"):
             raise ConfigError(
-                f"{why}an image that is built without an engine goes straight to a registry: there is no `image_repo`",
+                f"{why}an image built without an engine needs a registry, but there is no `image_repo`",
                 hint="give one: `-cfg image_repo=<registry>/<name>`" + ("; or start a Docker engine" if why else ""),
             )
         return wanted

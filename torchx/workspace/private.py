@@ -37,9 +37,9 @@ def check_root(root: str) -> None:
     if real == "/" or real == os.path.realpath(os.path.expanduser("~")):
         what = "the root of this machine" if real == "/" else "your home directory"
         raise SpecError(
-            f"workspace `{root}` is {what}, and all of it would be sent along with the job",
+            f"workspace `{root}` is {what}, and all of it would be sent with the job",
             hint="run from the project's folder, or without a workspace: `--workspace=`; "
-            "to send it all the same: `--allow-private-workspace`",
+            "to send it anyway: `--allow-private-workspace`",
         )
 
 
@@ -58,8 +58,8 @@ def check_entries(root: str, files: Iterable[Any]) -> None:
         count, size = count + 1, size + entry.size
         if not allowed and (what := _private(entry)):
             raise SpecError(
-                f"workspace `{root}` holds {what}: `{entry.path}`, which would be sent along with the job",
-                hint="name it in `.torchxignore`; to send it all the same: `--allow-private-workspace`",
+                f"workspace `{root}` contains {what}: `{entry.path}`, which would be sent with the job",
+                hint="name it in `.torchxignore`; to send it anyway: `--allow-private-workspace`",
             )
     if count > _MANY_FILES or size > _MANY_BYTES:
         logger("torchx.workspace").warning(

@@ -197,7 +197,7 @@ def test_waiting_grows() -> None:
 
 @pytest.mark.parametrize(
     ("again", "attempts"),
-    [(Again("x", 3600.0), 1), (Again("x", hopeless_soon=True), 3), (Again("x"), 6)],
+    [(Again("x", 3600.0), 1), (Again("x", give_up_soon=True), 3), (Again("x"), 6)],
     ids=["an hour", "nobody there", "any"],
 )
 def test_giving_up(again: Again, attempts: int) -> None:

@@ -276,14 +276,14 @@ def create(config_file: str | None) -> TrackerBase:
         MissingDependencyError: fsspec, or a package that the file system needs, is not installed.
     """
     if not config_file or not config_file.strip():
-        raise ConfigError("the tracker `fsspec` does not know where to keep runs", hint=_CONFIG_HINT)
+        raise ConfigError("the tracker `fsspec` has no directory to store runs", hint=_CONFIG_HINT)
     found = read_config(config_file, "fsspec")
     settings = {"root_path": config_file.strip()} if found is None else dict(found)
     timeout_s = seconds(settings.pop("timeout_s", DEFAULT_TIMEOUT_S), "timeout_s")
     root, protocol = settings.pop("root_path", None), settings.pop("protocol", None)
     if not isinstance(root, str) or not root:
         raise ConfigError(
-            "the tracker `fsspec` does not know where to keep runs: `root_path` is missing", hint=_CONFIG_HINT
+            "the tracker `fsspec` has no directory to store runs: `root_path` is missing", hint=_CONFIG_HINT
         )
     url = root if protocol is None or "://" in root else f"{protocol}://{root}"
     try:

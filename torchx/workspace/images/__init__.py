@@ -1,1 +1,1 @@
-"""Container images of workspaces: what an engine builds, and what goes to a registry without one."""
+"""Container images of workspaces, built with an engine or pushed to a registry without one."""

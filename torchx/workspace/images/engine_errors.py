@@ -100,9 +100,9 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
     import urllib3.exceptions  # raised while a stream is read
 
     if isinstance(error, docker.errors.APIError):
-        said = explanation(error)
-        meaning, hint = meaning_of(said)
-        text = f"{doing}: {meaning}: {said}" if meaning else f"{doing}: {said}"
+        message = explanation(error)
+        meaning, hint = meaning_of(message)
+        text = f"{doing}: {meaning}: {message}" if meaning else f"{doing}: {message}"
         return BackendError(text, hint=hint)
     if isinstance(error, docker.errors.DockerException):
         return BackendError(f"{doing}: {error}")
@@ -118,8 +118,8 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
 
 def explanation(error: Any) -> str:
     """Returns the engine's own message, in one line."""
-    said = getattr(error, "explanation", None) or str(error)
-    text = said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+    message = getattr(error, "explanation", None) or str(error)
+    text = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
     return " ".join(text.split())
 
 
@@ -130,9 +130,9 @@ def is_missing(error: BaseException) -> bool:
 
 def is_conflict(error: Exception) -> bool:
     """Returns whether the engine reports that the name is in use."""
-    said = explanation(error).lower()
+    message = explanation(error).lower()
     code = getattr(getattr(error, "response", None), "status_code", None)
-    return code == 409 or "is already in use" in said or "already exists" in said
+    return code == 409 or "is already in use" in message or "already exists" in message
 
 
 def _innermost(error: BaseException) -> str:
@@ -142,7 +142,7 @@ def _innermost(error: BaseException) -> str:
     return found[1] if found else text
 
 
-def meaning_of(said: str) -> tuple[str, str]:
+def meaning_of(message: str) -> tuple[str, str]:
     """Returns the meaning of an engine's message, and a hint; empty strings if it needs no explanation.
 
     >>> meaning_of("Bind for 0.0.0.0:80 failed: port is already allocated")[0]
@@ -150,4 +150,4 @@ def meaning_of(said: str) -> tuple[str, str]:
     >>> meaning_of("something else")
     ('', '')
     """
-    return next(((meaning, hint) for pattern, meaning, hint in _MEANINGS if pattern.search(said)), ("", ""))
+    return next(((meaning, hint) for pattern, meaning, hint in _MEANINGS if pattern.search(message)), ("", ""))

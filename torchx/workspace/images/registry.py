@@ -119,7 +119,7 @@ class Registry:
         answer = self._call("HEAD", path, _scope(image.repository, action), headers={"Accept": _ACCEPT})
         if answer.status == 404:
             return ""
-        self._expect(answer, (200,), f"look for `{image}`")
+        self._expect(answer, (200,), f"check for `{image}`")
         digest = answer.headers.get("docker-content-digest", "")
         return digest if DIGEST.fullmatch(digest) else self.manifest(image).digest
 
@@ -138,7 +138,7 @@ class Registry:
         answer = self._call("HEAD", f"{repository}/blobs/{digest}", _scope(repository, action))
         if answer.status == 404:
             return False
-        self._expect(answer, (200,), f"look into `{repository}`")
+        self._expect(answer, (200,), f"check `{repository}`")
         return True
 
     def mount_blob(self, repository: str, digest: str, *, source: str) -> bool:

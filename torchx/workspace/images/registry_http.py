@@ -46,13 +46,13 @@ class Again(Exception):
     Args:
         reason: clause for the error message if no attempt succeeds.
         after_s: the pause that the server requested.
-        hopeless_soon: give up after three attempts.
+        give_up_soon: give up after three attempts.
     """
 
-    def __init__(self, reason: str, after_s: float | None = None, *, hopeless_soon: bool = False) -> None:
+    def __init__(self, reason: str, after_s: float | None = None, *, give_up_soon: bool = False) -> None:
         super().__init__(reason)
         self.after_s = after_s
-        self.hopeless_soon = hopeless_soon
+        self.give_up_soon = give_up_soon
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def persist(what: str, attempt: Callable[[], T], *, sleep: Callable[[float], Non
             pause = _FIRST_WAIT_S * 2 ** (number - 1) * random.uniform(0.75, 1.25)  # noqa: S311  # no secret: spreads clients
             if again.after_s is not None:
                 pause = again.after_s + random.uniform(0, 0.1)  # noqa: S311  # as above
-            enough = number == ATTEMPTS or pause > _LONGEST_WAIT_S or (again.hopeless_soon and number >= 3)
+            enough = number == ATTEMPTS or pause > _LONGEST_WAIT_S or (again.give_up_soon and number >= 3)
             if enough:
                 times = f" ({number} attempts)" if number > 1 else ""
                 raise TransientError(f"{what}: {again}{times}", hint="try again later") from again
@@ -358,11 +358,11 @@ def _trouble(error: BaseException) -> Again:
     while not isinstance(root, OSError) and root.__cause__ is not None:
         root = root.__cause__
     if isinstance(root, socket.gaierror):
-        return Again("its name cannot be resolved", hopeless_soon=True)
+        return Again("its name cannot be resolved", give_up_soon=True)
     if isinstance(root, ConnectionRefusedError):
-        return Again("nothing listens there", hopeless_soon=True)
+        return Again("nothing listens there", give_up_soon=True)
     if isinstance(root, TimeoutError) or isinstance(error, Timeout):
-        return Again("it does not answer in time", hopeless_soon=True)
+        return Again("it does not answer in time", give_up_soon=True)
     return Again(f"it cut the connection ({str(root) or type(root).__name__})")
 
 
