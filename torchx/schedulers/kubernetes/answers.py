@@ -122,7 +122,8 @@ def read_owner(kind: str, item: Object) -> Owner:
     }
     for name, state in reasons.CONDITIONS.items():
         if name in conditions:
-            kind_of_cause, why = _why_failed(conditions[name]) if state is AppState.FAILED else ("", "")
+            reason, message = (str(conditions[name].get(key) or "") for key in ("reason", "message"))
+            kind_of_cause, why = reasons.why_failed(reason, message) if state is AppState.FAILED else ("", "")
             return replace(owner, state=state, reason=why, kind=kind_of_cause, native=name, wants=0)
     spec = item.get("spec") or {}
     if cancelled or names.ANNOTATION_STOPPED in annotations:
@@ -139,10 +140,6 @@ def read_owner(kind: str, item: Object) -> Owner:
 def is_suspended(spec: Object) -> bool:
     """Whether the ``spec`` of an owner suspends it; Training Operator has the field in ``runPolicy``."""
     return bool(spec.get("suspend") or (spec.get("runPolicy") or {}).get("suspend"))
-
-
-def _why_failed(condition: Object) -> tuple[str, str]:
-    return reasons.why_failed(str(condition.get("reason") or ""), str(condition.get("message") or ""))
 
 
 def _read_job(item: Object) -> Owner:

@@ -122,7 +122,9 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def _api_of(self, app_id: str) -> KubeApi:
         """The cluster of a job, from the run registry, or else from the configuration."""
         if app_id not in self._contexts:
-            self._contexts[app_id] = self._recorded_context(app_id)
+            run = self._record(app_id)
+            cfg = self._defaults() if run is None else {"context": run.cfg.get("context", {}).get("value")}
+            self._contexts[app_id] = _context_in(cfg)
         return self._api(self._contexts[app_id])
 
     def _locate(self, app_id: str) -> tuple[KubeApi, str, str]:
@@ -131,13 +133,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def _record(self, app_id: str) -> Run | None:
         return default_registry().get(make_app_handle(self.backend, self.session_name, app_id))
-
-    def _recorded_context(self, app_id: str) -> str | None:
-        run = self._record(app_id)
-        if run is None:
-            return _context_in(self._defaults())
-        recorded = run.cfg.get("context")
-        return _context_in({"context": recorded.get("value")} if isinstance(recorded, dict) else {})
 
     # -- state -----------------------------------------------------------------------------------
 
