@@ -12,22 +12,22 @@ READ = {
     "TORCHX_<SCHEDULER>_<OPTION>": (
         "A run option, for example `TORCHX_SLURM_PARTITION`; see [configuration](../config.md)."
     ),
-    "TORCHX_DEBUG": "Anything but `0`: the command line shows tracebacks, as with `--log_level DEBUG`.",
-    "TORCHX_EVENTS": "Where the events of the Runner go: `console`, `file:PATH`, or nowhere.",
-    "FORCE_COLOR": "Colours also where the output is no terminal.",
+    "TORCHX_DEBUG": "Any value except `0`: the command line shows tracebacks, as with `--log_level DEBUG`.",
+    "TORCHX_EVENTS": "Destination of the Runner's events: `console`, `file:PATH`, or none.",
+    "FORCE_COLOR": "Use colours even if the output is not a terminal.",
 }
 
 SET = {
-    "TORCHX_REPLICA_ID": "Which replica of its role this is; in containers of Kubernetes and AWS.",
-    "TORCHX_RANK0_HOST": "Where replica 0 of the role can be reached; what the macro `rank0_env` stands for.",
-    "TORCHX_RANK0_PORT": "A port for the replicas to meet at, where jobs share a machine: `local_cwd`, `slurm`, `lsf`.",
+    "TORCHX_REPLICA_ID": "Number of the replica within its role; in containers of Kubernetes and AWS.",
+    "TORCHX_RANK0_HOST": "Host of replica 0 of the role; the variable that the macro `rank0_env` names.",
+    "TORCHX_RANK0_PORT": "Rendezvous port of the replicas, where jobs share a machine: `local_cwd`, `slurm`, `lsf`.",
     "TORCHX_ROLE_NAME": "Name of the replica's role; AWS Batch.",
-    "TORCHX_ROLE_IDX": "Which role of the job it is; AWS Batch.",
+    "TORCHX_ROLE_IDX": "Index of the role in the job; AWS Batch.",
     "TORCHX_TASK": "In a task of a sweep: its number, from 0.",
-    "TORCHX_TRACKER_<NAME>_CONFIG": "What the tracker NAME is configured with; see [trackers](../trackers.md).",
+    "TORCHX_TRACKER_<NAME>_CONFIG": "Configuration of the tracker NAME; see [trackers](../trackers.md).",
     "TORCHX_TRACKING_EXPERIMENT_NAME": "The experiment, from `--name EXPERIMENT/RUN` of `dist.ddp` and `dist.spmd`.",
-    "TORCHX_TRACKING_RUN_NAME": "The run, from the same option; the name of the job where it names none.",
-    "TORCHELASTIC_ERROR_FILE": "Where a failing program may leave its error; `torchrun` and its `@record` do.",
+    "TORCHX_TRACKING_RUN_NAME": "The run, from the same option; by default the name of the job.",
+    "TORCHELASTIC_ERROR_FILE": "File for the error of a failing program, written by `torchrun` and its `@record`.",
 }
 
 INTERNAL = {
@@ -47,7 +47,7 @@ INTERNAL = {
     "TORCHX_LOCAL_JOB": "marks the processes of a local job",
     "TORCHX_LOCAL_REPLICA": "marks the processes of a local job",
 }
-"""Names in the sources that no user has to know, and why not."""
+"""Names in the sources that are not documented for users, and why not."""
 
 
 def page() -> str:

@@ -1,4 +1,4 @@
-"""What each scheduler takes and can do, from its run options and its ``Capabilities``."""
+"""The run options and ``Capabilities`` of each scheduler."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ PAGES = {
 }
 
 ROWS = {
-    "durable": "the job goes on when the process that submitted it ends",
+    "durable": "the job outlives the process that submitted it",
     "logs": "`torchx log`",
     "log_follow": "`torchx log --follow`",
     "log_since": "`torchx log --since`, `--until`",
     "log_keep": "`torchx log --archive`; elsewhere logs stay until `torchx delete`",
     "log_timestamps": "`torchx log --timestamps`",
     "log_previous": "`torchx log --previous`",
-    "log_streams": "streams that `torchx log --streams` tells apart",
-    "metrics": "`torchx metrics`: samples are kept, or what it uses while it runs",
+    "log_streams": "separate streams for `torchx log --streams`",
+    "metrics": "`torchx metrics`: with samples, or only the current use",
     "exec": "[inside](../inside.md): `torchx exec`, `torchx shell`",
     "cancel": "`torchx cancel`",
     "delete": "`torchx delete`",
     "list": "`torchx list -s SCHEDULER`",
-    "describe_many": "many jobs cost one query",
+    "describe_many": "one query for many jobs",
     "multi_role": "jobs of several roles",
     "retries": "retry policies",
-    "retry_actions": "[retries by cause](../retries.md) (`--retry`), and what they change",
-    "timeout": "a [time limit](../retries.md#time-limits) (`--timeout`); the run option that says the same",
-    "watchdog": "a silent job is [looked into](../hangs.md#the-watchdog) (`--watchdog`)",
+    "retry_actions": "[retries by cause](../retries.md) (`--retry`), and their actions",
+    "timeout": "a [time limit](../retries.md#time-limits) (`--timeout`), and the equivalent run option",
+    "watchdog": "a [watchdog](../hangs.md#the-watchdog) for silent jobs (`--watchdog`)",
     "after": "[one job after another](../runs.md#one-job-after-another) (`--after`)",
     "elastic": "elastic roles (`min_replicas`)",
-    "gpus": "GPUs are handed out to replicas",
-    "resources": "cpu and memory are reserved or enforced",
+    "gpus": "replicas get GPUs",
+    "resources": "CPUs and memory are reserved or enforced",
     "mounts": "mounts",
-    "secrets": "[secrets](../secrets.md): values, or references that it follows",
+    "secrets": "[secrets](../secrets.md): values, or supported references",
     "workspaces": "workspaces",
     "priority": "priorities",
 }
@@ -65,14 +65,14 @@ def run_options() -> str:
 
 
 def capabilities() -> str:
-    """One column a scheduler."""
+    """A table with one column per scheduler."""
     from torchx.schedulers import get_scheduler_factories
 
     factories = get_scheduler_factories()
     able = {name: factories[name]("docs").capabilities for name in _names()}
     fields = set(type(next(iter(able.values()))).__annotations__)
     if fields != set(ROWS):
-        raise ValueError(f"say in {__file__} what these are: {sorted(fields ^ set(ROWS))}")
+        raise ValueError(f"describe in {__file__}: {sorted(fields ^ set(ROWS))}")
     head = ["", *(f"[{name}](../{PAGES[name]})" for name in able)]
     rows = [[said, *(_cell(getattr(value, field)) for value in able.values())] for field, said in ROWS.items()]
     return wide_table(head, rows)
