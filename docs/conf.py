@@ -1,4 +1,4 @@
-"""How the site is built from these pages: `make docs`. Nothing is fetched, while building or while reading."""
+"""Configuration of the site: `make docs`. Neither building nor reading the site fetches anything."""
 
 from __future__ import annotations
 

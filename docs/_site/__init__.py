@@ -1,1 +1,1 @@
-"""What makes the site out of the pages."""
+"""Sphinx extensions that build the site from the pages."""

@@ -8,7 +8,7 @@ from _site.markdown import definition, fence, sentence
 
 
 def page() -> str:
-    """Each verb in the order of ``torchx --help``, with its arguments."""
+    """Returns each verb in the order of ``torchx --help``, with its arguments."""
     from torchx.cli import commands
     from torchx.cli.main import create_parser, get_default_sub_cmds
 

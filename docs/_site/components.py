@@ -42,7 +42,7 @@ def _component(name: str, fn) -> str:
 
 
 def _description(fn) -> str:
-    """The docstring up to its sections; what is indented in it is an example."""
+    """Returns the docstring up to its sections; indented text in it is an example."""
     doc = inspect.getdoc(fn) or ""
     for section in ("Args:", "Returns:", "Raises:"):
         doc = doc.partition(f"\n{section}\n")[0]
@@ -56,7 +56,7 @@ def _description(fn) -> str:
 
 
 def _wrapped(usage: str) -> str:
-    """A usage line in the width of a page, broken between options only."""
+    """Wraps a usage line to the width of a page, between options only."""
     words = re.sub(r"\[[^\]]*\]*", lambda match: match[0].replace(" ", "\0"), " ".join(usage.split()))
     lines = textwrap.wrap(words, 76, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
     return "\n".join(lines).replace("\0", " ")

@@ -1,4 +1,4 @@
-"""Environment variables: those of ``torchx/settings.py`` by their docstrings, and those of other places."""
+"""Environment variables: those of ``torchx/settings.py`` with their docstrings, and others."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def page() -> str:
 
 
 def settings() -> dict[str, str]:
-    """Variable -> the docstring below its ``ENV_`` constant."""
+    """Returns variable -> the docstring below its ``ENV_`` constant."""
     import torchx.settings
 
     body = ast.parse(inspect.getsource(torchx.settings)).body

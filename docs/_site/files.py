@@ -1,4 +1,4 @@
-"""Links that lead out of `docs/`: each file of the checkout that a page links to gets a page with its text."""
+"""Links out of `docs/`: each file of the checkout that a page links to gets a page with its text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LINK = re.compile(r"(\]\()((?:\.\./)+[^)#\s]+)([)#])")
 
 
 def mark(app, page, source) -> None:
-    """Gives relative links that leave the documentation a scheme, which `point` resolves."""
+    """Marks relative links out of the documentation with a scheme, which `point` resolves."""
     folder = posixpath.dirname(f"docs/{page}")
 
     def replace(match: re.Match[str]) -> str:
@@ -27,7 +27,7 @@ def mark(app, page, source) -> None:
 
 
 def point(app, doctree, page) -> None:
-    """Lets the marked links lead to the pages of `pages`, and remembers what these have to be."""
+    """Resolves the marked links to the pages of `pages`, and records which pages are needed."""
     for node in doctree.findall(nodes.reference):
         uri = node.get("refuri", "")
         if uri.startswith(SCHEME):
@@ -45,7 +45,7 @@ def linked(app) -> set[str]:
 
 
 def pages(app):
-    """A page for each file that is linked, and for what the folders among them hold."""
+    """Creates a page for each linked file, and for the files in linked folders."""
     for path in sorted(with_content(linked(app))):
         body = folder_page(path) if (ROOT / path).is_dir() else file_page(app, path)
         yield f"{FOLDER}/{path}", {"title": path, "body": body}, "page.html"
@@ -75,7 +75,7 @@ def file_page(app, path: str) -> str:
 
 
 def rendered(app, path: str, text: str) -> str:
-    """A Markdown file as HTML; its links lead to the pages of other files, where these have one."""
+    """Renders a Markdown file as HTML; its links lead to the pages of other files, if they have one."""
     from markdown_it import MarkdownIt
 
     parser = MarkdownIt(

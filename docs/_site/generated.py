@@ -1,4 +1,4 @@
-"""Puts what torchx says of itself where a page has ``<!-- generated: NAME -->``."""
+"""Replaces ``<!-- generated: NAME -->`` in pages by text generated from torchx."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layout that plain Markdown has no words for, from the comments that the tests of the pages read as well."""
+"""Layout beyond plain Markdown, from the comments that the tests of the pages also read."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _FILE = re.compile(r"^<!-- file: (?P<name>.+?) -->\n```(?P<language>\w+)$", re.M
 
 
 def arrange(app, page, source) -> None:
-    """Pairs become columns, where the page is wide enough; the content of a file is headed by its name."""
+    """Shows pairs as columns if the page is wide enough; the content of a file has its name as a heading."""
     text = _PAIR.sub(r"::::{container} side-by-side\n\1\n::::", source[0])
     source[0] = _FILE.sub(r"```{code-block} \g<language>\n:caption: \g<name>\n", text)
 

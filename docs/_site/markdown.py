@@ -9,7 +9,7 @@ _OPTION = re.compile(r"(?<![\w`-])(--\w[\w-]*)")
 
 
 def text(words: str) -> str:
-    """A plain text, in which only what stands in backticks is markup.
+    """Escapes plain text, in which only backticks are markup.
 
     >>> text("``a_b`` or c_d*, see --help")
     '`a_b` or c\\\\_d\\\\*, see `--help`'
@@ -46,7 +46,7 @@ def sentence(words: str) -> str:
 
 
 def wide_table(head: list[str], rows: list[list[str]]) -> str:
-    """A table that takes the room beside the page, too, where there is some."""
+    """Returns a table that also uses the margin of the page."""
     return f"```{{table}}\n:class: wide\n\n{table(head, rows)}```\n"
 
 

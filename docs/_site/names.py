@@ -1,4 +1,4 @@
-"""References by name: to where a thing is documented, by whatever name; never to what does not exist."""
+"""Resolves references by name to documented objects, under any of their names; a missing object is a warning."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from sphinx.transforms.post_transforms import SphinxPostTransform
 from sphinx.util.nodes import make_refnode
 
 FOREIGN = ("torch", "kubernetes", "docker", "boto3", "mlflow", "fsspec", "omegaconf", "pytest", "torchserve")
-"""Libraries whose names are taken on trust where they are not installed."""
+"""Libraries whose names are not checked if the library is not installed."""
 
 
 class Annotated:
@@ -29,7 +29,7 @@ class Annotated:
 
 @functools.cache
 def lookup(dotted: str) -> object:
-    """The object of that name, or None."""
+    """Returns the object of that name, or None."""
     parts = dotted.split(".")
     for i in range(len(parts), 0, -1):
         try:
@@ -55,7 +55,7 @@ def _member(owner: object, name: str) -> object:
 
 
 class ResolveNames(SphinxPostTransform):
-    """Comes before Sphinx's own resolver, which would take a builtin for a method of the same name."""
+    """Runs before Sphinx's own resolver, which would take a builtin for a method of the same name."""
 
     default_priority = 5
 
@@ -71,7 +71,7 @@ class ResolveNames(SphinxPostTransform):
                     node.replace_self(found)
 
     def _resolved(self, node, objects, by_last):
-        """Links what is documented, under any name; what exists and has no page stays plain; None is a warning."""
+        """Links a documented object under any name; an existing one without a page stays plain; None is a warning."""
         text = node[0].deepcopy()
         target = node["reftarget"].lstrip(".")
         if node["reftype"] in ("class", "exc") and hasattr(builtins, target):
@@ -90,7 +90,7 @@ class ResolveNames(SphinxPostTransform):
 
 
 def candidates(node, target: str, documented: list[str]) -> list[str]:
-    """The full names that a reference may mean, the nearest first."""
+    """Returns the full names that a reference may mean, the nearest first."""
     module, cls = node.get("py:module"), node.get("py:class")
     found = [f"{module}.{cls}.{target}" if module and cls else "", f"{module}.{target}" if module else "", target]
     found += [name for name in documented if name.endswith(f".{target}")]

@@ -1,4 +1,4 @@
-"""The sidebar. It is kept out of `index.md`, so that this reads well where it is not built, too."""
+"""The sidebar. It is not in `index.md`, so that this page also reads well on GitHub."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ SECTIONS = {
 """Caption -> page -> its title here. Pages that do not exist are omitted; one in no section fails the build."""
 
 WIDE = {"index", "coming-from", "reference/capabilities", "reference/resources"}
-"""Pages without a table of contents beside them."""
+"""Pages without a table of contents next to them."""
 
 
 def toctree(caption: str, pages: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""An animated SVG of a terminal: what was typed and written, in the rhythm in which it was, with shorter pauses.
+"""An animated SVG of a terminal, with input and output at their original pace, but shorter pauses.
 
 No script runs in it: each piece of text has a CSS animation that shows it from one moment to another, so it also moves
 where a page shows it as an image. Who has asked for reduced motion sees the end.
@@ -45,7 +45,7 @@ Cells = list[tuple[str, str]]
 
 @dataclass
 class Piece:
-    """A line as it looks from one moment to another; ``until`` is None for what stays."""
+    """A line with its start and end time; ``until`` is None for a line that stays."""
 
     row: int
     cells: Cells
@@ -55,7 +55,7 @@ class Piece:
 
 @dataclass
 class Film:
-    """What happens on the screen, in seconds since the beginning."""
+    """The events on the screen, in seconds since the beginning."""
 
     columns: int
     rows: int
@@ -69,7 +69,7 @@ class Film:
         self._shown: dict[int, Piece] = {}
 
     def type(self, command: str) -> None:
-        """A command behind the prompt, key by key."""
+        """Types a command after the prompt, key by key."""
         self.typed.append((self.screen.row, command, self.now))
         self.screen.feed(f"{PROMPT}\x1b[1m{command}\x1b[0m")
         self._look()
@@ -77,7 +77,7 @@ class Film:
         self.screen.feed("\r\n")
 
     def write(self, chunks: Iterator[tuple[float, str]]) -> None:
-        """What the command writes."""
+        """Adds the output of the command."""
         before = 0.0
         for at, written in chunks:
             self.now += min(at - before, LONGEST_PAUSE_S)
@@ -132,7 +132,7 @@ def _runs(name: str, total: float) -> str:
 
 
 def _shown(rules: list[str], piece: Piece, total: float) -> str:
-    """The class of what is seen from one moment to another."""
+    """Returns the CSS class for an element that is visible for a period."""
     name = f"k{len(rules)}"
     off = f"{_at(piece.until, total)}{{opacity:0}}" if piece.until else ""
     before = "0%{opacity:0}" if piece.since else ""
@@ -142,7 +142,7 @@ def _shown(rules: list[str], piece: Piece, total: float) -> str:
 
 
 def _text(piece: Piece, name: str) -> str:
-    """A line; each run of one style has its width, so that columns stand below one another in any font."""
+    """Renders a line; each run of one style has a fixed width, so that columns align in any font."""
     runs, column = [], 0
     for style, cells in groupby(piece.cells, key=lambda cell: cell[1]):
         words = "".join(char for char, _ in cells)
@@ -158,7 +158,7 @@ def _text(piece: Piece, name: str) -> str:
 
 
 def _cover(row: int, command: str, since: float, rules: list[str], total: float, columns: int) -> str:
-    """Hides a command, and gives way from key to key; its left edge is the cursor."""
+    """Covers a command, and uncovers it key by key; its left edge is the cursor."""
     name, keys = f"c{len(rules)}", len(command)
     begin, moved = since + THINK_S, f"transform:translateX({keys * WIDTH:g}px)"
     end = begin + KEY_S * keys

@@ -1,4 +1,4 @@
-"""What a person sees who types a command: it runs on a pseudo-terminal, and what it writes is laid out as lines."""
+"""Runs a command on a pseudo-terminal, and lays out its output as lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PIECE = re.compile(
 
 
 class Screen:
-    """Lines that never scroll away. It knows what torchx and its jobs write: colours, carriage returns, erased lines.
+    """The lines of a terminal without scrolling, with colours, carriage returns and erased lines.
 
     >>> screen = Screen()
     >>> screen.feed("one\\r\\n\\x1b[31m 10 %\\r\\x1b[Ktwo\\x1b[0m")
@@ -86,7 +86,7 @@ class Screen:
 def chunks(
     command: str, *, env: Mapping[str, str], cwd: str = ".", columns: int = COLUMNS
 ) -> Iterator[tuple[float, str]]:
-    """What a shell command writes to its terminal, with the seconds since its start; the last one is empty."""
+    """Yields the terminal output of a shell command, with the seconds since its start; the last one is empty."""
     ours, theirs = pty.openpty()
     ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, columns, 0, 0))
     began = time.monotonic()

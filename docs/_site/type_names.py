@@ -14,7 +14,7 @@ SKIPPED = ("torchx.supervisor", "torchx.apps", "torchx.examples")
 
 
 def modules() -> list[ModuleType]:
-    """All modules of torchx that can be imported here; some need an optional package."""
+    """Returns all modules of torchx that can be imported here; some need an optional package."""
     import torchx
 
     found = []
@@ -29,7 +29,7 @@ def modules() -> list[ModuleType]:
 
 
 def guarded(module: ModuleType) -> list[ast.stmt]:
-    """The imports, type variables and protocols that stand under ``if TYPE_CHECKING`` at the top of a module."""
+    """Returns the imports, type variables and protocols under ``if TYPE_CHECKING`` at the top of a module."""
     tree = ast.parse(inspect.getsource(module))
     return [
         statement
@@ -41,7 +41,7 @@ def guarded(module: ModuleType) -> list[ast.stmt]:
 
 
 def provide(module: ModuleType) -> None:
-    """Gives the module the names that only a type checker sees, and none that it has."""
+    """Defines the names in the module that only a type checker sees; keeps existing ones."""
     for statement in guarded(module):
         if isinstance(statement, ast.ClassDef) and statement.name in vars(module):
             continue
@@ -55,7 +55,7 @@ def provide(module: ModuleType) -> None:
 
 
 def plain_defaults(app, what, name, obj, options, signature, returns):
-    """A default that is made anew is shown as `...`: Sphinx would split a signature with `<factory>` at all commas."""
+    """Shows a default factory as `...`: Sphinx would split a signature with `<factory>` at all commas."""
     return (signature or "").replace("<factory>", "...") or signature, returns
 
 
@@ -63,13 +63,13 @@ _COLON = "\ue000"
 
 
 def hide_colons(app, what, name, obj, options, lines) -> None:
-    """Napoleon takes what stands before the first colon of an attribute's description for its type."""
+    """Napoleon takes the text before the first colon of an attribute's description for its type."""
     if what in ("attribute", "data", "property"):
         lines[:] = [line.replace(":", _COLON) for line in lines]
 
 
 def tidy(app, doctree) -> None:
-    """That a class is an object goes without saying; and a dash is a dash, with "smart" quotes switched off."""
+    """Omits the base class `object`, and replaces double hyphens by dashes: "smart" quotes are off."""
     for paragraph in list(doctree.findall(nodes.paragraph)):
         if paragraph.astext() == "Bases: object":
             paragraph.parent.remove(paragraph)
