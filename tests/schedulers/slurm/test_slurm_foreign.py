@@ -107,7 +107,9 @@ def test_tasks_of_an_array(fake: FakeCommandRunner, tmp_path: Path) -> None:
     going = over + queued("10", "PENDING", reason="Resources", start="N/A", end="N/A")
     found = view(FakeCommandRunner(), squeue=going, scontrol=shown).describe("10")
     assert found.state is AppState.RUNNING
-    assert found.msg.startswith("task/2 on n1: exit code 7: no more frobs; the others are still running; other tasks wait: ")
+    assert found.msg.startswith(
+        "task/2 on n1: exit code 7: no more frobs; the others are still running; other tasks wait: "
+    )
     assert "in use (Resources)" in found.msg
 
 
