@@ -355,9 +355,9 @@ def test_an_upload_has_more_time_than_a_connection() -> None:
     with Hosts("") as hosts:
         url = f"http://127.0.0.1:{hosts.port_of('registry')}/"
         pool = registry_http._new_pool("http", host_of(url)).connection_from_url(url)
-        assert pool.timeout.connect_timeout == registry_http._CONNECT_PATIENCE_S < registry_http._PATIENCE_S
+        assert pool.timeout.connect_timeout == registry_http._CONNECT_TIMEOUT_S < registry_http._ANSWER_TIMEOUT_S
         connection = pool._get_conn()
         connection.timeout = pool.timeout.connect_timeout
         connection.connect()
-        assert connection.sock.gettimeout() == registry_http._PATIENCE_S
+        assert connection.sock.gettimeout() == registry_http._ANSWER_TIMEOUT_S
         connection.close()

@@ -85,7 +85,8 @@ class Transfer:
 
 
 def megabytes(size: int) -> str:
-    """
+    """Formats a size in megabytes.
+
     >>> megabytes(12_345_678)
     '12.3'
     """

@@ -28,8 +28,8 @@ T = TypeVar("T")
 ATTEMPTS = 6
 _FIRST_WAIT_S = 0.5
 _LONGEST_WAIT_S = 120.0  # we give up if a registry asks for a longer pause
-_PATIENCE_S = 300.0  # for one answer: some stores copy a large blob before they acknowledge it
-_CONNECT_PATIENCE_S = 20.0
+_ANSWER_TIMEOUT_S = 300.0  # for one answer: some stores copy a large blob before they acknowledge it
+_CONNECT_TIMEOUT_S = 20.0
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _MOST_REDIRECTS = 5
@@ -175,7 +175,7 @@ class Http:
         """Returns whether the host uses TLS; registries on this machine may use plain HTTP."""
         parts = urlsplit(f"https://{netloc}")
         try:
-            with socket.create_connection((parts.hostname, parts.port or 443), _CONNECT_PATIENCE_S) as connection:
+            with socket.create_connection((parts.hostname, parts.port or 443), _CONNECT_TIMEOUT_S) as connection:
                 _context(netloc).wrap_socket(connection, server_hostname=parts.hostname).close()
         except ssl.SSLCertVerificationError:
             return True
@@ -248,7 +248,7 @@ def _new_pool(scheme: str, netloc: str) -> PoolManager:
         ) from None
     options: dict[str, Any] = {
         "maxsize": _KEPT,
-        "timeout": urllib3.Timeout(connect=_CONNECT_PATIENCE_S, read=_PATIENCE_S),
+        "timeout": urllib3.Timeout(connect=_CONNECT_TIMEOUT_S, read=_ANSWER_TIMEOUT_S),
         "ssl_context": _context(netloc) if scheme == "https" else None,
     }
     proxy = getproxies().get(scheme, "") if scheme == "https" else ""
@@ -260,19 +260,19 @@ def _new_pool(scheme: str, netloc: str) -> PoolManager:
         via = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
         pool = urllib3.ProxyManager(via, proxy_headers=urllib3.make_headers(proxy_basic_auth=login), **options)
     pool.pool_classes_by_scheme = {
-        "http": _patient(urllib3.HTTPConnectionPool),
-        "https": _patient(urllib3.HTTPSConnectionPool),
+        "http": _pool_class(urllib3.HTTPConnectionPool),
+        "https": _pool_class(urllib3.HTTPSConnectionPool),
     }
     return pool
 
 
-def _patient(pool: Any) -> Any:
+def _pool_class(pool: Any) -> Any:
     """Returns a pool class that uses the connect timeout only to connect: a busy registry may be slow to receive."""
 
     class Connection(pool.ConnectionCls):  # type: ignore[misc]  # a class that is chosen at run time
         def connect(self) -> None:
             super().connect()
-            self.sock.settimeout(_PATIENCE_S)
+            self.sock.settimeout(_ANSWER_TIMEOUT_S)
 
     return type("Pool", (pool,), {"ConnectionCls": Connection})
 
