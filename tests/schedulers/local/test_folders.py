@@ -134,3 +134,14 @@ def test_deleting_a_job_whose_supervisor_is_stopped(scheduler, monkeypatch) -> N
         proctree.send(supervisor, signal.SIGCONT)
     scheduler.delete(app_id)
     assert not os.path.exists(folder)
+
+
+def test_a_session_that_was_removed_is_created_again(scheduler, caplog) -> None:
+    """Somebody may remove old jobs while a program goes on: its next job is in the same place, without a warning."""
+    scheduler.wait_for_end(_submit(scheduler, "true"), 300)
+    session = Path(torchx_home("local")) / "test"
+    subprocess.run(["rm", "-r", str(session)], check=True)
+    app_id = _submit(scheduler, "true")
+    assert (session / app_id / "state").exists()
+    assert not caplog.records
+    scheduler.wait_for_end(app_id, 300)
