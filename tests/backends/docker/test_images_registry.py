@@ -393,9 +393,7 @@ def test_dockerfile_needs_an_engine(open_registry: Registry, home: Path, source:
 def test_no_engine_and_no_registry(home: Path, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`auto` without an engine and without `image_repo` says what is missing, in one line."""
     monkeypatch.setenv("DOCKER_HOST", f"unix://{home}/nobody.sock")
-    with pytest.raises(
-        TorchXError, match=r"no Docker engine answers: .*, and an image built without"
-    ) as caught:
+    with pytest.raises(TorchXError, match=r"no Docker engine answers: .*, and an image built without") as caught:
         build(source, image="a", repo="", builder="auto")
     assert re.search(r"image_repo=.*or start a Docker engine", caught.value.hint)
 
