@@ -49,9 +49,6 @@ def get_scheduler_factories(
 
     A factory imports its scheduler's module when it is called. A plugin that cannot be loaded raises ``PluginError``
     at that point and does not affect other schedulers.
-
-    >>> "local_cwd" in get_scheduler_factories()
-    True
     """
     defaults = {} if skip_defaults else DEFAULT_SCHEDULER_MODULES
     rows = {name: f"{module}:create_scheduler" for name, module in defaults.items()}

@@ -396,8 +396,7 @@ def filter_regex(regex: str, data: Iterable[str]) -> Iterable[str]:
     >>> list(filter_regex("b$", ["a", "ab"]))
     ['ab']
     """
-    found = compile_regex(regex).search
-    return (line for line in data if found(line))
+    return LogQuery(regex=compile_regex(regex)).matching(data)
 
 
 def split_lines(text: str) -> list[str]:

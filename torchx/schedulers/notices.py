@@ -59,9 +59,8 @@ class Notice:
         from torchx.util.redaction import redact
 
         text = redact(f"app:      {handle}\n{status.format()}\n")
-        return cls(
-            event, handle, name, str(status.state), text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
-        )
+        text = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+        return cls(event, handle, name, str(status.state), text)
 
 
 def deliver(channel: str, settings: dict[str, Any], notice: Notice, pauses_s: Iterable[float] | None = None) -> str:
@@ -70,15 +69,13 @@ def deliver(channel: str, settings: dict[str, Any], notice: Notice, pauses_s: It
     Args:
         pauses_s: pauses between attempts after transient errors; None: :data:`PAUSES_S`.
     """
-    kind = channel.partition(":")[0]
     pauses = iter(PAUSES_S if pauses_s is None else pauses_s)
     while True:
         try:
-            _SENDERS[kind](settings, notice)
+            _SENDERS[channel.partition(":")[0]](settings, notice)
             return ""
         except _PassesError as e:
-            pause = next(pauses, None)
-            if pause is None:
+            if (pause := next(pauses, None)) is None:
                 return str(e)
             time.sleep(pause)
         except _RefusedError as e:

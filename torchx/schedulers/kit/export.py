@@ -11,7 +11,6 @@ from torchx.util.records import dataclass, field
 
 __all__ = [
     "CODE",
-    "DOCKERFILE",
     "MACHINERY",
     "Export",
     "bases_of",
@@ -24,8 +23,7 @@ CODE = "code"
 """Folder of the export that contains the job's code."""
 MACHINERY = "machinery.sh"
 """File with the part of the script that is the same for every job."""
-DOCKERFILE = "Dockerfile"
-_DOCKERFILE_TEXT = f"ARG IMAGE\nFROM $IMAGE\nCOPY {CODE}/ .\n"
+_DOCKERFILE = f"ARG IMAGE\nFROM $IMAGE\nCOPY {CODE}/ .\n"
 _SECTION = "\n# -- "  # starts a section in the scripts of backends; all before the first one is about this job
 
 
@@ -103,7 +101,7 @@ def build_lines(images: Mapping[str, str], *, push: bool) -> tuple[list[str], di
 
     lines = [
         "build() {  # image, image below the code",
-        f"  local file=$here/{DOCKERFILE} context=$here",
+        "  local file=$here/Dockerfile context=$here",
         f"  local own=$here/{CODE}/Dockerfile.torchx",
         f"  if [[ -e $own ]]; then file=$own context=$here/{CODE}; fi",
         '  docker build --build-arg IMAGE="$2" --build-arg WORKSPACE=. --tag "$1" --file "$file" "$context" >&2',
@@ -111,4 +109,4 @@ def build_lines(images: Mapping[str, str], *, push: bool) -> tuple[list[str], di
         "}",
         *(f"build {quote(name)} {quote(base)}" for name, base in images.items()),
     ]
-    return lines, {DOCKERFILE: _DOCKERFILE_TEXT, ".dockerignore": "runs\nlogs\n"}
+    return lines, {"Dockerfile": _DOCKERFILE, ".dockerignore": "runs\nlogs\n"}
