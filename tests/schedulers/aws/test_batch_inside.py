@@ -104,7 +104,7 @@ def test_a_replica_that_does_not_run(cloud, scheduler, status):
     """The error has its state, whatever the job's options."""
     app_id = submit(scheduler)
     cloud.job(app_id)["status"] = status
-    with pytest.raises(NotFoundError, match=r"replica r/0 of .* does not run") as refused:
+    with pytest.raises(NotFoundError, match=r"replica r/0 of .* is not running") as refused:
         scheduler.enter(app_id, "r", 0, ["true"])
     assert refused.value.exit_code == 3
     for role, k in (("r", 1), ("other", 0)):
