@@ -141,9 +141,14 @@ def helper() -> str:
     return ""
 
 
+def quoted() -> "AppDef":  # noqa: UP037  # quoted twice, on purpose
+    raise NotImplementedError
+
+
 def test_a_component_says_that_it_returns_an_appdef() -> None:
     """The return type distinguishes components from helpers."""
     assert returns_appdef(plain)
+    assert returns_appdef(quoted)
     assert not returns_appdef(helper)
     assert not returns_appdef(dist.parse_nnodes)
 

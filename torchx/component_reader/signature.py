@@ -98,10 +98,12 @@ def returns_appdef(fn: Any) -> bool:
         returns = _annotations(inner).get("return")
         if isinstance(returns, str):
             returns = _eval_with_typing(returns, _scope(inner))
-    except NameError:  # imported under TYPE_CHECKING, for example: compare the last part of the name
-        return str(returns).strip("\"' ").rpartition(".")[2] == "AppDef"
+    except NameError:  # imported under TYPE_CHECKING, for example
+        pass
     except Exception:
         return False
+    if isinstance(returns, str):  # not evaluated, or `from __future__ import annotations` has quoted it again
+        return returns.strip("\"' ").rpartition(".")[2] == "AppDef"
     return any(base.__name__ == "AppDef" for base in getattr(returns, "__mro__", ()))
 
 
