@@ -23,7 +23,7 @@ Found = dict[str, Finding]
 @pytest.fixture(autouse=True)
 def patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """A busy machine is no cluster that does not answer."""
-    monkeypatch.setattr(doctor.HastyApi, "_most_s", 120.0)
+    monkeypatch.setattr(doctor.HastyApi, "_timeout_s", 120.0)
 
 
 def options(jobs: Jobs, **more: Any) -> dict[str, Any]:

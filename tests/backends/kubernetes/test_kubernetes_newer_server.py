@@ -360,7 +360,7 @@ def test_a_trainjob_is_kept_whole(jobs, version):
 
 def test_what_an_older_trainer_cannot_do_is_refused(jobs):
     """Its server would drop the field, and the job would run for ever."""
-    with trainer.served("2.1"), pytest.raises(BackendError, match=r"knows no time limits; this needs 2\.2"):
+    with trainer.served("2.1"), pytest.raises(BackendError, match=r"does not support time limits; this needs 2\.2"):
         jobs.run(cfg={"kind": "kubeflow", "deadline_s": 60})
 
 
