@@ -17,10 +17,10 @@ from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.batch import logs as batch_logs
 from torchx.schedulers.batch.base import PATIENCE_S, BatchScheduler, Site, Submission
-from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, folder_name, roles_of
+from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, folder_name, read_whole, roles_of
 from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner
-from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Resource, Role
 from torchx.testing.commands import FakeCommandRunner
@@ -486,6 +486,23 @@ def test_followers_of_many_replicas_look_together(tmp_path: Path, monkeypatch: p
         now[0] += 1
         assert [source.poll() for source in logs] == [b""] * 20
     assert len(looks) == 3
+
+
+def test_many_whole_files_are_read_once(tmp_path: Path) -> None:
+    """However much they contain together, only files that may have more are queried again."""
+    looks = []
+
+    class Counting(LocalFiles):
+        def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
+            looks.append([*offsets])
+            return super().grown(offsets, wait_s)
+
+    made = {str(tmp_path / f"f{n}"): b"%d" % n * (MOST_GROWN // 2) for n in range(4)}
+    made[str(tmp_path / "large")] = b"x" * (MOST_GROWN + 1)
+    for path, data in made.items():
+        Path(path).write_bytes(data)
+    assert read_whole(Counting(), made) == made
+    assert looks == [[*made], [str(tmp_path / "large")]]
 
 
 def test_two_read_one_replica(tmp_path: Path) -> None:

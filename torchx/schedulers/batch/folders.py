@@ -187,11 +187,12 @@ def left_by(
 def read_whole(files: Files, paths: Iterable[str]) -> dict[str, bytes]:
     """The whole content of files, by as few queries as possible; missing and empty files are left out."""
     found = dict.fromkeys(paths, b"")
-    maybe_more = bool(found)
-    while maybe_more:
-        news = files.grown({path: len(data) for path, data in found.items()})
+    asked = list(found)
+    while asked:
+        news = files.grown({path: len(found[path]) for path in asked})
         found.update({path: found[path] + data for path, data in news.items()})
-        maybe_more = sum(map(len, news.values())) >= MOST_GROWN  # shorter answers are complete
+        is_all = sum(map(len, news.values())) < MOST_GROWN  # a larger answer may leave files out
+        asked = [] if is_all else [path for path in asked if len(news.get(path, b"")) in (0, MOST_GROWN)]
     return {path: data for path, data in found.items() if data}
 
 
