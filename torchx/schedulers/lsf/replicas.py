@@ -5,11 +5,11 @@ LSF runs one job per replica, each with this script (its program is ``replica.sh
 replicas:
 
 * Replica 0 of a role writes its host to ``rank0.<role index>.<attempt>``. The others wait for that file, and query
-``bjobs`` if it does not appear.
+  ``bjobs`` if it does not appear.
 * A failed replica with retries left exits with ``REQUEUE_CODE``, for which ``bsub -Q`` makes LSF requeue it. With the
-policies APPLICATION and ROLE it also requeues the others (``brequeue``), once for all.
+  policies APPLICATION and ROLE it also requeues the others (``brequeue``), once for all.
 * The first replica without retries that fails ends the others (``bkill``); an elastic role first loses its spare
-replicas.
+  replicas.
 """
 
 from __future__ import annotations

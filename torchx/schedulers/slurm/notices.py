@@ -1,4 +1,4 @@
-"""Notices about a Slurm job's end and alarms, sent on its node by its script, because no laptop may be open by then.
+"""Notices about a Slurm job's end and alarms, sent on its node by its script, because the user's laptop may be off.
 
 The addresses are in a file of the job's folder with mode 0600, as secrets are, which is removed when everything is
 sent. Sent notices are recorded next to it, so that watchers of the job send the others. The required modules are in the
