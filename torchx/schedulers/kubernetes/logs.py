@@ -32,7 +32,7 @@ _Lines = Iterator[tuple[int, bytes]]
 
 _EVERY_S = 1.0
 _SHARE = 10
-"""Polling takes at most this fraction of the time: in a large job, one poll takes seconds."""
+"""Polling takes at most one part in so many of the time: in a large job, one poll takes seconds."""
 _MOST_PAUSE_S = 15.0
 """The longest pause between two polls; a poll also takes long during an outage, or if this process was stopped."""
 _MOST_TAILS = 4
