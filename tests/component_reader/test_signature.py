@@ -17,7 +17,7 @@ from torchx.errors import SpecError
 from torchx.specs import AppDef
 
 if TYPE_CHECKING:
-    from typing import Annotated, Dict, Optional  # noqa: UP035  # unknown at run time, on purpose
+    from typing import Annotated, Dict, Literal, Optional  # noqa: UP035  # unknown at run time, on purpose
 
 
 def plain(
@@ -28,6 +28,13 @@ def plain(
     d: Annotated[str, "-dd"] = "x",
     e: "list['int'] | None" = None,  # noqa: UP037  # quoted twice, on purpose
 ) -> AppDef:
+    raise NotImplementedError
+
+
+SIZES = {"small": 1, "large": 8}
+
+
+def sized(size: Literal[tuple(name for name in ("small", "none") if name in SIZES)]) -> AppDef:  # type: ignore[valid-type]
     raise NotImplementedError
 
 
@@ -50,6 +57,11 @@ def test_parameters_of_a_plain_function() -> None:
         "d": ("keyword", "str", "x"),
         "e": ("keyword", "list[int] | None", None),
     }
+
+
+def test_an_annotation_that_computes() -> None:
+    """An expression in an annotation sees the globals of the module, also inside a generator."""
+    assert str(read(sized).parameters[0].shape) == "Literal['small']"
 
 
 def test_flags() -> None:

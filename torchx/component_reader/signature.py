@@ -237,7 +237,8 @@ def _evaluate(annotation: Any, fn: Any, parameter: str, name: str, where: str) -
 
 def _eval_with_typing(annotation: str, scope: dict[str, Any]) -> Any:
     """Evaluate an annotation; the module may have imported names of ``typing`` under TYPE_CHECKING only."""
-    return eval(annotation, vars(typing), scope)  # noqa: S307  # code of the function's own module
+    # In one namespace: a generator expression in an annotation would not see separate locals.
+    return eval(annotation, {**vars(typing), **scope})  # noqa: S307  # code of the function's own module
 
 
 def _no_kwargs(kwargs: str, name: str, where: str) -> SpecError:

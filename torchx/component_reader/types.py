@@ -326,7 +326,7 @@ def to_shape(value: Any, shape: Shape) -> Any:
 
 def _shape_of_text(text: str, scope: Mapping[str, Any]) -> Shape:
     try:
-        annotation = eval(text, vars(typing), scope)  # noqa: S307  # code of the module that contains the annotation
+        annotation = eval(text, {**vars(typing), **scope})  # noqa: S307  # code of the module that contains the annotation
     except Exception:
         return Shape("unknown", (text,))
     return shape_of(annotation, scope)

@@ -131,6 +131,6 @@ def _evaluate(cls: Any, name: str, annotation: str) -> Any:
     owner = next((base for base in cls.__mro__ if name in own_annotations(base)), cls)
     module = sys.modules.get(owner.__module__)
     try:
-        return eval(annotation, vars(typing), vars(module) if module else {})  # noqa: S307 - of an imported module
+        return eval(annotation, {**vars(typing), **(vars(module) if module else {})})  # noqa: S307 - of an imported module
     except Exception as e:
         raise ConfigError(f"the type `{annotation}` of option `{name}` of `{cls.__name__}` cannot be read: {e}") from e
