@@ -23,9 +23,11 @@ from tests.supervisor.forks import (
     state,
     until_dead,
 )
-from torchx.supervisor import proctree
+from torchx.supervisor import at_end, proctree
+from torchx.supervisor.layout import AT_END_FILE
 from torchx.supervisor.reader import ask_to_cancel
 from torchx.supervisor.supervise import Supervisor
+from torchx.supervisor.watchdog import Watchdog
 
 
 @pytest.fixture
@@ -157,6 +159,28 @@ def test_replicas_have_the_signals_of_a_new_process(job) -> None:
 
 
 # -- what cannot be started ----------------------------------------------------------------------
+
+
+def test_a_python_that_cannot_create_sessions(job, tmp_path, monkeypatch) -> None:
+    """As those of uv: a replica, what inspects a silent job and what runs at its end have a process group."""
+    spawn, pids = os.posix_spawn, []
+
+    def spawned(*args, setsid: bool = False, **how) -> int:
+        if setsid:
+            raise NotImplementedError("posix_spawn: setsid unavailable on this platform")
+        assert how["setpgroup"] == 0
+        pids.append(spawn(*args, **how))
+        return pids[-1]
+
+    monkeypatch.setattr(os, "posix_spawn", spawned)
+    assert _run(request(job, role("read -r words </proc/self/stat; set -- $$ $words; test $1 = $6"))) == 0
+    assert state(job).state == "SUCCEEDED"
+    (tmp_path / "job" / AT_END_FILE).write_bytes(b"/bin/true\0\0")
+    at_end.start(job)
+    watchdog = Watchdog({"seconds": 10, "program": ["/bin/false"]}, {}, lambda: 0)
+    watchdog.begin(0.0)
+    watchdog.turn(10.0)
+    assert [os.waitpid(pid, 0)[1] for pid in pids] == [0, 256]  # that of the replica is one of the fork
 
 
 def test_a_program_that_is_not_there(job, gate) -> None:

@@ -6,6 +6,7 @@ import os
 import signal
 from contextlib import suppress
 
+from torchx.supervisor import proctree
 from torchx.supervisor.layout import AT_END_FILE
 from torchx.supervisor.statefile import StateFileError, read_bytes
 
@@ -37,7 +38,7 @@ def spawn(words: bytes, alarm: str = "") -> int:
         argv, env = parts(words)
         env[ALARM.encode()] = alarm.encode()
         null = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1, 2)]
-        return os.posix_spawn(argv[0], argv, env, file_actions=null, setsid=True, setsigdef=_IGNORED)
+        return proctree.spawn(argv[0], argv, env, file_actions=null, setsigdef=_IGNORED)
     except (OSError, ValueError, IndexError):
         return 0
 

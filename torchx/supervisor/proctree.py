@@ -12,6 +12,7 @@ from torchx.supervisor.statefile import read_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from typing import Any
 
 ENV_JOB = "TORCHX_LOCAL_JOB"
@@ -207,6 +208,17 @@ def marked(job: str, mark: str = "") -> list[Process]:
     """
     alive = (p for p in snapshot().values() if p.state not in "ZX")
     return [p for p in alive if environment(p.pid).get(ENV_JOB) == job or has_mark(p.pid, mark)]
+
+
+def spawn(exe: str | bytes, argv: list[Any], env: Mapping[Any, str | bytes], **options: Any) -> int:
+    """``os.posix_spawn`` in a new session, or in a new process group if this Python cannot create sessions.
+
+    uv's Pythons cannot, for example: they are built for C libraries without ``POSIX_SPAWN_SETSID`` (glibc before 2.26).
+    """
+    try:
+        return os.posix_spawn(exe, argv, env, setsid=True, **options)
+    except NotImplementedError:
+        return os.posix_spawn(exe, argv, env, setpgroup=0, **options)
 
 
 def send(process: Process, number: int) -> None:

@@ -77,7 +77,7 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
         (os.POSIX_SPAWN_OPEN, 2, request["stderr"], append, 0o644),
     ]
     exe, argv = request["exe"], request["argv"]
-    return os.posix_spawn(exe, argv, env, file_actions=files, setsigdef=DEFAULT_SIGNALS, setsigmask=(), setsid=True)
+    return proctree.spawn(exe, argv, env, file_actions=files, setsigdef=DEFAULT_SIGNALS, setsigmask=())
 
 
 def why_not_started(replica: Replica, error: OSError) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from torchx.supervisor import proctree
 from torchx.supervisor.layout import HANG_FILE, STACKS_FILE
 
 TYPE_CHECKING = False
@@ -92,7 +93,7 @@ class Watchdog:
         streams.append((os.POSIX_SPAWN_DUP2, printed, 1))
         program = self._options["program"]
         with suppress(OSError):  # the report then says that nothing is known
-            os.posix_spawn(program[0], program, self._env, file_actions=streams, setsid=True)
+            proctree.spawn(program[0], program, self._env, file_actions=streams)
         os.close(printed)
 
     def _hang_up(self) -> None:
