@@ -270,6 +270,19 @@ def test_a_beat_that_cannot_be_read(text):
     files.release()
 
 
+def test_a_beat_is_read_once():
+    """Each of a thousand awaited jobs looks at it five times a second: only a new one is parsed."""
+    files, reader = _Files("x"), _Files("x")
+    assert files.is_ours()
+    files.write(Beat(1, 2.0, unknown=("echo-1",)))
+    first = reader.beat()
+    assert first == Beat(1, 2.0, unknown=("echo-1",))
+    assert reader.beat() is first
+    files.write(Beat(1, 3.0))
+    assert reader.beat() == Beat(1, 3.0)
+    files.release()
+
+
 def test_a_home_that_cannot_be_written(monkeypatch):
     """No process polls there: waiting callers query the scheduler themselves."""
     monkeypatch.setenv("TORCHX_HOME", "/proc/nowhere")

@@ -238,6 +238,7 @@ class _Files:
         self._rank = 0
         self._checked_at = 0.0
         self._written: Beat | None = None
+        self._read: tuple[int, int, Beat | None] = (0, 0, None)  # inode and time of the file, and its beat
 
     def is_ours(self) -> bool:
         """Whether this process is the one that polls now; takes a lock if one is free."""
@@ -256,7 +257,16 @@ class _Files:
         return False
 
     def beat(self) -> Beat | None:
-        """The last beat; None if there is none, or it cannot be read."""
+        """The last beat; None if there is none, or it cannot be read. A file is parsed again only if it has changed."""
+        try:
+            found = os.stat(f"{self._path}.json")
+        except OSError:
+            return None
+        if self._read[:2] != (found.st_ino, found.st_mtime_ns):
+            self._read = found.st_ino, found.st_mtime_ns, self._parse()
+        return self._read[2]
+
+    def _parse(self) -> Beat | None:
         try:
             with open(f"{self._path}.json", encoding="utf-8") as file:
                 read = json.load(file)
