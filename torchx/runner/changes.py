@@ -156,7 +156,7 @@ class News:
         return self._pollers.status(handle)
 
     def close(self) -> None:
-        """Ends the pollers of this process."""
+        """Ends its own pollers; other watches of this process keep theirs."""
         self._cursor.close()
         self._pollers.close()
 

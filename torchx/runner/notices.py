@@ -147,7 +147,10 @@ def command(handle: str) -> tuple[list[str], dict[str, str]]:
 
 
 def send_due(scheduler: str, registry: RunRegistry) -> None:
-    """Starts a sender for each job of a scheduler that has due notices according to the run registry."""
+    """Starts a sender for each job of a scheduler that has due notices, or has ended, according to the run registry.
+
+    A job that has ended still has a plan if the process that sent its last notice died before it removed the plan.
+    """
     if not os.path.isdir(torchx_home("notices")):
         return
     for path in _plans(scheduler):

@@ -1,1 +1,1 @@
-"""Sweeps whose tasks are submitted as single jobs, for schedulers without job arrays."""
+"""Sweeps whose tasks are submitted as single jobs, if the scheduler cannot run them as a job array."""
