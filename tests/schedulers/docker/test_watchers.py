@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
+import sys
 from types import SimpleNamespace
 from typing import Any
 
@@ -187,3 +189,16 @@ def test_there_is_one(tmp_path: Any, monkeypatch: Any) -> None:
         held.close()
         assert not watchers.lives(job)
         assert list(tmp_path.iterdir()) == []
+
+
+def test_it_detaches_before_it_imports_anything() -> None:
+    """Whoever submits the job waits for the process that detaches."""
+    path = os.path.join(os.path.dirname(watchers.__file__), "watcher.py")
+    program = (
+        "import os, sys\n"
+        "before = {*sys.modules}\n"
+        "os.fork = lambda: sys.exit(' '.join({*sys.modules} - before))\n"
+        f"exec(compile(open({path!r}).read(), {path!r}, 'exec'), {{'__name__': '__main__'}})"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", program], capture_output=True, text=True, check=False)
+    assert done.stderr.split() == ["__future__"]

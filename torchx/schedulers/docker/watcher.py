@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
 
 if __name__ == "__main__":
     if os.fork():  # detach before anything else: the caller waits for the parent
@@ -34,6 +33,7 @@ import signal
 import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
+from typing import TYPE_CHECKING
 
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.container_names import Mark, join
