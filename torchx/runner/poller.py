@@ -104,7 +104,7 @@ class Poller:
         self._ear: HearsChanges | None = None  # reports which of the polled jobs have changed
         self._polled: dict[str, Run] = {}
         self._missed = False  # a change may have been missed: all jobs are queried,
-        self._missed_at = 0.0  # but not before this time
+        self._full_query_from = 0.0  # but not before this time
         self._once_more: dict[str, float] = {}
         self._seq = 0
         self._closed = threading.Event()
@@ -151,8 +151,8 @@ class Poller:
         if beat is not None and not beat.idle and not beat.is_late() and now < beat.due:
             if not self._missed:
                 return self._listen(min(beat.due - now, _STANDBY_S))
-            if now < self._missed_at:
-                return min(self._missed_at - now, _STANDBY_S)
+            if now < self._full_query_from:
+                return min(self._full_query_from - now, _STANDBY_S)
         self._missed = False
         self._seq = self._registry.last_change()
         runs = self._registry.list(RunQuery(scheduler=self._scheduler), unfinished=True)
@@ -167,7 +167,7 @@ class Poller:
         notices.send_due(self._scheduler, self._registry)
         pause = interval_s(len(runs), took, near=near, before_s=0.0 if beat is None else beat.every)
         self._polled = {run.app_id: run for run in runs if not run.is_terminal()}
-        self._missed_at = _next(now, pause)
+        self._full_query_from = _next(now, pause)
         if self._hears_all():
             pause = max(pause, _HEARING_S)
         beat = self._beat_of(runs, _next(now, pause), pause)
