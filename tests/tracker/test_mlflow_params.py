@@ -69,3 +69,26 @@ def test_any_other_error_is_raised() -> None:
     store.log_batch = lambda run, params: (_ for _ in ()).throw(MlflowError("INTERNAL_ERROR"))  # type: ignore[method-assign]  # a stand-in
     with pytest.raises(MlflowError, match="INTERNAL_ERROR"):
         runs_in(store).log_new_params("run", {"lr": "0.2"})
+
+
+@pytest.mark.usefixtures("mlflow")
+def test_an_error_on_a_new_run_is_not_taken_for_that_on_the_deleted_one() -> None:
+    """The run was deleted, and the parameters of its replacement cannot be written: they must not be lost silently."""
+
+    class Denies(Store):
+        def log_batch(self, run: str, params: list[Any]) -> None:
+            raise MlflowError("PERMISSION_DENIED")
+
+    runs, ids = runs_in(Denies({}, wraps=False)), iter(["deleted", "new"])
+    runs._reach = lambda: None  # type: ignore[method-assign]  # there is no server
+    runs._is_writable = lambda run: False  # type: ignore[method-assign]
+    runs._ids = {}
+    runs.made = lambda name: runs._ids.setdefault(name, next(ids))  # type: ignore[method-assign]
+
+    def write(run: str) -> None:
+        if run == "deleted":
+            raise MlflowError("INVALID_PARAMETER_VALUE")
+        runs.log_new_params(run, {"lr": "0.2"})
+
+    with pytest.raises(MlflowError, match="PERMISSION_DENIED"):
+        runs.write("job", write)

@@ -144,12 +144,14 @@ class Runs:
         self._reach()
         try:
             try:
-                write(self.made(name))
+                return write(self.made(name))
             except MlflowException:
                 known = self._ids.pop(name, "")
                 if not known or self._is_writable(known):
                     raise
-                write(self.made(name))  # the run was a duplicate, or somebody has deleted it
+            # The run was a duplicate, or somebody has deleted it. Not in the handler, whose error would be the context
+            # of a further one.
+            write(self.made(name))
         except Exception:
             self._reached = False
             raise
