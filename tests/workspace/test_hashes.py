@@ -107,7 +107,9 @@ def test_files_that_are_gone_are_forgotten(source: Path, monkeypatch: pytest.Mon
         assert len(json.load(f)) == 1
 
 
-@pytest.mark.parametrize("text", ["", "junk", "[[1, 2, 3]]", '[["a", 2, 3, 4, 5, "f"]]', "[1]", "3", "\0" * 99])
+@pytest.mark.parametrize(
+    "text", ["", "junk", "[[1, 2, 3]]", '[["a", 2, 3, 4, 5, "f"]]', "[1]", "[[Infinity, 1]]", "3", "\0" * 99]
+)
 def test_a_damaged_cache(source: Path, monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     """A damaged cache counts as missing, and the next run writes a valid one."""
     look(source, monkeypatch)

@@ -96,7 +96,7 @@ def _load(content: bytes) -> dict[tuple[int, ...], str]:
 
     try:
         return {tuple(map(int, numbers)): str(digest) for *numbers, digest in json.loads(content)}
-    except (ValueError, TypeError):  # there is none yet, or it is damaged
+    except (ValueError, TypeError, OverflowError):  # there is none yet, or it is damaged
         return {}
 
 
