@@ -53,7 +53,7 @@ def test_a_failed_pod_is_made_again_and_the_job_goes_on(jobs, gate):
     """Between two tries the job runs, and who waits is not told of its end."""
     again = f"if [ -e /gate/again ]; then {gate.wait('seen')}; fi; touch /gate/again; exit 3"
     app_id = jobs.run(again, max_retries=1, mounts=[gate.mount])
-    found = jobs.until(app_id, lambda job: "exit code 3" in job.msg and "is started again" in job.msg)
+    found = jobs.until(app_id, lambda job: "exit code 3" in job.msg and "is being restarted" in job.msg)
     assert not is_terminal(found.state)
     gate.open("seen")
     found = jobs.until(app_id)

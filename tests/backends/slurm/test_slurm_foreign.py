@@ -159,7 +159,7 @@ def test_why_it_waits(runner: Runner, sbatch: Submit) -> None:
     job = sbatch("echo", "--begin=now+1hour", "--mem=100")
     found = runner.why(job)
     assert found.status.state is AppState.PENDING
-    assert "it was asked to start later" in found.status.msg
+    assert "its start time has not come" in found.status.msg
     assert (found.replica, list(found.lines)) == (None, [])
 
 
@@ -171,7 +171,7 @@ def test_salloc_and_srun(runner: Runner) -> None:
     found = over(runner, job)
     assert found.status.state is AppState.FAILED
     assert "exit code 3" in found.status.msg
-    assert "on the terminal where it was started" in found.log_note
+    assert "write to the terminal that started them" in found.log_note
 
 
 def test_adopted(runner: Runner, sbatch: Submit, monkeypatch: pytest.MonkeyPatch) -> None:
