@@ -13,7 +13,7 @@ READ = {
         "A run option, for example `TORCHX_SLURM_PARTITION`; see [configuration](../config.md)."
     ),
     "TORCHX_DEBUG": "Any value except `0`: the command line shows tracebacks, as with `--log_level DEBUG`.",
-    "TORCHX_EVENTS": "Destination of the Runner's events: `console`, `file:PATH`, or none.",
+    "TORCHX_EVENTS": "Destination of the Runner's events: `console` or `file:PATH`. Without it there are no events.",
     "FORCE_COLOR": "Use colours even if the output is not a terminal.",
 }
 

@@ -37,7 +37,7 @@ ROWS = {
     "watchdog": "a [watchdog](../hangs.md#the-watchdog) for silent jobs (`--watchdog`)",
     "after": "[one job after another](../runs.md#one-job-after-another) (`--after`)",
     "elastic": "elastic roles (`min_replicas`)",
-    "gpus": "replicas get GPUs",
+    "gpus": "GPUs are assigned to replicas",
     "resources": "CPUs and memory are reserved or enforced",
     "mounts": "mounts",
     "secrets": "[secrets](../secrets.md): values, or supported references",
