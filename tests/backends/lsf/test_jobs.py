@@ -110,7 +110,12 @@ def test_cancel(scheduler, submit) -> None:
         ([], {}, Resource(1, 0, 99 << 10), "no host has enough free memory, GPUs or the like (4 hosts)"),
         (["badmin qinact urgent"], {"lsf_queue": "urgent"}, SMALL, "its queue starts no jobs now"),
         (["badmin hclose 127.0.0.12"], {"hosts": "127.0.0.12"}, SMALL, "hosts are closed by an administrator (1 host)"),
-        (["bsub -q narrow sleep 1000"], {"lsf_queue": "narrow"}, SMALL, "you have reached your limit of slots in this queue"),
+        (
+            ["bsub -q narrow sleep 1000"],
+            {"lsf_queue": "narrow"},
+            SMALL,
+            "you have reached your limit of slots in this queue",
+        ),
         (
             ["bsub -m 127.0.0.13 sleep 1000"],
             {"hosts": "127.0.0.13", "exclusive": True},
