@@ -125,7 +125,7 @@ def test_a_full_disk(tmp_path: Path, source: Path) -> None:
 _AS_USER = """
 import os, sys
 # Now, for the interpreter's own folder may be closed to others.
-import contextlib, errno, fcntl, hashlib, logging, encodings.idna
+import contextlib, errno, fcntl, hashlib, json, logging, encodings.idna
 from torchx.specs import Role, Workspace
 from torchx.workspace import content, copies, files, hashes, snapshots
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
