@@ -73,4 +73,8 @@ def test_without_proc(monkeypatch) -> None:
         raise FileNotFoundError
 
     monkeypatch.setattr(submitter, "open", missing, raising=False)
-    assert (submitter._boot_id(), submitter._start_of("1")) == ("", "")
+    submitter._boot_id.cache_clear()
+    try:
+        assert (submitter._boot_id(), submitter._start_of("1")) == ("", "")
+    finally:
+        submitter._boot_id.cache_clear()

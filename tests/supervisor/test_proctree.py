@@ -192,13 +192,18 @@ def test_orphans_come_to_a_subreaper(gate, up) -> None:
 
 
 def test_which_boot_and_namespace(monkeypatch) -> None:
-    """The kernel's words for them; empty where it has none."""
-    assert proctree.boot_id() == text("/proc/sys/kernel/random/boot_id").strip()
+    """The kernel's ids, the boot id read once; empty where it has none."""
+    boot = text("/proc/sys/kernel/random/boot_id").strip()
+    monkeypatch.setattr(proctree, "_boot_id", "")
+    assert proctree.boot_id() == boot
+    monkeypatch.setattr(proctree, "read_bytes", lambda path: 1 / 0)
+    assert proctree.boot_id() == boot
     assert proctree.pid_namespace() == os.readlink("/proc/self/ns/pid")
 
     def refused(path: str) -> bytes:
         raise PermissionError(path)
 
+    monkeypatch.setattr(proctree, "_boot_id", "")
     monkeypatch.setattr(proctree, "read_bytes", refused)
     monkeypatch.setattr(os, "readlink", refused)
     assert (proctree.boot_id(), proctree.pid_namespace()) == ("", "")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import os
 
 
 def identity() -> str:
     """The identity of this process: ``host|boot|pid|start``."""
-    pid = os.getpid()
-    return f"{os.uname().nodename}|{_boot_id()}|{pid}|{_start_of(str(pid))}"
+    return _identity(os.getpid())
 
 
 def nobody() -> str:
@@ -53,6 +53,12 @@ def may_be_alive(submitter: str) -> bool:
     return _start_of(pid) == start
 
 
+@functools.lru_cache(maxsize=1)
+def _identity(pid: int) -> str:
+    return f"{os.uname().nodename}|{_boot_id()}|{pid}|{_start_of(str(pid))}"
+
+
+@functools.lru_cache(maxsize=1)
 def _boot_id() -> str:
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:

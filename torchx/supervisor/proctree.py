@@ -89,11 +89,15 @@ _prctl: Any = None
 
 
 def boot_id() -> str:
-    """An id that changes with each boot of the machine; empty if unknown."""
-    try:
-        return read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
-    except OSError:
-        return ""
+    """An id that changes with each boot of the machine; empty if unknown. Read once: no process survives a boot."""
+    global _boot_id
+    if not _boot_id:
+        with suppress(OSError):
+            _boot_id = read_bytes("/proc/sys/kernel/random/boot_id").decode().strip()
+    return _boot_id
+
+
+_boot_id = ""
 
 
 def pid_namespace() -> str:

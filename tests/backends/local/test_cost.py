@@ -16,8 +16,8 @@ _counting: Counter[str] | None = None
 
 
 def _hook(event: str, args: tuple[object, ...]) -> None:
-    if event == "open" and (isinstance(args[0], int) or str(args[0]).startswith("/proc/")):
-        return  # a descriptor that is open already, or what the kernel knows of this process: no file of a disk
+    if event == "open" and isinstance(args[0], int):
+        return  # a descriptor that is open already, whose opening was counted
     if _counting is not None and event in ("open", "os.mkdir", "os.posix_spawn", "os.fork", "subprocess.Popen"):
         _counting[event] += 1
 
