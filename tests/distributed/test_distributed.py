@@ -95,6 +95,17 @@ def test_a_group_of_one(torch: Any, monkeypatch: pytest.MonkeyPatch, caplog: pyt
     assert "there is a process group with the backend `gloo` already" in caplog.text
 
 
+def test_two_processes_that_share_a_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both choose Gloo. If the first one chose NCCL and the second one Gloo, they would wait for each other forever."""
+    for name, value in {"is_available": True, "device_count": 1}.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.distributed, "is_nccl_available", lambda: True)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    assert distributed.init_pg() == torch.device("cpu")
+    assert torch.distributed.get_backend() == "gloo"
+
+
 def test_no_gpu(torch: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Requesting NCCL on a host with fewer GPUs than processes is one clear error, before anything starts."""
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)

@@ -59,7 +59,7 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
     Inside a job, ``torchx stacks`` can then show in which call of a collective this process waits.
 
     Args:
-        backend: ``auto`` is ``nccl`` if there is a GPU for this rank, else ``gloo``.
+        backend: ``auto`` is ``nccl`` if each process on this host has a GPU of its own, else ``gloo``.
         kwargs: for :func:`torch.distributed.init_process_group`, for example ``timeout``.
 
     Returns:
@@ -80,7 +80,9 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
         _offer_calls()
         return local_device()
     if backend == "auto":
-        backend = "nccl" if dist.is_nccl_available() and _has_cuda() else "gloo"
+        # All ranks have to choose the same one, also those for which there is a GPU.
+        enough = _has_cuda() and _number("LOCAL_WORLD_SIZE", 1) <= torch.cuda.device_count()
+        backend = "nccl" if dist.is_nccl_available() and enough else "gloo"
     device = torch.device("cpu")
     if backend == "nccl":
         device = local_cuda_device()

@@ -181,6 +181,41 @@ def test_an_exception_that_python_ignored_is_no_cause() -> None:
     assert _failure(TRACEBACK.replace("bad lr", "bad batch") + IGNORED).message == "ValueError: bad batch"
 
 
+def test_an_ignored_exception_that_is_printed_twice_is_no_cause() -> None:
+    """Cython prints one of a destructor by ``sys.excepthook`` first, here while the program ends by another one."""
+    failed = TRACEBACK.replace("bad lr", "bad batch")
+    assert _failure(failed + TRACEBACK + IGNORED).message == "ValueError: bad batch"
+    assert _failure(failed + "\n" + TRACEBACK + IGNORED).message == "ValueError: bad batch"
+
+
+ASSERTED = (
+    "/pytorch/aten/src/ATen/native/cuda/IndexKernel.cu:111: operator(): block: [0,0,0], thread: [{},0,0] "
+    'Assertion `-sizes[i] <= index && index < sizes[i] && "index out of bounds"` failed.\n'
+)
+ON_GPU = """[rank0]: Traceback (most recent call last):
+[rank0]:   File "/job/train.py", line 47, in step
+[rank0]:     print(x.sum().item())
+[rank0]: torch.AcceleratorError: CUDA error: device-side assert triggered
+[rank0]: Search for `cudaErrorAssert' in https://docs.nvidia.com/cuda/cuda-runtime-api/group__CUDART__TYPES.html for more information.
+[rank0]: CUDA kernel errors might be asynchronously reported at some other API call, so the stacktrace below might be incorrect.
+[rank0]: For debugging consider passing CUDA_LAUNCH_BLOCKING=1
+[rank0]: Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+
+"""
+
+
+def test_the_assertion_of_a_kernel_is_said_and_the_advice_is_not() -> None:
+    """The exception only says that some thread of the GPU failed; each prints its own line before."""
+    failure = _failure("step 4\n" + ASSERTED.format(0) + ASSERTED.format(1) + ON_GPU)
+    assert failure.message == (
+        'Assertion `-sizes[i] <= index && index < sizes[i] && "index out of bounds"` failed\n'
+        "-> torch.AcceleratorError: CUDA error: device-side assert triggered"
+    )
+    assert failure.kind == "error"
+    assert "CUDA_LAUNCH_BLOCKING" in failure.traceback
+    assert _failure(ON_GPU).message == "torch.AcceleratorError: CUDA error: device-side assert triggered"
+
+
 def test_a_fatal_line_of_long_ago_is_no_cause() -> None:
     """Some programs go on after what they call fatal."""
     steps = "".join(f"step {i}\n" for i in range(300))

@@ -125,6 +125,48 @@ def test_a_wait_that_only_the_line_shows() -> None:
     )
 
 
+SYNCHRONIZE = [["synchronize", f"{TORCH}/cuda/__init__.py", 1162], ["step", "/app/train.py", 92], MAIN]
+CLIP = [
+    ["_get_total_norm", f"{TORCH}/nn/utils/clip_grad.py", 82],
+    ["clip_grad_norm_", f"{TORCH}/nn/utils/clip_grad.py", 224],
+    ["_no_grad_wrapper", f"{TORCH}/nn/utils/clip_grad.py", 41],
+    ["step", "/app/train.py", 69],
+    MAIN,
+]
+COMPARE = [["step", "/app/train.py", 70, "if loss > best:"], MAIN]
+STORE = [["step", "/app/train.py", 71, "fcntl.flock(file, 2)"], MAIN]
+AHEAD = {"nccl:0": [["default_pg", "all_reduce", n, [[8]], n < 6, n] for n in (5, 6, 7, 8)]}
+
+
+@pytest.mark.parametrize(
+    ("stack", "calls_", "busy", "said"),
+    [
+        (SYNCHRONIZE, {}, 1.0, "wait in synchronize at train.py:92"),
+        (SYNCHRONIZE, AHEAD, 1.0, "wait in synchronize for all_reduce #6 at train.py:92"),
+        (CLIP, AHEAD, 1.0, "wait in synchronize for all_reduce #6 at train.py:69"),
+        (CLIP, {}, 1.0, "are in train.py:69"),
+        (COMPARE, AHEAD, 1.0, "wait in synchronize for all_reduce #6 at train.py:70"),
+        (STORE, AHEAD, 0.0, "are in train.py:71"),
+        (collective(), AHEAD, 1.0, "wait in all_reduce #6 at train.py:88"),
+    ],
+    ids=["synchronize", "numbered", "library", "unknown", "compare", "elsewhere", "queue-full"],
+)
+def test_who_waits_for_the_gpu_waits_for_its_first_unfinished_call(
+    stack: list[list[Any]], calls_: dict[str, Any], busy: float, said: str
+) -> None:
+    """As on an H200: a call of NCCL returns at once; the line that needs its result waits, using a processor."""
+    rows = [row(rank, stack, stack, calls=calls_, busy=busy) for rank in range(8) if rank != 3]
+    assert stacks(*rows, row(3, READ, READ)).sentence == (
+        f"7 of 8 ranks {said}; trainer/0 rank 3 (node n1) is in dataset.py:31"
+    )
+
+
+def test_who_moves_does_not_wait_for_the_gpu() -> None:
+    """It computes while the GPU makes a collective."""
+    rows = [row(rank, CLIP, COMPUTE, calls=AHEAD, busy=1.0) for rank in range(8)]
+    assert stacks(*rows).sentence == "all 8 ranks are in train.py:69"
+
+
 @pytest.mark.parametrize(
     ("rows", "sentence"),
     [

@@ -107,7 +107,7 @@ def _record(path: str) -> Iterator[Finding]:
 def _completion(environ: Mapping[str, str]) -> str | Finding:
     shell = os.path.basename(environ.get("SHELL", ""))
     if shell not in _RC_FILES:
-        return doubt(f"torchx has no completion for `{shell or 'no shell'}`")
+        return doubt(f"torchx has no completion for `{shell}`" if shell else "SHELL is not set")
     file = os.path.expanduser(_RC_FILES[shell])
     try:
         with open(file, encoding="utf-8", errors="replace") as f:

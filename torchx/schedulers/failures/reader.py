@@ -45,6 +45,12 @@ _ERROR_WORDS = (
 _SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): |oom-kill:constraint=|Memory cgroup out of memory: |NVRM: Xid "
 _STEP_NEWS = r"srun: (?:error: \S+: tasks? \S+: |Job step aborted|launch/slurm|Force Terminated|got SIG|forcing job)"
 _SNAKEMAKE = r"RuleException:$|Error in rule \w+:$"  # begins its report of a job that failed
+# Lines of a message that PyTorch appends to every error of a GPU.
+_ADVICE = (
+    r"Search for `\w+' in https?://|\w+ kernel errors might be asynchronously reported|For debugging consider passing "
+    r"|(?:Device-side assertion tracking was not enabled|Compile with `TORCH_USE_\w+` to enable) "
+)
+_ASSERTION = r".*\bthread: \[[\d,]+\] (Assertion .* failed)"
 # Exceptions that only report that a child failed, whose own output is above.
 _WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
 
@@ -75,7 +81,11 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
     found = _with_error_file(parse_failure(evidence.error_file), found)
     system = [line for line in lines if re.match(_SYSTEM, line) and not re.match(_STEP_NEWS, line)]
     kind, line = classify(found, "\n".join([evidence.said, *system]))
-    message = found.message or (system[0].partition(": ")[2].removeprefix("error: ") if system else "")
+    message = "\n".join(line for line in found.message.splitlines() if not re.match(_ADVICE, line))
+    asserted = next(filter(None, (re.match(_ASSERTION, line) for line in lines)), None)
+    if asserted and "device-side assert" in message:  # the exception does not say which one failed
+        message = f"{asserted[1]}\n-> {message}"
+    message = message or (system[0].partition(": ")[2].removeprefix("error: ") if system else "")
     return replace(found, message=message, kind=kind, evidence=bounded(line, _LINE_CHARS))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchx.util.records import dataclass
+from torchx.util.records import dataclass, replace
 
 __all__ = ["HEADER", "Link", "Trace", "find_traces"]
 
@@ -91,6 +91,8 @@ def find_traces(lines: Sequence[str]) -> list[Trace]:
         if HEADER in lines[at]:
             links, end = _read_chain(lines, at)
             ignored = at > 0 and re.match(_IGNORED, lines[at - 1]) is not None
+            if ignored and found and (found[-1].end, found[-1].links) == (at - 1, tuple(links)):
+                found[-1] = replace(found[-1], ignored=True)  # Cython prints an ignored exception twice
             found.append(Trace(at, end, tuple(links), ignored))
             at = end
         elif _is_bare_syntax_error(lines, at):

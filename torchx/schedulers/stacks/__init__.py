@@ -26,6 +26,7 @@ _LIBRARY = re.compile(r"/(site|dist)-packages/")
 _COLLECTIVES = ("/torch/distributed/distributed_c10d.py", "/torch/distributed/nn/functional.py")
 _WAITS_IN_C = re.compile(r"\.(wait|synchronize|item|tolist|cpu)\(")  # calls that block without a Python frame
 _OFTEN = 0.4
+_SPINS = 0.8
 _IDLE = 0.2  # a waiting thread uses or wants a processor for less than this share of the time
 _PLURAL = {"waits": "wait", "is": "are", "has": "have", "runs": "run"}
 _PARTS = 4
@@ -215,9 +216,11 @@ def _rank(role: str, k: int, host: str, row: dict[str, Any]) -> RankStack:
     trouble = _STATES.get(state, "")
     stopped = trouble if state != "D" else ""
     looks = [_frames(look) for look in row["looks"]]
-    said = [_doing(look, busy=used) for look in looks]
+    calls = told(row.get("calls"))
+    still = all(look == looks[0] for look in looks)
+    said = [_doing(look, busy=used, pending=still and not all(call.is_over for call in calls)) for look in looks]
     waiting = sum(waits for _, waits in said) / max(len(said), 1)
-    moves = used >= _IDLE or any(look != looks[0] for look in looks)
+    moves = used >= _IDLE or not still
     frames: Sequence[Frame] = ()
     if said:
         doing = Counter(text for text, waits in said if waits == (waiting >= _OFTEN)).most_common(1)[0][0]
@@ -244,7 +247,7 @@ def _rank(role: str, k: int, host: str, row: dict[str, Any]) -> RankStack:
         frames=frames,
         by=str(row.get("by", "")),
         why="" if said or trouble else str(row.get("why", "")),
-        calls=told(row.get("calls")),
+        calls=calls,
     )
 
 
@@ -252,8 +255,13 @@ def _frames(look: Sequence[Any]) -> list[Frame]:
     return [Frame(str(name), str(file), int(line or 0), *map(str, source)) for name, file, line, *source in look]
 
 
-def _doing(stack: Sequence[Frame], *, busy: float) -> tuple[str, bool]:
-    """What a rank with this stack is doing, and whether it waits for other ranks."""
+def _doing(stack: Sequence[Frame], *, busy: float, pending: bool = False) -> tuple[str, bool]:
+    """What a rank with this stack is doing, and whether it waits for other ranks.
+
+    Args:
+        pending: it stays in this line with an unfinished collective. With NCCL the call returns at once, and whatever
+            needs its result waits, often inside a library. The thread uses a processor meanwhile.
+    """
     if not stack:
         return "runs no Python code", False
     line = _folded(stack)[0]
@@ -269,6 +277,8 @@ def _doing(stack: Sequence[Frame], *, busy: float) -> tuple[str, bool]:
     match = _WAITS_IN_C.search(line.source) if not above else None
     if match:
         return f"waits in {match[1]} at {line.place}", True
+    if (above and above[0].function == "synchronize") or (pending and (above or busy > _SPINS)):
+        return f"waits in synchronize at {line.place}", True
     called = above[-1].function if above else "_"
     return f"is in {line.place}" if called.startswith(("_", "<")) else f"is in {called} at {line.place}", False
 

@@ -90,11 +90,16 @@ def tell_apart(ranks: Sequence[RankStack]) -> list[RankStack]:
 
 
 def _waits_in(rank: RankStack) -> Call | None:
-    """The unfinished call in which the main thread waits, else the first unfinished one."""
+    """The unfinished call in which the main thread waits, else the first unfinished one.
+
+    With NCCL it is the first: a GPU makes the calls in order, and the main thread may be many calls ahead of it.
+    """
     match = _WAITS.match(rank.doing)
     open_ = [call for call in rank.calls if not call.is_over]
     if match is None or rank.waiting < 1 or not open_:
         return None
+    if open_[0].group.startswith("nccl:"):
+        return open_[0]
     return next((call for call in reversed(open_) if call.op == match[1]), open_[0])
 
 
