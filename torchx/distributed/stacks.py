@@ -75,7 +75,11 @@ def _report_calls(requests: int, answer: int) -> None:
 
 
 def _calls() -> dict[str, list[list[Any]]]:
-    """Returns the latest calls by process group: description, operation, number, input sizes, completion, record id."""
+    """Returns the latest calls by process group.
+
+    Each has the description of the group, operation, number, input sizes, completion, record id, and whether the GPU
+    has begun it, which PyTorch records only with ``TORCH_NCCL_ENABLE_TIMING=1``.
+    """
     import pickle
 
     c10d = sys.modules.get("torch._C._distributed_c10d")
@@ -88,6 +92,7 @@ def _calls() -> dict[str, list[list[Any]]]:
             (name, about), (kind, _, op) = e["process_group"], e["profiling_name"].partition(":")
             if not e.get("is_p2p") and name != ours:
                 over = bool(e.get("retired")) or e.get("state") == "completed"
-                call = [about, op, e["collective_seq_id"], e["input_sizes"], over, e["record_id"]]
+                began = e.get("state") == "started"
+                call = [about, op, e["collective_seq_id"], e["input_sizes"], over, e["record_id"], began]
                 found.setdefault(f"{kind}:{name}", []).append(call)
     return {group: [c for c in calls[:-_CALLS] if not c[4]][:1] + calls[-_CALLS:] for group, calls in found.items()}

@@ -20,7 +20,7 @@ STEPS = 5
 
 def step_over(kind: str, loss: torch.Tensor, model: torch.nn.Module) -> None:
     """Needs the result of the collective, each kind in its own way."""
-    if kind == "item":
+    if kind in ("item", "kernel"):
         loss.item()
     elif kind == "compare" and loss > 1e9:
         print("large")
@@ -31,7 +31,9 @@ def step_over(kind: str, loss: torch.Tensor, model: torch.nn.Module) -> None:
 
 
 def fail(kind: str, device: torch.device) -> None:
-    if kind == "memory":
+    if kind == "kernel":
+        torch.cuda._sleep(10**13)  # cycles, for which the GPU of this rank is busy
+    elif kind == "memory":
         torch.empty(1 << 42, dtype=torch.uint8, device=device)
     elif kind == "assertion":
         print(torch.zeros(4, device=device)[torch.tensor([9], device=device)].item())
@@ -42,14 +44,14 @@ def fail(kind: str, device: torch.device) -> None:
 def main(kind: str) -> None:
     rank = distributed.rank()
     if kind != "shared":
-        os.environ.update(NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo")
+        os.environ.update(NCCL_HOSTID=f"host{rank}", NCCL_SOCKET_IFNAME="lo", TORCH_NCCL_ENABLE_TIMING="1")
     os.environ["LOCAL_RANK"] = "0"
     device = distributed.init_pg("nccl")
     model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4).to(device))
     for step in range(STEPS + 1):
         if step == STEPS and rank == ODD:
             fail(kind, device)
-            time.sleep(600)
+            time.sleep(0 if kind == "kernel" else 600)
         model(torch.ones(2, 4, device=device)).sum().backward()
         loss = torch.ones(1, device=device)
         dist.all_reduce(loss)

@@ -161,6 +161,23 @@ def test_who_waits_for_the_gpu_waits_for_its_first_unfinished_call(
     )
 
 
+def test_a_gpu_that_is_busy_with_something_else_is_named() -> None:
+    """With ``TORCH_NCCL_ENABLE_TIMING=1`` PyTorch knows on which GPUs a call of NCCL has begun."""
+
+    def waits(rank: int, *, began: bool) -> dict[str, Any]:
+        entry = ["default_pg", "all_reduce", 6, [[8]], False, 6, began]
+        return row(rank, *[[[*MAIN, "loss.item()"]]] * 2, calls={"nccl:0": [entry]}, busy=1.0)
+
+    found = stacks(*(waits(rank, began=rank != 5) for rank in range(8)))
+    assert found.sentence == (
+        "7 of 8 ranks wait in item for all_reduce #6 at train.py:120; "
+        "trainer/1 rank 5 (node n2) waits in item for all_reduce #6 at train.py:120, which its GPU has not begun"
+    )
+    assert suspects(found) == [5]
+    found = stacks(*(waits(rank, began=False) for rank in range(8)))
+    assert found.sentence == "all 8 ranks wait in item for all_reduce #6 at train.py:120"
+
+
 def test_who_moves_does_not_wait_for_the_gpu() -> None:
     """It computes while the GPU makes a collective."""
     rows = [row(rank, CLIP, COMPUTE, calls=AHEAD, busy=1.0) for rank in range(8)]

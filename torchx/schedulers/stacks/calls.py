@@ -33,6 +33,7 @@ class Call:
         label: description of that group; empty for the group of all ranks.
         size: of its input, if it is the same on all ranks, such as ``[8]``.
         order: position among all collectives of the rank.
+        began: the GPU has begun it, as far as PyTorch records that.
     """
 
     group: str
@@ -42,6 +43,7 @@ class Call:
     size: str
     is_over: bool
     order: int
+    began: bool = False
 
     @property
     def key(self) -> tuple[str, int, str]:
@@ -55,11 +57,12 @@ def told(groups: Any) -> list[Call]:
     for group, calls in groups.items() if isinstance(groups, dict) else ():
         for call in calls if isinstance(calls, list) else ():
             try:
-                about, op, number, sizes, over, order = call
+                about, op, number, sizes, over, order, *more = call
                 size = "" if str(op).startswith(_UNEVEN) or not sizes else ", ".join(map(str, sizes[:2]))
                 known = {"default_pg": "", "undefined": str(group).partition(":")[2]}
                 label = known.get(str(about), str(about))
-                found.append(Call(str(group), label, str(op), int(number), size, bool(over), int(order)))
+                began = bool(more and more[0])
+                found.append(Call(str(group), label, str(op), int(number), size, bool(over), int(order), began))
             except (TypeError, ValueError):
                 continue
     return sorted(found, key=lambda call: call.order)
@@ -78,13 +81,15 @@ def tell_apart(ranks: Sequence[RankStack]) -> list[RankStack]:
     for members in groups.values():
         key, most = Counter(call.key for _, call in members).most_common(1)[0]
         usual = next(call for _, call in members if call.key == key)
+        begun = any(call.began for _, call in members if call.key == key)
         sized = len({call.size for _, call in members if call.key[:2] == key[:2]}) > 1
         for rank, call in members:
             if most == len(members) and len(lines[rank.doing]) > 1:
                 continue  # as in tensor parallelism, where each group has a call of its own in the same line
-            is_odd = most * 2 > len(members) and call.key != key
+            is_late = begun and not call.began and call.key == key
+            is_odd = is_late or (most * 2 > len(members) and call.key != key)
             doing = _named(rank.doing, call, sized=sized, grouped=len(groups) > 1)
-            doing += _difference(rank, call, usual) if is_odd else ""
+            doing += ", which its GPU has not begun" if is_late else _difference(rank, call, usual) if is_odd else ""
             changed[id(rank)] = replace(rank, doing=doing, is_odd=is_odd)
     return [changed.get(id(rank), rank) for rank in ranks]
 
