@@ -81,7 +81,7 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
     found = _with_error_file(parse_failure(evidence.error_file), found)
     system = [line for line in lines if re.match(_SYSTEM, line) and not re.match(_STEP_NEWS, line)]
     kind, line = classify(found, "\n".join([evidence.said, *system]))
-    message = "\n".join(line for line in found.message.splitlines() if not re.match(_ADVICE, line))
+    message = re.sub(rf"\n(?:{_ADVICE}).*", "", found.message)
     asserted = next(filter(None, (re.match(_ASSERTION, line) for line in lines)), None)
     if asserted and "device-side assert" in message:  # the exception does not say which one failed
         message = f"{asserted[1]}\n-> {message}"
