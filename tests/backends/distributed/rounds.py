@@ -37,6 +37,15 @@ def look(shell: Shell, handle: str) -> tuple[list[int], dict[str, Any]]:
     return [r["rank"] for r in document["ranks"] if r["suspect"]], document
 
 
+def said_in_the_end(shell: Shell, handle: str, pattern: str) -> list[int]:
+    """The ranks that are named once the sentence is as expected: ranks may be on their way yet."""
+    looks = 0
+    while not re.fullmatch(pattern, (found := look(shell, handle))[1]["sentence"]):
+        looks += 1
+        assert looks < 20, found[1]["sentence"]
+    return found[0]
+
+
 def each_is_named(
     shell: Shell, handle: str, out: Path, rounds: int, go_on: Callable[[dict[str, Any]], object]
 ) -> list[dict[str, Any]]:

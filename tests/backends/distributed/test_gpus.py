@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.distributed.rounds import look
+from tests.backends.distributed.rounds import said_in_the_end
 from tests.backends.distributed.test_hangs import launch
 from tests.backends.shell import Shell
 from torchx.util.cuda import has_cuda_devices
@@ -48,12 +48,7 @@ def test_who_does_not_come_to_a_collective_is_named(shell: Shell, tmp_path: Path
     odd = IS_LATE if kind == "kernel" else r"is in gpus\.py:\d+"
     expected = rf"3 of 4 ranks {WAITS[kind]} at gpus\.py:\d+; gpus/0 rank 2 {odd}"
     try:
-        said, looks = "", 0
-        while not re.fullmatch(expected, said) and looks < 20:  # ranks may be on their way yet
-            found, document = look(shell, "@last")
-            said, looks = document["sentence"], looks + 1
-        assert re.fullmatch(expected, said), said
-        assert found == [2]
+        assert said_in_the_end(shell, "@last", expected) == [2]
     finally:
         shell.torchx("cancel", "@last")
         shell.torchx("wait", "@last", check=False)

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.backends.distributed.rounds import RANKS, each_is_named, look, wait_for
+from tests.backends.distributed.rounds import RANKS, each_is_named, said_in_the_end, wait_for
 from tests.backends.shell import Shell
 
 pytest.importorskip("torch")
@@ -71,12 +71,7 @@ def test_ranks_in_the_same_line_are_told_apart_by_their_calls(shell: Shell, tmp_
     """By number, operation and size, as PyTorch's Flight Recorder has them; a number says nothing across groups."""
     launch(shell, tmp_path, kind, ranks=4, program="miscalls.py")
     try:
-        said, looks = "", 0
-        while not re.fullmatch(MISCALLS[kind], said) and looks < 20:  # ranks may be on their way yet
-            found, document = look(shell, "@last")
-            said, looks = document["sentence"], looks + 1
-        assert re.fullmatch(MISCALLS[kind], said), said
-        assert found == ([0, 2] if kind in ("size", "pairs") else [2])
+        assert said_in_the_end(shell, "@last", MISCALLS[kind]) == ([0, 2] if kind in ("size", "pairs") else [2])
     finally:
         shell.torchx("cancel", "@last")
         shell.torchx("wait", "@last", check=False)
