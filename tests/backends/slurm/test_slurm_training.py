@@ -75,13 +75,16 @@ def test_two_by_two_and_four_by_one(shell: Shell) -> None:
 
 
 def test_the_traceback_of_the_failing_rank(shell: Shell) -> None:
-    """`status` shows the exception of the rank that failed, not those of the ranks that lost it."""
+    """`status` shows the exception of the rank that failed, not those of the ranks that lost it.
+
+    Its torchrun has no exit code if the one on the other node notices first, and Slurm then ends the step.
+    """
     handle = launch(shell, "2x2", "fail")
     shell.torchx("log", "-f", handle, timeout_s=300)
     page = shell.torchx("status", handle, check=False)
     assert "ValueError: rank 2 has no data" in page
     assert "raise ValueError" in page
-    assert re.search(r"cause: +train/[01] rank \d on n[1-4]: exit code 1: ValueError", page), page
+    assert re.search(r"cause: +train/[01] rank \d on n[1-4]: (exit code 1: )?ValueError", page), page
 
 
 def test_code_as_it_was_at_submission(shell: Shell, tmp_path: Path, eventually: Callable[..., object]) -> None:
