@@ -335,6 +335,8 @@ def test_waiting_is_reading(jobs, tmp_path, monkeypatch):
         with runner.watch(handle) as watch:
             while next(watch).state is not RUNNING:
                 pass
+            while None in watch._pollers.beats().values():  # the change is recorded before the beat
+                watch.within(0.01)
             Cluster.questions.clear()
             threads = [threading.Thread(target=wait) for _ in range(5)]
             for thread in threads:

@@ -271,6 +271,23 @@ def test_a_closed_registry_can_be_used(registry) -> None:
     assert ids(registry.list()) == ["a"]
 
 
+def test_another_thread_opens_a_file_while_one_is_closed(monkeypatch, tmp_path) -> None:
+    """A program that changes TORCHX_HOME has a registry of several files."""
+    registry = RunRegistry()
+    add(registry, "a")
+    first, close = registry._store(), store.Store.close
+
+    def close_meanwhile(self: store.Store) -> None:
+        monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "another"))
+        registry._store()
+        close(self)
+
+    monkeypatch.setattr(store.Store, "close", close_meanwhile)
+    registry.close()
+    assert first._db is None
+    assert registry._store() is not first
+
+
 def test_the_file_is_closed_at_the_end_of_the_program(monkeypatch, tmp_path) -> None:
     """So that its log is merged into it."""
     registered: list[Any] = []

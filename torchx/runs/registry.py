@@ -309,14 +309,14 @@ class RunRegistry:
 
     def close(self) -> None:
         """Closes the file; it is opened again on next use."""
-        for store in self._stores.values():
+        for store in [*self._stores.values()]:  # a copy, since other threads may open another file meanwhile
             store.close()
 
     def _store(self) -> Store:
         # By path, because a program may change TORCHX_HOME while it runs.
         path = self.path
         if path not in self._stores:
-            self._stores[path] = Store(path)
+            self._stores.setdefault(path, Store(path))
         return self._stores[path]
 
     def _one(self, condition: str, values: tuple[object, ...], newer: int = 0) -> Run | None:
