@@ -10,6 +10,7 @@ import pytest
 
 from torchx.errors import (
     BackendError,
+    HandleError,
     SpecError,
     TransientError,
 )
@@ -76,6 +77,16 @@ def test_a_submission_that_is_refused_leaves_no_run(runner):
         runner.run(echo_app(), "memory")
     assert runner.runs() == []
     assert default_registry().intents() == []
+
+
+@pytest.mark.parametrize("name", ["my session", "a/b", "a\n"], ids=["blank", "slash", "line"])
+def test_a_session_that_no_handle_can_contain(jobs, name):
+    """The error comes before anything is submitted."""
+    with Runner(name, {"memory": lambda session_name, **params: MemoryScheduler(session_name, jobs=jobs)}) as runner:
+        with pytest.raises(HandleError, match="not a valid session name"):
+            runner.run(echo_app(), "memory")
+        assert not jobs
+        assert not runner.runs(refresh=False)
 
 
 def test_a_submission_whose_answer_was_lost_is_settled_by_asking(runner, jobs):

@@ -188,6 +188,7 @@ class RunnerCore:
 
         Raises:
             BackendError: the scheduler rejected the request.
+            HandleError: the session name cannot be part of an app handle.
         """
         scheduler = dryrun_info._scheduler
         if scheduler is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchx.config import Setting
-from torchx.errors import TransientError
+from torchx.errors import HandleError, TransientError
 from torchx.runner.events import log_event
 from torchx.settings import ENV_JOB_ID, torchx_home
 from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
@@ -58,6 +58,7 @@ class Recorder:
         from torchx.specs.images import reported_image_digests, reported_workspace_hashes
         from torchx.util import git
 
+        _check_session(scheduler, self._session)
         if info._app is not None and any(map(_has_macros, info._app.roles)):
             from torchx.runner.doctor.static import refuse_names
 
@@ -228,16 +229,22 @@ def describe_event(event: log_event, *, info: AppDryRunInfo[Any] | None = None, 
         record.runcfg = json.dumps({key: setting["value"] for key, setting in run.cfg.items()}, default=str)
 
 
+def _check_session(scheduler: str, session: str) -> None:
+    """Raises HandleError for a session name with which the handles of jobs could not be parsed."""
+    try:
+        is_whole = parse_app_handle(make_app_handle(scheduler, session, "x")).session_name == session
+    except MalformedAppHandleException:
+        is_whole = False
+    if not is_whole:
+        raise HandleError(
+            f"`{session}` is not a valid session name: handles cannot contain white space, nor a session name `/`",
+            hint="give the Runner another name, for example `get_runner('my-team')`",
+        )
+
+
 def _expected_handle(app_id: str, scheduler: str, session: str) -> str:
     """The handle that the job will have; empty if its app id is not known yet."""
-    if not app_id:
-        return ""
-    handle = make_app_handle(scheduler, session, app_id)
-    try:
-        parse_app_handle(handle)
-    except MalformedAppHandleException:
-        return ""
-    return handle
+    return make_app_handle(scheduler, session, app_id) if app_id else ""
 
 
 def _cwd() -> str:
