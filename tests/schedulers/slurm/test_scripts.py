@@ -242,7 +242,10 @@ def answers(fake: FakeCommandRunner, squeue: str, scontrol: str) -> None:
 
 
 def test_what_became_of_it(write: Any, slurm: Any, tmp_path: Path) -> None:
-    """Its output is found by its own lines, in the folder from which it was launched; deleting keeps it."""
+    """Its output is found by its own lines, in the folder from which it was launched.
+
+    Deleting the job keeps it, and removes the folder with the copy of the script.
+    """
     scheduler, fake = slurm
     (tmp_path / "own.log").write_text("ValueError: no such frob\n")
     app_id = scheduler.submit(utils.sbatch(write(script("-o own.log"))), {})
@@ -258,7 +261,10 @@ def test_what_became_of_it(write: Any, slurm: Any, tmp_path: Path) -> None:
     assert scheduler.log_replicas(app_id) == [("job", 0)]
     assert list(scheduler.log_iter(app_id, "job")) == ["ValueError: no such frob\n"]
     assert scheduler.foreign().find("7").ours is True
+    folder = scheduler._folder(app_id)
+    assert os.path.isdir(folder.path)
     scheduler.delete(app_id)
+    assert not os.path.exists(folder.path)
     assert (tmp_path / "own.log").exists()
 
 

@@ -399,7 +399,7 @@ class BatchScheduler(SiteScheduler):
         """Cancels the job if it runs, removes its folder, and hides it from now on."""
         site = self._site(app_id)
         self._cancel_existing(app_id)
-        folder = self._log_folder(site, app_id)
+        folder = self._folder(app_id) or self._log_folder(site, app_id)  # logs of a script are elsewhere
         self.folders(site).delete(app_id, folder.path if folder is not None and folder.is_ours() else "")
         self._queries.forget(app_id)
 
