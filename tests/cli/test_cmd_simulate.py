@@ -36,7 +36,8 @@ def test_nobody_is_asked_elsewhere(torchx: Call, project: Path) -> None:
     done = torchx("simulate", "timeout", "@last")
     assert done.code == 0
     assert "as if it had reached its time limit" in done.err
-    torchx("wait", "--timeout", "60", "@last")
+    waited = torchx("wait", "--timeout", "60", "@last")
+    assert waited.code == 1, waited.err
     assert '"class": "timeout"' in torchx("status", "--json", "@last").out
 
 

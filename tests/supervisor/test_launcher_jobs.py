@@ -14,6 +14,7 @@ import pytest
 from tests.supervisor.forks import PATIENCE_S, Fork, Gate, eventually, forked, in_fork, request, role, state
 from torchx.supervisor import launcher, proctree
 from torchx.supervisor.launcher import HEADER, MAGIC, Launcher, read_request, signal_name
+from torchx.supervisor.layout import CONTROL_FIFO
 from torchx.supervisor.reader import has_supervisor
 from torchx.supervisor.reserve import Reserve
 from torchx.supervisor.supervise import Supervisor
@@ -405,6 +406,22 @@ def test_a_job_that_cannot_be_reported_is_not_taken(tmp_path) -> None:
         reserve = Reserve(*os.pipe(), news[1], (os.getppid(), 0))
         assert launcher.serve_one(request(tmp_path / "job", role("true")), reserve) is False
         assert os.listdir(tmp_path / "job") == []
+
+    in_fork(steps)
+
+
+def test_a_caller_that_has_turned_to_another_launcher(tmp_path) -> None:
+    """The job that the other one runs in this folder is left alone: this supervisor ends without an error."""
+
+    def steps() -> None:
+        asked = request(tmp_path / "job", role("true"))
+        os.mkfifo(tmp_path / "job" / CONTROL_FIFO)
+        news, answers = os.pipe(), os.pipe()
+        os.close(answers[0])
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+        reserve = Reserve(os.pipe()[0], answers[1], news[1], (os.getppid(), 0))
+        assert launcher.serve_one(asked, reserve) is False
+        assert os.listdir(tmp_path / "job") == [CONTROL_FIFO]
 
     in_fork(steps)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Iterator
 
 import pytest
@@ -153,15 +154,32 @@ def test_who_was_stopped_is_woken(shell) -> None:
 
 
 def test_what_is_sent_to_whom(monkeypatch) -> None:
-    """SIGCONT only to the stopped, not after SIGKILL; nothing to the dead."""
+    """SIGCONT only to the stopped, not after SIGKILL; what looks dead may have threads that run."""
     sent = []
     monkeypatch.setattr(proctree, "send", lambda process, number: sent.append((process.state, number)))
     everyone = [Process(i, state, 1, 1, 1) for i, state in enumerate("STZX")]
     proctree.send_all(everyone, signal.SIGTERM)
-    assert sent == [("S", signal.SIGTERM), ("T", signal.SIGTERM), ("T", signal.SIGCONT)]
+    term = signal.SIGTERM
+    assert sent == [("S", term), ("T", term), ("T", signal.SIGCONT), ("Z", term), ("X", term)]
     sent.clear()
     proctree.send_all(everyone, signal.SIGKILL)
-    assert sent == [("S", signal.SIGKILL), ("T", signal.SIGKILL)]
+    assert sent == [(state, signal.SIGKILL) for state in "STZX"]
+
+
+def test_a_process_whose_main_thread_has_ended() -> None:
+    """It looks like a zombie, and ends by a signal nonetheless."""
+    program = (
+        "import ctypes, threading, time; threading.Thread(target=time.sleep, args=(600,)).start();"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    found = subprocess.Popen([sys.executable, "-c", program])
+    try:
+        eventually(lambda: proctree.snapshot()[found.pid].state == "Z")
+        proctree.send_all([proctree.snapshot()[found.pid]], signal.SIGTERM)
+        assert found.wait(60) == -signal.SIGTERM
+    finally:
+        found.kill()
+        found.wait()
 
 
 def test_orphans_come_to_a_subreaper(gate, up) -> None:

@@ -122,6 +122,14 @@ def test_a_long_message_is_shortened_to_fit(tmp_path) -> None:
     assert read_state(path).msg.startswith("ä%: ä")
 
 
+def test_there_is_no_file_before_its_content(tmp_path) -> None:
+    """The lines of thousands of replicas take a while."""
+    path = str(tmp_path / "state")
+    with pytest.raises(StateFileError, match="bytes where"):
+        StateWriter(path, JobState({"app_id": "a"}, [("r", 2)]), header=64)
+    assert not os.path.exists(path)
+
+
 def test_how_the_file_looks(tmp_path) -> None:
     """As the module's docstring says: a header of whole 64 bytes with room for changes, lines of 112, checksums."""
     path = str(tmp_path / "state")
@@ -220,8 +228,11 @@ def test_a_line_that_is_being_written_is_read_again(tmp_path, monkeypatch) -> No
 
         return read
 
+    pauses: list[float] = []
+    monkeypatch.setattr("time.sleep", pauses.append)
     monkeypatch.setattr(statefile, "read_bytes", torn_until(20))
     assert read_state(path).roles
+    assert pauses[:3] == [0, 0.00025, 0.0005] and 0.04 < sum(pauses) < 0.06  # a writer may lose the processor
     looks.clear()
     monkeypatch.setattr(statefile, "read_bytes", torn_until(21))
     with pytest.raises(StateFileError, match=f"`{path}`: cut off"):

@@ -213,7 +213,8 @@ def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
     try:
         supervisor = Supervisor(request, reserve.guardian, reserve.leave)
     except Exception as e:  # report any error to the caller
-        os.write(reserve.answers, f"E{str(e) or repr(e)}".encode("utf-8", "replace"))
+        with suppress(OSError):  # the caller was killed, or has turned to another launcher
+            os.write(reserve.answers, f"E{str(e) or repr(e)}".encode("utf-8", "replace"))
         return False
     with suppress(OSError):  # the caller was killed, but the job continues
         os.write(reserve.answers, b"K\n")

@@ -231,16 +231,25 @@ def send(process: Process, number: int) -> None:
 
     with suppress(OSError):  # gone, or a kernel without pidfd and a pid that vanished between the two calls
         if not hasattr(os, "pidfd_open"):
-            if start_ticks(process.pid) == process.ticks:
+            if _is_still(process):
                 os.kill(process.pid, number)
             return
         fd = os.pidfd_open(process.pid)
         try:
             # The descriptor refers to one process, so the process that is checked is the one that is signalled.
-            if start_ticks(process.pid) == process.ticks:
+            if _is_still(process):
                 signal.pidfd_send_signal(fd, number)
         finally:
             os.close(fd)
+
+
+def _is_still(process: Process) -> bool:
+    """Whether its pid is still that of this process, dead or alive.
+
+    A process whose main thread has ended looks like a zombie, while its other threads run.
+    """
+    found = read_process(process.pid)
+    return found is not None and found.ticks == process.ticks
 
 
 def send_all(processes: list[Process], number: int) -> None:
@@ -248,10 +257,9 @@ def send_all(processes: list[Process], number: int) -> None:
     import signal
 
     for process in processes:
-        if process.state not in "ZX":
-            send(process, number)
-            if process.state == "T" and number != signal.SIGKILL:
-                send(process, signal.SIGCONT)
+        send(process, number)
+        if process.state == "T" and number != signal.SIGKILL:
+            send(process, signal.SIGCONT)
 
 
 def read_process(pid: int) -> Process | None:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import binascii
 import os
 import stat
+import time
 
 from torchx.supervisor.layout import STATE_FILE
 
@@ -37,6 +38,7 @@ TASKS = "tasks"
 _LINE = 112  # bytes of a replica's line, including checksum and line end
 _ROOM_FOR_CHANGES = 512  # bytes of the header reserved for the fields that change
 _MAX_MESSAGE = 240
+_PAUSE_S = 0.00025
 
 
 class StateFileError(ValueError):
@@ -117,10 +119,10 @@ class StateWriter:
         self._header = header or -(-(len(self._fixed) + _ROOM_FOR_CHANGES) // 64) * 64
         self._bytes = bytearray()
         self._low = self._high = 0  # range that is not written yet
-        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.header_changed()
         for index in range(len(job.replicas)):
             self.replica_changed(index)
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
 
     def header_changed(self) -> None:
         """Render the header; the next :meth:`flush` writes it."""
@@ -169,11 +171,12 @@ def read_state(path: str) -> JobState:
         StateFileError: it is not a state file or has another format.
     """
     problem = ""
-    for _ in range(20):  # a line may be read during a write
+    for attempt in range(20):  # a line may be read during a write, whose process may lose the processor
         try:
             return parse_state(read_bytes(path))
         except StateFileError as e:
             problem = str(e)
+        time.sleep(attempt * _PAUSE_S)
     raise StateFileError(f"`{path}`: {problem}")
 
 
