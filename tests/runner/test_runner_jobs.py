@@ -56,6 +56,7 @@ def test_every_verb_takes_a_short_reference(runner):
         ("memory://s/", MalformedAppHandleException),
         ("nothing-of-that-name", NotFoundError),
         ("", NotFoundError),
+        ("@last/\u00b2", NotFoundError),  # a digit, but not a number
     ],
 )
 def test_a_handle_that_is_none(runner, verb, handle, error):

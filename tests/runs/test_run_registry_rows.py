@@ -108,7 +108,7 @@ def test_what_is_asked_for_nothing_asks_nothing(registry) -> None:
     assert not os.path.exists(registry.path)
 
 
-@pytest.mark.parametrize(("limit", "found"), [(None, ["b", "a"]), (1, ["b"]), (0, []), (-1, []), (5, ["b", "a"])])
+@pytest.mark.parametrize(("limit", "found"), [(None, ["b", "a"]), (1, ["b"]), (0, []), (-1, []), (2**70, ["b", "a"])])
 def test_limits(registry, limit, found) -> None:
     """At most this many of the newest runs; none for zero or less."""
     add(registry, "a")
@@ -196,3 +196,14 @@ def test_what_is_said_of_no_run() -> None:
     assert "`@last`" in str(no_such_run("@first", []).hint)
     assert "echo-1" in str(no_such_run("ecko-1", ["echo-1"]).hint)
     assert "torchx list" in str(no_such_run("zzz", ["echo-1"]).hint)
+
+
+def test_names_of_files_that_are_not_utf8(registry) -> None:
+    """A run in a folder whose name is not UTF-8 is on record, and any text can be looked up and reported."""
+    odd = os.fsdecode(b"caf\xe9")
+    handle = add(registry, "a", name=odd, cwd=f"/work/{odd}", workspace=odd)
+    assert (registry.get(handle).cwd, registry.find(f"@{odd}").handle) == ("/work/caf?", handle)
+    registry.saw(handle, AppState.FAILED, msg=odd)
+    assert registry.get(handle).msg == "caf?"
+    registry.abandoned(registry.begin(NewRun(scheduler="x", session="s", name="b")), odd)
+    assert registry.list(RunQuery(name=odd)) == registry.list()

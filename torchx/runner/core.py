@@ -223,7 +223,7 @@ class RunnerCore:
             parse_app_handle(reference)
             return reference
         sweep, slash, task = reference.rpartition("/")
-        if slash and task.isdigit():
+        if slash and task.isascii() and task.isdigit():
             return f"{self.resolve(sweep)}/{int(task)}"
         self._recorder.settle_intents(self._scheduler)
         return run_registry().find(reference).handle

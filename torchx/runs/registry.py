@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.runs import schema
 from torchx.runs.records import Change, NewRun, Run, RunQuery
-from torchx.runs.store import Store
+from torchx.runs.store import Store, storable
 from torchx.settings import torchx_home
 from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
 from torchx.specs.handles import FOREIGN
@@ -18,7 +18,7 @@ from torchx.util.secrets import mask_text
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torchx.specs.tasks import TaskList
 
@@ -39,6 +39,7 @@ _NAMES = _COLUMNS.replace(",", " ").split()
 _STATES = dict(AppState.__members__)
 _KEEP_STATUS = "REPLACE INTO statuses SELECT max(id), ?1 FROM runs WHERE handle = ?2 HAVING max(id) IS NOT NULL"
 _STATUSES = 20_000  # whole statuses are kept for this many of the newest runs
+_MOST_ROWS = 2**63 - 1  # the largest integer of SQLite
 _SPECS = "argv, app, cfg, tags, image_digests, workspace_hashes, submission"
 
 
@@ -200,7 +201,7 @@ class RunRegistry:
         where, values = _conditions(query or RunQuery())
         if unfinished:
             where += " AND unfinished = 1"
-        limit = -1 if query is None or query.limit is None else max(query.limit, 0)
+        limit = -1 if query is None or query.limit is None else min(max(query.limit, 0), _MOST_ROWS)
         sql = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # constants only
         return [_run(row) for row in self._store().rows(sql, (*values, limit))]
 
@@ -236,7 +237,8 @@ class RunRegistry:
         rows = []
         for handle, state, msg, ended in seen:
             over = is_terminal(state)
-            rows.append((state.name, mask_text(msg), not over, now, (ended or now) if over else None, handle))
+            row = (state.name, mask_text(msg), not over, now, (ended or now) if over else None, handle)
+            rows.append(storable(row))
 
         def work(db: sqlite3.Connection) -> None:
             for row in rows:
@@ -365,7 +367,7 @@ def _insert(db: sqlite3.Connection, run: NewRun, specs: tuple[str, ...]) -> int:
         "INSERT INTO runs (handle, scheduler, session, app_id, name, phase, state, unfinished, msg, created_at,"
         " updated_at, ended_at, user, host, cwd, image, workspace, git_commit, git_dirty, parent_run_id, submitter)"
         " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        row,
+        storable(row),
     )
     run_id = cursor.lastrowid or 0
     db.execute(f"INSERT INTO specs (run_id, {_SPECS}) VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (run_id, *specs))  # noqa: S608  # constants only
@@ -394,7 +396,7 @@ def _mark_submitted(db: sqlite3.Connection, run_id: int, handle: str) -> bool:
     return db.execute(sql, (handle, parse_app_handle(handle).app_id, time.time(), run_id)).rowcount > 0
 
 
-def _mark_seen(db: sqlite3.Connection, row: tuple[object, ...]) -> None:
+def _mark_seen(db: sqlite3.Connection, row: Sequence[object]) -> None:
     state, msg, *_ = row
     db.execute(
         "UPDATE runs SET phase = 1, state = ?, msg = ?, unfinished = ?, updated_at = ?, ended_at = ?"

@@ -53,11 +53,11 @@ class Store:
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
         """The rows of a query; empty if the file cannot be read."""
         nothing: list[tuple[Any, ...]] = []
-        return self.read(lambda db: db.execute(sql, values).fetchall(), nothing)
+        return self.read(lambda db: db.execute(sql, storable(values)).fetchall(), nothing)
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> None:
         """Executes one statement in a transaction."""
-        self.write(lambda db: db.execute(sql, values).rowcount, 0)
+        self.write(lambda db: db.execute(sql, storable(values)).rowcount, 0)
 
     def close(self) -> None:
         """Closes the file; it is opened again on next use."""
@@ -173,6 +173,15 @@ class _NewerSchemaError(Exception):
     def __init__(self, version: int) -> None:
         super().__init__(f"schema {version}")
         self.version = version
+
+
+def storable(values: Sequence[object]) -> list[object]:
+    """The values as SQLite can store them: in names of files, bytes that are not UTF-8 become question marks.
+
+    >>> storable(["caf\\udce9", 1])
+    ['caf?', 1]
+    """
+    return [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
 
 
 def _connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
