@@ -84,10 +84,21 @@ def test_a_batch_that_is_gone_and_one_that_nobody_can_ask_about(
     batch.results()
     monkeypatch.setattr(runner, "status", lambda _: AppStatus(state=AppState.RUNNING))
     assert batch._ended({0}) == []
-    for status in (None, AppStatus(state=AppState.FAILED)):
+    for status in (None, AppStatus(state=AppState.FAILED), AppStatus(state=AppState.UNKNOWN, gone=True)):
         monkeypatch.setattr(runner, "status", lambda _, status=status: status)
         with pytest.raises(UnknownAppException):
             batch._ended({0})
+
+
+def test_a_cluster_that_does_not_know_a_batch_for_a_moment(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be starting up: the batch is gone only after a while, as for `Runner.wait`."""
+    batch = runner.run_many([app("true")], "local_cwd")
+    monkeypatch.setattr(runner, "status", lambda _: AppStatus(state=AppState.UNKNOWN, gone=True))
+    monkeypatch.setattr(runner, "is_near", lambda _: False)
+    assert batch._ended({0}) == []
+    monkeypatch.setattr("torchx.runner.wait.GONE_S", 0.0)
+    with pytest.raises(UnknownAppException):
+        batch._ended({0})
 
 
 def test_what_differs_becomes_a_value() -> None:

@@ -107,7 +107,9 @@ class Batch:
     def _ended(self, wanted: set[int]) -> list[TaskResult]:
         status = self.status()
         table = status.tasks if status is not None else None
-        if status is None or (table is None and status.is_terminal()):
+        runner, gone = self._runner, status is not None and status.gone
+        gone = gone and runner._waiter.is_gone(self.handle, runner.is_near(self.handle))
+        if status is None or gone or (table is None and status.is_terminal()):
             raise UnknownAppException(self.handle)
         if table is None:  # its scheduler cannot be queried at the moment
             return []

@@ -84,7 +84,7 @@ class Waiter:
             if status is None or status.is_terminal():
                 self._outages.pop(what, None)
                 return status
-            if status.gone and self._is_gone(what, is_near(scheduler)):
+            if status.gone and self.is_gone(what, is_near(scheduler)):
                 return status
             nap = _GONE_PAUSE_S if status.gone else self.retry_pause_s(what, status)
             submitted = submitted or str(status.state) != "UNSUBMITTED"
@@ -110,8 +110,8 @@ class Waiter:
                 # It returned early: the job has ended, or the scheduler could not wait.
                 early = _sleep_until_end(scheduler, app_id, most if deadline is None else min(most, left)) < _EARLY_S
 
-    def _is_gone(self, what: str, near: bool) -> bool:
-        """Whether the scheduler has reported the job as unknown for long enough."""
+    def is_gone(self, what: str, near: bool) -> bool:
+        """Whether the scheduler of a job, which reports it as unknown now, has done so for long enough."""
         since = self._gone.setdefault(what, time.monotonic())
         if near or time.monotonic() - since >= GONE_S:
             del self._gone[what]
