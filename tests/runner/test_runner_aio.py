@@ -56,7 +56,7 @@ def test_the_time_is_up(runner):
 
     async def main():
         handle = runner.run(echo_app(), "memory")
-        with pytest.raises(WaitTimeoutError):
+        with pytest.raises(WaitTimeoutError, match=r"is RUNNING after 0\.05 s of waiting"):
             await runner.aio.wait(handle, timeout=0.05)
         return await runner.aio.status(handle)
 

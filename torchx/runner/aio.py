@@ -56,9 +56,9 @@ class AsyncRunner:
                 try:
                     found: AppStatus | None = await self._call(self._runner.wait, handle, timeout=0)
                     return found
-                except WaitTimeoutError:
+                except WaitTimeoutError as e:
                     if deadline is not None and time.monotonic() >= deadline:
-                        raise
+                        raise WaitTimeoutError(str(e).replace(" 0 s ", f" {timeout:g} s "), hint=e.hint) from None
                 while not news.look([handle]) and (deadline is None or time.monotonic() < deadline):
                     await asyncio.sleep(TICK_S)
         finally:
