@@ -145,3 +145,18 @@ def test_a_session_that_was_removed_is_created_again(scheduler, caplog) -> None:
     assert (session / app_id / "state").exists()
     assert not caplog.records
     scheduler.wait_for_end(app_id, 300)
+
+
+@pytest.mark.parametrize("variable", ["TORCHX_LOCAL_RETENTION_DAYS", "TORCHX_LOCAL_RETENTION_GB"])
+def test_infinite_retention_is_none(monkeypatch, variable) -> None:
+    """`inf` keeps all jobs, as 0 does."""
+    monkeypatch.setenv(variable, "inf")
+    due = local_jobs.LocalJobs("test").retention_due(_folder_in_home())
+    assert due is not None
+    assert due["max_age_s" if variable.endswith("DAYS") else "max_bytes"] == 0
+
+
+def _folder_in_home() -> str:
+    folder = torchx_home("local", "test", "job-1")
+    os.makedirs(folder)
+    return folder

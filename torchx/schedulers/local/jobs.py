@@ -289,10 +289,11 @@ def _number(name: str, default: float) -> float:
     if not text:
         return default
     try:
-        return max(0.0, float(text))
+        number = float(text)
     except ValueError:
         _warn(f"`{name}={text}` is not a number; {default:g} is used")
         return default
+    return number if 0 < number < float("inf") else 0.0  # 0: no limit
 
 
 def _fallback_base() -> str:
