@@ -132,10 +132,16 @@ def _run(argv: list[str], notice: Notice, *, cwd: str | None = None) -> None:
     words = {"EVENT": notice.event, "HANDLE": notice.handle, "NAME": notice.name, "STATE": notice.state}
     env = {**os.environ, **{f"TORCHX_NOTICE_{name}": value for name, value in words.items()}}
     done = subprocess.run(
-        argv, input=notice.text, text=True, env=env, cwd=cwd, capture_output=True, timeout=_HOOK_S, check=False
+        argv,
+        input=notice.text.encode(errors="replace"),
+        env=env,
+        cwd=cwd,
+        capture_output=True,
+        timeout=_HOOK_S,
+        check=False,
     )
     if done.returncode:
-        said = done.stderr.strip().splitlines()
+        said = done.stderr.decode(errors="replace").strip().splitlines()
         raise _RefusedError(f"exit code {done.returncode}" + (f": {said[-1]}" if said else ""))
 
 
