@@ -79,6 +79,16 @@ def test_the_same_bug_twice_ends_it(tmp_path) -> None:
     assert status.num_restarts == 1
 
 
+def test_modules_in_the_current_directory_are_not_ours(tmp_path, monkeypatch) -> None:
+    """A `json.py` beside the user's program does not keep the job from being started again."""
+    work = tmp_path / "work"
+    work.mkdir()
+    (work / "json.py").write_text("raise SystemExit(1)\n")
+    monkeypatch.chdir(work)
+    status = _run(tmp_path, "error:1", "sys.exit(0 if n else 3)")
+    assert (status.state, _starts(tmp_path)) == (AppState.SUCCEEDED, 2)
+
+
 def test_each_attempt_is_judged_by_its_own_words(tmp_path) -> None:
     """What an earlier attempt wrote is not taken for the cause of one that ends in silence."""
     code = "sys.exit(3) if n else (_ for _ in ()).throw(ValueError('first'))"

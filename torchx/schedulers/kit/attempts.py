@@ -111,7 +111,9 @@ def refuse_parts(app: AppDef, system: str) -> None:
 def program(module: str, *args: str) -> list[str]:
     """The command that runs ``main`` of a torchx module, for a process that owns a job and imports little."""
     root = os.path.dirname(os.path.dirname(os.path.abspath(torchx.__file__)))
-    return [sys.executable, "-c", f"import sys; sys.path.insert(0, {root!r}); from {module} import main; main()", *args]
+    # without the current directory, which may have a `json.py`
+    start = f"import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]"
+    return [sys.executable, "-c", f"{start}; from {module} import main; main()", *args]
 
 
 def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) -> Decision:
