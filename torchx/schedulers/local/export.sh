@@ -6,7 +6,7 @@
 #
 # shellcheck disable=SC2154
 
-pid=() round=() used=() lost=() ended=() code=0 alive=0 job_used=0
+pid=() round=() used=() role_used=() lost=() ended=() code=0 alive=0 job_used=0
 exec {bus}<> <(:) # a pipe to ourselves, on which replicas report their exit codes
 
 if ((${#paths[@]} > 1)); then
@@ -58,31 +58,26 @@ members() { # role
 
 failure() { # replica, exit code
   local i=$1 role=${role_of[$1]} all=()
-  case ${policy[role]} in
-    REPLICA)
-      if ((${used[i]-0} < retries[role])); then
-        used[i]=$((${used[i]-0} + 1))
-        start "$i"
-        return
-      fi ;;
-    ROLE)
-      mapfile -t all < <(members "$role")
-      if ((${used[role]-0} < retries[role])); then
-        used[role]=$((${used[role]-0} + 1))
-        finish "${all[@]}"
-        start "${all[@]}"
-        return
-      fi ;;
-    *)
-      if ((job_used < retries[role])); then
-        job_used=$((job_used + 1)) lost=()
-        finish "${!paths[@]}"
-        start "${!paths[@]}"
-        return
-      fi ;;
-  esac
+  if [[ ${policy[role]} == REPLICA ]] && ((${used[i]-0} < retries[role])); then
+    used[i]=$((${used[i]-0} + 1))
+    start "$i"
+    return
+  fi
   lost[role]=$((${lost[role]-0} + 1))
   ((sizes[role] - lost[role] < least[role])) || return
+  if [[ ${policy[role]} == ROLE ]] && ((${role_used[role]-0} < retries[role])); then
+    role_used[role]=$((${role_used[role]-0} + 1)) lost[role]=0
+    mapfile -t all < <(members "$role")
+    finish "${all[@]}"
+    start "${all[@]}"
+    return
+  fi
+  if [[ ${policy[role]} == APPLICATION ]] && ((job_used < retries[role])); then
+    job_used=$((job_used + 1)) lost=()
+    finish "${!paths[@]}"
+    start "${!paths[@]}"
+    return
+  fi
   code=$2
   echo "FAILED: ${paths[i]} ended with exit code $2; the last lines of its stderr:" >&2
   tail -n 5 -- "$logs/${paths[i]}/stderr.log" >&2
