@@ -106,6 +106,49 @@ def test_a_folder_in_use_is_refused(source: str, tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "job") == ["precious"]
 
 
+@pytest.mark.parametrize("made_before", [False, True], ids=["new folder", "the user's folder"])
+def test_two_processes_never_fill_the_same_folder(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made_before: bool
+) -> None:
+    """A submission that finds the folder of another one, still without files, is refused and removes nothing."""
+    cfg: dict[str, Any] = {"job_dir": str(tmp_path / "job")}
+    if made_before:
+        (tmp_path / "job").mkdir()
+    copy, refused = dir_workspace._copy, []
+
+    def copied(*args: Any, **options: Any) -> str:
+        monkeypatch.setattr(dir_workspace, "_copy", copy)
+        with pytest.raises(ConfigError, match="is not empty"):
+            DirWorkspaceMixin().build_workspaces([role("b", source)], cfg)
+        refused.append(1)
+        return copy(*args, **options)
+
+    monkeypatch.setattr(dir_workspace, "_copy", copied)
+    DirWorkspaceMixin().build_workspaces([r := role("a", source)], cfg)
+    assert refused == [1]
+    assert code(r.image) == {"main.py": "v1"}
+
+
+def test_a_folder_that_another_process_fills_just_now(
+    source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A folder that was empty when it was listed, and has an owner since, is refused."""
+    make(tmp_path / "job", {MARKER: ""})
+    monkeypatch.setattr(dir_workspace.os, "listdir", lambda _: [])
+    with pytest.raises(ConfigError, match="is not empty"):
+        DirWorkspaceMixin().build_workspaces([role("a", source)], {"job_dir": str(tmp_path / "job")})
+    assert (tmp_path / "job" / MARKER).exists()
+
+
+def test_the_folder_of_an_earlier_role_does_not_block_the_next_attempt(source: str, tmp_path: Path) -> None:
+    """If the workspace of a later role cannot be copied, the folders of the earlier ones are removed."""
+    with pytest.raises(SpecError, match="nope` is not a directory"):
+        DirWorkspaceMixin().build_workspaces(
+            [role("a", source), role("b", "/nope")], {"job_dir": str(tmp_path / "job")}
+        )
+    assert os.listdir(tmp_path) == ["src"]
+
+
 def test_an_empty_folder_is_filled(source: str, tmp_path: Path) -> None:
     """An existing empty folder keeps its permissions."""
     (tmp_path / "job").mkdir(mode=0o750)

@@ -72,9 +72,15 @@ class WorkspaceMixin(Generic[T]):
     def build_workspaces(self, roles: list[Role], cfg: Mapping[str, CfgVal]) -> None:
         """Builds each distinct workspace of the roles once, and updates the roles in place."""
         build_cache: dict[object, object] = {}
-        for role in roles:
-            if role.workspace:
-                self.caching_build_workspace_and_update_role(role, cfg, build_cache)
+        built = []
+        try:
+            for role in roles:
+                if role.workspace:
+                    self.caching_build_workspace_and_update_role(role, cfg, build_cache)
+                    built.append(role)
+        except BaseException:  # also on Ctrl-C: the folder of an earlier role would block the next attempt
+            self.discard_workspaces(built)
+            raise
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]

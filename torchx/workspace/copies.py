@@ -98,9 +98,10 @@ def new_file(path: str, mode: int, mtime: float = 0.0) -> Iterator[int]:
 
 
 def write_marker(path: str, content: str) -> None:
-    """Writes the hash of a workspace into a new, read-only file; raises as :func:`new_file` does."""
-    with new_file(path, 0o444) as fd:
+    """Writes the hash of a workspace into a read-only file, which replaces an earlier one; raises OSError."""
+    with new_file(f"{path}.new", 0o444) as fd:
         os.write(fd, f"{content}\n".encode())
+    os.replace(f"{path}.new", path)
 
 
 def clone(source: int, target: int) -> bool:

@@ -163,17 +163,27 @@ def _copy(files: list[Entry], folder: str, workspace: str, *, stored: bool, shar
 
 
 def _claim(job_dir: str) -> bool:
-    """Creates the folder, or accepts an existing empty one; returns whether it is new."""
+    """Creates the folder, or accepts an existing empty one; returns whether it is new.
+
+    An empty marker keeps out another process that has found the folder empty at the same time.
+    """
+    from torchx.workspace.copies import new_file
+    from torchx.workspace.files import MARKER
+
+    used = ConfigError(f"job_dir `{job_dir}` is not empty", hint="name a folder that does not exist yet")
+    is_new = True
     try:
         try:
             os.makedirs(os.path.dirname(job_dir), exist_ok=True)
             os.mkdir(job_dir)
-            return True
         except FileExistsError:
+            is_new = False
             if os.listdir(job_dir):
-                raise ConfigError(
-                    f"job_dir `{job_dir}` is not empty", hint="name a folder that does not exist yet"
-                ) from None
-            return False
+                raise used from None
+        try:
+            with new_file(os.path.join(job_dir, MARKER), 0o444):
+                return is_new
+        except FileExistsError:
+            raise used from None
     except OSError as e:
         raise ConfigError(f"job_dir `{job_dir}` cannot be made: {e.strerror}") from e

@@ -90,7 +90,9 @@ class SnapshotStore:
             try:
                 content = self._ensure(files, content, hashes)
                 snapshot = self._folder(content)
-                os.link(os.path.join(snapshot, "lease"), os.path.join(target, MARKER))
+                marker = os.path.join(target, MARKER)
+                os.link(os.path.join(snapshot, "lease"), f"{marker}.new")
+                os.replace(f"{marker}.new", marker)
                 write_tree(files, target, _linker(snapshot) if shared else _cloner(snapshot))
                 break
             except FileNotFoundError:  # another process removed the snapshot
