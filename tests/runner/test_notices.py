@@ -237,6 +237,53 @@ def test_a_refused_submission_has_no_plan(runner, jobs, config, monkeypatch):
     assert os.listdir(folder) == []
 
 
+@pytest.mark.parametrize("found", [None, "echo-1"], ids=["there is no job", "its handle was not known"])
+def test_a_submitter_that_was_killed(runner, jobs, config, monkeypatch, found):
+    """Once the outcome is known, a job that exists has its notices, and the plan of one that does not is removed."""
+    from .memory_backend import backend
+
+    scheduler = backend(runner)
+    if found:
+        monkeypatch.setattr(scheduler, "expected_id", lambda info: "")
+        monkeypatch.setattr(scheduler, "submission_token", lambda info: "token")
+    scheduler.refuses = KeyboardInterrupt()  # past every `except Exception`, as a kill is
+    with pytest.raises(KeyboardInterrupt):
+        submitted(runner, monkeypatch, "webhook")
+    folder = os.path.dirname(notices.plan_path("memory://test/echo-1"))
+    monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
+    monkeypatch.setattr(scheduler, "find_submission", lambda *_, **__: found or "")
+    runner.runs()
+    plans = [os.path.basename(notices.plan_path("memory://test/echo-1"))] if found else []
+    assert (os.listdir(folder) if os.path.isdir(folder) else []) == plans
+
+
+def test_a_submitter_that_was_killed_before_the_settings_changed(runner, jobs, config, monkeypatch, caplog):
+    """The job is recorded; a warning reports that its notices cannot be sent."""
+    from .memory_backend import backend
+
+    scheduler = backend(runner)
+    monkeypatch.setattr(scheduler, "expected_id", lambda info: "")
+    monkeypatch.setattr(scheduler, "submission_token", lambda info: "token")
+    scheduler.refuses = KeyboardInterrupt()
+    with pytest.raises(KeyboardInterrupt):
+        submitted(runner, monkeypatch, "webhook")
+    config.write_text("")
+    monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
+    monkeypatch.setattr(scheduler, "find_submission", lambda *_, **__: "echo-1")
+    assert [run.handle for run in runner.runs(refresh=False)] == []
+    runner.runs()
+    assert "nobody will be notified of `memory://test/echo-1`: `[notify]` has no key `webhook`" in caplog.text
+
+
+def test_the_sender_can_reach_the_servers(monkeypatch):
+    """The process that sends, such as that of a supervisor, has the proxies and the trusted certificates of the user."""
+    given = {"SSL_CERT_FILE": "/ca.pem", "https_proxy": "http://proxy:3128", "NO_PROXY": "example.org"}
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    env = notices.command("x://s/a")[1]
+    assert {name: env.get(name) for name in given} == given
+
+
 # -- what is wrong ---------------------------------------------------------------------------------
 
 

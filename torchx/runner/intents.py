@@ -12,10 +12,13 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from torchx.errors import TorchXError
 from torchx.runner.backends import answers_within, is_near
+from torchx.runner.record import NOTIFY
 from torchx.runner.sweeps import resolve_backend
 from torchx.runner.wait import warn
 from torchx.runs import Run, RunRegistry, submitter
+from torchx.runs.registry import SWEEP
 from torchx.schedulers.api import Scheduler
 from torchx.specs.api import make_app_handle
 
@@ -48,22 +51,46 @@ def settle_intents(registry: RunRegistry, find: Find, timeout_s: float) -> None:
             continue
         (near if _with_scheduler(run, find, is_near, otherwise=False) else far).append(run)
     for run in near:
-        _settle(registry, run, _ask(run, find), elsewhere=run.id in elsewhere)
+        _settle(registry, run, _ask(run, find), find, elsewhere=run.id in elsewhere)
     answers = answers_within(timeout_s, [functools.partial(_ask, run, find) for run in far])
     for run, app_id in zip(far, answers, strict=True):
-        _settle(registry, run, app_id, elsewhere=run.id in elsewhere)
+        _settle(registry, run, app_id, find, elsewhere=run.id in elsewhere)
 
 
-def _settle(registry: RunRegistry, run: Run, app_id: str | None, *, elsewhere: bool) -> None:
+def _settle(registry: RunRegistry, run: Run, app_id: str | None, find: Find, *, elsewhere: bool) -> None:
     if app_id:
         handle = make_app_handle(run.scheduler, run.session, app_id)
         registry.submitted(run.id, handle)
+        if handle != run.handle:
+            _plan_notices(run, handle, find)
         warn(f"{_what(run)} led to `{handle}`, which is on record now: {_LOST}")
     elif _age(run) > _GIVEN_UP_AFTER_S or (app_id == "" and not elsewhere):
         registry.abandoned(run.id, f"nothing was submitted: {_LOST} before")
+        if run.handle:
+            from torchx.runner.notices import forget
+
+            forget(run.handle)
         warn(f"{_what(run)} led to no job: {_LOST} before")
     elif not elsewhere:
         warn(f"whether {_what(run)} led to a job is not known yet: `{run.scheduler}` will be asked again")
+
+
+def _plan_notices(run: Run, handle: str, find: Find) -> None:
+    """Stores the notices of a job, as its submitter would have done."""
+    app = run.appdef()
+    if app is None or NOTIFY not in app.metadata:
+        return
+    from torchx.runner.notices import Plan
+    from torchx.schedulers.kit.abilities import SendsNotices
+
+    try:
+        plan = Plan.of(app)
+        if plan is not None and isinstance(find(run.scheduler, run.session), SendsNotices) and SWEEP not in run.tags:
+            plan.for_job()
+        if plan is not None:
+            plan.submitted(handle)
+    except TorchXError as e:  # for example, the config files have changed
+        warn(f"nobody will be notified of `{handle}`: {e}")
 
 
 def _ask(run: Run, find: Find) -> str | None:

@@ -44,6 +44,7 @@ _KEPT_SCHEDULERS = (
     "SLURM_CONF",
     "KUBECONFIG",
 )
+_KEPT_SERVERS = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _TAKE_S = 1.0
 _STARTED = (AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
 
@@ -139,7 +140,9 @@ def problems(handle: str) -> list[str]:
 
 def command(handle: str) -> tuple[list[str], dict[str, str]]:
     """The command that sends the due notices of a job, and its environment."""
-    env = {name: os.environ[name] for name in (*_KEPT, *_KEPT_DESKTOP, *_KEPT_SCHEDULERS) if name in os.environ}
+    servers = (*_KEPT_SERVERS, *map(str.lower, _KEPT_SERVERS))  # proxies are named in both ways
+    kept = (*_KEPT, *_KEPT_DESKTOP, *_KEPT_SCHEDULERS, *servers)
+    env = {name: os.environ[name] for name in kept if name in os.environ}
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH", ""))))
     env["TORCHX_HOME"] = torchx_home()
