@@ -29,7 +29,7 @@ def test_the_command_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From files, each once, without certificates; the hint says how to create a key."""
+    """From files, each once, without certificates and what cannot be read; the hint says how to create a key."""
     monkeypatch.delenv("SSH_AUTH_SOCK", raising=False)
     with pytest.raises(ConfigError) as refused:
         public_keys(str(tmp_path))
@@ -37,7 +37,10 @@ def test_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.pub").write_text("one\n\n")
     (tmp_path / "b.pub").write_text("one\ntwo\n")
     (tmp_path / "a-cert.pub").write_text("three\n")
-    assert public_keys(str(tmp_path)) == "one\ntwo"
+    (tmp_path / "c.pub").symlink_to(tmp_path / "gone")
+    (tmp_path / "d.pub").mkdir()
+    (tmp_path / "e.pub").write_bytes(b"four caf\xe9\n")
+    assert public_keys(str(tmp_path)) == "one\ntwo\nfour caf\ufffd"
 
 
 @pytest.mark.parametrize(("code", "keys"), [(0, "of the agent\none"), (1, "one")])

@@ -66,8 +66,8 @@ def public_keys(folder: str = "~/.ssh") -> str:
     path = os.path.expanduser(folder)
     for name in sorted(os.listdir(path)) if os.path.isdir(path) else ():
         if name.endswith(".pub") and not name.endswith("-cert.pub"):
-            with open(os.path.join(path, name), encoding="utf-8") as file:
-                found.update(dict.fromkeys(line.strip() for line in file if line.strip()))
+            with contextlib.suppress(OSError), open(os.path.join(path, name), encoding="utf-8", errors="replace") as f:
+                found.update(dict.fromkeys(line.strip() for line in f if line.strip()))
     if not found:
         raise ConfigError("you have no SSH key", hint="`ssh-keygen -t ed25519` makes one")
     return "\n".join(found)
