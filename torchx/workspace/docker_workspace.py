@@ -247,7 +247,7 @@ def _connect() -> Any:
     _check_socket()
     try:
         return docker.from_env(timeout=_TIMEOUT_S)
-    except docker.errors.DockerException as e:
+    except (docker.errors.DockerException, ValueError) as e:  # a ValueError for an invalid port
         raise _no_engine(str(e).splitlines()[0]) from e
 
 

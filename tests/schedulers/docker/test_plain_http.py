@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from torchx.errors import BackendError
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, target
+from torchx.schedulers.docker_scheduler import DockerScheduler
 
 
 def _is_whole(asked: bytes) -> bool:
@@ -167,6 +169,23 @@ def test_ways_that_are_not_known(host: str) -> None:
         EngineHttp({"DOCKER_HOST": host})
 
 
+@pytest.mark.parametrize("host", ["tcp://box:abc", "tcp://box:99999", "tcp://[::1"])
+def test_an_address_that_is_invalid(host: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is rejected at once, and the job's scheduler reports it as such."""
+    with pytest.raises(ValueError, match=r"\w"):
+        EngineHttp({"DOCKER_HOST": host})
+    monkeypatch.setenv("DOCKER_HOST", host)
+    with pytest.raises(BackendError, match="no Docker engine answers"):
+        DockerScheduler("s").list()
+
+
+def test_an_answer_that_is_cut_off(serve: Callable[..., tuple]) -> None:
+    """An engine that dies in the middle of its answer no longer answers; the answer is not taken for a whole one."""
+    _, engine = serve('HTTP/1.0 200 OK\r\n\r\n[{"Id":"a"},{"I')
+    with pytest.raises(ConnectionError, match="cut off"):
+        engine.get("/containers/json")
+
+
 def test_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
     """Host and port, with the engine's own port as default."""
     asked: list[object] = []
@@ -181,6 +200,8 @@ def test_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
         {"DOCKER_HOST": "tcp://:5"},
         {"DOCKER_HOST": "http://[::1]:7/"},
         {"DOCKER_HOST": "tcp://box:", "DOCKER_TLS_VERIFY": "1"},
+        {"DOCKER_HOST": "tcp://box"},
+        {"DOCKER_HOST": "tcp://[::1]"},
     ):
         assert EngineHttp(environ).post(["/x"]) == [0]
-    assert asked == [("box", 1234), ("127.0.0.1", 5), ("::1", 7), ("box", 2376)]
+    assert asked == [("box", 1234), ("127.0.0.1", 5), ("::1", 7), ("box", 2376), ("box", 2375), ("::1", 2375)]

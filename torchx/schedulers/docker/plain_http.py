@@ -14,7 +14,7 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import quote, urlencode
+from urllib.parse import quote, urlencode, urlsplit
 
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 ENVIRONMENT = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
@@ -47,7 +47,7 @@ class EngineHttp:
             for the ``docker`` command.
 
     Raises:
-        ValueError: the scheme of ``DOCKER_HOST`` is not supported.
+        ValueError: the scheme of ``DOCKER_HOST`` is not supported, or its port is invalid.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -59,6 +59,10 @@ class EngineHttp:
         self._verify = environ.get("DOCKER_TLS_VERIFY", "") != ""
         self._certificates = environ.get("DOCKER_CERT_PATH", "")
         self._tls = self.scheme != "http" and (self.scheme == "https" or self._verify or bool(self._certificates))
+        self._address = ("", 0)
+        if self.scheme in ("tcp", "http", "https"):
+            parts = urlsplit(self.host)
+            self._address = (parts.hostname or "127.0.0.1", parts.port or (2376 if self._tls else 2375))
 
     def is_gone(self) -> bool:
         """Whether no engine can ever answer here again, because the folder of its socket was removed."""
@@ -71,7 +75,10 @@ class EngineHttp:
     def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         """The JSON response to a request; None if it is empty. ``body`` is sent as JSON unless it is None."""
         found = self.read(path, params, method=method, body=body)
-        return json.loads(found) if found.strip() else None
+        try:
+            return json.loads(found) if found.strip() else None
+        except ValueError as e:
+            raise ConnectionError("the engine cut off its answer") from e
 
     def read(
         self, path: str, params: Mapping[str, Any] | None = None, *, method: str = "GET", body: Any = None
@@ -151,10 +158,8 @@ class EngineHttp:
                 connection.settimeout(_CONNECT_S)
                 connection.connect(self._socket)
             return connection
-        host, _, port = self.where.partition("/")[0].rpartition(":")
-        name = host.strip("[]") or "127.0.0.1"
-        connection = socket.create_connection((name, int(port or (2376 if self._tls else 2375))), _CONNECT_S)
-        return self._encrypted(connection, name) if self._tls else connection
+        connection = socket.create_connection(self._address, _CONNECT_S)
+        return self._encrypted(connection, self._address[0]) if self._tls else connection
 
     def _encrypted(self, connection: socket.socket, name: str) -> socket.socket:
         """https://docs.docker.com/engine/security/protect-access/"""
