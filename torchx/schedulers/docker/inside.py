@@ -98,7 +98,13 @@ class ContainerProcess(MarkedProcess):
     def wait(self) -> int:
         deadline, pause = time.monotonic() + _END_S, 0.002
         while True:
-            found = self._engine.get(f"/exec/{self._id}/json")
+            try:
+                found = self._engine.get(f"/exec/{self._id}/json")
+            except (OSError, RefusedError) as e:
+                raise BackendError(
+                    f"the exit code of the command is not known: {e}",
+                    hint="was the job deleted, or the engine stopped? `torchx status` shows what runs",
+                ) from e
             if not found.get("Running") and found.get("ExitCode") is not None:
                 return int(found["ExitCode"])
             if time.monotonic() > deadline:
