@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,19 @@ def test_jobs(torchx: Call, runs: Path) -> None:
     assert rows(torchx("tracker", "list", "jobs", "--parent_run_id", EVAL).out) == [["JOB"]]
     found = check("tracker-jobs", torchx("tracker", "list", "jobs", "--json").out)
     assert (found["tracker"], {job["id"] for job in found["jobs"]}) == ("fsspec", {TRAIN, EVAL})
+
+
+def test_numbers_that_json_lacks(torchx: Call, runs: Path) -> None:
+    """NaN and infinity are null in the document, which strict parsers read, and are shown in the table."""
+    create(f"{runs}/runs").add_metadata(TRAIN, loss=float("nan"), bound=[float("-inf"), 1.5])
+
+    def refuse(text: str) -> None:
+        raise AssertionError(text)
+
+    out = torchx("tracker", "list", "metadata", TRAIN, "--json").out
+    values = json.loads(out, parse_constant=refuse)["metadata"]
+    assert (values["loss"], values["bound"], values["lr"]) == (None, [None, 1.5], 0.1)
+    assert ["loss", "NaN"] in rows(torchx("tracker", "list", "metadata", TRAIN).out)
 
 
 def test_metadata(torchx: Call, runs: Path) -> None:

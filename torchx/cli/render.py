@@ -147,7 +147,11 @@ def document(data: Any) -> str:
     import json
 
     indent = 2 if is_tty(sys.stdout) else None
-    text = json.dumps(data, indent=indent, ensure_ascii=False, default=str)
+    try:
+        text = json.dumps(data, indent=indent, ensure_ascii=False, default=str, allow_nan=False)
+    except ValueError:  # JSON has neither NaN nor infinity
+        data = json.loads(json.dumps(data, default=str), parse_constant=lambda _: None)
+        text = json.dumps(data, indent=indent, ensure_ascii=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:  # stdout is ASCII, or a value holds surrogates: escapes keep both
