@@ -234,8 +234,17 @@ def test_configure_leaves_a_file_alone(torchx: Call, here: Path) -> None:
             "`prepend_cwd`",
         ),
         ('{"scheduler": "local_cwd", "component_name": "utils.echo", "component_args": {"mgs": 1}}', "`mgs`", "`msg`"),
+        (
+            '{"scheduler": "local_cwd", "component_name": "utils.echo", "component_args_str": [1]}',
+            "`component_args_s",
+            "",
+        ),
+        ('{"scheduler": "local_cwd", "component_name": "utils.echo", "after": [null]}', "`after`", ""),
     ],
-    ids=["nothing", "no JSON", "a list", "no component", "unknown key", "wrong type", "scheduler", "cfg", "argument"],
+    ids=[
+        *("nothing", "no JSON", "a list", "no component", "unknown key", "wrong type", "scheduler", "cfg", "argument"),
+        *("a number as a word", "null as a job"),
+    ],
 )
 def test_stdin(torchx: Call, here: Path, monkeypatch: pytest.MonkeyPatch, text: str, part: str, hint: str) -> None:
     """The JSON of `--stdin` is checked key by key."""

@@ -183,6 +183,8 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
         if not isinstance(value, wanted) and not (value is None and known[key].endswith("| None")):
             got = _JSON_NAMES.get(type(value), type(value).__name__)
             raise ConfigError(f"`{STDIN}`: `{key}` must be {_JSON_NAMES[wanted]}, and is {got}")
+        if isinstance(value, list) and not all(isinstance(item, str) for item in value):
+            raise ConfigError(f"`{STDIN}`: `{key}` must be a list of strings")
     for key in _REQUIRED:
         if not json_data.get(key):
             raise ConfigError(
