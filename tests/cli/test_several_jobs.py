@@ -202,6 +202,7 @@ def test_one_rank(torchx: Call, paper: Any, project: Path) -> None:
         == "[3]:loss 1\n[default3]:Loss 3\n"
     )
     assert torchx("log", "--no-prefix", "--rank", "3", "--regex", "ne$", app_id).out == "[3]:done\n"
+    assert torchx("log", "--no-prefix", "--rank", "3", "--regex", "(?x) do ne # the end", app_id).out == "[3]:done\n"
     assert torchx("log", "--rank", "x", app_id).code == 2
 
 

@@ -275,7 +275,8 @@ def _of_rank(rank: int | None, regex: re.Pattern[str] | None) -> re.Pattern[str]
         return re.compile(head)
     flags = re.match(_FLAGS, regex.pattern)  # global flags are only allowed at the beginning
     start = flags.group() if flags else ""
-    return re.compile(f"{start}{head}(?=.*?(?:{regex.pattern[len(start) :]}))")
+    end = "\n" if regex.flags & re.VERBOSE else ""  # the expression may end with a comment
+    return re.compile(f"{start}{head}(?=.*?(?:{regex.pattern[len(start) :]}{end}))")
 
 
 def _number(text: str | None) -> int:
