@@ -24,7 +24,10 @@ def test_a_length_of_time_and_an_action(text: str, found: tuple[int, str]) -> No
     assert parse_watchdog(text) == Watchdog(*found)
 
 
-@pytest.mark.parametrize("text", ["", "10", "cancel", ":cancel", "1s", "10m:kill", "10m:cancel:now", "10m ago", "-5m"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "10", "cancel", ":cancel", "1s", "10m:kill", "10m:cancel:now", "10m ago", "-5m", "367d", "9" * 400 + "h"],
+)
 def test_what_is_neither_is_refused(text: str) -> None:
     """The error has the value, and the hint has alternatives."""
     with pytest.raises(SpecError) as refused:

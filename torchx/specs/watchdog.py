@@ -25,7 +25,7 @@ SILENT = "no output for "
 """Beginning of the sentence that reports a currently silent job."""
 
 ACTIONS = ("stacks", "cancel", "retry")
-_MIN_S = 2
+_MIN_S, _MAX_S = 2, 366 * 86400
 
 
 class Watchdog(NamedTuple):
@@ -65,8 +65,8 @@ def parse_watchdog(text: str) -> Watchdog:
 
     span, _, action = text.strip().partition(":")
     seconds = None if span.rstrip().lower().endswith("ago") else parse_span(span)
-    if seconds is None or seconds < _MIN_S:
-        raise SpecError(f"`{span}` of the watchdog is not a length of time from 2s up", hint="for example `10m`")
+    if seconds is None or not _MIN_S <= seconds <= _MAX_S:
+        raise SpecError(f"`{span}` of the watchdog is not a length of time from 2s to 366d", hint="for example `10m`")
     action = action.strip() or ACTIONS[0]
     if action not in ACTIONS:
         raise SpecError(f"`{action}` is not a watchdog action", hint=f"one of: {', '.join(ACTIONS)}")
