@@ -94,8 +94,9 @@ def _whole(text: str) -> int | None:
 
 
 def _megabytes(text: str) -> float | None:
+    """``4G``; None for 0, by which Slurm means all memory of a node."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)([KMGT]?)B?", text.strip(), re.IGNORECASE)
-    return float(found[1]) * _UNITS[found[2].upper()] if found else None
+    return float(found[1]) * _UNITS[found[2].upper()] or None if found else None
 
 
 def _gpus(text: str) -> int | None:

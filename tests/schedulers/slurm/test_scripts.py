@@ -77,6 +77,8 @@ SLURMS_OWN: list[tuple[str, int, str]] = [
     ("--chdir=/scratch/me", 2, "--chdir=/scratch/me"),
     ("-D /scratch/me", 2, "-D /scratch/me"),
     ("--export=NONE", 2, "--export=NONE"),
+    ("-c 4|--mem=0", 3, "--mem=0"),
+    ("--mem-per-gpu=0G", 2, "--mem-per-gpu=0G"),
     ("--licenses=matlab:1", 2, "--licenses=matlab:1"),
     ("--reservation=course", 2, "--reservation=course"),
     ("--gres=gpu:1,nvme:100", 2, "--gres=gpu:1,nvme:100"),
