@@ -181,6 +181,23 @@ def test_monitor_outlives_a_store_that_fails(
     assert capsys.readouterr().err.count("`nosuch://store/done` cannot be looked for") == 1
 
 
+def test_a_store_with_errors_of_its_own(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Errors of a cloud's package, which are no OSErrors, are warnings, too: the program has to go on."""
+    from fsspec.implementations.memory import MemoryFileSystem
+
+    class HttpError(Exception):
+        """That of gcsfs, as those of botocore, comes directly from Exception."""
+
+    def fails(*_: object) -> bool:
+        raise HttpError("503")
+
+    monkeypatch.setattr(MemoryFileSystem, "exists", fails)
+    monkeypatch.setattr(process_monitor, "_warned", set())
+    assert not process_monitor._exists("memory://done")
+    assert not process_monitor._exists("memory://done")
+    assert capsys.readouterr().err.count("`memory://done` cannot be looked for: 503") == 1
+
+
 def test_monitor_is_stopped_before_the_start(tmp_path: Path) -> None:
     """A signal during the wait for the start file ends the monitor, and nothing is started."""
     words = ["--start_on_file", f"{tmp_path}/no", "touch", f"{tmp_path}/started"]

@@ -133,7 +133,7 @@ def _exists(path: str) -> bool:
         fs, name = url_to_fs(path)
         fs.invalidate_cache()
         return bool(fs.exists(name))
-    except (OSError, ValueError, ImportError) as e:
+    except Exception as e:  # each store has its own errors
         if path not in _warned:
             _warned.add(path)
             print(f"process_monitor: `{path}` cannot be looked for: {e}", file=sys.stderr)
