@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import subprocess
 import sys
 import threading
@@ -127,6 +128,23 @@ def test_no_server(tmp_path: Path, management: Management) -> None:
     management.url = "localhost:8081"
     with pytest.raises(SpecError, match="`localhost:8081` is not a server address"):
         serve.main(words(management, tmp_path / "m.mar"))
+
+
+def test_another_server(tmp_path: Path) -> None:
+    """A server that does not speak HTTP, such as TorchServe's port for gRPC, is one line, too."""
+    (tmp_path / "m.mar").touch()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def answer() -> None:
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(1 << 16)
+                connection.sendall(b"\0\0\x18\4\0\0\0\0\0\n")
+
+        threading.Thread(target=answer, daemon=True).start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(BackendError, match=f"`{url}` cannot be reached"):
+            serve.main(["--model_path", f"{tmp_path}/m.mar", "--management_api", url])
 
 
 def test_no_archive(tmp_path: Path) -> None:

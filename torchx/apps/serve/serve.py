@@ -21,6 +21,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.error import HTTPError
@@ -140,7 +141,7 @@ def _register(args: argparse.Namespace, params: dict[str, str]) -> None:
         with e:
             reason = _explain(e.read().decode(errors="replace")) or e.reason
         raise BackendError(f"TorchServe refused `{args.model_path}`: {e.code} {reason}", hint=_hint(reason)) from e
-    except OSError as e:
+    except (OSError, HTTPException) as e:
         cause = getattr(e, "reason", e)
         raise BackendError(f"TorchServe at `{args.management_api}` cannot be reached: {cause}") from e
 
