@@ -478,3 +478,11 @@ def test_500_jobs_cost_pages(sagemaker):
     assert [name for name, _ in sagemaker.cloud.calls] == ["search"] * 5
     assert sagemaker.list({"state": "FAILED"}) == []
     assert sagemaker.list({"user": "nobody"}) == []
+
+
+def test_a_user_without_a_name(monkeypatch):
+    """In a container with an arbitrary uid, the tag has the uid."""
+    for name in ("LOGNAME", "USER", "LNAME", "USERNAME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("os.getuid", lambda: 1_000_650_000)
+    assert {"Key": "torchx.pytorch.org/user", "Value": "1000650000"} in request(role())["Tags"]

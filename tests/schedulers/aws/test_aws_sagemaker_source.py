@@ -167,13 +167,16 @@ def test_a_dry_run_asks_nothing_and_shows_it(sagemaker, code):
 
 def test_code_in_s3_is_used_as_it_is(sagemaker):
     """Nothing is uploaded; the command becomes the toolkit's script and hyperparameters, and is read back as a role."""
-    given = role("-u", "src/train.py", "--lr", "0.1", "--name=x y")
+    given = role("-u", "src/train.py", "--lr", "0.1", "--name=x y", "--on", "true", "--conf", '{"a": [1.10]}')
     given.entrypoint = "python"
     app_id = submit(sagemaker, given, source_dir="s3://b/c.tar.gz", hyperparameters={"seed": "7"})
     assert sagemaker.cloud.objects == {}
     assert told(sagemaker.cloud.jobs[app_id]) == {
-        "lr": 0.1,
+        # Text stays text: of values of other types, the toolkit makes `True` and `{'a': [1.1]}`.
+        "lr": "0.1",
         "name": "x y",
+        "on": "true",
+        "conf": '{"a": [1.10]}',
         "seed": 7,
         "sagemaker_program": "src/train.py",
         "sagemaker_submit_directory": "s3://b/c.tar.gz",

@@ -6,6 +6,7 @@ A backend implements how jobs are submitted, found and cancelled, and converts a
 from __future__ import annotations
 
 import getpass
+import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -103,7 +104,10 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     @staticmethod
     def _who() -> str:
-        return getpass.getuser()
+        try:
+            return getpass.getuser()
+        except (KeyError, OSError):  # a container that runs with an arbitrary uid
+            return str(os.getuid())
 
     def _push(self, images: dict[str, tuple[str, str]], info: AppDryRunInfo[Any], *, create: bool = False) -> None:
         """Logs in to ECR, pushes the images with workspaces, and records their digests.

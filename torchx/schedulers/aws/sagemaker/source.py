@@ -73,7 +73,9 @@ def render(
                 hint="use a local folder",
             )
         program, arguments = as_hyperparameters(words)
-        values = {name: as_json(value) for name, value in {**given, **arguments}.items()}
+        values = {name: as_json(value) for name, value in given.items()}
+        # As JSON strings: the toolkit would change `true`, `1.10` or an object before it passes them to the script.
+        values.update((name, json.dumps(value)) for name, value in arguments.items())
         return {**values, PROGRAM: as_json(program), ARCHIVE: as_json(source_dir)}, dict(env), None
     folder = os.path.abspath(os.path.expanduser(source_dir.removeprefix("file://")))
     if not os.path.isdir(folder):
