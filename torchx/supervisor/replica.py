@@ -77,7 +77,10 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
         (os.POSIX_SPAWN_OPEN, 2, request["stderr"], append, 0o644),
     ]
     exe, argv = request["exe"], request["argv"]
-    return proctree.spawn(exe, argv, env, file_actions=files, setsigdef=DEFAULT_SIGNALS, setsigmask=())
+    try:
+        return proctree.spawn(exe, argv, env, file_actions=files, setsigdef=DEFAULT_SIGNALS, setsigmask=())
+    finally:
+        os.chdir("/")  # or our own programs would load Python modules from there
 
 
 def why_not_started(replica: Replica, error: OSError) -> str:

@@ -148,7 +148,6 @@ class Supervisor:
         for fd in (self._control_writer, self._wake, self._wake_writer):
             os.close(fd)
         self.writer.close()
-        os.chdir("/")
         return not self._has_children
 
     def _timeout_ms(self) -> float | None:
