@@ -46,7 +46,7 @@ from torchx.schedulers.slurm.request import (
     launcher,
     make_request,
 )
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, parse_app_handle, runopts
 from torchx.specs.scripts import is_script
 from torchx.specs.tasks import replica_names, replica_of
 from torchx.util.records import replace
@@ -395,7 +395,9 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         return answers
 
     def cancel_task(self, app_id: str, number: int) -> None:
-        if (sweep := self._sweep(app_id)) is not None:
+        sweep = self._sweep(app_id)
+        table = sweep.look() if sweep is not None else None
+        if sweep is not None and table is not None and not is_terminal(table.states[number]):
             sweep.cancel_task(number)
             self._queries.forget(app_id)
 
@@ -440,6 +442,9 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     def _cancel_existing(self, app_id: str) -> None:
         if (sweep := self._sweep(app_id)) is None:
             super()._cancel_existing(app_id)
+            return
+        found = self.describe(app_id)
+        if found is not None and found.tasks is not None and all(map(is_terminal, found.tasks.states)):
             return
         sweep.cancel()
         self._queries.forget(app_id)

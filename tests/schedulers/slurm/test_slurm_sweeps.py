@@ -21,7 +21,7 @@ from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.tasks import values_line
 from torchx.schedulers.slurm.inside import of_task
-from torchx.schedulers.slurm.sweeps import _ranges
+from torchx.schedulers.slurm.sweeps import Sweep, _ranges
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.after import AFTER
@@ -314,11 +314,74 @@ def test_cancel(cluster: Cluster, scheduler: SlurmScheduler) -> None:
 
 def test_who_ends_well_when_killed_was_cancelled(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """Also for Slurm; a task that is a complete job behaves the same."""
-    app_id = submit(scheduler, "trap 'exit 0' TERM; kill -TERM $PPID; while :; do sleep 0.02; done", 1)
+    task = "trap 'exit {k}' TERM; kill -TERM $PPID; while :; do sleep 0.02; done"
+    app_id = submit(scheduler, task, 2)
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    sweep.cancel()
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 2 tasks succeeded, 2 cancelled")
+
+
+def test_what_has_ended_is_not_cancelled(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Neither as a whole nor by task; in a sweep that goes on, a task that crashed before has failed."""
+    app_id = submit(scheduler, "kill -SEGV $$", 1)
+    scheduler.cancel_task(app_id, 0)
     scheduler.cancel(app_id)
     found = scheduler.describe(app_id)
     assert found is not None
-    assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 1 tasks succeeded, 1 cancelled")
+    assert found.state is AppState.FAILED
+    assert cluster.asked("scancel") == []
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    sweep.cancel()  # as if another task had run
+    assert _states(sweep) == [AppState.FAILED]
+
+
+def test_a_task_that_slurm_starts_again(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """It goes on after it was preempted, and its last end counts, on whichever nodes it ran."""
+    app_id = submit(scheduler, "true", 2)
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    ends = Path(sweep.folder.path, "ends.n1")
+    ends.write_text("0 143 200\n1 0 100\n")
+    cluster.says(squeue=f"{sweep.element(0)}|PENDING")
+    assert [state.name for state in _states(sweep)] == ["PENDING", "SUCCEEDED"]
+    assert scheduler.changed([app_id], 0) == set()
+    for node in "a", "z":
+        ends.with_name(f"ends.{node}").write_text("0 143 150\n")
+    ends.write_text("0 0 300\n1 0 100\n")
+    assert [state.name for state in _states(sweep)] == ["SUCCEEDED", "SUCCEEDED"]
+    assert scheduler.changed([app_id], 0) == {app_id}
+
+
+def test_a_long_list_of_waiting_tasks(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """`squeue` is asked for all of it: by default it prints 64 characters of it."""
+    (cluster.folder / "down").touch()
+    app_id = submit(scheduler, "true", 5)
+    job = app_id.removeprefix("sweep-")
+    short = f"[ -n \"$SLURM_BITSTR_LEN\" ] && echo '{job}_[0,2,4]|PENDING' || echo '{job}_[0,...]|PENDING'"
+    cluster.program("squeue", f"#!/bin/sh\n{short}\n")
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.tasks is not None
+    assert [state.name for state in found.tasks.states[::2]] == ["PENDING"] * 3
+
+
+def test_the_output_of_a_role_with_any_name(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Slurm would expand a percent sign in the name of the folder."""
+    seen = cluster.folder / "argv"
+    sbatch = (cluster.folder / "bin" / "sbatch").read_text()
+    cluster.program(
+        "sbatch",
+        sbatch.replace("words = sys.argv[1:]", f"words = sys.argv[1:]; print(*words, file=open('{seen}', 'a'))"),
+    )
+    role = Role("my role", "", entrypoint="true", resource=Resource(1, 0, 10))
+    info = scheduler.submit_dryrun(AppDef("job", [role]), {})
+    info._app = AppDef("job", [role])
+    scheduler.submit_tasks(info, TaskList(names=["k"], points=[(str(k),) for k in range(7)]))
+    assert re.findall(r"/(my\S+)", seen.read_text()) == ["my%%20role/0+%a.log", "my%%20role/5+%a.log"]
 
 
 def test_a_signal_before_the_script_knows_its_child(
@@ -369,6 +432,12 @@ def test_a_job_after_a_sweep(cluster: Cluster, scheduler: SlurmScheduler) -> Non
     )
     with pytest.raises(SpecError, match="not a job that Slurm knows"):
         dependency("ok:slurm://t/x")
+
+
+def _states(sweep: Sweep) -> list[AppState]:
+    table = sweep.look()
+    assert table is not None
+    return list(table.states)
 
 
 def chunks(scheduler: SlurmScheduler, app_id: str) -> str:

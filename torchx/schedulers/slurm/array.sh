@@ -54,7 +54,7 @@ more() {  # submit as many arrays as Slurm accepts; one process at a time
   while ((first < count && n > 0)) && [[ ! -e cancelled ]]; do
     touch -h more.lock  # a sign of life
     ((n <= count - first)) || n=$((count - first))
-    words=(--parsable --chdir="$folder" --job-name="$name+$first+$n" --output="${folder//%/%%}/$role/$first+%a.log")
+    words=(--parsable --chdir="$folder" --job-name="$name+$first+$n" --output="${folder//%/%%}/${role//%/%%}/$first+%a.log")
     [[ -z $width ]] || words+=("--dependency=afterany:$last")
     # A previous owner that was killed may have submitted this array without recording it.
     id=${taken:+$(squeue --noheader --me --states=all --name="$name+$first+$n" --format=%F | head -n 1)}
@@ -97,7 +97,7 @@ if [[ -n $every ]]; then  # start nothing, not even `sleep`, before the first sa
 fi
 while wait "$child"; code=$?; kill -0 "$child" 2>/dev/null; do :; done  # a signal interrupts `wait`
 [[ -z $every ]] || kill "$sampler" 2>/dev/null
-if [[ -n $ended && $code == 0 ]]; then code=143; fi  # a task that exits with 0 when killed was cancelled, also for Slurm
+if [[ -n $ended ]]; then code=143; fi  # whatever it exits with when killed, Slurm ended it
 printf '%d %d %(%s)T\n' "$k" "$code" -1 >>"ends.${SLURMD_NODENAME:-$HOSTNAME}"
 if ((SLURM_ARRAY_TASK_ID == SLURM_ARRAY_TASK_MAX)); then more; fi
 exit "$code"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import posixpath
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torchx.errors import CommandError, NotSupportedError
@@ -48,6 +48,7 @@ ARRAY_FILE = "array.sh"
 VALUES_FILE = "values"
 CHUNKS_FILE = "chunks"
 _CANCELLED, _SKIPPED, _ENDS = "cancelled", "skipped", "ends."
+_TERMINATED = 143  # exit code that array.sh records for a task that got SIGTERM
 _WHOLE = [
     'mkdir -p "tasks/$k" && ln -sfn ../../job.json ../../metrics.py "tasks/$k" && cd "tasks/$k" || exit 78',
     'export v_task="$app_id/$k" "${!v_@}"',
@@ -74,7 +75,7 @@ class Arrays:
         count = min(self.size, len(self.tasks.points))
         folder = made.folder
         width = f"%{self.tasks.max_parallel}" if self.tasks.max_parallel else ""
-        output = f"{folder.replace('%', '%%')}/{folder_name(replica.role)}/0+%a.log"
+        output = f"{posixpath.join(folder, folder_name(replica.role)).replace('%', '%%')}/0+%a.log"
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"--array=0-{count - 1}{width}"]
         files = {
             **{name: text for name, text in made.files.items() if name == SAMPLER_FILE},
@@ -184,26 +185,25 @@ class Sweep:
     def look(self) -> TaskTable | None:
         """The states of the tasks; None if the folder is gone.
 
-        It takes one query, or none after all tasks have recorded their ends. Tasks without such a record, because they
-        were killed, take further queries.
+        It takes one query, or none after all tasks have recorded their ends by themselves. Tasks without such a record,
+        because they were killed, take further queries.
         """
         count = self.count
         if not count:
             return None
-        ends, active = self._ends(), {}
-        if len(ends) < count:
+        ends, active, stopped = self._ends(), {}, self._stopped()
+        if not self._is_certain(ends, stopped):
             active, ends = self._active(), self._ends()  # in this order: a task may end in between
-        stopped = self._stopped()
         submitted = sum(n for _, n, _ in self.chunks)
         silent = not all(k in ends or k in active or k in stopped for k in range(submitted))
         known = self._accounted() if silent else {}  # killed, or their records are not visible here yet
         states = [AppState.PENDING] * count
         table = TaskTable(states=states, exit_codes=[None] * count, ended=[0.0] * count, max_parallel=self._width)
         for k in range(count):
-            if k in ends:
+            if k in ends and not (k in active and ends[k][0] == _TERMINATED):
                 code, table.ended[k] = ends[k]
                 table.exit_codes[k] = code if code <= 128 else 128 - code
-                failed = AppState.CANCELLED if code > 128 and k in stopped else AppState.FAILED
+                failed = AppState.CANCELLED if code == _TERMINATED and k in stopped else AppState.FAILED
                 states[k] = AppState.SUCCEEDED if code == 0 else failed
             elif k in active:
                 states[k] = active[k]
@@ -219,7 +219,14 @@ class Sweep:
         """Whether every task has recorded its end."""
         notes = [self.folder.text(name) for name in self._files.names(self.folder.path) if name.startswith(_ENDS)]
         # count tasks, not lines: a restarted task may have recorded two ends
-        return 0 < self.count <= sum(text.count("\n") for text in notes) and len(self._ends()) >= self.count
+        if not 0 < self.count <= sum(text.count("\n") for text in notes):
+            return False
+        return self._is_certain(self._ends(), self._stopped())
+
+    def _is_certain(self, ends: Mapping[int, tuple[int, float]], stopped: Container[int]) -> bool:
+        """Whether all tasks have ended for good: Slurm may start one again that it has terminated."""
+        certain = (k for k, (code, _) in ends.items() if code != _TERMINATED or k in stopped)
+        return sum(1 for _ in certain) >= self.count
 
     def more(self, table: TaskTable) -> None:
         """Submits the remaining arrays if the last task of the previous one did not do so."""
@@ -311,18 +318,21 @@ class Sweep:
         return range(self.count) if self._is_cancelled() else {int(word) for word in words if word.isdigit()}
 
     def _ends(self) -> dict[int, tuple[int, float]]:
-        """Exit code and time of each task that has recorded its end."""
+        """Exit code and time of each task that has recorded its end; of one that was started again, the last."""
         found: dict[int, tuple[int, float]] = {}
         for name in self._files.names(self.folder.path):
             if name.startswith(_ENDS):
                 for words in map(str.split, self.folder.text(name).splitlines()):
                     if len(words) == 3 and all(map(str.isdigit, words)):
-                        found[int(words[0])] = (int(words[1]), float(words[2]))
+                        k, code, at = int(words[0]), int(words[1]), float(words[2])
+                        if k not in found or at >= found[k][1]:
+                            found[k] = (code, at)
         return found
 
     def _active(self) -> dict[int, AppState]:
         ids = ",".join(job_id for _, _, job_id in self.chunks)
-        done = self._run(["squeue", "--noheader", f"--jobs={ids}", "--format=%i|%T"])
+        whole = ["env", "SLURM_BITSTR_LEN=0"]  # otherwise Slurm truncates long lists of waiting tasks
+        done = self._run([*whole, "squeue", "--noheader", f"--jobs={ids}", "--format=%i|%T"])
         if done.returncode and NO_SUCH_JOB.search(done.stderr):
             return {}
         return self._by_number(done.check().stdout)
