@@ -166,8 +166,9 @@ def _kubeconfig(configuration: Any, context: str | None) -> str:
             f"kubeconfig gives no credentials: {said[0]}",
             hint="run the command of its `exec` entry by hand; `kubectl config view --minify` shows it",
         )
-    contexts, active = config.list_kube_config_contexts(config_file=files)
-    chosen = next((c for c in contexts if c["name"] == context), active)
+    # `list_kube_config_contexts` needs a current context, even if another one is used
+    merged = config.kube_config.KubeConfigMerger(files).config
+    chosen = config.kube_config.KubeConfigLoader(config_dict=merged, active_context=context).current_context
     return str((chosen.get("context") or {}).get("namespace") or "")
 
 
