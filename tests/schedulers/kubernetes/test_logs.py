@@ -76,8 +76,29 @@ def test_nothing_is_read_before_lines_are_asked_for(submitted):
 
 
 def test_replicas_are_known_without_their_definition_too(submitted):
-    """They are derived from the pods; an unknown job has none."""
+    """They are derived from the pods, such as for a definition that is too large; an unknown job has none."""
     cluster, scheduler, app_id = submitted(2)
     del cluster.of("jobs")[0]["metadata"]["annotations"]["torchx.pytorch.org/appdef"]
-    assert scheduler.log_replicas(app_id) == [("role-0", 0), ("role-0", 1)]
+    assert scheduler.log_replicas(app_id) == [("trainer", 0), ("trainer", 1)]
+    assert list(scheduler.open_logs(app_id, [("trainer", 1)], LogQuery())[0]) == ["hello\n"]
     assert scheduler.log_replicas("default:nobody") is None
+
+
+@pytest.mark.parametrize("names", [("читатель", "тренер"), ("a/1", "a-1"), ("x" * 80, "x" * 81)])
+def test_roles_whose_names_are_no_labels_have_their_own_logs(names):
+    """Also in what is kept of them after their pods are gone."""
+    cluster = Cluster()
+    scheduler = create_scheduler("me", client=cluster)
+    roles = [Role(name, "img", entrypoint="t", resource=Resource(1, 0, 64)) for name in names]
+    app_id = scheduler.submit(AppDef("train", roles), {"kind": "job"})
+    for k, job in enumerate(cluster.of("jobs")):
+        cluster.run_pods(job, DONE)
+        job["status"] = {"conditions": [{"type": "Complete", "status": "True"}]}
+        cluster.logs[cluster.of("pods")[k]["metadata"]["name"], ""] = b"2026-01-01T00:00:00.5Z of %d\n" % k
+    for query in (LogQuery(), LogQuery(keep=True), LogQuery(follow=True)):
+        found = scheduler.open_logs(app_id, [(name, 0) for name in names], query)
+        assert [list(log) for log in found] == [["of 0\n"], ["of 1\n"]]
+    for pod in cluster.of("pods"):
+        cluster.take(pod)
+    found = scheduler.open_logs(app_id, [(name, 0) for name in names], LogQuery())
+    assert [list(log) for log in found] == [["of 0\n"], ["of 1\n"]]

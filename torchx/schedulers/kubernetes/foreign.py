@@ -145,8 +145,7 @@ def labelled(pods: Iterable[Object]) -> list[Object]:
             k = indexes.index(_index_of(pod)) if indexes and _index_of(pod) else alive
             replaced = (pod.get("status") or {}).get("phase") == "Failed" and not indexes and pod is not of_role[-1]
             alive += not replaced
-            named = {names.LABEL_ROLE_NAME: role, names.LABEL_FOREIGN_ROLE: role}
-            ours = {**named, names.LABEL_ROLE_INDEX: str(i), names.LABEL_REPLICA_ID: str(k)}
+            ours = {names.LABEL_ROLE_NAME: role, names.LABEL_ROLE_INDEX: str(i), names.LABEL_REPLICA_ID: str(k)}
             found.append({**pod, "metadata": {**pod["metadata"], "labels": {**names.labels_of(pod), **ours}}})
     return found
 

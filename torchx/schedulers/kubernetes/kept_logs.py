@@ -14,6 +14,7 @@ from torchx.errors import NotFoundError
 from torchx.schedulers.kit.follow import Piece, split_stamp, within
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import FILE_NAME
+from torchx.schedulers.kubernetes.names import role_label
 from torchx.settings import make_private, torchx_home
 from torchx.util.notices import logger
 
@@ -28,6 +29,7 @@ class KeptLog:
     """The lines of one replica, in a file in torchx's home folder that only its owner can read."""
 
     def __init__(self, backend: str, app_id: str, role: str, replica: int) -> None:
+        role = role_label(role)
         self._folder = torchx_home(backend, "logs")
         self._path = os.path.join(self._folder, FILE_NAME.make(f"{app_id}-{role}-{replica}.log"))
         self._archive = os.path.join(_archive_of(backend, app_id), FILE_NAME.make(f"{role}-{replica}.log.gz"))

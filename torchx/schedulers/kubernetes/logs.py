@@ -21,7 +21,7 @@ from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.container_logs import ContainerLog
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, gone
-from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, Object, label_value, labels_of
+from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, Object, labels_of, role_label
 from torchx.schedulers.kubernetes.pod_answers import Pod, by_age, main_container, read_pod, replica_of
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
@@ -58,7 +58,7 @@ class Snapshot:
 
     def pods_of(self, role: str, replica: int) -> list[Object]:
         """The pods of one replica, oldest first."""
-        return self._pods.get((label_value(role), replica), [])
+        return self._pods.get((role_label(role), replica), [])
 
 
 class JobPoller:

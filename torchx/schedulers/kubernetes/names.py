@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import zlib
 from typing import Any
 
 Object = dict[str, Any]
@@ -37,8 +38,6 @@ LABEL_VERSION = "torchx.pytorch.org/version"
 LABEL_APP_NAME = "torchx.pytorch.org/app-name"
 LABEL_ROLE_INDEX = "torchx.pytorch.org/role-index"
 LABEL_ROLE_NAME = "torchx.pytorch.org/role-name"
-LABEL_FOREIGN_ROLE = "torchx.pytorch.org/foreign-role"
-"""Set on pods that torchx did not create, here and not in the cluster: see :mod:`.foreign`."""
 LABEL_REPLICA_ID = "torchx.pytorch.org/replica-id"
 LABEL_ATTEMPT = "torchx.pytorch.org/attempt"
 """On a Job whose retries torchx creates: the number of the attempt, from 1. See :mod:`.next_attempts`."""
@@ -86,6 +85,16 @@ def label_value(text: str) -> str:
     'a-b-c'
     """
     return re.sub(r"[^A-Za-z0-9_.-]+", "-", text).strip("-._")[:63].rstrip("-._")
+
+
+def role_label(name: str) -> str:
+    """The label of a role: its name, or if that is not a valid label value, one that differs for each name.
+
+    >>> role_label("trainer"), role_label("a/1"), role_label("тренер")
+    ('trainer', 'a-1-f5964052', '5ba4e307')
+    """
+    value = label_value(name)
+    return value if value == name else f"{value[:54]}-{zlib.crc32(name.encode()):08x}".lstrip("-")
 
 
 def labels_of(item: Object) -> dict[str, Any]:

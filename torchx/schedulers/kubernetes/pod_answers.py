@@ -28,7 +28,7 @@ class Pod:
     Attributes:
         facts: facts of its replica; the caller sets the name of the role.
         role_index: index of its role.
-        role: name of the role, if torchx did not create the pod.
+        role: label of the role, which is its name if that is a valid label.
         container: the container whose end is the pod's end.
         left: termination message: torchelastic's error file, or the end of the log.
         starting: its containers are being created; if this takes long, events have the reason.
@@ -116,7 +116,7 @@ def read_pod(item: Object) -> Pod:
         facts=facts,
         name=str(metadata.get("name", "")),
         role_index=_number(_dict(metadata, "labels").get(names.LABEL_ROLE_INDEX)),
-        role=str(_dict(metadata, "labels").get(names.LABEL_FOREIGN_ROLE) or ""),
+        role=str(_dict(metadata, "labels").get(names.LABEL_ROLE_NAME) or ""),
         container=str(main.get("name") or names.MAIN_CONTAINER),
         failures=restarts + (state is AppState.FAILED and not _disrupted(status)),
         restarts=restarts,

@@ -109,7 +109,7 @@ def role_labels(app: AppDef, role_index: int, app_id: str, *, session: str = "")
         **object_labels(app, app_id, session=session),
         names.LABEL_KUBE_APP_NAME: label_value(app.name),
         names.LABEL_ROLE_INDEX: str(role_index),
-        names.LABEL_ROLE_NAME: label_value(role.name),
+        names.LABEL_ROLE_NAME: names.role_label(role.name),
     }
 
 
