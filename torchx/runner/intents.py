@@ -14,13 +14,13 @@ from typing import Any, TypeVar
 
 from torchx.errors import TorchXError
 from torchx.runner.backends import answers_within, is_near
-from torchx.runner.record import NOTIFY
 from torchx.runner.sweeps import resolve_backend
 from torchx.runner.wait import warn
 from torchx.runs import Run, RunRegistry, submitter
 from torchx.runs.registry import SWEEP
 from torchx.schedulers.api import Scheduler
 from torchx.specs.api import make_app_handle
+from torchx.specs.notices import NOTIFY
 
 Find = Callable[[str, str], Scheduler[Any]]
 T = TypeVar("T")
