@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -374,3 +376,26 @@ def test_jobs_that_are_all_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     table, _ = pace(backend, ["a"] * 5, monkeypatch)
     assert table.counts() == {AppState.FAILED: 5}
     assert backend.tries == {"job-0": 6, **{f"job-{k}": 1 for k in range(1, 5)}}
+
+
+@contextmanager
+def full_disk() -> Iterator[None]:
+    """Files cannot grow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk() -> None:
+    """A new sweep leaves nothing behind, and one that exists stays as it is; both errors name the folder."""
+    with full_disk(), pytest.raises(BackendError, match="sweep-new"):
+        paced.create("sweep-new", {}, [["1"]])
+    assert os.listdir(torchx_home("sweeps")) == []
+    folder = paced.create("sweep-old", {}, [["1"]])
+    with pytest.raises(BackendError, match="sweep-old"), full_disk(), Tasks(folder) as tasks:
+        tasks.stop(None)
+    with Tasks(folder) as tasks:
+        assert tasks.table(1).states == [AppState.PENDING]

@@ -90,7 +90,7 @@ def create(app_id: str, head: dict[str, Any], points: Sequence[Sequence[str]]) -
             rows = ((k, json.dumps(list(point))) for k, point in enumerate(points))
             db.executemany("INSERT INTO tasks (k, point) VALUES (?, ?)", rows)
         os.rename(made, folder)
-    except OSError as e:
+    except (OSError, sqlite3.Error) as e:
         shutil.rmtree(made, ignore_errors=True)
         raise BackendError(
             f"the sweep cannot be kept in `{folder}`: {e}", hint="set TORCHX_HOME to a writable folder"
@@ -115,6 +115,9 @@ class Tasks:
 
     Args:
         folder: the folder of the sweep, which must exist.
+
+    Raises:
+        BackendError: at the end of a ``with`` block whose transactions failed, for example because the disk is full.
     """
 
     def __init__(self, folder: str) -> None:
@@ -124,8 +127,10 @@ class Tasks:
     def __enter__(self) -> Tasks:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         self._db.close()
+        if isinstance(error, sqlite3.Error):
+            raise BackendError(f"the sweep in `{self.folder}` cannot be read or changed: {error}") from error
 
     # -- reading ---------------------------------------------------------------------------------
 
