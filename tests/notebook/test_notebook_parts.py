@@ -108,11 +108,11 @@ def test_files() -> None:
     assert (workspace.clear(), workspace.files(), workspace.clear()) == (2, {}, 0)
 
 
-@pytest.mark.parametrize("path", ["", " ", ".", "..", "/etc/x", "../x", "a/../../x", "a\0b", "lib"])
+@pytest.mark.parametrize("path", ["", " ", ".", "..", "/etc/x", "../x", "a/../../x", "a\0b", "lib", "lib/b.py/c"])
 def test_no_path_leads_out(path: str) -> None:
-    """An invalid path, one outside the workspace, or a folder, is an error, and nothing is written."""
+    """An invalid path, one outside the workspace or below a file, or a folder, is an error, and nothing is written."""
     workspacefile("lib/b.py", "x")
-    with pytest.raises(SpecError, match=r"is not a path below|is a folder"):
+    with pytest.raises(SpecError, match=r"is not a path below|is a folder|is below a file"):
         workspacefile(path, "x")
     assert workspace.files() == {"lib/b.py": 1}
 
@@ -129,6 +129,12 @@ def test_the_folder_of_this_process() -> None:
     assert sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()) == ["a.py", "checkpoint"]
     assert (folder / "a.py").read_text() == "3"
     assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_quote_that_is_not_closed() -> None:
+    """It is an error without a traceback."""
+    with pytest.raises(magics.MistakeError, match="cannot be parsed"):
+        magics.Magics(None).workspacefile('"a.py', "x")
 
 
 # which code goes along

@@ -87,7 +87,7 @@ class Magics:
         %%workspacefile train.py
         print("hello from the job")
         """
-        words = shlex.split(line)
+        words = split(line, {})
         append = words[:1] in (["-a"], ["--append"])
         paths = words[1:] if append else words
         if len(paths) != 1:

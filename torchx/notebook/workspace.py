@@ -26,7 +26,7 @@ def workspacefile(path: str, content: str, *, append: bool = False) -> int:
         the size of the file in bytes.
 
     Raises:
-        SpecError: the path leads out of the workspace, or is a folder.
+        SpecError: the path leads out of the workspace, is a folder, or is below a file.
 
     >>> workspacefile("lib/greet.py", "greeting = 'hello'\\n")
     19
@@ -42,8 +42,11 @@ def workspacefile(path: str, content: str, *, append: bool = False) -> int:
         data = fs.cat_file(target) + data
     if fs.isdir(target):
         raise SpecError(f"`{path}` is a folder of the workspace", hint="give the file another name")
-    fs.makedirs(posixpath.dirname(target), exist_ok=True)
-    fs.pipe_file(target, data)
+    try:
+        fs.makedirs(posixpath.dirname(target), exist_ok=True)
+        fs.pipe_file(target, data)
+    except (FileExistsError, NotADirectoryError):
+        raise SpecError(f"`{path}` is below a file of the workspace", hint="give the file another name") from None
     return len(data)
 
 
