@@ -47,6 +47,26 @@ def test_by_name_and_id(engine: FakeDocker, jobs) -> None:
     assert jobs.about(one) == {"name": "web", "image": "img", "command": "serve --port 80"}
 
 
+def test_a_dot_in_a_name_is_a_dot(engine: FakeDocker, jobs) -> None:
+    """An engine takes the name to look for as a regular expression, in which a dot matches any character."""
+    made(engine, "web-1")
+    assert jobs.find("web.1") is None
+    one = made(engine, "web.1")
+    assert jobs.find("web.1").app_id == one[:12]
+
+
+def test_a_name_like_one_of_ours(engine: FakeDocker, jobs) -> None:
+    """Only names of torchx's containers have marks: the end of another name does not mean that torchx stopped it."""
+    one = made(engine, "web.app2.cancelled")
+    engine.set(one, "exited", 3)
+    found = jobs.describe(one)
+    assert (found.state, found.num_restarts, jobs.log_replicas(one)) == (
+        AppState.FAILED,
+        0,
+        [("web.app2.cancelled", 0)],
+    )
+
+
 def test_a_number_is_asked_of_nobody(engine: FakeDocker, jobs) -> None:
     """It is a job of another system, though container ids may begin like that."""
     assert jobs.find("4711") is None

@@ -73,7 +73,10 @@ def read_container(summary: Mapping[str, Any], role: str, k: int) -> Container:
     found = _STATUS.match(str(summary.get("Status") or ""))
     exit_code = int(found[1]) if found else None
     raw = str(summary.get("State") or "").lower()
-    name, mark = container_names.split(next(iter(summary.get("Names") or ()), "").lstrip("/"))
+    labels = summary.get("Labels") or {}
+    name, mark = next(iter(summary.get("Names") or ()), "").lstrip("/"), Mark()
+    if LABEL_APP_ID in labels:  # others have no marks
+        name, mark = container_names.split(name)
     state = container_state(raw, exit_code)
     if is_terminal(state) or state is AppState.SUBMITTED:
         stopped = mark.cancelled or ((mark.ended or mark.late) and not mark.due)
@@ -88,7 +91,7 @@ def read_container(summary: Mapping[str, Any], role: str, k: int) -> Container:
         exit_code=exit_code,
         created=_seconds(summary.get("Created")),
         image=str(summary.get("ImageID") or ""),
-        labels=summary.get("Labels") or {},
+        labels=labels,
         address=published(summary.get("Ports") or ()),
         mark=mark,
     )

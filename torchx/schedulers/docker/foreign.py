@@ -27,7 +27,8 @@ class ForeignContainers(ForeignJobs):
     def find(self, reference: str) -> Named | None:
         if not _NAME.fullmatch(reference) or _NUMBER.fullmatch(reference):  # a number is a job id of another scheduler
             return None
-        named = self._listed({"name": [f"^/{reference}$"]}, f"`{reference}` cannot be looked up")
+        name = reference.replace(".", "[.]")  # a regular expression
+        named = self._listed({"name": [f"^/{name}$"]}, f"`{reference}` cannot be looked up")
         named = named or self._listed({"id": [reference]}, f"`{reference}` cannot be looked up")
         if len(named) != 1:
             return None
