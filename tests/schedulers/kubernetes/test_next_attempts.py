@@ -309,3 +309,22 @@ def test_a_definition_that_somebody_has_removed():
     del job.jobs()["-trainer"]["metadata"]["annotations"]["torchx.pytorch.org/appdef"]
     assert job.look().state is AppState.FAILED
     assert len(job.jobs()) == 1
+
+
+def test_claims_of_devices_are_kept():
+    """They are in the resources of the container, beside its memory."""
+    job = Submitted("oom:2:mem*2", version=(1, 34), claims={"gpu": "two-gpus"})
+    job.ends("-trainer", OOM)
+    assert job.look().state is AppState.PENDING
+    (container,) = job.jobs()["-a2-trainer"]["spec"]["template"]["spec"]["containers"]
+    assert (container["resources"]["limits"]["memory"], container["resources"]["claims"]) == ("200M", [{"name": "gpu"}])
+
+
+def test_an_attempt_whose_record_was_deleted_is_not_completed():
+    """Its first Job has the record; somebody may have deleted it."""
+    job = Submitted("oom:2:mem*2", role("reader"), role("trainer"))
+    job.ends("-trainer", OOM)
+    job.look()
+    job.cluster.take(job.jobs()["-a2-reader"])
+    job.look()
+    assert list(job.jobs()) == ["-reader", "-trainer", "-a2-trainer"]

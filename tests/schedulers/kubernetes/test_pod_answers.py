@@ -106,6 +106,14 @@ def test_an_error_file_that_was_cut_still_says_what_happened():
     assert failure(ended(exitCode=1, reason="Error", message=text)).message == 'E: "quoted"\n'
 
 
+def test_a_log_of_json_lines_is_no_error_file():
+    """If the program has left none, the message is the end of its log, whose lines may begin like one."""
+    log = '{"message": "epoch 1"}\n{"message": "epoch 2"}\nTraceback (most recent call last):\nValueError: bad batch'
+    assert failure(ended(exitCode=1, reason="Error", message=log)).message == "ValueError: bad batch"
+    log = '{"message": "reading C:\\data"}'
+    assert failure(ended(exitCode=1, reason="Error", message=log)).message == log
+
+
 def test_out_of_memory_is_named():
     """Exit code 137 alone only means SIGKILL."""
     found = failure(ended(exitCode=137, reason="OOMKilled"))

@@ -50,8 +50,9 @@ def retry_failed(api: KubeApi, found: JobObjects, facts: JobFacts, look: Look) -
     """
     last, before = found.newest(), found.newest(back=1)
     if len(last.owners) < len(before.owners):  # another process did not finish creating it
-        with contextlib.suppress(TorchXError):
-            complete(api, before, recorded(last.owners))
+        if attempts := recorded(last.owners):  # else somebody has deleted its first Job
+            with contextlib.suppress(TorchXError):
+                complete(api, before, attempts)
         return None
     failed = any(role_state(role, at_its_end=True) is AppState.FAILED for role in facts.roles)
     if not failed or RETRY not in facts.metadata:  # somebody may have removed the annotation
@@ -169,7 +170,9 @@ def _grow(asked: Object, factor: float) -> None:
     >>> asked["limits"]["memory"], asked["requests"]["memory"]
     ('3000M', '1976M')
     """
-    sizes = {of: re.fullmatch(r"(\d+)([A-Za-z]*)", str((asked.get(of) or {}).get("memory"))) for of in asked}
+    sizes = {
+        of: re.fullmatch(r"(\d+)([A-Za-z]*)", str((asked.get(of) or {}).get("memory"))) for of in ("limits", "requests")
+    }
     first = sizes.get("limits") or sizes.get("requests")
     more = round(int(first[1]) * (factor - 1)) if first else 0
     for of, size in sizes.items():

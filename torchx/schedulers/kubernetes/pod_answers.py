@@ -5,6 +5,7 @@ https://kubernetes.io/docs/concepts/workloads/pods/pod-lifecycle/
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterable, Sequence
@@ -301,8 +302,11 @@ def _error_file(left: str) -> str | None:
     try:
         json.loads(left)
     except (ValueError, RecursionError):
-        cut = re.match(r'\{"message": (?:\{"message": )?("(?:[^"\\]|\\.)*")', left)
-        return json.dumps({"message": json.loads(cut[1], strict=False)}) if cut else None
+        # one line was truncated; several lines are the log of a program that writes JSON
+        cut = re.fullmatch(r'\{"message": (?:\{"message": )?("(?:[^"\\]|\\.)*").*', left)
+        with contextlib.suppress(ValueError):
+            return json.dumps({"message": json.loads(cut[1])}) if cut else None
+        return None
     return left
 
 
