@@ -139,17 +139,6 @@ def test_each_replica_has_its_directory(job, tmp_path) -> None:
     assert [_text(job, "stdout", f"r/{k}") for k in range(3)] == [f"{tmp_path}/{name}\n" for name in "aba"]
 
 
-def test_the_program_at_the_end_has_the_root_directory(job, tmp_path) -> None:
-    """Not that of a replica, where a module of the user may have the name of one of ours."""
-    os.makedirs(f"{job}/cwd")
-    asked = request(job, role("true"))
-    asked["roles"][0]["replicas"][0]["cwd"] = f"{job}/cwd"
-    words = ["/bin/sh", "-c", f"pwd >{tmp_path}/pwd", "", ""]
-    (tmp_path / "job" / AT_END_FILE).write_bytes("\0".join(words).encode())
-    assert _run(asked) == 0
-    assert (tmp_path / "pwd").read_text() == "/\n"
-
-
 def test_replicas_have_the_signals_of_a_new_process(job) -> None:
     """Whatever the supervisor ignores or handles, a replica dies of SIGTERM, SIGPIPE, SIGINT and the others; no stdin."""
 

@@ -8,6 +8,7 @@ import select
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from torchx.supervisor import at_end, proctree
 from torchx.supervisor import gang as rules
@@ -39,6 +40,7 @@ _SHORT_S = 0.05  # the supervisor of a longer job releases what it would need to
 # A process in uninterruptible sleep does not even die of SIGKILL. This is a count, ten seconds at least, and not a
 # deadline, which might have passed before the first SIGKILL if this process or the machine was suspended.
 _MOST_KILLS = 500
+_QUIET_LOOKS = 2  # the kernel's list of children may miss one while another exits
 
 
 class Supervisor:
@@ -90,6 +92,8 @@ class Supervisor:
         self._outcome = ""  # set when no more replicas will be started
         self._last_deadline = 0.0
         self._last_kills = 0
+        self._senders: set[int] = set()  # pids of programs that send a notice of a hang; they outlive the job
+        self._quiet_looks = 0
         self._lasting = lasting
         # Polling all silent replicas takes at most 1 % of a processor.
         self._latest_look_s = min(2.0, max(0.2, len(self.replicas) * 0.002))
@@ -185,6 +189,9 @@ class Supervisor:
         # Closing the FIFO wakes those who wait for the end, so the state must be complete by now.
         os.close(self._control)
         at_end.run(self.folder)
+        for pid in self._senders:
+            with suppress(ChildProcessError):
+                os.waitpid(pid, 0)
 
     # -- starting --------------------------------------------------------------------------------
 
@@ -245,6 +252,7 @@ class Supervisor:
             if not pid:
                 self._has_children = True
                 return
+            self._senders.discard(pid)
             replica = self._by_pid.pop(pid, None)
             if replica is not None:
                 self._ended(replica, os.waitstatus_to_exitcode(status), now)
@@ -312,7 +320,8 @@ class Supervisor:
         self.writer.header_changed()
         if self._watchdog.silent:
             self.writer.flush()
-            at_end.start(self.folder, f"{now:.0f}")  # sends a notice of the hang if one was requested
+            if sender := at_end.start(self.folder, f"{now:.0f}"):  # if a notice was requested
+                self._senders.add(sender)
             if self._watchdog.action == "cancel":
                 self._again = []
             if self._watchdog.action != "stacks":
@@ -378,7 +387,7 @@ class Supervisor:
         if not self._has_children:
             return set()
         children = proctree.children_of_self()
-        return set() if children is None else children - self._by_pid.keys()
+        return set() if children is None else children - self._by_pid.keys() - self._senders
 
     def _signal_processes(self, stopping: list[Replica], orphans: set[int], now: float) -> None:
         if not proctree.HAS_PROC:
@@ -464,13 +473,15 @@ class Supervisor:
             return False
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
-            family = proctree.descendants(proctree.snapshot(), self._orphans())
+            orphans = self._orphans()
+            self._quiet_looks = 0 if orphans else self._quiet_looks + 1
+            family = proctree.descendants(proctree.snapshot(), orphans)
             if now >= self._last_deadline:
                 proctree.send_all(family, signal.SIGKILL)
                 self._last_kills += 1
             else:
                 self._terminate(family)
-        return True
+        return not self._senders or self._quiet_looks < _QUIET_LOOKS
 
     # -- helpers ---------------------------------------------------------------------------------
 
