@@ -193,3 +193,37 @@ def test_a_job_that_is_gone_is_deleted_without_force(job):
         _delete(runner, job.handle, force=False)
         assert runner.recorded(job.handle) is None
     assert job.cluster.objects == {}
+
+
+def test_a_followed_log_takes_the_place_of_an_archive_made_meanwhile(job):
+    """A second command archives what there is; the first one has the log up to the end."""
+    (pod,) = job.cluster.of("pods")
+    with job.runner() as runner:
+        (lines,) = runner.open_logs(job.handle, [("a", 0)], KEEP)
+        followed = iter(lines)
+        assert next(followed) == LINES[0]
+        job.write(pod, LINES[:7])
+        assert job.read(KEEP) == LINES[:7]
+        assert list(followed) == LINES[1:]
+    job.vanish()
+    assert job.read() == LINES
+    assert len(archive()) == 1
+
+
+def test_an_old_log_that_somebody_else_deletes(job, monkeypatch):
+    """The followers of several replicas, which end at the same time, all delete what is too old."""
+    old = Path(torchx_home("kubernetes", "logs")) / "old.log"
+    old.parent.mkdir(parents=True)
+    old.write_text("old")
+    os.utime(old, (0, 0))
+    unlink = os.unlink
+
+    def twice(path):
+        unlink(path)
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", twice)
+    assert job.read(LogQuery(follow=True)) == LINES
+    monkeypatch.undo()
+    job.vanish()
+    assert job.read() == LINES[-200:]

@@ -8,6 +8,7 @@ import time
 import zlib
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain, islice
 
 from torchx.errors import NotFoundError
@@ -57,16 +58,21 @@ class KeptLog:
             yield from chain(first, lines)
             return
         make_private(os.path.dirname(self._archive))
-        path = f"{self._archive}.{os.getpid()}.part" if os.path.exists(self._archive) else self._archive
+        path = f"{self._archive}.{os.getpid()}.part"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
-        with open(fd, "wb") as raw, gzip.open(raw, "wb", compresslevel=5) as file:
-            begun = False  # a long line has several parts
-            for time_ns, line in chain(first, lines):
-                file.write(line if begun else _stamp(time_ns) + line)
-                begun = not line.endswith(b"\n")
-                yield time_ns, line
-        if path != self._archive:
+        try:
+            with open(fd, "wb") as raw, gzip.open(raw, "wb", compresslevel=5) as file:
+                with suppress(OSError):  # the first archive is kept even if it is incomplete
+                    os.link(path, self._archive)
+                begun = False  # a long line has several parts
+                for time_ns, line in chain(first, lines):
+                    file.write(line if begun else _stamp(time_ns) + line)
+                    begun = not line.endswith(b"\n")
+                    yield time_ns, line
             os.replace(path, self._archive)
+        finally:
+            with suppress(FileNotFoundError):  # it remains if both names are of one file
+                os.unlink(path)
 
     def lines(self, query: LogQuery) -> _Lines:
         """The archived lines within the time range of the query, else the last followed lines; logs a warning.
@@ -116,8 +122,9 @@ class KeptLog:
         oldest = time.time() - _DAYS * 86400
         with os.scandir(self._folder) as entries:
             for entry in entries:
-                if entry.name.endswith(".log") and entry.stat(follow_symlinks=False).st_mtime < oldest:
-                    os.unlink(entry.path)
+                with suppress(FileNotFoundError):  # others delete them, too
+                    if entry.name.endswith(".log") and entry.stat(follow_symlinks=False).st_mtime < oldest:
+                        os.unlink(entry.path)
 
 
 def _stamp(time_ns: int) -> bytes:
