@@ -86,6 +86,21 @@ class TestContract(SchedulerContract):
 
 # -- what is rendered --------------------------------------------------------------------------------
 
+
+@pytest.mark.parametrize(
+    ("given", "rendered"),
+    [
+        ("gpu:a100,nvme:1,shard", "gpu:a100:4,nvme:1,shard:1"),
+        ("tmp:10G,lic:2k", f"gpu:4,tmp:{10 << 30},lic:2048"),
+        ("gpu:2", "gpu:2"),
+    ],
+)
+def test_generic_resources(given: str, rendered: str, scheduler: SlurmScheduler) -> None:
+    """Amounts may have units, as for `sbatch`; only a name gets the number of GPUs, or 1."""
+    app = AppDef("job", [role("w", resource=GPU)])
+    assert f" --gres={rendered} " in str(scheduler.submit_dryrun(app, {"gres": given}).request)
+
+
 JOBS: dict[str, tuple[AppDef, dict]] = {
     "ddp": (dist.ddp("--epochs", "3", script="train.py", j="2x2", env={"HF_TOKEN": "hf_secret", "A": "b c"}), {}),
     "elastic": (dist.ddp(script="train.py", j="2:4x1", max_retries=2), {"time": "60"}),

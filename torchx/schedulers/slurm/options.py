@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.slurm.containers import RUNTIMES
@@ -9,6 +11,8 @@ from torchx.specs.api import Resource, Role, runopts
 from torchx.util.records import dataclass
 
 Options = dict[str, str | None]
+
+_COUNT = re.compile(r"([0-9]+)([kmgtp]?)", re.IGNORECASE)  # in generic resources
 
 # Names of fields have no dashes; the names of these options do.
 _DASHED = {"mail_type": "mail-type", "mail_user": "mail-user"}
@@ -198,10 +202,11 @@ def _gres(resource: Resource, given: str | None, times: int) -> str:
     gpu, more = "gpu", {}
     for item in filter(None, (part.strip() for part in (given or "").split(","))):
         name, _, count = item.rpartition(":")
-        if item.partition(":")[0] == "gpu" and not count.isdigit():
+        number = _COUNT.fullmatch(count)
+        if number is not None:
+            more[name] = int(number[1]) * 1024 ** " kmgtp".index(number[2].lower() or " ")
+        elif item.partition(":")[0] == "gpu":
             gpu = item
-        elif count.isdigit():
-            more[name] = int(count)
         else:
             more[item] = 1
     found = {gpu: resource.gpu} if resource.gpu > 0 else {}
