@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -92,6 +93,16 @@ def test_a_workspace_outlives_lost_connections(when: str, fake: FakeSsh, project
     assert tree(fake.there / "job")["again/it's -n $x"] == tree(project)["pkg/it's -n $x"]
 
 
+def test_a_note_that_was_cut_short(fake: FakeSsh, project: Path) -> None:
+    """A full disk leaves the name of the previous workspace empty: the next one is sent as if there was none."""
+    runner = SSHCommandRunner("login")
+    place_workspace(runner, str(project), str(fake.there / "one"))
+    (note,) = (fake.there / ".torchx" / "workspaces").glob("latest.*")
+    note.write_text("")
+    place_workspace(runner, str(project), str(fake.there / "two"))
+    assert tree(fake.there / "two") == tree(project)
+
+
 def test_a_folder_that_is_taken(fake: FakeSsh, project: Path) -> None:
     """A folder with content is rejected."""
     with pytest.raises(ConfigError, match="is not empty on `login`"):
@@ -135,9 +146,9 @@ class OnASite(SiteWorkspaceMixin):
         return info
 
     def bring(self, info: AppDryRunInfo) -> list[str]:
-        brought: list[str] = []
+        brought: dict[str, Any] = {}
         self._upload(info, site_of({"ssh": "login"}), brought)
-        return brought
+        return [*brought]
 
 
 def test_a_dry_run_sends_nothing(fake: FakeSsh, project: Path) -> None:

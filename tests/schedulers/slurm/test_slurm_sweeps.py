@@ -14,16 +14,18 @@ from typing import Any
 
 import pytest
 
+from tests.schedulers.batch.fake_ssh import FakeSsh
 from tests.supervisor.forks import eventually
 from torchx.errors import BackendError, NotFoundError, NotSupportedError, SpecError
 from torchx.runner import get_runner
+from torchx.schedulers.batch.ssh.master import end_all
 from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.tasks import values_line
 from torchx.schedulers.slurm.inside import of_task
 from torchx.schedulers.slurm.sweeps import Sweep, _ranges
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
-from torchx.specs import AppDef, AppState, Resource, Role
+from torchx.specs import AppDef, AppState, Resource, Role, Workspace
 from torchx.specs.after import AFTER
 from torchx.specs.secret import Secret
 from torchx.specs.tasks import TaskList
@@ -156,6 +158,30 @@ def test_a_limit_on_submitted_jobs(cluster: Cluster, scheduler: SlurmScheduler) 
     found = scheduler.describe(app_id)
     assert found is not None
     assert found.msg == "5 of 5 tasks succeeded"
+
+
+def test_a_limit_on_submitted_jobs_at_a_login_node(
+    cluster: Cluster, scheduler: SlurmScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The code that was sent for the first attempt is removed, and sent again for the next one."""
+    ssh = FakeSsh(tmp_path / "ssh")
+    monkeypatch.setenv("PATH", f"{cluster.folder}/bin:{ssh.path}")
+    monkeypatch.setenv("HOME", str(ssh.there))
+    cluster.most(2)
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "main.py").write_text("print(1)")
+    code = Workspace({str(tmp_path / "code"): ""})
+    app = AppDef(
+        "job", [Role("w", "", entrypoint="cat", args=["main.py"], resource=Resource(1, 0, 10), workspace=code)]
+    )
+    scheduler.build_workspaces(app.roles, {"ssh": "login"})
+    info = scheduler.submit_dryrun(app, {"ssh": "login"})
+    info._app = app
+    app_id = scheduler.submit_tasks(info, TaskList(names=["k"], points=[("1",), ("2",), ("3",)]))
+    end_all()
+    (log,) = scheduler.open_logs(app_id, [("w", 0)], LogQuery())
+    assert "".join(log) == "print(1)"
+    scheduler.close()
 
 
 def test_later_arrays_are_submitted_by_whoever_looks(cluster: Cluster, scheduler: SlurmScheduler) -> None:

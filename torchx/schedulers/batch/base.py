@@ -178,10 +178,13 @@ class BatchScheduler(SiteScheduler):
         """An alternative to the submission that the scheduler rejected with ``done``; None: there is none."""
         return None
 
-    def _upload(self, info: AppDryRunInfo[Any], site: Site, created: list[str]) -> None:
-        """Uploads what the dry run has only named; may correct the request. Adds the path of each new file to
-        ``created``.
+    def _upload(self, info: AppDryRunInfo[Any], site: Site, created: dict[str, Any]) -> None:
+        """Uploads what the dry run has only named; may correct the request. Adds the path of each new folder to
+        ``created``, with what :meth:`_take_back` needs.
         """
+
+    def _take_back(self, site: Site, created: dict[str, Any]) -> None:
+        """Removes what was uploaded for a job that was rejected. If it is submitted again, it is uploaded again."""
 
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
         """The folder with the logs of a job; None if there is no such job."""
@@ -204,7 +207,7 @@ class BatchScheduler(SiteScheduler):
         ready, self._ready = self._ready, None
         submission = ready[1] if ready and ready[0] is dryrun_info else self._prepared(dryrun_info, site)
         folder = JobFolder(site.files, submission.folder)
-        created: list[str] = []
+        created: dict[str, Any] = {}
         try:
             try:
                 self._upload(dryrun_info, site, created)
@@ -222,8 +225,8 @@ class BatchScheduler(SiteScheduler):
         except TransientError:
             raise  # the job may exist: keep its files
         except Exception:
-            for path in (folder.path, *created):
-                site.files.remove(path)
+            site.files.remove(folder.path)
+            self._take_back(site, created)
             raise
         self._remember(done, site, folder.path)
         return done

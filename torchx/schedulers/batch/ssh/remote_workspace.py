@@ -49,7 +49,7 @@ umask 077
 mkdir -p {folder}/workspaces && cd {folder}/workspaces || exit 1
 pwd
 if [ -d {hash} ] && touch {hash}; then echo there; else echo missing; fi
-cat latest.{key} 2>/dev/null || echo none
+latest=$(cat latest.{key} 2>/dev/null); echo "${{latest:-none}}"  # a full disk leaves it empty
 for program in rsync gzip; do if command -v $program >/dev/null 2>&1; then echo $program; else echo none; fi; done
 """
 _PLACE = """\

@@ -49,7 +49,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             self._named_folders.pop(role.image, None)
         super().discard_workspaces(roles)
 
-    def _upload(self, info: AppDryRunInfo[Any], site: Site, created: list[str]) -> None:
+    def _upload(self, info: AppDryRunInfo[Any], site: Site, created: dict[str, Any]) -> None:
         """Uploads the workspaces that the dry run has named; corrects hashes of those that have changed since."""
         from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
         from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
@@ -60,11 +60,14 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             if not isinstance(site.commands, SSHCommandRunner):
                 raise NotSupportedError(f"a workspace can be sent to `{site.name}` by SSH only")
             placed = place_workspace(site.commands, workspace, folder)
-            created.append(folder)
+            created[folder] = self._named_folders.pop(folder)
             if placed.hash != promised:
                 self._correct(info, {role.name for role in roles if role.image == folder}, placed.hash)
+
+    def _take_back(self, site: Site, created: dict[str, Any]) -> None:
         for folder in created:
-            del self._named_folders[folder]
+            site.files.remove(folder)
+        self._named_folders.update(created)
 
     def _correct(self, info: AppDryRunInfo[Any], names: set[str], content: str) -> None:
         for name, env in self._environments(info):
