@@ -53,13 +53,15 @@ class KeptLog:
         Raises:
             OSError: the archive cannot be written.
         """
+        import tempfile
+
         first = list(islice(lines, 1))
         if self._was_kept:
             yield from chain(first, lines)
             return
-        make_private(os.path.dirname(self._archive))
-        path = f"{self._archive}.{os.getpid()}.part"
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, 0o600)
+        folder, name = os.path.split(self._archive)
+        make_private(folder)
+        fd, path = tempfile.mkstemp(".part", f"{name}.", folder)
         try:
             with open(fd, "wb") as raw, gzip.open(raw, "wb", compresslevel=5) as file:
                 with suppress(OSError):  # the first archive is kept even if it is incomplete
