@@ -165,6 +165,17 @@ def test_many_writers(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob(".*"))
 
 
+def test_a_writer_that_was_killed(tmp_path: Path) -> None:
+    """A run that was killed while it recorded its parent records it when it is restarted."""
+    tracker = create(str(tmp_path))
+    tracker.add_source(RUN, "data")
+    (complete,) = tmp_path.glob("children/*/*")
+    complete.rename(complete.parent / f".{complete.name}")
+    assert tracker.lineage("data").descendants == []
+    tracker.add_source(RUN, "data")
+    assert tracker.lineage("data").descendants == [RUN]
+
+
 # Python 3.12 and later warn of a fork beside threads: this is the case that is tested.
 @pytest.mark.filterwarnings("ignore:.*use of fork:DeprecationWarning")
 def test_a_forked_process_writes_too(tmp_path: Path) -> None:

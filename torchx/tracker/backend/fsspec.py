@@ -152,8 +152,9 @@ class FsspecTracker(TrackerBase):
             self._fs.pipe_file(path, data)
 
     def _put_local(self, path: str, data: bytes) -> None:
-        folder, _, name = path.rpartition("/")
-        hidden = f"{folder}/.{name}"  # readers ignore an incomplete record, also after a crash
+        folder = path.rpartition("/")[0]
+        # Readers ignore an incomplete record. Its name is unique: a process that was killed may have left one.
+        hidden = f"{folder}/.{generate_filename()}"
         try:
             _new_file(hidden, data)
         except FileNotFoundError:
