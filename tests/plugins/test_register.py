@@ -31,6 +31,13 @@ def test_namespace_package_is_found(torchx_site: Site) -> None:
     assert (info.status, info.where, info.value) == ("ok", where, "torchx_plugins.schedulers.lab:create")
 
 
+def test_a_single_file(torchx_site: Site) -> None:
+    """The plugins of a kind may also be in one file in place of the folder."""
+    text = "from torchx.plugins import register\n@register.named_resource\ndef lab_gpu(): return 1\n"
+    torchx_site.write("torchx_plugins/named_resources.py", text)
+    assert "lab_gpu" in plugins.names("torchx.named_resources")
+
+
 def test_two_folders_share_the_namespace(tmp_path: os.PathLike[str]) -> None:
     """Two packages may both contain modules of torchx_plugins.components."""
     text = "from torchx.plugins import register\n@register.component\ndef train(): ...\n"

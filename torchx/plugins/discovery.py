@@ -250,7 +250,7 @@ def _namespace_modules(group: str) -> list[tuple[str, str]]:
         _failed_modules[package] = LoadFailure(package, group, "", e, value=package)
         return [(package, "")]
     found: dict[str, str] = {}
-    for folder in sys.modules[package].__path__:
+    for folder in getattr(sys.modules[package], "__path__", ()):  # a single file has run with the import above
         try:
             names = sorted(os.listdir(folder))
         except OSError:
