@@ -319,6 +319,18 @@ def test_h_is_help_unless_the_component_has_it(capsys: pytest.CaptureFixture[str
     assert values("-h", "cpu.small")["h"] == "cpu.small"
 
 
+def test_an_argument_named_help(capsys: pytest.CaptureFixture[str]) -> None:
+    """`--help` is then the argument, and `-h` prints the page."""
+
+    def aid(help: str = "none") -> AppDef:
+        return AppDef(help, [Role("r", image="i")])
+
+    assert materialize_appdef(aid, ["--help", "me"]).name == "me"
+    with pytest.raises(SystemExit):
+        materialize_appdef(aid, ["-h"])
+    assert "--help HELP" in capsys.readouterr().out
+
+
 def test_help_of_the_script_is_not_ours() -> None:
     """After `--`, or after the first positional word, `--help` is passed to the script."""
     assert values("--", "--help")["script_args"] == ["--help"]

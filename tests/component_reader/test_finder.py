@@ -258,6 +258,17 @@ def test_broken_files(tmp_path: Path, source: str, message: str, hint: str) -> N
     assert hint in e.value.hint
 
 
+@pytest.mark.parametrize("value", [5, []])
+def test_a_plugin_that_is_no_component(value: object) -> None:
+    """A plugin that is neither a module nor a function is named in the error."""
+    register.component("odd.number")(value)
+    try:
+        with pytest.raises(ComponentValidationException, match=r"`odd\.number` is neither a module nor a function"):
+            get_component("odd.number")
+    finally:
+        register.forget("torchx.components", "odd.number")
+
+
 @pytest.mark.parametrize(
     ("name", "message", "hint"),
     [

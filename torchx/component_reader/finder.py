@@ -268,6 +268,8 @@ def _from_plugins(name: str) -> Any:
     if name in offered:
         loaded = load(_GROUP, name)
         if not isinstance(loaded, ModuleType):
+            if not callable(loaded):
+                raise ComponentValidationException(f"component plugin `{name}` is neither a module nor a function")
             return loaded
     parts = name.split(".")
     prefixes = [(".".join(parts[:i]), parts[i:]) for i in range(len(parts) - 1, 0, -1)]

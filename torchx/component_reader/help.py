@@ -94,7 +94,8 @@ def format_help(fn: Callable[..., Any], *, name: str = "") -> str:
     if signature.var is not None:
         text = _plain(helps.get(signature.var.name, ""))
         group.add_argument(f"-- {signature.var.name}", metavar="", dest="_", default=argparse.SUPPRESS, help=text)
-    group.add_argument("--help", action="help", default=argparse.SUPPRESS, help="print this page")
+    if signature.get("help") is None:
+        group.add_argument("--help", action="help", default=argparse.SUPPRESS, help="print this page")
     return parser.format_help()
 
 
