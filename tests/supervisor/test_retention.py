@@ -12,7 +12,7 @@ import pytest
 from tests.supervisor.forks import Clock
 from torchx.supervisor import retention
 from torchx.supervisor.layout import JOB_FILES, REPLICA_FILES
-from torchx.supervisor.statefile import JobState, StateWriter
+from torchx.supervisor.statefile import JobState, StateWriter, read_state
 
 DAY = 86400.0
 NOW = 1_800_000_000.0
@@ -118,11 +118,29 @@ def test_all_files_of_a_job_go(tmp_path) -> None:
     assert not folder.exists()
 
 
-def test_logs_elsewhere_go_too(tmp_path) -> None:
-    """In the user's `log_dir` the replicas' files go, their folders, and those of the job and session that are empty."""
+def test_logs_elsewhere_stay(tmp_path) -> None:
+    """Logs in the user's `log_dir` stay, and do not count; the job's own folder goes."""
     logs = tmp_path / "mine" / "session" / "old"
-    _job(tmp_path / "base", "old", days=31, logs=str(logs))
-    retention.apply(str(tmp_path / "base"), max_age_s=DAY, max_bytes=0)
+    _job(tmp_path / "base", "old", days=31, logs=str(logs), size=1 << 20)
+    _job(tmp_path / "base", "new", days=0.6)
+    retention.apply(str(tmp_path / "base"), max_age_s=DAY, max_bytes=1 << 19)
+    assert (logs / "r" / "0" / "stdout.log").stat().st_size == 1 << 20
+    assert _names(tmp_path / "base") == ["new"]
+
+
+def test_a_home_with_two_names(tmp_path) -> None:
+    """Logs in the job's folder go, also if the home has another name now."""
+    folder = _job(tmp_path / "base", "old", days=31)
+    (tmp_path / "link").symlink_to(tmp_path / "base")
+    retention.apply(str(tmp_path / "link"), max_age_s=DAY, max_bytes=0)
+    assert not os.path.exists(folder)
+
+
+def test_deleted_logs_elsewhere_go(tmp_path) -> None:
+    """`delete` removes the replicas' files, their folders, and those of the job and session that are empty."""
+    logs = tmp_path / "mine" / "session" / "old"
+    folder = _job(tmp_path / "base", "old", days=31, logs=str(logs))
+    retention.remove_job(folder, read_state(f"{folder}/state"))
     assert not (tmp_path / "mine" / "session").exists()
     assert (tmp_path / "mine").exists()
     assert (tmp_path / "base" / "session").exists()  # a session may have its next job at any time
@@ -131,9 +149,9 @@ def test_logs_elsewhere_go_too(tmp_path) -> None:
 def test_files_of_others_stay(tmp_path) -> None:
     """What a user put into the folders is not removed, nor are the folders around it."""
     logs = tmp_path / "mine" / "session" / "old"
-    _job(tmp_path / "base", "old", days=31, logs=str(logs))
+    folder = _job(tmp_path / "base", "old", days=31, logs=str(logs))
     (logs / "r" / "0" / "checkpoint.pt").write_text("precious")
-    retention.apply(str(tmp_path / "base"), max_age_s=DAY, max_bytes=0)
+    retention.remove_job(folder, read_state(f"{folder}/state"))
     assert _names(tmp_path / "base") == []
     assert (logs / "r" / "0" / "checkpoint.pt").read_text() == "precious"
     assert not (logs / "r" / "0" / "stdout.log").exists()

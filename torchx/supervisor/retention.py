@@ -13,7 +13,7 @@ _STALE_S = 3600.0  # age at which a folder without a state file, whose submissio
 
 
 def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
-    """Remove finished jobs beyond these limits. Jobs that have not ended are never removed.
+    """Remove finished jobs beyond these limits. Jobs that have not ended, and logs elsewhere, are never removed.
 
     Args:
         base: folder of sessions, each of which is a folder of jobs.
@@ -37,9 +37,11 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
     finished.sort(key=lambda item: item[0], reverse=True)
     total = 0
     for ended, folder, job in finished:
-        total += sum(_size(path) for path in _files(job.facts.get("logs") or folder, job)) if max_bytes else 0
+        logs = job.facts.get("logs") or folder
+        ours = os.path.realpath(logs) == os.path.realpath(folder)  # else in the user's `log_dir`, where they stay
+        total += sum(_size(path) for path in _files(logs, job)) if max_bytes and ours else 0
         if (max_age_s and now - ended > max_age_s) or (max_bytes and total > max_bytes):
-            remove_job(folder, job)
+            remove_job(folder, job) if ours else _remove_files(folder, JOB_FILES)
 
 
 def remove_job(folder: str, job: JobState) -> None:
