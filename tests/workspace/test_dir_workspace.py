@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 from pathlib import Path
@@ -162,6 +163,18 @@ def test_a_folder_that_cannot_be_made(source: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(ConfigError, match=r"job_dir `.*/file/job` cannot be made: Not a directory"):
         DirWorkspaceMixin().build_workspaces([role("a", source)], {"job_dir": str(tmp_path / "file" / "job")})
+
+
+def test_a_full_disk(source: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names the file that could not be written, and nothing is left."""
+
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", full)
+    with pytest.raises(ConfigError, match=r"cannot be copied to `.*/job/main.py`: No space left on device"):
+        DirWorkspaceMixin().build_workspaces([role("a", source)], {"job_dir": str(tmp_path / "job")})
+    assert not (tmp_path / "job").exists()
 
 
 def test_a_workspace_that_does_not_exist(tmp_path: Path) -> None:

@@ -47,6 +47,8 @@ def can_clone(folder: str) -> bool:
             return clone(source, target)
         finally:
             os.close(target)
+    except OSError:  # the disk is full: the copy will say so
+        return False
     finally:
         os.close(source)
 
