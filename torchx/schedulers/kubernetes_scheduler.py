@@ -161,7 +161,8 @@ class KubernetesScheduler(KubeScheduler):
                 if opts.code != AUTO or not opts.bucket:
                     raise
         code = bucket_code.plan(workspace, opts.bucket or "", quiet=quiet)
-        return self._in_buckets.setdefault(code.url, code)
+        self._in_buckets[code.url] = code
+        return code
 
     def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         return f"{dryrun_info.request.opts.namespace}:{dryrun_info.request.app_id}"

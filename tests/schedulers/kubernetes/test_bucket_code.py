@@ -178,6 +178,16 @@ def test_a_dry_run_sends_nothing(code, store, capsys):
     assert store.sent == [] and cluster.objects == {}
 
 
+def test_the_same_files_in_another_folder(code, store):
+    """They are uploaded from the folder of the last dry run: that of an earlier one may be gone."""
+    scheduler = create_scheduler("me", client=Cluster())
+    with Runner("me", {"kubernetes": lambda *_, **__: scheduler}) as runner:
+        runner.dryrun(app(), "kubernetes", BUCKET, workspace=str(code))
+        other = code.rename(code.parent / "other")
+        runner.schedule(runner.dryrun(app(), "kubernetes", BUCKET, workspace=str(other)))
+    assert len(store.sent) == 1
+
+
 def test_auto_takes_the_bucket_for_what_is_too_large_for_a_config_map(code, store):
     """Code that fits into a ConfigMap is shipped inline."""
     cluster = Cluster()
@@ -228,8 +238,9 @@ def test_a_bucket_that_refuses(code, store):
     """The error has the message of the bucket, and nothing is created in the cluster."""
     store.refusal = PermissionError("Access Denied")
     cluster = Cluster()
-    with pytest.raises(BackendError, match=r"cannot be uploaded to `tstore://mine/code/.*`: Access Denied"):
+    with pytest.raises(BackendError, match=r"cannot be uploaded to `tstore://mine/code/.*`: Access Denied") as e:
         run(cluster, code, **BUCKET)
+    assert "`AWS_ENDPOINT_URL`" in e.value.hint
     assert cluster.objects == {}
 
 

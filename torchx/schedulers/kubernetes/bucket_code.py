@@ -128,7 +128,7 @@ def upload(code: BucketCode) -> str:
     return address
 
 
-_HINT = "does the bucket exist, and do your credentials let you write there? `AWS_ENDPOINTURL` names an endpoint of S3"
+_HINT = "does the bucket exist, and do your credentials let you write there? `AWS_ENDPOINT_URL` names an endpoint of S3"
 
 
 def _open(url: str) -> tuple[Any, str]:
