@@ -171,6 +171,13 @@ def test_an_old_cluster_gets_a_job_for_each_replica():
         assert variables(template)["TORCHX_RANK0_HOST"] == "train-x1-trainer-1-0.train-x1"
 
 
+@pytest.mark.parametrize("policy", [{"retry_policy": RetryPolicy.REPLICA}, {"min_replicas": 1}])
+def test_the_limit_of_a_replicas_own_job_is_its_own(policy):
+    """It fails after `max_retries` retries, however many replicas there are."""
+    _, *replicas = jobs(version=(1, 20), max_retries=2, **policy)
+    assert [job["spec"]["backoffLimit"] for job in replicas[:3]] == [2] * 3
+
+
 @pytest.mark.parametrize("kind", [JOB, JOBSET])
 def test_the_replicas_number_in_a_mount_is_refused_where_one_template_serves_all(kind):
     """A shared template would mount the wrong folder; Volcano supports it."""

@@ -117,8 +117,7 @@ def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labe
         own = {**labels, names.LABEL_REPLICA_ID: str(k)}
         template = request.template_of(role, rules, app_id, own, replica_id=str(k), rank0=f"{job_name}-0.{app_id}")
         template["spec"].update(hostname=f"{job_name}-{k}", subdomain=app_id)
-        job = _job(f"{job_name}-{k}", role, rules, own, template)
-        job["spec"].update(parallelism=1, completions=1)
+        job = _job(f"{job_name}-{k}", replace(role, num_replicas=1), rules, own, template)
         del job["spec"]["completionMode"]
         jobs.append(job)
     return jobs
