@@ -91,3 +91,23 @@ def test_a_home_that_cannot_be_written(runner, jobs, monkeypatch):
         return await task
 
     assert asyncio.run(main()).state is AppState.SUCCEEDED
+
+
+def test_a_job_that_another_process_deletes(runner, jobs, monkeypatch):
+    """It has no end that could be recorded: who waits gets None, and a watch ends."""
+    from torchx.runs import default_registry
+
+    monkeypatch.setattr(changes, "_ON_RECORD_S", 0.02)
+
+    async def main():
+        handle = runner.run(echo_app(), "memory")
+        waiting = asyncio.create_task(runner.aio.wait(handle))
+        seen = []
+        async for change in runner.watch(handle):
+            seen.append(change.state)
+            if change.state is AppState.RUNNING:
+                jobs.clear()
+                default_registry().forget(handle)
+        return seen[-1], await waiting
+
+    assert asyncio.run(main()) == (AppState.RUNNING, None)

@@ -24,6 +24,7 @@ _TASKS_EVERY_S, _TASKS_SHARE = 1.0, 10
 """Minimum time between two queries for the tasks of sweeps: in seconds, and in multiples of the last query's time."""
 _LOOK_S = 2.0  # a watch checks for changes at least this often
 _TRUST_S = 10.0  # without a beat for this long, no process polls: the home cannot be written
+_ON_RECORD_S = 10.0  # interval at which to check for deleted jobs, which cause no change
 
 
 class _Pollers:
@@ -107,6 +108,7 @@ class News:
         self._unfinished: dict[str, bool] = {}
         self._next_query: dict[str, float] = {}
         self._last_beat: dict[str, float] = {}
+        self._next_check = time.monotonic() + _ON_RECORD_S
         self.add(handles)
 
     def add(self, handles: Iterable[str]) -> None:
@@ -136,6 +138,10 @@ class News:
             if change.handle in self._unfinished:
                 self._unfinished[change.handle] = not change.is_terminal() and change.state is not AppState.UNKNOWN
         now = time.monotonic()
+        if now >= self._next_check:
+            self._next_check = now + _ON_RECORD_S
+            on_record = {run.handle for run in self._registry.list(unfinished=True)}
+            self._unfinished = {handle: was and handle in on_record for handle, was in self._unfinished.items()}
         self._pollers.serve()
         beats = self._pollers.beats()
         self._last_beat.update({name: now for name, beat in beats.items() if beat is not None})
@@ -171,7 +177,7 @@ class Watch:
     """Iterates over the changes of runs, oldest first: ``for change in watch``, or ``async for change in watch``.
 
     The first changes report the current states; their ``seq`` is 0. A watch of given jobs stops when all of them have
-    ended. Any other watch continues until it is closed, for example by the end of a ``with`` block.
+    ended, or were deleted. Any other watch continues until it is closed, for example by the end of a ``with`` block.
 
     Args:
         handles: only these jobs; None: all current and future runs on record.
@@ -197,6 +203,7 @@ class Watch:
         self._seen: dict[str, tuple[AppState, str]] = {}
         self._ready: deque[Change] = deque()
         self._closed = False
+        self._next_check = time.monotonic() + _ON_RECORD_S
         for run in self._now(handles):
             self._add([Change(0, run.handle, run.name, None, run.state, run.msg, run.updated_at)])
         self._serve()
@@ -278,8 +285,10 @@ class Watch:
 
     def _is_over(self) -> bool:
         open_handles = {handle for handle, (state, _) in self._seen.items() if not is_terminal(state)}
-        if any(self._seen[handle][0] is not AppState.UNKNOWN for handle in open_handles):
+        now = time.monotonic()
+        if now < self._next_check and any(self._seen[handle][0] is not AppState.UNKNOWN for handle in open_handles):
             return False
+        self._next_check = now + _ON_RECORD_S
         # UNKNOWN is final for a job that its scheduler lost, but not for a state that only the scheduler understands.
         return not open_handles or open_handles.isdisjoint(run.handle for run in self._registry.list(unfinished=True))
 
