@@ -110,7 +110,7 @@ def test_that_there_is_no_job_is_certain_later(
 
 
 def test_what_was_prepared_for_the_record_is_submitted(toy: Toy, fake: FakeCommandRunner) -> None:
-    """The request is rendered once; a second submission renders it again."""
+    """The request is rendered once, and submitted once: a second job would share the folder of the first."""
     rendered = []
     original = toy._submission
     toy._submission = lambda info, site: rendered.append(1) or original(info, site)  # type: ignore[method-assign]  # counts
@@ -118,10 +118,14 @@ def test_what_was_prepared_for_the_record_is_submitted(toy: Toy, fake: FakeComma
     info._app = APP
     toy.submission_token(info)
     fake.on("sub", stdout="7\n")
-    fake.on("sub", stdout="8\n")
     assert toy.schedule(info) == "7"
     assert rendered == [1]
-    assert toy.schedule(info) == "8"
+    folder = toy.folders(toy._here).of("7")
+    fake.on("sub", returncode=1, stderr="you may not")
+    with pytest.raises(BackendError, match="`job-1` was already submitted"):
+        toy.schedule(info)
+    assert folder is not None
+    assert folder.is_ours()
 
 
 # -- commands ----------------------------------------------------------------------------------------

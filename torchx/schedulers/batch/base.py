@@ -109,6 +109,7 @@ class BatchScheduler(SiteScheduler):
         self._queries = JobQueries()
         self._attempts = itertools.count()
         self._growth: dict[int, Growth] = {}
+        self._used: set[str] = set()  # folders of the jobs that this object has submitted
         self._ready: tuple[object, Submission] | None = None  # rendered for `submission_token`, reused by `schedule`
 
     # -- the backend's part ----------------------------------------------------------------------
@@ -207,6 +208,11 @@ class BatchScheduler(SiteScheduler):
         ready, self._ready = self._ready, None
         submission = ready[1] if ready and ready[0] is dryrun_info else self._prepared(dryrun_info, site)
         folder = JobFolder(site.files, submission.folder)
+        if folder.path in self._used:
+            raise BackendError(
+                f"job `{submission.token}` was already submitted",
+                hint="each submission needs a new dryrun: `runner.run`",
+            )
         created: dict[str, Any] = {}
         try:
             try:
@@ -228,6 +234,7 @@ class BatchScheduler(SiteScheduler):
             site.files.remove(folder.path)
             self._take_back(site, created)
             raise
+        self._used.add(folder.path)
         self._remember(done, site, folder.path)
         return done
 
