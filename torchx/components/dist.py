@@ -4,7 +4,7 @@
 
 **Size.** ``-j 1x2`` is one node with two workers; ``-j 2x8`` is two nodes with eight. ``-j 2:4x8`` is elastic: the job
 starts with four nodes and continues as long as two are left. ``-j 4`` is four nodes with a worker per GPU of the
-resource (``-h`` or ``--gpu``), or one worker without GPUs.
+resource (``-h`` or ``--gpu``), or one worker without GPUs; with ``ddp`` it is one node with four workers.
 
 **Rendezvous.** On one node, ``torchrun`` uses a free port of localhost. On several, replica 0 hosts the store; the
 environment variable that ``macros.rank0_env`` names holds its host name. A node that starts before replica 0, or before
