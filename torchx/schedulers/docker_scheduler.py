@@ -300,7 +300,7 @@ def has_docker() -> bool:
     try:
         with closing(docker.from_env()) as engine:
             return bool(engine.ping())
-    except (docker.errors.DockerException, OSError):  # errors of the connection are OSErrors
+    except (docker.errors.DockerException, OSError, ValueError):  # of the connection, or of an invalid address
         return False
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from torchx.errors import BackendError
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, target
-from torchx.schedulers.docker_scheduler import DockerScheduler
+from torchx.schedulers.docker_scheduler import DockerScheduler, has_docker
 
 
 def _is_whole(asked: bytes) -> bool:
@@ -177,6 +177,7 @@ def test_an_address_that_is_invalid(host: str, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("DOCKER_HOST", host)
     with pytest.raises(BackendError, match="no Docker engine answers"):
         DockerScheduler("s").list()
+    assert not has_docker()
 
 
 def test_an_answer_that_is_cut_off(serve: Callable[..., tuple]) -> None:
