@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster
+from torchx.cli.cmd_delete import _delete
 from torchx.errors import NotSupportedError
+from torchx.runner import Runner
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler
-from torchx.specs import AppState
+from torchx.specs import AppState, UnknownAppException
 
 KUBEFLOW, RAY, JOBSET = "kubeflow.org/v1", "ray.io/v1", "jobset.x-k8s.io/v1alpha2"
 FAILED = {"phase": "Failed", "containerStatuses": [{"name": "c", "state": {"terminated": {"exitCode": 3}}}]}
@@ -149,3 +151,16 @@ def test_nothing_is_done_to_it(cluster: Cluster, jobs) -> None:
     assert {method for method, _, _ in cluster.calls} <= {"GET"}
     jobs.forced().cancel("team:job:train")
     assert cluster.of("jobs") == []
+
+
+@pytest.mark.parametrize("app_id", ["x", "team", "team:job", "team:job:", "team:pod:..", "team:job:.", "team::x", ":"])
+def test_an_id_without_a_name_is_of_no_job(cluster: Cluster, jobs, app_id: str) -> None:
+    """Its path would be that of all jobs of the namespace, which `torchx delete` would delete."""
+    put(cluster, "Job", "train", spec={"parallelism": 1})
+    pod(cluster, "train-a", "Job/train", RUNS)
+    before = dict(cluster.objects)
+    assert jobs.describe(app_id) is None and jobs.log_replicas(app_id) is None and not jobs.exists(app_id)
+    made = {"kubernetes": lambda *_, **__: KubernetesScheduler("foreign", client=cluster)}
+    with Runner("me", made) as runner, pytest.raises(UnknownAppException):
+        _delete(runner, f"kubernetes://foreign/{app_id}", force=True)
+    assert cluster.objects == before

@@ -73,7 +73,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
         pod = found.pods[0] if found is not None and found.pods else {}
         containers = (pod.get("spec") or {}).get("containers") or [{}]
         words = [*(containers[0].get("command") or ()), *(containers[0].get("args") or ())]
-        namespace, kind, name = app_id.split(":", 2)
+        namespace, kind, name = _parts(app_id)
         facts = {"name": name, "kind": kind, "namespace": namespace, "image": str(containers[0].get("image") or "")}
         return {**facts, "command": " ".join(words)}
 
@@ -101,7 +101,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
     def _look_up(self, app_id: str) -> tuple[KubeApi, JobObjects | None]:
         """A job with its labelled pods; None if it does not exist."""
         api = self._api_of(app_id)
-        namespace, kind, name = app_id.split(":", 2)
+        namespace, kind, name = _parts(app_id)
         item = _get(api, KINDS.get(kind, ""), namespace, name)
         if item is None:
             return api, None
@@ -122,7 +122,7 @@ class ForeignKubeJobs(ForeignJobs, _Base):
 
     def _cancel_existing(self, app_id: str) -> None:
         """Delete the job, because not all of these kinds can be stopped otherwise."""
-        namespace, kind, name = app_id.split(":", 2)
+        namespace, kind, name = _parts(app_id)
         self._api_of(app_id).delete(path_of(KINDS[kind], namespace, name))
 
     _delete_existing = _cancel_existing
@@ -170,9 +170,15 @@ def _index_of(pod: Object) -> tuple[int, ...]:
     return tuple(int(known[name]) for name in dict.fromkeys(_INDEXES) if str(known.get(name, "")).isdigit())
 
 
+def _parts(app_id: str) -> tuple[str, str, str]:
+    """Namespace, kind and name in an app id; empty if it has none."""
+    namespace, kind, name, *_ = [*app_id.split(":", 2), "", ""]
+    return namespace, kind, name
+
+
 def _get(api: KubeApi, kind: str, namespace: str, name: str) -> Object | None:
-    try:
-        return api.get(path_of(kind, namespace, name)) if kind else None
+    try:  # without a name, the path would be that of all objects
+        return api.get(path_of(kind, namespace, name)) if kind and name.strip(".") else None
     except NotFoundError:  # the object or the kind
         return None
 
