@@ -260,6 +260,8 @@ def test_the_handle_in_the_environment_is_the_one_that_status_takes():
 
 def test_names_of_roles_are_distinct_and_fit():
     """Host names of pods have at most 63 characters, and names of roles are unique."""
+    names = role_names(AppDef("a", [Role(name, "i") for name in ("a-2", "a", "A", "a-3")]))
+    assert names == ["a-2", "a", "a-3", "a-3-3"]
     names = role_names(AppDef("a", [Role("r" * 40 + c, "i") for c in "abcdefghijkl"]))
     assert len(set(names)) == 12
     longest = max(names, key=len)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from itertools import count
 from typing import Any
 
 from torchx.errors import SpecError
@@ -95,8 +96,12 @@ def role_names(app: AppDef) -> list[str]:
     """
     names: list[str] = []
     for i, role in enumerate(app.roles):
-        name = DNS_LABEL.make(role.name, room=63 - _MAX_ROLE)
-        names.append(name if name not in names else f"{name[: _MAX_ROLE - len(str(i)) - 1]}-{i}")
+        name = wanted = DNS_LABEL.make(role.name, room=63 - _MAX_ROLE)
+        suffixes = (f"-{k}" for k in count(i))
+        while name in names:
+            suffix = next(suffixes)
+            name = wanted[: _MAX_ROLE - len(suffix)] + suffix
+        names.append(name)
     return names
 
 
