@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import threading
+
 import pytest
 
 from tests.runner.memory_backend import MemoryScheduler, echo_app
 from torchx.errors import NotFoundError
 from torchx.runner import Runner
 from torchx.runner.capsule.differences import compare
-from torchx.runner.capsule.rerun import NOW, THEN, Rerun
+from torchx.runner.capsule.rerun import NOW, THEN, Rerun, inside
 from torchx.runs import default_registry
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs.images import set_image_digest, set_workspace_hash
@@ -126,3 +129,28 @@ def test_code_in_an_image_outlives_the_folder_that_it_came_from(runner, tmp_path
     with pytest.raises(NotFoundError, match="is gone"):
         again(runner, run, code=NOW)
     assert again(runner, run, code=THEN).cwd == str(tmp_path)
+
+
+def test_two_at_once(tmp_path):
+    """Each thread is in the folder of its own run, and the process is where it was afterwards."""
+    before, found = os.getcwd(), []
+    entered, left = threading.Event(), threading.Event()
+    for name in "ab":
+        (tmp_path / name).mkdir()
+
+    def second():
+        entered.wait()
+        with inside(str(tmp_path / "b")):
+            found.append(os.getcwd())
+            left.wait(0.2)  # without a lock, the first would leave in between
+            found.append(os.getcwd())
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with inside(str(tmp_path / "a")):
+        entered.set()
+        thread.join(0.1)
+        assert os.getcwd() == str(tmp_path / "a")
+    left.set()
+    thread.join()
+    assert (found, os.getcwd()) == ([str(tmp_path / "b")] * 2, before)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from _thread import RLock
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from torchx.runner.verbs import RunnerVerbs
 
 THEN, NOW = "then", "now"
+_CHANGED = RLock()
 _FOLDERS = ("job_dir", "jobdir")
 """Options that name a folder that each job must have for itself."""
 
@@ -106,13 +108,14 @@ class Plan:
 
 @contextmanager
 def inside(folder: str) -> Iterator[None]:
-    """Changes the current directory temporarily."""
-    before = os.getcwd()
-    os.chdir(folder)
-    try:
-        yield
-    finally:
-        os.chdir(before)
+    """Changes the current directory temporarily. All threads share it, so other threads that call this wait."""
+    with _CHANGED:
+        before = os.getcwd()
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
