@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import time
-from datetime import datetime, timezone
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -530,3 +530,19 @@ class TestAnswers:
         assert not caplog.records
         assert shown(5) == [f"line {k}\n" for k in (1, 2, 3, 4, 5)]
         assert "no longer knows when earlier runs ended" in caplog.text
+
+
+def test_the_network_of_another_submission_stays(fake: Any, scheduler: Any) -> None:
+    """Without a free address range, networks of ended jobs go, but not one whose job has no containers yet."""
+    from tests.schedulers.docker.fake_docker import refusal
+
+    scheduler.submit(AppDef("ended", [role()]), {})
+    for container in fake.containers_made:
+        fake.set(container, "exited", 0)
+    for name, age_s in (("another", 1), ("left", 3600)):
+        fake.networks.create(name, labels={LABEL_APP_ID: name})
+        created = datetime.fromtimestamp(time.time() - age_s, timezone(timedelta(hours=2)))
+        next(n for n in fake.networks_made.values() if n["Name"] == name)["Created"] = created.isoformat()
+    fake.faults["create network"] = [refusal(403, "could not find an available, non-overlapping IPv4 address pool")]
+    app_id = scheduler.submit(AppDef("new", [role()]), {})
+    assert {n["Name"] for n in fake.networks_made.values()} == {"another", app_id}

@@ -18,6 +18,7 @@ from torchx.schedulers.docker.container_names import join
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.plain_http import EngineHttp, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
+from torchx.schedulers.kit.follow import split_stamp
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.util.records import replace
@@ -35,6 +36,7 @@ _LAG_S = 30.0  # an engine reports an exit, disconnects the container from its n
 _PAUSE_S = 0.2
 _REMOVALS = 6
 _STOP_S = 60.0
+_SUBMISSION_S = 60.0  # between a job's network and its first container
 _STOPPED = (204, 304, 404)
 
 
@@ -263,13 +265,13 @@ def changes(client: Any) -> Iterator[str]:
 # -- networks -----------------------------------------------------------------------------------------
 
 
-def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callable[[], set[str]]) -> None:
+def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callable[[set[str]], set[str]]) -> None:
     """Creates a bridge network. If the engine has no address range left, removes those of ended jobs and retries.
 
     An engine has address ranges for about thirty networks, and ended jobs keep theirs until they are deleted.
 
     Args:
-        busy: returns the names of networks in use.
+        busy: returns the names of networks in use. Its argument: the networks that were just created.
     """
     import docker.errors
 
@@ -280,16 +282,24 @@ def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callab
         except docker.errors.APIError as e:
             if is_conflict(e) and "pool" not in explanation(e).lower():
                 return  # an earlier request created it, and its answer was lost
-            if attempt == 2 or not remove_networks(client, [*labels][:1], keep=busy()):
+            if attempt == 2 or not remove_networks(client, [*labels][:1], busy=busy):
                 raise
 
 
-def remove_networks(client: Any, labels: list[str], *, keep: set[str]) -> int:
-    """Removes the networks with these labels that no running container uses; returns their number."""
+def remove_networks(client: Any, labels: list[str], *, busy: Callable[[set[str]], set[str]] | None = None) -> int:
+    """Removes the networks with these labels that no running container uses; returns their number.
+
+    Args:
+        busy: see :func:`make_network`.
+    """
     import docker.errors
 
     removed = 0
-    for network in client.api.networks(filters={"label": labels}):
+    networks = client.api.networks(filters={"label": labels})
+    since = (time.time() - _SUBMISSION_S) * 1e9
+    fresh = {n["Name"] for n in networks if split_stamp(str(n.get("Created") or "").encode())[0] > since}
+    keep = busy(fresh) if busy else set()
+    for network in networks:
         if network["Name"] not in keep:
             try:
                 client.api.remove_network(network["Id"])

@@ -82,7 +82,7 @@ class EngineJobs:
         label = f"{LABEL_APP_ID}={app_id}"
         ids = [c["Id"] for c in engine.api.containers(all=True, filters={"label": [label]})]
         client.side_by_side(lambda i: client.remove(engine, i), ids)
-        client.remove_networks(engine, [label], keep=set())
+        client.remove_networks(engine, [label])
 
     def environment(self) -> dict[str, str] | None:
         """The environment by which another process reaches the engine; None if only this process can reach it."""

@@ -54,16 +54,22 @@ def _start(jobs: EngineJobs, job: DockerJob, known: dict[str, str]) -> None:
     engine = jobs.engine()
     with engine_errors(f"the network of job `{job.app_id}` could not be made"):
         labels = {LABEL_APP_ID: job.app_id, LABEL_VERSION: __version__}
-        client.make_network(engine, job.app_id, labels, busy=lambda: _live_jobs(jobs))
+        client.make_network(engine, job.app_id, labels, busy=lambda fresh: _live_jobs(jobs, fresh))
     made = client.side_by_side(lambda c: client.create(engine, c, revealed(c.secret, known)), job.containers)
     first, *others = zip(made, job.containers, strict=True)  # the others resolve its name as soon as they start
     client.start(first)
     client.side_by_side(client.start, others)
 
 
-def _live_jobs(jobs: EngineJobs) -> set[str]:
-    """Ids of jobs that have not ended. Their networks look unused while a container is being restarted."""
-    return {a for a, job in jobs.listed().items() if any(not is_terminal(c.state) for c in job.containers)}
+def _live_jobs(jobs: EngineJobs, fresh: set[str]) -> set[str]:
+    """Ids of jobs that have not ended. Their networks look unused while a container is being restarted.
+
+    Args:
+        fresh: jobs whose networks were just created; another process may be about to create the containers.
+    """
+    listed = jobs.listed()
+    live = {a for a, job in listed.items() if any(not is_terminal(c.state) for c in job.containers)}
+    return live | (fresh - listed.keys())
 
 
 def _undo(jobs: EngineJobs, app_id: str) -> None:
