@@ -450,10 +450,11 @@ def test_apply_adds_only_what_is_missing():
 
 
 def test_load_reads_an_open_file():
-    """`load` reads the scheduler's section of any text file, and keeps values that are set."""
+    """`load` reads the scheduler's section of any text file, as the file itself would be, and keeps values that are set."""
     cfg: dict[str, Any] = {"prepend_cwd": False}
-    config.load("local_cwd", io.StringIO("[local_cwd]\nlog_dir=/logs\nprepend_cwd=true\n[slurm]\nx=1\n"), cfg)
-    assert cfg == {"prepend_cwd": False, "log_dir": "/logs"}
+    text = "[local_cwd]\nlog_dir=/100%%/%(prepend_cwd)s\nprepend_cwd=true\n[slurm]\nx=1\n"
+    config.load("local_cwd", io.StringIO(text), cfg)
+    assert cfg == {"prepend_cwd": False, "log_dir": "/100%/true"}
 
 
 def test_dump_writes_a_file_that_changes_nothing():

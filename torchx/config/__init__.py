@@ -34,7 +34,7 @@ from typing import Any, TextIO
 
 from torchx.config import files as config_files
 from torchx.config.files import CONFIG_FILE, ConfigFiles, active_profile, default_dirs, use_profile
-from torchx.config.ini import Entry, parse
+from torchx.config.ini import Entry, interpolated, parse
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
 from torchx.specs.api import CfgVal, UnknownSchedulerException, get_type_name, runopts
@@ -179,7 +179,8 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, CfgVal]) -> None:
     Raises:
         ConfigError: a value has the wrong type, or the text is malformed.
     """
-    section: Mapping[str, Entry] = parse(f, str(getattr(f, "name", CONFIG_FILE))).get(scheduler) or {}
+    sections = interpolated(parse(f, str(getattr(f, "name", CONFIG_FILE))))
+    section: Mapping[str, Entry] = sections.get(scheduler) or {}
     for key, setting in _cast_section(scheduler, _run_opts(scheduler), section).items():
         cfg.setdefault(key, setting.value)
 

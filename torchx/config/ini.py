@@ -61,7 +61,15 @@ def read(path: str) -> Sections:
         raise ConfigError(f"the config file `{path}` cannot be read: {e.strerror}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"the config file `{path}` is not UTF-8 text") from None
-    sections = parse(lines, path)
+    return interpolated(parse(lines, path))
+
+
+def interpolated(sections: Sections) -> Sections:
+    """Replaces ``%(key)s`` and ``%%`` in the values of parsed sections, and returns them.
+
+    Raises:
+        ConfigError: a key is not in its section, or its value refers to itself.
+    """
     for section in sections.values():
         marked = [(key, entry) for key, entry in section.items() if "%" in entry.text]
         section.update({key: replace(entry, text=_interpolated(entry, section)) for key, entry in marked})
