@@ -10,6 +10,7 @@ import pytest
 from torchx.runner import get_runner
 from torchx.schedulers.local.export import export
 from torchx.specs.api import AppDef, RetryPolicy, Role
+from torchx.specs.timeouts import TIMEOUT
 
 
 def _role(tmp_path: Path, name: str, *, good: str, **role: object) -> Role:
@@ -18,13 +19,15 @@ def _role(tmp_path: Path, name: str, *, good: str, **role: object) -> Role:
     return Role(name, "", entrypoint="sh", args=["-c", code], **role)  # type: ignore[arg-type]
 
 
-def _starts(tmp_path: Path, *roles: Role) -> tuple[int, dict[str, int]]:
+def _starts(tmp_path: Path, *roles: Role, before: str = "", **metadata: str) -> tuple[int, dict[str, int]]:
     """The exit code of the exported script, and how many times it started each replica."""
     folder = tmp_path / "exported"
     (folder / "code").mkdir(parents=True)
     with get_runner() as runner:
-        for name, text in export(runner.dryrun(AppDef("job", list(roles)), "local_cwd").request).files.items():
-            (folder / name).write_text(text)
+        for name, text in export(
+            runner.dryrun(AppDef("job", list(roles), metadata), "local_cwd").request
+        ).files.items():
+            (folder / name).write_text(f"{before}\n{text}")
     done = subprocess.run(["bash", str(folder / "job.sh")], capture_output=True, timeout=60, check=False)
     return done.returncode, {p.name: p.read_text().count("\n") for p in tmp_path.iterdir() if p.is_file()}
 
@@ -49,3 +52,12 @@ def test_an_elastic_role_goes_on_before_it_is_restarted(tmp_path, policy) -> Non
     """While enough replicas are left, a failure of another one restarts nothing."""
     role = _role(tmp_path, "a", good="[ $k = 0 ]", num_replicas=2, min_replicas=1, max_retries=1, retry_policy=policy)
     assert _starts(tmp_path, role) == (0, {"a0": 1, "a1": 1})
+
+
+def test_each_attempt_has_the_whole_time(tmp_path) -> None:
+    """The clock of the time limit begins when all replicas are started, whatever was before."""
+    good = _role(tmp_path, "a", good="sleep 1.5")
+    assert _starts(tmp_path, good, before="SECONDS=100", **{TIMEOUT: "9s"}) == (0, {"a0": 1})
+    (tmp_path / "over").mkdir()
+    endless = _role(tmp_path / "over", "b", good="exec sleep 60")
+    assert _starts(tmp_path / "over", endless, **{TIMEOUT: "1s"}) == (124, {"b0": 1})

@@ -17,6 +17,7 @@ fi
 
 start() { # replicas
   local i path
+  if (($# == ${#paths[@]})); then SECONDS=0; fi # the time limit is that of an attempt
   for i in "$@"; do
     path=$logs/${paths[i]}
     mkdir -p -- "$path" || exit 1
@@ -91,7 +92,7 @@ start "${!paths[@]}"
 while ((alive)); do
   if ! read -r -t 1 -u "$bus" i r status; then
     if ((limit && SECONDS >= limit)); then
-      echo "FAILED: the job has not ended within $limit s" >&2
+      echo "FAILED: the job has reached its time limit of $limit s" >&2
       finish "${!paths[@]}"
       code=124
     fi
