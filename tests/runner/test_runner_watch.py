@@ -17,7 +17,7 @@ import pytest
 from torchx.errors import BackendError, NotFoundError
 from torchx.runner import Runner, changes, poller
 from torchx.runner.poller import Beat, _Files
-from torchx.runs import default_registry
+from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs import AppState
@@ -179,6 +179,17 @@ def test_a_scheduler_that_cannot_be_asked(tmp_path, monkeypatch):
             assert next(watch).state is RUNNING
             while watch.problems():
                 assert watch.within(0.01) is None
+
+
+def test_a_scheduler_that_is_not_installed(runner):
+    """A run of a plugin that was removed: `problems` reports it, and its poller continues."""
+    registry = default_registry()
+    registry.submitted(registry.begin(NewRun(scheduler="gone", session="test", name="a")), "gone://test/a")
+    with runner.watch() as watch:
+        while not watch.problems():
+            watch.within(0.01)
+        assert "`gone` is not known" in watch.problems()["gone"]
+        assert not watch._pollers._pollers["gone"].is_over()
 
 
 def test_a_job_that_nobody_knows_is_seldom_asked_for(runner, jobs, monkeypatch):

@@ -12,7 +12,9 @@ import os
 import re
 import threading
 import time
+from contextlib import suppress
 
+from torchx.errors import TorchXError
 from torchx.runner import listing, notices
 from torchx.runner.backends import Backends
 from torchx.runs import Run, RunRegistry
@@ -178,8 +180,9 @@ class Poller:
         """Whether the scheduler reports every change of the polled jobs; they must be of one session."""
         sessions = {run.session for run in self._polled.values()}
         self._ear = None
-        if len(sessions) == 1 and isinstance(found := self._backends.get(self._scheduler, *sessions), HearsChanges):
-            self._ear = found
+        with suppress(TorchXError):  # it is not installed: the beat reports that
+            if len(sessions) == 1 and isinstance(found := self._backends.get(self._scheduler, *sessions), HearsChanges):
+                self._ear = found
         return self._ear is not None and self._ear.hears_all
 
     def _listen(self, most_s: float) -> float:
