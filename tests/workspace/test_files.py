@@ -12,7 +12,7 @@ import pytest
 
 from tests.workspace.trees import make
 from torchx.errors import SpecError
-from torchx.workspace import walk_workspace
+from torchx.workspace import files, walk_workspace
 from torchx.workspace.copies import remove_tree
 from torchx.workspace.files import LocalFiles, ignore_file, open_workspace
 
@@ -176,6 +176,26 @@ def test_what_is_no_file_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert sorted(r.getMessage() for r in caplog.records) == [
         f"`{tmp_path}/{name}` is left out: it is neither a file, a directory nor a link" for name in ("pipe", "sock")
     ]
+
+
+def test_what_is_removed_during_the_walk_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another program may remove its temporary files and folders at any time."""
+    make(tmp_path, {"a": "a", "b": "b", "lib/c": "c"})
+    identity_of = files.identity_of
+
+    def removing(status: os.stat_result) -> tuple[int, ...]:
+        for path in (tmp_path / "a", tmp_path / "b"):
+            if path.exists() and path.stat().st_ino != status.st_ino:
+                path.unlink()
+        return identity_of(status)
+
+    monkeypatch.setattr(files, "identity_of", removing)
+    walk = iter(walk_workspace(LocalFiles(), str(tmp_path)))
+    _, folders, found = next(walk)
+    assert list(folders) == ["lib"]
+    assert len(list(found)) <= 1  # none, if the folder was listed first
+    remove_tree(str(tmp_path / "lib"))
+    assert list(walk) == [(str(tmp_path / "lib"), {}, {})]
 
 
 def test_a_fifo_in_the_place_of_a_file_does_not_block(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torchx.errors import MissingDependencyError, SpecError
@@ -114,21 +115,24 @@ class LocalFiles:
         found = []
         with os.scandir(path) as entries:
             for entry in entries:
-                stat = entry.stat(follow_symlinks=False)
-                plain = "file" if entry.is_file(follow_symlinks=False) else "other"
-                info: dict[str, object] = {
-                    "name": entry.path,
-                    "type": "directory" if entry.is_dir(follow_symlinks=False) else plain,
-                    "size": stat.st_size,
-                    "mode": stat.st_mode,
-                    "mtime": stat.st_mtime,
-                    "identity": identity_of(stat),
-                    "islink": entry.is_symlink(),
-                }
-                if entry.is_symlink():
-                    info["destination"] = os.readlink(entry.path)
-                found.append(info)
+                with suppress(FileNotFoundError):  # removed since, such as a temporary file of another program
+                    found.append(_info(entry))
         return found
+
+
+def _info(entry: os.DirEntry[str]) -> dict[str, object]:
+    stat = entry.stat(follow_symlinks=False)
+    plain = "file" if entry.is_file(follow_symlinks=False) else "other"
+    return {
+        "name": entry.path,
+        "type": "directory" if entry.is_dir(follow_symlinks=False) else plain,
+        "size": stat.st_size,
+        "mode": stat.st_mode,
+        "mtime": stat.st_mtime,
+        "identity": identity_of(stat),
+        "islink": entry.is_symlink(),
+        **({"destination": os.readlink(entry.path)} if entry.is_symlink() else {}),
+    }
 
 
 def ignore_rules(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> IgnoreRules:
@@ -175,6 +179,8 @@ def _listing(fs: Any, root: str, folder: str) -> list[tuple[str, str, dict[str, 
     try:
         found = fs.ls(folder, detail=True)
     except OSError as e:
+        if isinstance(e, FileNotFoundError) and folder != root:  # removed since its parent was listed
+            return []
         raise _unreadable(folder, e) from e
     # Object stores also list the marker of the folder itself, and some keep the trailing slash.
     entries = {str(info["name"]).rstrip("/"): info for info in found}
