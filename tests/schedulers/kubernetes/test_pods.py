@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from torchx.errors import SpecError
@@ -9,7 +11,8 @@ from torchx.schedulers.kubernetes import pods
 from torchx.schedulers.kubernetes.names import label_value
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.pods import JobRules, lay_over, literal, render_pod, render_resources
-from torchx.specs import BindMount, DeviceMount, Resource, Role, VolumeMount, resource
+from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.specs import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount, resource
 from torchx.specs.overlays import DEL, PUT, set_overlay
 
 
@@ -225,3 +228,14 @@ def test_an_overlay_that_would_lose_the_job_is_refused(overlay):
     """Names and status cannot be set; values must be JSON."""
     with pytest.raises(SpecError, match="overlay"):
         lay_over({}, overlay, name="overlay")
+
+
+@pytest.mark.parametrize("overlay", [{"spec": None}, {"spec": []}, {"spec": {"containers": None}}, {"metadata": None}])
+@pytest.mark.parametrize("kind", ["job", "volcano", "pytorchjob", "kubeflow"])
+def test_an_overlay_that_leaves_nothing_of_the_pod_is_refused(tmp_path, overlay, kind):
+    """Such as a file with `spec:` and nothing below it."""
+    file = tmp_path / "overlay.json"
+    file.write_text(json.dumps(overlay))
+    app = AppDef("train", [Role("r", "img", entrypoint="t", resource=Resource(1, 0, 64))])
+    with pytest.raises(SpecError, match="`spec.containers`"):
+        create_scheduler("me").submit_dryrun(app, {"kind": kind, "pod_overlay": str(file)})

@@ -237,6 +237,12 @@ def lay_over(pod: Object, overlay: Object, *, name: str) -> None:
     if overlay:
         validate_overlay(overlay, blocklist=_FIXED_FIELDS, overlay_name=name, suggestion="torchx sets it itself")
         apply_overlay(pod, _with_merge_keys(overlay))
+        whole = isinstance(pod.get("metadata", {}), dict) and isinstance(pod.get("spec"), dict)
+        if not whole or not isinstance(pod["spec"].get("containers"), list):
+            raise SpecError(
+                f"{name} leaves a pod without `metadata`, `spec` or `spec.containers`",
+                hint="write fields below them, or omit them",
+            )
 
 
 def _with_merge_keys(value: Any) -> Any:
