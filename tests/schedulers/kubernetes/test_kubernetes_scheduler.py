@@ -176,6 +176,24 @@ def test_what_is_refused_half_way_is_removed():
     assert cluster.objects == {}
 
 
+@pytest.mark.parametrize("at", ["/services", "/jobs"])
+def test_what_is_interrupted_half_way_is_removed(at):
+    """Ctrl-C leaves no Service without its Jobs, and not the Jobs of some of the roles."""
+    cluster = Cluster()
+
+    def interrupted(method, path):
+        if method == "POST" and path.endswith(at) and (at == "/services" or len(cluster.of("jobs")) == 1):
+            raise KeyboardInterrupt
+
+    scheduler = create_scheduler("me", client=cluster)
+    roles = [Role(name, "img", entrypoint="t", resource=Resource(1, 0, 64)) for name in ("a", "b")]
+    info = scheduler.submit_dryrun(AppDef("train", roles), {"kind": "job", "validate_spec": False})
+    cluster.away = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        scheduler.schedule(info)
+    assert cluster.objects == {} and cluster.calls[-1][0] == "DELETE"
+
+
 def test_what_cannot_be_removed_is_named():
     """The hint has the command that deletes it."""
     cluster = Cluster()

@@ -27,7 +27,7 @@ def create_all(api: KubeApi, objects: list[Object], *, mutual: bool = False) -> 
     owner, *others = objects
     try:
         made = api.create(owner)
-    except TransientError as e:  # it may exist nevertheless
+    except (TransientError, KeyboardInterrupt) as e:  # it may exist nevertheless
         _undo(api, owner, e)
         raise
     references = []
@@ -39,7 +39,7 @@ def create_all(api: KubeApi, objects: list[Object], *, mutual: bool = False) -> 
                 references.append(reference)
         if mutual and references:
             api.patch(path_to(kind_of(owner), owner), {"metadata": {"ownerReferences": references}})
-    except TorchXError as e:
+    except (TorchXError, KeyboardInterrupt) as e:
         _undo(api, owner, e)
         raise
 
@@ -53,14 +53,14 @@ def _reference(item: Object, made: Object) -> Object:
     }
 
 
-def _undo(api: KubeApi, owner: Object, why: TorchXError) -> None:
+def _undo(api: KubeApi, owner: Object, why: BaseException) -> None:
     """Delete the objects of a failed submission."""
     try:
         api.delete(path_to(kind_of(owner), owner))
     except TorchXError as e:
         name, namespace = owner["metadata"]["name"], owner["metadata"]["namespace"]
         raise BackendError(
-            f"{why}; and objects that may have been created could not be deleted: {e}",
+            f"{str(why) or 'interrupted'}; and objects that may have been created could not be deleted: {e}",
             hint=f"kubectl delete -n {namespace} {owner['kind']} {name}",
         ) from why
 
