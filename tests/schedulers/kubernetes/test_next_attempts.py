@@ -7,6 +7,8 @@ import pytest
 from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from tests.schedulers.kubernetes.test_answers import BAD_BATCH, DONE, RUNNING, condition, failed
 from torchx.errors import SpecError
+from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kubernetes import logs
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
 from torchx.specs.retries import RETRY
@@ -328,3 +330,23 @@ def test_an_attempt_whose_record_was_deleted_is_not_completed():
     job.cluster.take(job.jobs()["-a2-reader"])
     job.look()
     assert list(job.jobs()) == ["-reader", "-trainer", "-a2-trainer"]
+
+
+def test_a_log_is_followed_into_the_next_attempt(monkeypatch):
+    """Also if the follower is the first to see that the last one has failed."""
+    job = Submitted()
+    monkeypatch.setattr(logs, "_EVERY_S", 0.001)
+
+    def ends(name, status):
+        job.ends(name, status)
+        for pod in job.cluster.of("pods"):
+            text = f"2026-01-01T00:00:00.5Z of {pod['metadata']['name'].removeprefix(job.name)}\n"
+            job.cluster.logs[pod["metadata"]["name"], ""] = text.encode()
+
+    ends("-trainer", OOM)
+    (lines,) = job.other.open_logs(job.app_id, [("trainer", 0)], LogQuery(follow=True))
+    found = iter(lines)
+    assert next(found) == "of -trainer-0-abcde\n"
+    assert list(job.jobs()) == ["-trainer", "-a2-trainer"]
+    ends("-a2-trainer", DONE)
+    assert list(found) == ["of -a2-trainer-0-abcde\n"]

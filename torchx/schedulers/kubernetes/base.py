@@ -277,7 +277,11 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         found = self._find(app_id, self._likeliest([app_id]))
         if found is None:
             return Snapshot([], ended=True)
-        return Snapshot(found.pods, ended=is_terminal(self._state(self._api_of(app_id), app_id, found)))
+        ended = is_terminal(self._state(self._api_of(app_id), app_id, found))
+        if ended and any(map(answers.number_of, found.owners)):  # its next attempt may be due
+            answer = self.describe(app_id)
+            ended = answer is None or is_terminal(answer.state)
+        return Snapshot(found.pods, ended=ended)
 
     def _look_at_pods(self, app_id: str) -> Snapshot:
         return Snapshot(self._pods(app_id))
