@@ -41,4 +41,7 @@ def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None
         raise not_running(app_id, role, k, "just ending, or starting again")
     if tty is not None:
         env["TERM"] = tty.term
-    return SpawnedProcess(argv, tty=tty, env=env, cwd=f"/proc/{line.pid}/cwd", beside=line.pid)
+    try:
+        return SpawnedProcess(argv, tty=tty, env=env, cwd=f"/proc/{line.pid}/cwd", beside=line.pid)
+    except FileNotFoundError:  # the folder in `/proc`
+        raise not_running(app_id, role, k, "just ending, or starting again") from None
