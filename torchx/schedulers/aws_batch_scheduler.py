@@ -152,6 +152,7 @@ class AWSBatchScheduler(AwsScheduler):
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[BatchJob]:
         opts = AWSBatchOpts.from_cfg(cfg)
+        opts.queue = opts.queue.rpartition("/")[2]  # of an ARN, whose slash an app id cannot have
         opts.timeout_s = timeout_s(app) or opts.timeout_s
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(app.name, room=15)}-{random_id(14)}"
@@ -228,7 +229,7 @@ class AWSBatchScheduler(AwsScheduler):
 
     def _listed(self, cfg: Mapping[str, CfgVal]) -> Iterator[tuple[str, _Object]]:
         """The jobs of the queue in ``cfg``, or of all queues. Batch keeps ended jobs for about a week."""
-        names = [str(cfg["queue"])] if cfg.get("queue") else queues.all_queues(self._client)
+        names = [str(cfg["queue"]).rpartition("/")[2]] if cfg.get("queue") else queues.all_queues(self._client)
         for queue in names:
             for job in calls.ours(self._client, queue):
                 app_id = f"{queue}:{job['jobName']}"

@@ -12,11 +12,12 @@ pytest.importorskip("botocore")
 
 from tests.schedulers.aws.batch_cloud import ARN, Cloud
 from tests.schedulers.aws.test_aws_batch_scheduler import role, scheduler, submit
+from torchx.cli.log_targets import parse_target
 from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.aws.batch import node_command
 from torchx.schedulers.aws_batch_scheduler import to_datetime
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.specs.api import AppState, Resource, macros
+from torchx.specs.api import AppDef, AppState, Resource, macros
 from torchx.specs.failures import parse_failure
 
 
@@ -401,3 +402,14 @@ def test_console_and_times(batch):
 def test_wrapped_commands_of_others():
     """A command that only begins like ours is not changed."""
     assert node_command.unwrap(["/bin/sh", "-c", "ls"]) == (["/bin/sh", "-c", "ls"], {})
+
+
+def test_a_queue_by_its_arn(batch):
+    """The app id has the queue's name: with the slash of an ARN, the queue would be taken for the job."""
+    arn = "arn:aws:batch:eu-west-1:123456789012:job-queue/q"
+    app_id = batch.submit(AppDef("app", [role()]), {"queue": arn})
+    assert app_id.startswith("q:app-")
+    assert batch.describe(app_id) is not None
+    assert [job.app_id for job in batch.list({"queue": arn})] == [app_id]
+    target = parse_target(f"aws_batch://s/{app_id}/w/0")
+    assert (target.reference, target.role) == (f"aws_batch://s/{app_id}", "w")
