@@ -12,7 +12,8 @@ import pytest
 
 from tests.workspace.trees import make
 from torchx.errors import SpecError
-from torchx.workspace import files, walk_workspace
+from torchx.workspace import files as workspace_files
+from torchx.workspace import walk_workspace
 from torchx.workspace.copies import remove_tree
 from torchx.workspace.files import LocalFiles, ignore_file, open_workspace
 
@@ -181,7 +182,7 @@ def test_what_is_no_file_is_left_out(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_what_is_removed_during_the_walk_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another program may remove its temporary files and folders at any time."""
     make(tmp_path, {"a": "a", "b": "b", "lib/c": "c"})
-    identity_of = files.identity_of
+    identity_of = workspace_files.identity_of
 
     def removing(status: os.stat_result) -> tuple[int, ...]:
         for path in (tmp_path / "a", tmp_path / "b"):
@@ -189,7 +190,7 @@ def test_what_is_removed_during_the_walk_is_left_out(tmp_path: Path, monkeypatch
                 path.unlink()
         return identity_of(status)
 
-    monkeypatch.setattr(files, "identity_of", removing)
+    monkeypatch.setattr(workspace_files, "identity_of", removing)
     walk = iter(walk_workspace(LocalFiles(), str(tmp_path)))
     _, folders, found = next(walk)
     assert list(folders) == ["lib"]
