@@ -12,6 +12,7 @@ from torchx.errors import NotFoundError
 from torchx.runner import get_runner
 from torchx.schedulers.local import inside
 from torchx.specs.api import AppDef, AppState, Role
+from torchx.supervisor.proctree import environment
 
 
 def test_a_replica_that_ends_just_now(monkeypatch) -> None:
@@ -24,12 +25,11 @@ def test_a_replica_that_ends_just_now(monkeypatch) -> None:
             time.sleep(0.002)
         return env
 
-    environment = inside.environment
     monkeypatch.setattr(inside, "environment", ended)
     with get_runner() as runner:
         handle = runner.run(AppDef("job", [Role("w", "", entrypoint="sleep", args=["60"])]), "local_cwd")
         while (status := runner.status(handle)) is None or status.state is not AppState.RUNNING:
             time.sleep(0.01)
-        with pytest.raises(NotFoundError, match="replica w/0 of .* is not running: it is just ending"):
+        with pytest.raises(NotFoundError, match=r"replica w/0 of .* is not running: it is just ending"):
             runner.exec(handle, ["true"])
         runner.wait(handle)
