@@ -50,6 +50,15 @@ def test_replica_0_says_where_it_is_while_lsf_is_asked(job: Path, stat: str) -> 
     assert (job / "r" / "1" / "stdout.log").read_text() == "here 20007\n"
 
 
+def test_the_error_file_of_another_job(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that is submitted in a job writes to its own."""
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", "/elsewhere/error.json")
+    script = job / "replicas.sh"
+    script.write_text(script.read_text().replace("$TORCHX_RANK0_HOST ", "$TORCHELASTIC_ERROR_FILE "))
+    assert second(job, f"echo here 20007 >{RANK0}; echo RUN,4*elsewhere:other") == 0
+    assert (job / "r" / "1" / "stdout.log").read_text() == f"{job}/r/1/error.json 20007\n"
+
+
 def test_replica_0_starts_slowly(job: Path) -> None:
     """LSF reports it as running before its script has written the file: the others wait."""
     assert second(job, f"[ $(wc -l <asked) -lt 3 ] || echo here 20007 >{RANK0}; echo RUN,4*elsewhere") == 0
