@@ -13,6 +13,7 @@ requeue``. Log lines have times to a second or so, in long jobs to some seconds.
 from __future__ import annotations
 
 import functools
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,7 @@ from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.slurm.answers import bare, facts_of
-from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
+from torchx.schedulers.slurm.client import KEPT, NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
 from torchx.schedulers.slurm.ends import EndsOfJobs
 from torchx.schedulers.slurm.events import SLURM_LOG, SWEEP_PREFIX
 from torchx.schedulers.slurm.folders import LegacyFolder, Waiting, choose_previous, files_of, job_id_in
@@ -133,6 +134,8 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[SlurmBatchRequest]:
         opts = SlurmOpts.from_cfg(cfg)
         opts.check()
+        if opts.job_dir and not cfg.get("ssh"):
+            opts.job_dir = os.path.abspath(os.path.expanduser(opts.job_dir))  # commands run in other folders later
         name = make_unique(NAME_RULE.make(app.name, room=_RANDOM + 1), _RANDOM)
         cwd = "" if cfg.get("ssh") else self._site_of(cfg).files.cwd()
         retry = None
@@ -192,10 +195,15 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         files[SCRIPT_FILE] = script = request.materialize()
         if request.retry or request.notify or request.watchdog:
             files[PROGRAM_FILE] = program("slurm")
-        if len(script) > MOST_SCRIPT:
+        if len(script.encode("utf-8", "surrogateescape")) > MOST_SCRIPT:
             files[LAUNCH_FILE] = launcher(script)
             argv[-1] = f"{folder}/{LAUNCH_FILE}"
         without = dict.fromkeys(name for replica in request.replicas.values() for name in sources(replica.env))
+        if (
+            site is self._here and "SLURM_JOB_ID" in os.environ
+        ):  # torchx runs in a job: its steps and the new one's differ
+            kept = (*KEPT, "SLURM_CLUSTERS")
+            without.update(dict.fromkeys(n for n in os.environ if n.startswith("SLURM_") and n not in kept))
         made = Submission(request.name, argv, folder, files, without=[*without])
         return made if request.arrays is None else request.arrays.submission(made, request)
 

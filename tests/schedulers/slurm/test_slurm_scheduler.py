@@ -18,6 +18,7 @@ from torchx.schedulers.batch.base import Site
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm.records import SEPARATOR
+from torchx.schedulers.slurm.request import MOST_SCRIPT
 from torchx.schedulers.slurm_scheduler import (
     SLURM_STATES,
     SlurmBatchRequest,
@@ -294,6 +295,13 @@ def test_submission_writes_a_folder_and_remembers_it(scheduler: SlurmScheduler, 
     assert scheduler.folders(scheduler._here).of("7").path == str(folder)
 
 
+def test_a_script_that_is_too_long_for_sbatch(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """In bytes: a short one starts it from the job's folder."""
+    fake.on("sbatch", stdout="7\n")
+    scheduler.submit(AppDef("a", [role("w", "\u20ac" * (MOST_SCRIPT // 3))]), {})
+    assert Path(fake.argvs("sbatch")[0][-1]).name == "launch.sh"
+
+
 def test_a_refused_job_leaves_nothing_and_says_what_to_do(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
     """The error quotes Slurm and has a hint."""
     fake.on("sbatch", returncode=1, stderr="sbatch: error: invalid partition specified: x\nsbatch: error: Batch job")
@@ -333,6 +341,34 @@ def test_a_lost_answer_never_makes_a_second_job(scheduler: SlurmScheduler, fake:
     assert len(fake.argvs("sbatch")) == 1
     asked = fake.argvs("squeue")[-1]
     assert asked[-2] == "--name=" + Path(fake.argvs("sbatch")[0][-1]).parent.name
+    assert asked[-1] == "--format=%F"  # `%A` of an array is the id of one of its tasks
+
+
+def test_a_job_that_is_submitted_in_a_job(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It inherits nothing that describes the other job, such as its memory, which `srun` would refuse; only Slurm's
+    configuration."""
+    for name in ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SLURM_RESTART_COUNT", "SLURM_CONF", "SBATCH_ACCOUNT"):
+        monkeypatch.setenv(name, "1")
+    fake.on("env", stdout="7\n")
+    assert scheduler.submit(AppDef("a", [role()]), {}) == "7"
+    hidden = fake.argvs("env")[0][: fake.argvs("env")[0].index("sbatch")]
+    assert sorted(hidden[2::2]) == ["SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SLURM_RESTART_COUNT"]
+
+
+def test_a_relative_job_dir(
+    scheduler: SlurmScheduler, fake: FakeCommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It starts at the folder of submission, and is found from any other folder."""
+    monkeypatch.chdir(tmp_path)
+    fake.on("sbatch", stdout="7\n")
+    scheduler.submit(AppDef("a", [role()]), {"job_dir": "jobs/1"})
+    (argv,) = fake.argvs("sbatch")
+    folder = Path(argv[-1]).parent
+    assert folder.parent == tmp_path / "jobs" / "1" / "torchx-jobs"
+    assert argv[2:4] == [f"--chdir={folder}", f"--output={folder}/slurm.log"]
+    assert scheduler.folders(scheduler._here).of("7").path == str(folder)
 
 
 def test_thousands_of_jobs_are_one_question(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:

@@ -21,6 +21,9 @@ from torchx.util.notices import logger
 
 Records = dict[str, list[JobRecord]]
 
+KEPT = ("SLURM_CONF", "SLURM_JWT")
+"""Variables that Slurm's commands need everywhere. Others describe the job in which this process runs, if any."""
+
 _LISTED_DAYS = 14
 NO_SUCH_JOB = re.compile(r"Invalid job id", re.IGNORECASE)
 NO_ACCOUNTING = re.compile(r"accounting storage is disabled|not installed", re.IGNORECASE)
@@ -176,13 +179,20 @@ class SlurmQueries:
 
     def submitted(self, name: str) -> str | None:
         """The id of the user's job with this name in the controller's memory; None if there is none."""
-        argv = ["squeue", "--noheader", "--states=all", "--me", f"--name={name}", "--format=%A"]
+        argv = [
+            "squeue",
+            "--noheader",
+            "--states=all",
+            "--me",
+            f"--name={name}",
+            "--format=%F",
+        ]  # of an array, its own id
         ids = self._run(argv).check().stdout.split()
         return min(ids, key=int) if ids else None
 
     def commented(self, comment: str) -> str | None:
         """The id of the user's job with this comment, for scripts that set their own name; None if there is none."""
-        done = self._run(["squeue", "--noheader", "--states=all", "--me", "--format=%A %k"])
+        done = self._run(["squeue", "--noheader", "--states=all", "--me", "--format=%F %k"])
         ids = [line.split()[0] for line in done.check().stdout.splitlines() if line.split()[1:] == [comment]]
         return min(ids, key=int) if ids else None
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.stacks import Stacks
     from torchx.supervisor.watchdog import Watchdog
 
-_KEPT = ("SLURM_CONF", "SLURM_JWT")
-
 
 def main() -> None:
     """See :func:`torchx.schedulers.batch.hangs.main`."""
@@ -53,6 +51,7 @@ def _stacks() -> Stacks:
     from torchx.schedulers.inside.spawned import SpawnedProcess
     from torchx.schedulers.kit.commands import LocalCommandRunner
     from torchx.schedulers.kit.files import LocalFiles
+    from torchx.schedulers.slurm.client import KEPT
     from torchx.schedulers.slurm.inside import Step, component_of, step_words
 
     folder, events, job_id = JobFolder(LocalFiles(), os.getcwd()), _events(), os.environ["SLURM_JOB_ID"]
@@ -60,7 +59,7 @@ def _stacks() -> Stacks:
         n: os.environ[f"SLURM_JOB_NODELIST_HET_GROUP_{n}"] for n in range(int(os.environ.get("SLURM_HET_SIZE", "0")))
     }
     # Slurm's variables for the script would change what the extra steps request.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in _KEPT}
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in KEPT}
     command = LocalCommandRunner().run
     found = {
         (role.name, k): f"{folder_name(role.name)}/{k}" for role in folder.roles() for k in range(role.num_replicas)
