@@ -160,7 +160,7 @@ def test_an_id_without_a_name_is_of_no_job(cluster: Cluster, jobs, app_id: str) 
     pod(cluster, "train-a", "Job/train", RUNS)
     before = dict(cluster.objects)
     assert jobs.describe(app_id) is None and jobs.log_replicas(app_id) is None and not jobs.exists(app_id)
-    with Runner("me", {"kubernetes": lambda *_, **__: KubernetesScheduler("me", client=cluster)}) as runner:
-        with pytest.raises(UnknownAppException):
-            _delete(runner, f"kubernetes://foreign/{app_id}", force=True)
+    runner = Runner("me", {"kubernetes": lambda *_, **__: KubernetesScheduler("me", client=cluster)})
+    with runner, pytest.raises(UnknownAppException):
+        _delete(runner, f"kubernetes://foreign/{app_id}", force=True)
     assert cluster.objects == before
