@@ -92,6 +92,10 @@ class MemoryScheduler(Scheduler):
         self.closed = True
 
 
+class Killed(BaseException):
+    """Raised past every ``except``, as if the process had been killed."""
+
+
 class UnreachableScheduler(MemoryScheduler):
     """A cluster that cannot be queried."""
 

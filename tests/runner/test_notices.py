@@ -20,7 +20,7 @@ from torchx.schedulers.notices import Notice, deliver
 from torchx.specs import AppDef, AppState
 from torchx.specs.notices import NOTIFY, NOTIFY_ON, hang_event
 
-from .memory_backend import MemoryScheduler, echo_app
+from .memory_backend import Killed, MemoryScheduler, echo_app
 from .sinks import http_sink, smtp_sink
 
 NOTICE = Notice("end", "x://s/a", "train", "FAILED", "state:    FAILED\ncause:    r/0: exit code 3\n")
@@ -246,8 +246,8 @@ def test_a_submitter_that_was_killed(runner, jobs, config, monkeypatch, found):
     if found:
         monkeypatch.setattr(scheduler, "expected_id", lambda info: "")
         monkeypatch.setattr(scheduler, "submission_token", lambda info: "token")
-    scheduler.refuses = KeyboardInterrupt()  # past every `except Exception`, as a kill is
-    with pytest.raises(KeyboardInterrupt):
+    scheduler.refuses = Killed()
+    with pytest.raises(Killed):
         submitted(runner, monkeypatch, "webhook")
     folder = os.path.dirname(notices.plan_path("memory://test/echo-1"))
     monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
@@ -264,8 +264,8 @@ def test_a_submitter_that_was_killed_before_the_settings_changed(runner, jobs, c
     scheduler = backend(runner)
     monkeypatch.setattr(scheduler, "expected_id", lambda info: "")
     monkeypatch.setattr(scheduler, "submission_token", lambda info: "token")
-    scheduler.refuses = KeyboardInterrupt()
-    with pytest.raises(KeyboardInterrupt):
+    scheduler.refuses = Killed()
+    with pytest.raises(Killed):
         submitted(runner, monkeypatch, "webhook")
     config.write_text("")
     monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)

@@ -22,7 +22,7 @@ from torchx.specs import (
     Workspace,
 )
 
-from .memory_backend import MemoryScheduler, backend, echo_app
+from .memory_backend import Killed, MemoryScheduler, backend, echo_app
 
 # -- submission ------------------------------------------------------------------------------------
 
@@ -89,10 +89,11 @@ def test_a_session_that_no_handle_can_contain(jobs, name):
         assert not runner.runs(refresh=False)
 
 
-def test_a_submission_whose_answer_was_lost_is_settled_by_asking(runner, jobs):
-    """After a transient failure, the job is recorded once its scheduler knows it."""
-    backend(runner).refuses = TransientError("timed out")
-    with pytest.raises(TransientError):
+@pytest.mark.parametrize("error", [TransientError("timed out"), KeyboardInterrupt()], ids=["timeout", "Ctrl-C"])
+def test_a_submission_whose_answer_was_lost_is_settled_by_asking(runner, jobs, error):
+    """After a transient failure or an interrupt, the job is recorded once its scheduler knows it."""
+    backend(runner).refuses = error
+    with pytest.raises(type(error)):
         runner.run(echo_app(), "memory")
     assert runner.runs() == []
     assert len(default_registry().intents()) == 1
@@ -134,8 +135,8 @@ def lost_submission(runner, jobs, found):
     """A Runner whose process was killed between submission and record, and the next Runner."""
     factory: Any = {"memory": lambda session_name: TokenScheduler(session_name, jobs=jobs, found=found)}
     killed = Runner("test", factory)
-    backend(killed).refuses = KeyboardInterrupt()  # past every `except Exception`, as a kill is
-    with pytest.raises(KeyboardInterrupt):
+    backend(killed).refuses = Killed()
+    with pytest.raises(Killed):
         killed.run(echo_app(), "memory", {"queue": "gpu"})
     return Runner("test", factory)
 

@@ -26,7 +26,7 @@ Find = Callable[[str, str], Scheduler[Any]]
 T = TypeVar("T")
 
 _GIVEN_UP_AFTER_S = 30 * 24 * 3600.0
-_LOST = "the submitting process died, or lost its connection"
+_LOST = "the submitting process died, was interrupted, or lost its connection"
 
 
 def settle_intents(registry: RunRegistry, find: Find, timeout_s: float) -> None:

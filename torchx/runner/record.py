@@ -83,7 +83,7 @@ class Recorder:
             self._sources.append((run_id, source))
         try:
             app_id = backend.schedule(info) if tasks is None else _runs_tasks(backend).submit_tasks(info, tasks)
-        except TransientError:
+        except (TransientError, KeyboardInterrupt):  # a notebook continues after an interrupt
             registry.unanswered(run_id)  # the job may exist: the intent is kept until its scheduler has been queried
             raise
         except Exception as e:
