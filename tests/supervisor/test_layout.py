@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.supervisor.layout import folder_name, replica_folder
+from torchx.supervisor.layout import JOB_FILES, folder_name, replica_folder, task_log
 
 
 @given(st.text(max_size=300))
@@ -71,3 +71,11 @@ def test_marks_are_those_of_jobs_that_are_started_again() -> None:
     from torchx.supervisor.layout import MARKS
 
     assert {attempts.ATTEMPTS_FILE, attempts.PROGRESS_FILE, attempts.CHECKPOINT_FILE} == set(MARKS)
+
+
+@pytest.mark.parametrize("name", JOB_FILES)
+def test_the_folder_of_a_role_is_no_file_of_the_job(name: str) -> None:
+    """A role may have the name of such a file."""
+    for path in (replica_folder("/logs", name, 0), task_log("/logs", name, 0)):
+        assert path.split("/")[2] == f"%{ord(name[0]):02x}{name[1:]}"
+    assert replica_folder("/logs", f"{name}s", 0) == f"/logs/{name}s/0"

@@ -76,17 +76,17 @@ def folder_name(name: str) -> str:
 
 def replica_folder(logs: str, role: str, k: int) -> str:
     """The folder of replica ``k`` of a role, below the job's log folder."""
-    return f"{logs}/{folder_name(role)}/{k}"
+    return f"{logs}/{_role_folder(role)}/{k}"
 
 
 def task_log(logs: str, role: str, k: int) -> str:
     """The file with the output, stdout and stderr, of task ``k`` of a sweep."""
-    return f"{logs}/{folder_name(role)}/{k}.log"
+    return f"{logs}/{_role_folder(role)}/{k}.log"
 
 
 def task_metrics(logs: str, role: str, k: int) -> str:
     """The file with the usage samples of task ``k`` of a sweep, if it ran long enough to have any."""
-    return f"{logs}/{folder_name(role)}/{k}.jsonl"
+    return f"{logs}/{_role_folder(role)}/{k}.jsonl"
 
 
 def make_folder(path: str, *, private: bool) -> None:
@@ -97,6 +97,12 @@ def make_folder(path: str, *, private: bool) -> None:
     finally:
         if umask is not None:
             os.umask(umask)
+
+
+def _role_folder(role: str) -> str:
+    """The name of a role's folder, which is not that of a file of the job, such as `state`."""
+    name = folder_name(role)
+    return f"%{ord(name[0]):02x}{name[1:]}" if name in JOB_FILES else name
 
 
 def _escaped(character: str) -> str:

@@ -147,6 +147,17 @@ def test_a_session_that_was_removed_is_created_again(scheduler, caplog) -> None:
     scheduler.wait_for_end(app_id, 300)
 
 
+@pytest.mark.parametrize("name", ["state", "control", "job.json"])
+def test_a_role_with_the_name_of_a_file_of_the_job(scheduler, name) -> None:
+    """It runs, and its output is found."""
+    app_id = scheduler.submit(AppDef("job", [Role(name, "", entrypoint="echo", args=["hi"])]), {})
+    scheduler.wait_for_end(app_id, 300)
+    assert scheduler.describe(app_id).state is AppState.SUCCEEDED
+    assert list(scheduler.log_iter(app_id, name)) == ["hi\n"]
+    scheduler.delete(app_id)
+    assert os.listdir(torchx_home("local", "test")) == []
+
+
 @pytest.mark.parametrize("variable", ["TORCHX_LOCAL_RETENTION_DAYS", "TORCHX_LOCAL_RETENTION_GB"])
 def test_infinite_retention_is_none(monkeypatch, variable) -> None:
     """`inf` keeps all jobs, as 0 does."""
