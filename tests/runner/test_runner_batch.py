@@ -118,7 +118,9 @@ def test_what_is_refused(runner: Runner) -> None:
     bigger.roles[0].resource = Resource(cpu=2, gpu=0, memMB=10)
     more = app("true")
     more.roles.append(Role("s", "", entrypoint="true"))
-    unlike = [app("true", "1"), bigger, app("true", A="1"), more]
+    limited = app("true")
+    limited.metadata["torchx/timeout"] = "1h"
+    unlike = [app("true", "1"), bigger, app("true", A="1"), more, limited]
     for apps in ([], *([app("true"), other] for other in unlike), *([other, app("true")] for other in unlike)):
         with pytest.raises(SpecError):
             runner.run_many(apps, "local_cwd")

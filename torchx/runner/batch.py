@@ -146,6 +146,10 @@ def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str,
             raise SpecError(f"the apps differ in macros: `{texts[0]}`", hint="submit those with other macros apart")
         return "".join(alike[0] if i % 2 else column(alike) for i, alike in enumerate(zip(*pieces, strict=True)))
 
+    if any(app.metadata != made.metadata for app in apps):
+        raise SpecError(
+            "the apps differ in their metadata", hint="submit apps with other time limits, retries, ... apart"
+        )
     for number, role in enumerate(made.roles):
         others = [app.roles[number] if number < len(app.roles) else None for app in apps]
         alike = [other for other in others if other is not None and _is_like(role, other)]

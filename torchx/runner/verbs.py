@@ -332,6 +332,8 @@ class RunnerVerbs(RunnerCore):
     ) -> Batch:
         """Submits several apps as one sweep. They may differ only in arguments and in values of environment variables.
 
+        The sweep has the name of the first app.
+
         ``batch.as_completed()`` iterates over the results as tasks end; ``await batch`` returns all of them.
 
         Args:
