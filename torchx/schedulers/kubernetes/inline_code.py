@@ -39,7 +39,7 @@ URL, SCRIPT = "url", "start.sh"
 _PLACE = f"{FOLDER}/{_FILE}"
 # Prefer Python: it needs no gzip, and does not replace symlinks to folders, such as `/lib`.
 _UNPACK = f"""\
-if command -v python3 >/dev/null 2>&1; then python3 -IS -m tarfile -e {_PLACE} .; else tar -xzomf {_PLACE}; fi || {{
+{{ command -v python3 >/dev/null 2>&1 && python3 -IS -m tarfile -e {_PLACE} .; }} || tar -xzomf {_PLACE} || {{
   echo "torchx: the code cannot be unpacked into $PWD, the working directory of the image" >&2; exit 1; }}
 exec "$@"
 """

@@ -25,7 +25,8 @@ torchx_get() { # address, file
   torchx_has wget && wget -q -O "$2" "$(cat "$1")"
 }
 torchx_unpack() {
-  if torchx_has python3; then python3 -IS -m tarfile -e "$1" .; else tar -xzomf "$1"; fi
+  if torchx_has python3 && python3 -IS -m tarfile -e "$1" .; then return; fi
+  tar -xzomf "$1"
 }
 torchx_fail() {
   rm -f "$torchx_code"
