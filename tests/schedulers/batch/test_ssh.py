@@ -279,16 +279,17 @@ def test_the_users_own_connection(fake: FakeSsh, tmp_path: Path) -> None:
     [
         "controlmaster false\ncontrolpath none\n",
         "controlmaster auto\ncontrolpath /x/%C\ncontrolpersist 600\n",
-        "controlmaster auto\ncontrolpath /x/cm\ncontrolpersist no\n",
-        "controlmaster false\ncontrolpath /x/cm\ncontrolpersist 600\n",
+        "controlmaster auto\ncontrolpath /tmp/cm\ncontrolpersist no\n",
+        "controlmaster false\ncontrolpath /tmp/cm\ncontrolpersist 600\n",
+        "controlmaster auto\ncontrolpath /x/cm\ncontrolpersist 600\n",
     ],
-    ids=["none", "not expanded", "not kept", "not shared"],
+    ids=["none", "not expanded", "not kept", "not shared", "no folder"],
 )
 def test_our_own_connection(config: str, fake: FakeSsh) -> None:
     """Otherwise torchx uses its own socket, and sets only options that the user has not set."""
     fake.config(config)
     master = SSHCommandRunner("login").master
-    assert not master.socket.startswith("/x")
+    assert not master.socket.startswith(("/x", "/tmp/cm"))
     options = master._start_options()
     assert "ServerAliveInterval=15" in options and "ConnectTimeout=10" in options
 

@@ -167,10 +167,11 @@ class Master:
         Then a login that the user made in another window counts.
         """
         config: Mapping[str, str] = self._read_config()
-        path = config.get("controlpath", "none")
+        path = os.path.expanduser(config.get("controlpath", "none"))
         keeps = config.get("controlpersist", "no") not in ("no", "false")
         shared = config.get("controlmaster", "no") in ("auto", "yes", "true")
-        return os.path.expanduser(path) if path != "none" and "%" not in path and keeps and shared else ""
+        there = "%" not in path and os.path.isdir(os.path.dirname(path))  # without its folder ssh shares nothing
+        return path if there and keeps and shared else ""
 
     def _is_users(self) -> bool:
         return self.socket == self._users_socket()
