@@ -54,6 +54,15 @@ def test_a_filter_by_state_is_by_the_state_now(runner, jobs):
     assert [run.app_id for run in runner.runs(RunQuery(states=[AppState.RUNNING], name="x*"))] == []
 
 
+def test_states_of_a_filter_that_can_be_iterated_once(runner, jobs):
+    """The attribute is an Iterable: a generator selects the same runs, also those that have ended on record."""
+    default_registry().saw(runner.run(echo_app(), "memory"), AppState.FAILED)
+    runner.run(echo_app(), "memory")
+    jobs["echo-2"].state = AppState.FAILED
+    found = runner.runs(RunQuery(states=(state for state in [AppState.FAILED])))
+    assert [run.app_id for run in found] == ["echo-2", "echo-1"]
+
+
 def test_a_scheduler_that_cannot_be_asked_leaves_a_note(tmp_path):
     """Its runs keep their last state, with a note; other runs are refreshed."""
     jobs = {}

@@ -15,6 +15,7 @@ from torchx.runs.records import RunQuery
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.copies import copy_data
+from torchx.util.records import replace
 
 if TYPE_CHECKING:
     from torchx.schedulers.api import DescribeAppResponse, Scheduler
@@ -44,7 +45,7 @@ def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -
     )
     unfinished = registry.list(anything, unfinished=True)
     refresh(registry, unfinished, find, timeout_s)
-    by_id = {run.id: run for run in registry.list(query)}
+    by_id = {run.id: run for run in registry.list(replace(query, states=states))}
     by_id.update({run.id: run for run in unfinished})
     chosen = sorted((run for run in by_id.values() if run.state in states), key=lambda run: -run.id)
     return chosen if query.limit is None else chosen[: max(query.limit, 0)]
