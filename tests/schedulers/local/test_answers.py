@@ -11,11 +11,12 @@ import pytest
 from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.verdict import describe, state_of
+from torchx.schedulers.local import sweeps
 from torchx.schedulers.local.answers import facts_of, listed, look
 from torchx.specs.api import AppState
 from torchx.specs.failures import parse_failure
 from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG
-from torchx.supervisor.statefile import JobState
+from torchx.supervisor.statefile import TASKS, JobState
 
 LOST_PEER = "Traceback (most recent call last):\nRuntimeError: Connection closed by peer [127.0.0.1]:27045\n"
 BAD_BATCH = "Traceback (most recent call last):\nValueError: bad batch\n"
@@ -123,3 +124,11 @@ def test_a_fifo_in_place_of_a_file_is_not_waited_for(tmp_path: Path) -> None:
     (folder / STDERR_LOG).write_text("why\n")
     (evidence,) = look(str(tmp_path), [ReplicaFacts(role="w", replica=0, state=AppState.FAILED)])
     assert (evidence.error_file, evidence.stderr, evidence.stdout) == (None, "why\n", "")
+
+
+def test_the_address_of_a_folder() -> None:
+    """Blanks and other special characters in it are escaped, for a job and for a sweep."""
+    facts = {"logs": "/my logs/50%", TASKS: "1"}
+    job = JobState(facts, [("r", 1)])
+    assert describe(facts_of(job, "/x")).ui_url == "file:///my%20logs/50%25"
+    assert sweeps.describe(job, "x-1").ui_url == "file:///my%20logs/50%25"

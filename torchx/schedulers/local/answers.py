@@ -60,7 +60,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
         notes=away,
         hang=hang,
         tell_hosts=False,
-        ui_url=f"file://{_url_path(job.facts.get('logs', folder))}",
+        ui_url=f"file://{url_path(job.facts.get('logs', folder))}",
     )
 
 
@@ -132,7 +132,8 @@ def look(logs: str, replicas: Sequence[ReplicaFacts], begins: Mapping[str, int] 
         return [Evidence() for _ in replicas]
 
 
-def _url_path(path: str) -> str:
+def url_path(path: str) -> str:
+    """The path as a part of a ``file:`` URL."""
     if path.isascii() and not any(c in path for c in " %?#"):
         return path
     from urllib.parse import quote

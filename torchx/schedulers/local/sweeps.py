@@ -12,7 +12,7 @@ from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
-from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of
+from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of, url_path
 from torchx.schedulers.local.request import ENV_ERROR_FILE, PopenRequest, check_scripts, replica_requests
 from torchx.schedulers.local.submission import (
     base_environment,
@@ -114,7 +114,7 @@ def _unresolved(request: PopenRequest) -> list[dict[str, Any]]:
 def describe(job: JobState, app_id: str) -> DescribeAppResponse:
     """The response for a sweep, without causes of failed tasks."""
     answer = describe_sweep(app_id, table_of(job), state_of_sweep(job))
-    answer.started_at, answer.ui_url = job.created or None, f"file://{job.facts['logs']}"
+    answer.started_at, answer.ui_url = job.created or None, f"file://{url_path(job.facts['logs'])}"
     return answer
 
 
