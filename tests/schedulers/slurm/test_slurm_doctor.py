@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from torchx.components import utils
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
@@ -208,3 +209,21 @@ def test_the_trial_is_of_this_very_job(slurm: FakeCommandRunner, tmp_path: Path)
     assert not list(tmp_path.iterdir())
     answered(slurm, *hidden, returncode=127)
     assert "`sbatch` is not installed" in ask_job(slurm, role).said
+
+
+def test_the_trial_of_a_script_with_arguments(
+    slurm: FakeCommandRunner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The user's own script is tried; its arguments do not matter."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.sbatch").write_text("#!/bin/bash\n#SBATCH -t 10\ntrue\n")
+    scheduler = SlurmScheduler("s", commands=slurm)
+    app = utils.sbatch("train.sbatch", "--lr", "3")
+    info = scheduler.submit_dryrun(app, {})
+    info._app = app
+    (check,) = scheduler.diagnose({}, info)
+    (finding,) = check.findings()
+    assert finding.verdict == GOOD
+    (call,) = [call for call in slurm.calls if call.argv[0] == "sbatch"]
+    assert call.stdin == Path("train.sbatch").read_text()
+    assert not {"--lr", "train.sbatch", "--parsable"} & {*call.argv}

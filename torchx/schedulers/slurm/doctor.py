@@ -44,8 +44,10 @@ def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
 
 def of_job(run: Run, submission: Submission, without_memory: Callable[[Completed], bool]) -> list[Check]:
     """The trial of one job; ``without_memory``: whether a job so rejected is resubmitted without a memory request."""
-    script = submission.files[posixpath.basename(submission.argv[-1])]
-    words = [word for word in submission.argv[1:-1] if word != "--parsable"]
+    argv = submission.argv
+    at = next(i for i, word in enumerate(argv) if word.startswith(f"{submission.folder}/"))  # its arguments follow
+    script = submission.files[posixpath.basename(argv[at])]
+    words = [word for word in argv[1:at] if word != "--parsable"]
     hidden = [word for name in submission.without for word in ("-u", name)]
     return [Check("sbatch", lambda: _trial(run, words, script, without_memory, hidden))]
 
