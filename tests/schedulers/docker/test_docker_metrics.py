@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.schedulers.docker.test_plain_http import Server
+from torchx.schedulers.docker.evidence import tar_of, text_in
 from torchx.schedulers.docker.metrics import usage
+from torchx.schedulers.docker.plain_http import EngineHttp
 
 # Docker 20.10 on cgroup v1, and on v2, shortened.
 READ = {"read": "1970-01-01T00:01:40.5Z"}
@@ -31,3 +36,16 @@ def test_counters_begin_anew() -> None:
     found = usage({}, {**READ, "cpu_stats": CPU, "memory_stats": V2}, (70.0, 8000.0), 90.5)
     assert found is not None
     assert found[1]["cpu"] == 0.9
+
+
+def test_an_engine_that_stops_while_it_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half a file is an error of the connection, which the watcher survives, and is not taken for the samples."""
+    monkeypatch.chdir(tmp_path)
+    path = "/proc/self/cwd/s"  # a socket's path has 108 characters at most
+    head, whole = b"HTTP/1.0 200 OK\r\n\r\n", tar_of({"f": "x" * 2000})
+    with closing(Server(path, [head + whole, head + whole[:700], head])):
+        engine = EngineHttp({"DOCKER_HOST": f"unix://{path}"})
+        assert text_in(engine, "c", "f") == "x" * 2000
+        for _ in range(2):
+            with pytest.raises(ConnectionError, match="cut off"):
+                text_in(engine, "c", "f")

@@ -93,11 +93,19 @@ def put_files(engine: EngineHttp, container_id: str, texts: dict[str, str]) -> N
 
 
 def text_in(engine: EngineHttp, container_id: str, name: str) -> str:
-    """Reads a file that :func:`put_files` has written; empty if there is none."""
+    """Reads a file that :func:`put_files` has written; empty if there is none.
+
+    Raises:
+        OSError: the engine does not answer, or stopped in the middle of its answer.
+    """
+    import tarfile
+
     try:
         return _first_file([engine.read(f"/containers/{container_id}/archive", {"path": f"/{name}"})]) or ""
     except RefusedError:
         return ""
+    except tarfile.TarError as e:
+        raise ConnectionError("the engine cut off its answer") from e
 
 
 def history_of(client: Any, job: Job) -> History:
