@@ -16,6 +16,7 @@ import pytest
 
 from tests.schedulers.batch.fake_ssh import FakeSsh
 from tests.supervisor.forks import eventually
+from torchx.components import utils
 from torchx.errors import BackendError, NotFoundError, NotSupportedError, SpecError
 from torchx.runner import get_runner
 from torchx.schedulers.batch.ssh.master import end_all
@@ -483,6 +484,22 @@ def test_what_is_refused(cluster: Cluster, scheduler: SlurmScheduler) -> None:
         submit(scheduler, "true", 2)
     root = Path(scheduler.folders(scheduler._site_of({})).place("x")).parent
     assert not list(root.glob("*/array.sh"))
+
+
+def test_a_batch_script_of_ones_own(
+    cluster: Cluster, scheduler: SlurmScheduler, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has its own options, so its tasks are single jobs; one job for all of them would not have their values."""
+    monkeypatch.chdir(tmp_path)
+    Path("train.sbatch").write_text("#!/bin/bash\n#SBATCH -t 10\ntrue\n")
+    app = utils.sbatch("train.sbatch", "--lr", "{lr}")
+    info = scheduler.submit_dryrun(app, {})
+    info._app = app
+    tasks = TaskList(names=["lr"], points=[("1",), ("2",)])
+    for submit_or_check in scheduler.check_tasks, scheduler.submit_tasks:
+        with pytest.raises(NotSupportedError, match="a batch script of your own"):
+            submit_or_check(info, tasks)
+    assert cluster.asked("sbatch") == []
 
 
 def test_a_refusal_leaves_no_code_behind(cluster: Cluster, tmp_path: Path) -> None:

@@ -34,6 +34,7 @@ from torchx.schedulers.slurm.request import (
 )
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, AppState, is_terminal
+from torchx.specs.scripts import is_script
 from torchx.specs.tasks import TaskList, TaskTable, fill_in
 from torchx.util.records import dataclass, replace
 
@@ -90,6 +91,8 @@ class Arrays:
 
 def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
     """Raises NotSupportedError for a job that cannot be the task of an array."""
+    if app is not None and is_script(app.roles):
+        raise NotSupportedError("a batch script of your own is not the task of a job array")
     if request.retry or any(role.max_retries for role in (app.roles if app is not None else ())):
         raise NotSupportedError("the tasks of job arrays are not started again")
     replicas = request.replicas.values()
