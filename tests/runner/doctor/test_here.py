@@ -109,6 +109,9 @@ def test_the_record(home: Path) -> None:
     (found,) = here._record(str(path))
     assert (found.verdict, found.said.startswith("1 runs in ")) == (GOOD, True)
 
+    odd = home / os.fsdecode(b"caf\xe9 50%")  # not UTF-8
+    odd.write_bytes(path.read_bytes())
+    assert record(odd) == [GOOD]
     other = home / "other" / "runs.db"
     other.parent.mkdir()
     for content in (b"no database" * 500, b""):

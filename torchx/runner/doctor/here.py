@@ -86,7 +86,7 @@ def _record(path: str) -> Iterator[Finding]:
         return
     problem, certain, count = "", True, 0
     try:
-        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as db:
+        with closing(sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro", uri=True)) as db:
             version, said = version_of(db), str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
             if version > VERSION:
                 problem = f"was written by a newer torchx (schema {version}, here {VERSION})"
