@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -65,6 +66,18 @@ def test_all_replicas(job: str, project: Path) -> None:
     assert err == b"2 of 3 failed: sh/1 (exit code 1), sh/2 (exit code 2)\n"
     code, out, err = run(project, "--all", f"{job}/sh/0,2", "printf", "no newline")
     assert (code, sorted(out.splitlines()), err) == (0, [b"sh/0 no newline", b"sh/2 no newline"], b"")
+
+
+def test_ctrl_c_reaches_all_replicas(job: str, project: Path) -> None:
+    """One Ctrl-C interrupts the command in every replica, as it does in one."""
+    argv = [sys.executable, "-m", "torchx", "exec", "--all", job, "--", "sh", "-c", "echo ready; exec sleep 600"]
+    with subprocess.Popen(argv, cwd=project, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert {process.stdout.readline() for _ in range(3)} == {b"sh/0 ready\n", b"sh/1 ready\n", b"sh/2 ready\n"}
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate()
+    assert process.returncode == 128 + signal.SIGINT
+    assert err == b"3 of 3 failed: " + b", ".join(b"sh/%d (exit code 130)" % k for k in range(3)) + b"\n"
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def attach(process: InsideProcess, *, stdin: bool, tty: bool) -> int:
     import threading
 
     sys.stdout.flush()
-    with process, _raw(tty), _passing_on(process, tty=tty):
+    with process, _raw(tty), passing_on(process, tty=tty):
         if stdin:
             threading.Thread(target=_feed, args=(process, tty), daemon=True).start()
         else:
@@ -83,8 +83,34 @@ def _raw(tty: bool) -> Iterator[None]:
         termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
+class Every:
+    """The running processes of a command in several replicas, which get a signal together.
+
+    Attributes:
+        running: the processes.
+        interrupted: a signal has come, so no further process is to be started.
+    """
+
+    def __init__(self) -> None:
+        self.running: list[InsideProcess] = []
+        self.interrupted = False
+
+    def send_signal(self, number: int) -> None:
+        self.interrupted = True
+        for process in list(self.running):
+            process.send_signal(number)
+
+    def close(self) -> None:
+        self.interrupted = True
+        for process in list(self.running):
+            process.close()
+
+    def resize(self, columns: int, rows: int) -> None:
+        """Does nothing: they have no terminal."""
+
+
 @contextmanager
-def _passing_on(process: InsideProcess, *, tty: bool) -> Iterator[None]:
+def passing_on(process: InsideProcess | Every, *, tty: bool) -> Iterator[None]:
     """Forwards signals to the process; the third Ctrl-C disconnects from it."""
     interrupts = 0
 

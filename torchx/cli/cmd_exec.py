@@ -7,13 +7,14 @@ import sys
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 
-from torchx.cli.attach import attach, terminal
+from torchx.cli.attach import Every, attach, passing_on, terminal
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import parse_target, select
-from torchx.errors import NotFoundError, TorchXError
+from torchx.errors import EXIT_INTERRUPTED, NotFoundError, TorchXError
 from torchx.runner import Runner
 from torchx.runner.tee import replica_formats
+from torchx.schedulers.inside import InsideProcess
 from torchx.util.log_streams import LineFormat
 from torchx.util.records import replace
 from torchx.util.term import has_color
@@ -119,17 +120,24 @@ def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
 
     handle, replicas = find_replicas(runner, identifier)
     formats = replica_formats(replicas, color=has_color(sys.stdout))
-    lock = Lock()
+    lock, every = Lock(), Every()
 
     def one(replica: Replica) -> int:
         try:
-            return _with_prefix(runner, handle, replica, argv, shown=formats[replica], lock=lock)
+            with runner.open(handle, argv, *replica) as process:
+                every.running.append(process)
+                try:
+                    if every.interrupted:
+                        return EXIT_INTERRUPTED
+                    return _with_prefix(process, shown=formats[replica], lock=lock)
+                finally:
+                    every.running.remove(process)
         except TorchXError as e:
             with lock:
                 error(f"{replica[0]}/{replica[1]}: {e}", hint=e.hint)
             return e.exit_code
 
-    with ThreadPoolExecutor(min(_AT_ONCE, len(replicas))) as pool:
+    with passing_on(every, tty=False), ThreadPoolExecutor(min(_AT_ONCE, len(replicas))) as pool:
         codes = list(pool.map(one, replicas))
     failed = {f"{role}/{k}": code for (role, k), code in zip(replicas, codes, strict=True) if code}
     if failed:
@@ -137,16 +145,8 @@ def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
     return max(codes)
 
 
-def _with_prefix(
-    runner: Runner,
-    handle: str,
-    replica: Replica,
-    argv: Sequence[str],
-    *,
-    shown: LineFormat,
-    lock: AbstractContextManager[bool],
-) -> int:
-    """Runs the command in one replica; writes only whole lines, each after the name of the replica."""
+def _with_prefix(process: InsideProcess, *, shown: LineFormat, lock: AbstractContextManager[bool]) -> int:
+    """Copies the output of a process; writes only whole lines, each after the name of the replica."""
     outputs = {1: sys.stdout, 2: sys.stderr}
     unfinished = {1: b"", 2: b""}
 
@@ -156,12 +156,11 @@ def _with_prefix(
                 outputs[stream].buffer.write(shown.chunk(lines))
                 outputs[stream].flush()
 
-    with runner.open(handle, argv, *replica) as process:
-        process.close_stdin()
-        while (piece := process.read()) is not None:
-            stream, data = piece
-            whole, newline, unfinished[stream] = (unfinished[stream] + data).rpartition(b"\n")
-            write(stream, whole + newline)
-        for stream, rest in unfinished.items():
-            write(stream, rest)
-        return process.wait()
+    process.close_stdin()
+    while (piece := process.read()) is not None:
+        stream, data = piece
+        whole, newline, unfinished[stream] = (unfinished[stream] + data).rpartition(b"\n")
+        write(stream, whole + newline)
+    for stream, rest in unfinished.items():
+        write(stream, rest)
+    return process.wait()
