@@ -64,7 +64,8 @@ def wait_for(runner: Runner, condition: str, handle: str) -> None:
     status = runner.wait(handle)
     if status is None:
         raise NotFoundError(f"`{handle}` is no longer known", hint="nothing was submitted")
-    is_met = {"ok": status.state is AppState.SUCCEEDED, "fail": status.state is not AppState.SUCCEEDED, "any": True}
+    failed = status.state not in (AppState.SUCCEEDED, AppState.UNKNOWN)  # the scheduler may have forgotten the job
+    is_met = {"ok": status.state is AppState.SUCCEEDED, "fail": failed, "any": True}
     if not is_met[condition]:
         raise NotStartedError(
             f"`{handle}` is {status.state.name}, but the job may only start after it has {_ENDS[condition]}",
