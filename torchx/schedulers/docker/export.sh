@@ -19,6 +19,7 @@ logs=$here/logs/$(date +%Y%m%d-%H%M%S)-$$
 code=0
 mkdir -p -- "$logs"
 trap '"${compose[@]}" stop >/dev/null 2>&1; code=130' INT TERM
+trap '"${compose[@]}" down >/dev/null 2>&1 || true' EXIT # also when a service does not start
 "${compose[@]}" up --detach >&2
 mapfile -t containers < <(docker ps --all --quiet --no-trunc --filter "label=com.docker.compose.project=$project")
 exec {bus}<> <(:) # a pipe to ourselves, through which waiting processes report how a container ended
@@ -37,14 +38,13 @@ for ((left = ${#containers[@]}; left; left--)); do
     code=$status
     name=$(docker inspect --format '{{.Config.Hostname}}' "$container")
     echo "FAILED: $name ended with exit code $status; the last lines of its output:" >&2
-    docker logs --tail 5 "$container" >&2
+    docker logs --tail 5 "$container" >&2 || true # not every logging driver can be read
     "${compose[@]}" stop --timeout 10 >/dev/null 2>&1
   fi
 done
 for container in "${containers[@]}"; do
   name=$(docker inspect --format '{{.Config.Hostname}}' "$container")
-  docker logs "$container" >"$logs/$name.stdout.log" 2>"$logs/$name.stderr.log"
+  docker logs "$container" >"$logs/$name.stdout.log" 2>"$logs/$name.stderr.log" || true
 done
-"${compose[@]}" down >/dev/null 2>&1
 ((code)) || echo SUCCEEDED >&2
 exit "$code"
