@@ -137,10 +137,11 @@ def _resolve_place(
     if not place:
         return "", []
     key = f"way {name.digest} {place}"
-    known = _PLACES.recall(key)
-    if known:
-        found = json.loads(known)
+    try:
+        found = json.loads(_PLACES.recall(key))
         return found["place"], [Folder(*one) for one in found["above"]]
+    except (ValueError, LookupError, TypeError):  # there is none yet, or it is damaged
+        pass
     entries = _small_entries(registry, name, manifest)
     for _ in range(_MOST_LINKS):
         above = []
