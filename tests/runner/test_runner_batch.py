@@ -113,7 +113,7 @@ def test_what_differs_becomes_a_value() -> None:
 
 
 def test_what_is_refused(runner: Runner) -> None:
-    """No apps, and apps of different shapes; nothing is submitted."""
+    """No apps, apps of different shapes, and a negative number at a time; nothing is submitted."""
     bigger = app("true")
     bigger.roles[0].resource = Resource(cpu=2, gpu=0, memMB=10)
     more = app("true")
@@ -124,6 +124,8 @@ def test_what_is_refused(runner: Runner) -> None:
     for apps in ([], *([app("true"), other] for other in unlike), *([other, app("true")] for other in unlike)):
         with pytest.raises(SpecError):
             runner.run_many(apps, "local_cwd")
+    with pytest.raises(SpecError, match="at a time"):
+        runner.run_many([app("true")], "local_cwd", max_parallel=-1)
     assert not runner.runs()
 
 

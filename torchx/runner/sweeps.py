@@ -37,6 +37,10 @@ def check(tasks: TaskList) -> None:
     """Validates the tasks of a sweep, independent of the job. See :meth:`RunnerVerbs.check_sweep`."""
     if not tasks.points:
         raise SpecError("the sweep has no tasks", hint="give each name a value, for example `--grid lr=1e-4,3e-4`")
+    if tasks.max_parallel < 0:
+        raise SpecError(
+            f"{tasks.max_parallel} tasks at a time would never end", hint="give 1 or more; 0: the scheduler decides"
+        )
     for k, point in enumerate(tasks.points):
         for name, value in zip(tasks.names, point, strict=True):
             if not _is_word(value):
