@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -53,9 +54,17 @@ def test_there_is_none(reference: str, said: str, tmp_path: Path) -> None:
 
 
 def test_as_long_as_linux_passes_on(tmp_path: Path) -> None:
-    """128 KiB, to the last character."""
-    (tmp_path / "long").write_text("y" * (128 << 10))
-    assert look_up("X", Secret(f"file:{tmp_path}/long")) == "y" * (128 << 10)
+    """A program can be started with the longest value that is accepted, and not with a longer one."""
+    for name, character in (("X", "y"), ("NAME", "é")):
+        most = ((128 << 10) - len(f"{name}=") - 1) // len(character.encode())
+        (tmp_path / "long").write_text(character * most)
+        value = look_up(name, Secret(f"file:{tmp_path}/long"))
+        subprocess.run(["/bin/true"], env={name: value}, check=True)
+        (tmp_path / "long").write_text(character * (most + 1))
+        with pytest.raises(ConfigError, match="longer than 128 KiB"):
+            look_up(name, Secret(f"file:{tmp_path}/long"))
+        with pytest.raises(OSError, match="Argument list too long"):
+            subprocess.run(["/bin/true"], env={name: value + character}, check=True)
 
 
 def test_a_command_runs_once(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from torchx.util.secrets import is_secret_name
 __all__ = ["check", "is_secret", "is_value", "look_up", "revealed", "sources", "split"]
 
 MOST_BYTES = 128 << 10
-"""Limit of Linux for the size of one environment variable."""
+"""Limit of Linux for the size of one environment variable, with its name, ``=`` and NUL."""
 
 _COMMAND_S = 120.0  # enough for a user to type a passphrase
 
@@ -115,8 +115,9 @@ def look_up(name: str, secret: Secret) -> str:
     find = {"cmd": _from_command, "file": _from_file}.get(secret.kind, _from_variable)
     value = find(f"secret `{name}`", secret.place)
     value = value[:-1] if value.endswith("\n") else value
-    if not value or "\0" in value or len(value) > MOST_BYTES:
-        odd = "empty" if not value else "longer than 128 KiB" if len(value) > MOST_BYTES else "not text"
+    too_long = len(os.fsencode(f"{name}={value}")) >= MOST_BYTES
+    if not value or "\0" in value or too_long:
+        odd = "empty" if not value else "longer than 128 KiB" if too_long else "not text"
         raise ConfigError(f"secret `{name}`: what `{secret}` gives is {odd}", hint="no variable can have that value")
     return value
 
