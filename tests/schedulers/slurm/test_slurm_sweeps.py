@@ -351,6 +351,36 @@ def test_who_ends_well_when_killed_was_cancelled(cluster: Cluster, scheduler: Sl
     assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 2 tasks succeeded, 2 cancelled")
 
 
+def test_tasks_that_are_cancelled_at_the_same_time(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """None of them starts, whichever process cancels it."""
+    (cluster.folder / "down").touch()
+    cluster.says(scontrol="MaxArraySize = 2")
+    app_id = submit(scheduler, "true", 8, width=1)
+    at_once = [threading.Thread(target=SlurmScheduler("test").cancel_task, args=(app_id, k)) for k in range(8)]
+    for one in at_once:
+        one.start()
+    for one in at_once:
+        one.join()
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert found.msg == "0 of 8 tasks succeeded, 8 cancelled"
+
+
+def test_a_task_that_was_cancelled_before_its_start(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Its array is submitted later, and the task does nothing."""
+    (cluster.folder / "down").touch()
+    cluster.says(scontrol="MaxArraySize = 2")
+    app_id = submit(scheduler, "true", 4)
+    path = Path(chunks(scheduler, app_id))
+    path.write_text(path.read_text().splitlines(keepends=True)[0])  # as if the second array were to come
+    scheduler.cancel_task(app_id, 3)
+    (cluster.folder / "down").unlink()
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    sweep.submit_more()
+    assert [line.split()[0] for line in path.with_name("ends.n1").read_text().splitlines()] == ["2"]
+
+
 def test_what_has_ended_is_not_cancelled(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """Neither as a whole nor by task; in a sweep that goes on, a task that crashed before has failed."""
     app_id = submit(scheduler, "kill -SEGV $$", 1)

@@ -7,7 +7,7 @@
 # the function `task`, which becomes the task's program.
 #
 # Slurm calls `array.sh FIRST [SWEEP]`, torchx calls `array.sh more SWEEP`. Files in the folder: `values`, one line per task;
-# `chunks`, one line `FIRST COUNT JOBID` per array; `more.lock`; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped`.
+# `chunks`, one line `FIRST COUNT JOBID` per array; `more.lock`; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped.TASK`.
 #
 # shellcheck disable=SC2154
 
@@ -79,7 +79,7 @@ first=$1 sweep=${2:-$SLURM_ARRAY_JOB_ID} child='' ended=''
 # shellcheck disable=SC2034  # `task` may use app_id, and a line of values nl
 nl=$'\n' k=$((first + SLURM_ARRAY_TASK_ID)) app_id=sweep-$sweep
 [[ ! -e cancelled ]] || exit 0
-if [[ -e skipped ]] && grep -qx "$k" skipped; then exit 0; fi
+[[ ! -e skipped.$k ]] || exit 0
 mapfile -t -s "$k" -n 1 line <values
 eval "${line[0]}"
 export TORCHX_TASK=$k TORCHX_RANK0_HOST=localhost

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 ARRAY_FILE = "array.sh"
 VALUES_FILE = "values"
 CHUNKS_FILE = "chunks"
-_CANCELLED, _SKIPPED, _ENDS = "cancelled", "skipped", "ends."
+_CANCELLED, _SKIPPED, _ENDS = "cancelled", "skipped.", "ends."
 _TERMINATED = 143  # exit code that array.sh records for a task that got SIGTERM
 _WHOLE = [
     'mkdir -p "tasks/$k" && ln -sfn ../../job.json ../../metrics.py "tasks/$k" && cd "tasks/$k" || exit 78',
@@ -256,7 +256,7 @@ class Sweep:
 
     def cancel_task(self, k: int) -> None:
         """Cancels one task, or keeps it from starting."""
-        self._write(_SKIPPED, self.folder.text(_SKIPPED).encode() + b"%d\n" % k)
+        self._write(f"{_SKIPPED}{k}", b"")
         self.chunks = self._chunks()
         if element := self.element(k):
             self._run(["scancel", element])
@@ -317,8 +317,9 @@ class Sweep:
 
     def _stopped(self) -> Container[int]:
         """The tasks that were cancelled."""
-        words = self.folder.text(_SKIPPED).split()
-        return range(self.count) if self._is_cancelled() else {int(word) for word in words if word.isdigit()}
+        names = self._files.names(self.folder.path)
+        words = (name.removeprefix(_SKIPPED) for name in names if name.startswith(_SKIPPED))
+        return range(self.count) if _CANCELLED in names else {int(word) for word in words if word.isdecimal()}
 
     def _ends(self) -> dict[int, tuple[int, float]]:
         """Exit code and time of each task that has recorded its end; of one that was started again, the last."""
