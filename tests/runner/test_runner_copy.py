@@ -191,7 +191,9 @@ def test_a_link_that_is_there_is_not_followed(tmp_path: Path, start: Any, there:
 
 
 def test_errors(start: Any, there: Path, tmp_path: Path) -> None:
-    """A missing file, an unwritable target, and an interrupted stream, after which the rest is fetched."""
+    """A missing file, an empty or unwritable target, and an interrupted stream, after which the rest is fetched."""
+    with pytest.raises(NotFoundError, match="is empty"):
+        download(start, "ckpt/a", "")
     with pytest.raises(NotFoundError, match="`nope`"):
         download(start, "nope", str(tmp_path))
     with pytest.raises(NotFoundError, match="`nope`"):

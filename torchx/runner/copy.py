@@ -104,9 +104,11 @@ def download(
         here: the replica's files are files of this machine.
 
     Raises:
-        NotFoundError: the file does not exist in the replica.
+        NotFoundError: the file does not exist in the replica, or a path is empty.
         BackendError: the copy was interrupted; the same call resumes it, also within a file.
     """
+    if not target:
+        raise NotFoundError("the path to copy to is empty", hint="`.` is the current folder")
     base = os.path.basename(source.rstrip("/")) or "."
     there = _look(start, source, (os.path.dirname(source) or ".", f"./{base}"), (source, "."), here=here)
     if there.kind == "nothing":
