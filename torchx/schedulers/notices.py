@@ -128,21 +128,25 @@ def _desktop(settings: dict[str, Any], notice: Notice) -> None:  # noqa: ARG001 
 
 def _run(argv: list[str], notice: Notice, *, cwd: str | None = None) -> None:
     import subprocess
+    import tempfile
 
     words = {"EVENT": notice.event, "HANDLE": notice.handle, "NAME": notice.name, "STATE": notice.state}
     env = {**os.environ, **{f"TORCHX_NOTICE_{name}": value for name, value in words.items()}}
-    done = subprocess.run(
-        argv,
-        input=notice.text.encode(errors="replace"),
-        env=env,
-        cwd=cwd,
-        capture_output=True,
-        timeout=_HOOK_S,
-        check=False,
-    )
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise _RefusedError(f"exit code {done.returncode}" + (f": {said[-1]}" if said else ""))
+    with tempfile.TemporaryFile() as stderr:  # not a pipe, which a program in the background may keep open
+        code = subprocess.run(
+            argv,
+            input=notice.text.encode(errors="replace"),
+            env=env,
+            cwd=cwd,
+            stdout=subprocess.DEVNULL,
+            stderr=stderr,
+            timeout=_HOOK_S,
+            check=False,
+        ).returncode
+        stderr.seek(0)
+        said = stderr.read().decode(errors="replace").strip().splitlines()
+    if code:
+        raise _RefusedError(f"exit code {code}" + (f": {said[-1]}" if said else ""))
 
 
 def _slack(settings: dict[str, Any], notice: Notice) -> None:
