@@ -165,7 +165,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
             if folder is not None and folder.text(OPTIONS_FILE):
                 raise NotSupportedError(
                     f"`{handle}` has a retry policy: LSF does not know how its last attempt ended",
-                    hint=f"`--after any:{handle}`, or omit `--retry` there",
+                    hint=f"`--after {handle}:any`, or omit `--retry` there",
                 )
 
     def expected_id(self, dryrun_info: AppDryRunInfo[LsfBsub]) -> str:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from torchx.errors import BackendError, CommandError, ConfigError, NotFoundError, SpecError
+from torchx.errors import BackendError, CommandError, ConfigError, NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.api import DescribeAppResponse, Stream
 from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.logs import LogQuery
@@ -39,7 +39,7 @@ from torchx.schedulers.lsf_scheduler import (
     get_docker_command,
     get_job_state,
 )
-from torchx.specs.after import AFTER
+from torchx.specs.after import AFTER, split_condition
 from torchx.specs.api import AppDef, AppState, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount
 from torchx.specs.failures import parse_failure
 from torchx.testing import FakeCommandRunner, Recordings, SchedulerContract
@@ -62,6 +62,18 @@ def scheduler(fake: FakeCommandRunner | None = None) -> LsfScheduler:
 
 
 # -- rendering ---------------------------------------------------------------------------------------
+
+
+def test_a_job_after_one_with_a_retry_policy(tmp_path: Path) -> None:
+    """LSF does not know how that ends; the hint is in the syntax of the command line."""
+    lsf = scheduler()
+    (tmp_path / "retry.json").write_text("{}")
+    lsf.folders(lsf._here).remember("first-x1", str(tmp_path))
+    app = AppDef("later", [role()], metadata={AFTER: "ok:lsf://t/first-x1"})
+    with pytest.raises(NotSupportedError, match="has a retry policy") as caught:
+        lsf.submit_dryrun(app, {})
+    (reference,) = re.findall(r"`--after (\S+)`", caught.value.hint)
+    assert split_condition(reference) == ("lsf://t/first-x1", "any")
 
 
 def test_a_job_after_others() -> None:
