@@ -145,7 +145,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             from torchx.specs.timeouts import clock, timeout_s
 
             if AFTER in app.metadata:
-                opts.extra = [*(opts.extra or ()), *self._after(app)]
+                opts.extra = [*(opts.extra or ()), *self._after(app, opts)]
             if limit_s := timeout_s(app):
                 opts.time = clock(limit_s)
             retry = policy(app, self.capabilities)
@@ -163,11 +163,14 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         request.check()
         return AppDryRunInfo(request, str)
 
-    def _after(self, app: AppDef) -> list[str]:
-        """The ``sbatch`` options for dependencies. Slurm removes a job that can never start."""
+    def _after(self, app: AppDef, opts: SlurmOpts) -> list[str]:
+        """The ``sbatch`` options for dependencies, with those of the user, because the last option counts. Slurm
+        removes a job that can never start.
+        """
         from torchx.specs.after import earlier_jobs
 
-        words = []
+        given = (option.partition("=") for option in opts.extra or ())
+        words = [value for name, _, value in given if name == "--dependency"]
         for condition, handle in earlier_jobs(app):
             app_id = parse_app_handle(handle).app_id
             sweep = self._sweep(app_id.partition("/")[0])

@@ -28,6 +28,7 @@ from torchx.schedulers.slurm_scheduler import (
     create_scheduler,
 )
 from torchx.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role, macros
+from torchx.specs.after import AFTER
 from torchx.specs.failures import parse_failure
 from torchx.testing.commands import FakeCommandRunner
 from torchx.testing.contract import SchedulerContract
@@ -293,6 +294,13 @@ def test_submission_writes_a_folder_and_remembers_it(scheduler: SlurmScheduler, 
     record = json.loads((folder / "job.json").read_text())
     assert record["app"]["roles"][0]["env"]["HF_TOKEN"] == "********"
     assert scheduler.folders(scheduler._here).of("7").path == str(folder)
+
+
+def test_a_dependency_of_ones_own(scheduler: SlurmScheduler) -> None:
+    """It is kept with `--after`: of two options `sbatch` takes the last one."""
+    app = AppDef("a", [role()], metadata={AFTER: "ok:slurm://t/5"})
+    cmd = scheduler.submit_dryrun(app, {"extra": ["--dependency=singleton"]}).request.cmd
+    assert [word for word in cmd if word.startswith("--dependency")][-1] == "--dependency=singleton,afterok:5"
 
 
 def test_a_script_that_is_too_long_for_sbatch(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
