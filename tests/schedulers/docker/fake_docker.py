@@ -6,6 +6,7 @@ import io
 import itertools
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import docker.errors
@@ -40,6 +41,7 @@ class FakeDocker:
         faults: name of a call -> exceptions that its next calls raise, None for a call that works.
         streams: path -> bodies of the streams that are asked for there, in order; empty when there is none left.
         asked_to_follow: ``follow`` of each log that was asked for.
+        pull_ends_with: an error in the middle of the next pulls.
     """
 
     def __init__(self) -> None:
@@ -50,6 +52,7 @@ class FakeDocker:
         self.faults: dict[str, list[Exception | None]] = {}
         self.streams: dict[str, list[bytes | io.BytesIO]] = {}
         self.asked_to_follow: list[int] = []
+        self.pull_ends_with = ""
         self.calls: list[str] = []
         self.closed = 0
         self.base_url, self.api_version = "http+docker://fake", "1.41"
@@ -57,7 +60,7 @@ class FakeDocker:
         self.images = self
         self.networks_api = self
 
-    # -- client.containers.create, client.networks.create, client.images.pull ----------------------
+    # -- client.containers.create, client.networks.create, client.api.pull -------------------------
 
     @property
     def networks(self) -> Any:
@@ -67,8 +70,14 @@ class FakeDocker:
     def containers(self) -> Any:
         return _Containers(self)
 
-    def pull(self, image: str) -> None:
+    def pull(self, image: str, *, stream: bool, decode: bool) -> Iterator[dict[str, Any]]:
+        assert stream
+        assert decode
         self.called("pull")
+        yield {"status": "Downloading"}
+        if self.pull_ends_with:
+            yield {"error": self.pull_ends_with}
+            return
         self.images_here[image] = {"Id": "sha256:" + "b" * 64, "RepoDigests": [f"{image}@sha256:{'c' * 64}"]}
 
     def close(self) -> None:

@@ -300,6 +300,15 @@ class TestSubmission:
         assert fake.calls.count("pull") == 1
         assert reported_image_digests(info) == dict.fromkeys("ab", f"reg/other@sha256:{'c' * 64}")
 
+    def test_a_pull_that_breaks_off(self, scheduler: Any, fake: Any) -> None:
+        """The engine reports it within its answer, and the message has its reason."""
+        fake.pull_ends_with = "write /var/lib/docker/tmp/x: no space left on device"
+        app = AppDef("a", [role()])
+        app.roles[0].image = "reg/other"
+        with pytest.raises(BackendError, match=r"`reg/other` .* cannot be pulled: .*no space left on device") as error:
+            scheduler.submit(app, {})
+        assert "docker system df" in error.value.hint
+
     def test_an_image_id_is_not_pulled(self, scheduler: Any, fake: Any) -> None:
         """Registries do not resolve image ids."""
         app = AppDef("a", [role()])

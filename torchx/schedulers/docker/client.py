@@ -62,16 +62,20 @@ def pull(client: Any, image: str) -> str:
             hint="it was removed, or was built on another machine and not pushed",
         )
     sys.stderr.write(f"pulling image {image}\n")
+    cause = None
     try:
-        client.images.pull(image)
-        return _digest(client.api.inspect_image(image))
+        # `client.images.pull` ignores an error after the beginning, and then finds no image.
+        told = client.api.pull(image, stream=True, decode=True)
+        message = next((str(event["error"]) for event in told if event.get("error")), "")
+        if not message:
+            return _digest(client.api.inspect_image(image))
     except docker.errors.APIError as e:
-        message = explanation(e)
-        meaning, hint = meaning_of(message)
-        raise BackendError(
-            f"image `{image}` is not on the engine's machine and cannot be pulled: {message}",
-            hint=hint if meaning else "`docker images` lists the local images",
-        ) from e
+        message, cause = explanation(e), e
+    meaning, hint = meaning_of(message)
+    raise BackendError(
+        f"image `{image}` is not on the engine's machine and cannot be pulled: {message}",
+        hint=hint if meaning else "`docker images` lists the local images",
+    ) from cause
 
 
 def create(client: Any, container: DockerContainer, secret: dict[str, str] | None = None) -> Any:
