@@ -143,6 +143,18 @@ def test_the_end_of_a_sweep_is_heard_of(cluster: Cluster, scheduler: SlurmSchedu
     assert len(cluster.asked("squeue")) == asked
 
 
+def test_a_sweep_that_is_submitted_in_a_job(
+    cluster: Cluster, scheduler: SlurmScheduler, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """None of its arrays inherits variables of the other job, only Slurm's configuration."""
+    monkeypatch.setenv("SLURM_JOB_ID", "1")
+    monkeypatch.setenv("SLURM_MEM_PER_CPU", "100")
+    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
+    app_id = submit(scheduler, "echo ${SLURM_MEM_PER_CPU-none} $SLURM_CONF", 7)
+    for log in scheduler.open_logs(app_id, [("w", 0), ("w", 6)], LogQuery()):
+        assert "".join(log) == "none /etc/slurm.conf\n"
+
+
 def test_a_width_holds_across_arrays(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """Each array waits for the previous one; otherwise two of them would run twice as many tasks."""
     submit(scheduler, "true", 7, width=3)

@@ -45,12 +45,15 @@ lock() {  # a link that names its owner on any node; taken over if the owner was
 }
 
 more() {  # submit as many arrays as Slurm accepts; one process at a time
-  local first=0 n=$size id words last='' taken=''
+  local first=0 n=$size id words last='' taken='' outer=()
   # Without a first line, the submitter of the first array has yet to record it, and will call this.
   if [[ -e cancelled || ! -s chunks ]] || ! lock; then return 0; fi
   while read -r -a words; do
     if ((words[0] + words[1] > first)); then first=$((words[0] + words[1])) last=${words[2]}; fi
   done <chunks
+  for id in "${!SLURM_@}"; do  # a job inherits nothing of the one in which it is submitted
+    case $id in SLURM_CONF | SLURM_JWT | SLURM_CLUSTERS) ;; *) outer+=(-u "$id") ;; esac
+  done
   while ((first < count && n > 0)) && [[ ! -e cancelled ]]; do
     touch -h more.lock  # a sign of life
     ((n <= count - first)) || n=$((count - first))
@@ -58,7 +61,7 @@ more() {  # submit as many arrays as Slurm accepts; one process at a time
     [[ -z $width ]] || words+=("--dependency=afterany:$last")
     # A previous owner that was killed may have submitted this array without recording it.
     id=${taken:+$(squeue --noheader --me --states=all --name="$name+$first+$n" --format=%F | head -n 1)}
-    if [[ -n $id ]] || id=$(sbatch "${words[@]}" --array="0-$((n - 1))${width:+%$width}" array.sh "$first" "$sweep" 2>more.log); then
+    if [[ -n $id ]] || id=$(env "${outer[@]}" sbatch "${words[@]}" --array="0-$((n - 1))${width:+%$width}" array.sh "$first" "$sweep" 2>more.log); then
       last=${id%%;*}
       echo "$first $n $last" >>chunks
       first=$((first + n))
