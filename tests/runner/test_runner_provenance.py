@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from torchx.errors import BackendError, TransientError
+from torchx.errors import BackendError, SpecError, TransientError
 from torchx.runner import Runner
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH
 from torchx.specs import Workspace
@@ -103,6 +103,17 @@ def test_a_refused_job_leaves_no_folder(folders, tmp_path):
     handle = folders.run(echo_app(), "memory", **given)
     assert (tmp_path / "job" / "a.py").read_text() == "a"
     assert folders.recorded(handle).workspace_hashes["echo"].startswith("sha256:")
+
+
+def test_a_job_without_a_request_leaves_no_folder(folders, tmp_path, monkeypatch):
+    """Some errors are found only after the code was copied, such as a mount that the scheduler does not support."""
+    given = {"cfg": {"job_dir": str(tmp_path / "job")}, "workspace": str(tmp_path / "src")}
+    with monkeypatch.context() as patch:
+        patch.setattr(backend(folders), "_submit_dryrun", lambda *_: (_ for _ in ()).throw(SpecError("no mounts")))
+        with pytest.raises(SpecError, match="no mounts"):
+            folders.dryrun(echo_app(), "memory", **given)
+    assert not (tmp_path / "job").exists()
+    assert folders.run(echo_app(), "memory", **given)
 
 
 def test_a_lost_answer_leaves_the_folder(folders, tmp_path):

@@ -135,7 +135,7 @@ def test_a_folder_that_another_process_fills_just_now(
 ) -> None:
     """A folder that was empty when it was listed, and has an owner since, is refused."""
     make(tmp_path / "job", {MARKER: ""})
-    monkeypatch.setattr(dir_workspace.os, "listdir", lambda _: [])
+    monkeypatch.setattr("os.listdir", lambda _: [])
     with pytest.raises(ConfigError, match="is not empty"):
         DirWorkspaceMixin().build_workspaces([role("a", source)], {"job_dir": str(tmp_path / "job")})
     assert (tmp_path / "job" / MARKER).exists()

@@ -27,6 +27,7 @@ from torchx.runner import get_runner
 from torchx.runs import RunRegistry
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import SendsNotices
+from torchx.schedulers.kit.attempts import program
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppDef, AppState, AppStatus, is_terminal
 from torchx.specs.notices import hang_event, wish_of
@@ -146,7 +147,7 @@ def command(handle: str) -> tuple[list[str], dict[str, str]]:
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH", ""))))
     env["TORCHX_HOME"] = torchx_home()
-    return [sys.executable, "-m", "torchx.runner.notices", handle], env
+    return program("torchx.runner.notices", handle), env
 
 
 def send_due(scheduler: str, registry: RunRegistry) -> None:
@@ -320,5 +321,5 @@ def _is_held(path: str) -> bool:
         return not ours
 
 
-if __name__ == "__main__":
+def main() -> None:
     send(sys.argv[1])

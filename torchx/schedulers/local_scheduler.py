@@ -256,7 +256,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         sweep, _, task = app_id.partition("/")
-        if task.isdigit():
+        if task.isascii() and task.isdigit():
             return next(iter(self.describe_tasks(sweep, [int(task)]) or ()), None)
         job = self._known(app_id)
         described = job.describe() if job else None

@@ -202,9 +202,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             files[LAUNCH_FILE] = launcher(script)
             argv[-1] = f"{folder}/{LAUNCH_FILE}"
         without = dict.fromkeys(name for replica in request.replicas.values() for name in sources(replica.env))
-        if (
-            site is self._here and "SLURM_JOB_ID" in os.environ
-        ):  # torchx runs in a job: its steps and the new one's differ
+        if site is self._here and "SLURM_JOB_ID" in os.environ:  # torchx runs in a job, which differs from the new one
             kept = (*KEPT, "SLURM_CLUSTERS")
             without.update(dict.fromkeys(n for n in os.environ if n.startswith("SLURM_") and n not in kept))
         made = Submission(request.name, argv, folder, files, without=[*without])

@@ -179,14 +179,8 @@ class SlurmQueries:
 
     def submitted(self, name: str) -> str | None:
         """The id of the user's job with this name in the controller's memory; None if there is none."""
-        argv = [
-            "squeue",
-            "--noheader",
-            "--states=all",
-            "--me",
-            f"--name={name}",
-            "--format=%F",
-        ]  # of an array, its own id
+        # %F is the id of the job, also for the tasks of an array.
+        argv = ["squeue", "--noheader", "--states=all", "--me", f"--name={name}", "--format=%F"]
         ids = self._run(argv).check().stdout.split()
         return min(ids, key=int) if ids else None
 
