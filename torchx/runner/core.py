@@ -203,12 +203,9 @@ class RunnerCore:
 
         The request cannot be submitted afterwards.
         """
-        from torchx.schedulers.kit.abilities import DiscardsWorkspaces
-
         app, scheduler = dryrun_info._app, dryrun_info._scheduler
-        backend = None if scheduler is None else self._scheduler(scheduler)
-        if app is not None and isinstance(backend, DiscardsWorkspaces):
-            backend.discard_workspaces(app.roles)
+        if app is not None and scheduler is not None:
+            pipeline.discard(app, self._scheduler(scheduler))
 
     # -- what became of it -----------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from torchx.specs.watchdog import WATCHDOG, watchdog_of
 from torchx.util.notices import logger
 
 if TYPE_CHECKING:
-    from torchx.schedulers.api import ResolvedCfg, Scheduler
+    from torchx.schedulers.api import Scheduler
     from torchx.schedulers.kit.caps import Capabilities
 
 _LITTLE_MB = 1024
@@ -78,7 +78,7 @@ def dry_run(
         files: the config files, which name the trackers.
         parent_run_id: id of the parent run; None: that in ``TORCHX_PARENT_RUN_ID``, if any.
     """
-    from torchx.schedulers.api import ResolvedCfg
+    from torchx.schedulers.api import ResolvedCfg, validate
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     values = {key: setting.value for key, setting in settings.items()}
@@ -97,13 +97,20 @@ def dry_run(
         backend.build_workspaces(app.roles, values)
     parent_run_id = parent_run_id or os.environ.get(ENV_PARENT_RUN_ID)
     try:
-        cfg = ResolvedCfg(values)
-        info = _request(app, scheduler, backend, cfg, session=session, files=files, parent_run_id=parent_run_id)
-    except BaseException:  # also on Ctrl-C: the job folder would block the next attempt
-        from torchx.schedulers.kit.abilities import DiscardsWorkspaces
+        for role in app.roles:
+            role.resolve_overrides()
+            if not _STRINGS.issuperset(map(type, role.env.values())):
+                from torchx.runner.secrets import settle
 
-        if tags and isinstance(backend, DiscardsWorkspaces):
-            backend.discard_workspaces(app.roles)
+                settle(role, scheduler, backend, files)
+        validate(backend, app, scheduler, values)
+        trackers = tracker_environment(get_configured_trackers(files))
+        # The app id is not known yet: its macro takes its place.
+        _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
+        info = backend.submit_dryrun(app, ResolvedCfg(values))
+    except BaseException:  # also on Ctrl-C: the job folder would block the next attempt
+        if tags:
+            discard(app, backend)
         raise
     info._app, info._cfg, info._scheduler = app, values, scheduler
     info._settings, info._parent_run_id = settings, parent_run_id
@@ -116,30 +123,12 @@ def dry_run(
     return info
 
 
-def _request(
-    app: AppDef,
-    scheduler: str,
-    backend: Scheduler[Any],
-    cfg: ResolvedCfg,
-    *,
-    session: str,
-    files: ConfigFiles,
-    parent_run_id: str | None,
-) -> AppDryRunInfo[Any]:
-    """Makes the request of an app whose workspaces are built."""
-    from torchx.schedulers.api import validate
+def discard(app: AppDef, backend: Scheduler[Any]) -> None:
+    """Removes what was created for this app only, such as its job folder."""
+    from torchx.schedulers.kit.abilities import DiscardsWorkspaces
 
-    for role in app.roles:
-        role.resolve_overrides()
-        if not _STRINGS.issuperset(map(type, role.env.values())):
-            from torchx.runner.secrets import settle
-
-            settle(role, scheduler, backend, files)
-    validate(backend, app, scheduler, cfg)
-    trackers = tracker_environment(get_configured_trackers(files))
-    # The app id is not known yet: its macro takes its place.
-    _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
-    return backend.submit_dryrun(app, cfg)
+    if isinstance(backend, DiscardsWorkspaces):
+        backend.discard_workspaces(app.roles)
 
 
 def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settings: Mapping[str, Setting]) -> None:

@@ -47,6 +47,7 @@ JOB_FILES = (
     STACKS_FILE,
     *MARKS,
 )
+_TAKEN = frozenset(JOB_FILES)
 REPLICA_FILES = (STDOUT_LOG, STDERR_LOG, COMBINED_LOG, TIMES_INDEX, STARTS_INDEX, ERROR_FILE, METRICS_FILE)
 
 # The launcher gets only these variables, so that it does not keep the caller's secrets in memory while jobs run. The
@@ -102,7 +103,7 @@ def make_folder(path: str, *, private: bool) -> None:
 def _role_folder(role: str) -> str:
     """The name of a role's folder, which is not that of a file of the job, such as `state`."""
     name = folder_name(role)
-    return f"%{ord(name[0]):02x}{name[1:]}" if name in JOB_FILES else name
+    return f"%{ord(name[0]):02x}{name[1:]}" if name in _TAKEN else name
 
 
 def _escaped(character: str) -> str:
