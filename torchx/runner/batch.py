@@ -104,12 +104,14 @@ class Batch:
 
         return asyncio.to_thread(self.results).__await__()
 
+    def _is_gone(self, status: AppStatus) -> bool:
+        runner = self._runner
+        return status.gone and runner._waiter.is_gone(self.handle, runner.is_near(self.handle))
+
     def _ended(self, wanted: set[int]) -> list[TaskResult]:
         status = self.status()
         table = status.tasks if status is not None else None
-        runner, gone = self._runner, status is not None and status.gone
-        gone = gone and runner._waiter.is_gone(self.handle, runner.is_near(self.handle))
-        if status is None or gone or (table is None and status.is_terminal()):
+        if status is None or self._is_gone(status) or (table is None and status.is_terminal()):
             raise UnknownAppException(self.handle)
         if table is None:  # its scheduler cannot be queried at the moment
             return []

@@ -12,7 +12,7 @@ from torchx.errors import ConfigError, NotSupportedError
 from torchx.runner.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.after import AFTER
-from torchx.specs.api import AppDef, AppDryRunInfo, Workspace, macros, make_app_handle
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
 from torchx.specs.scripts import SBATCH
 from torchx.specs.timeouts import TIMEOUT, timeout_s
@@ -79,22 +79,12 @@ def dry_run(
         parent_run_id: id of the parent run; None: that in ``TORCHX_PARENT_RUN_ID``, if any.
     """
     from torchx.schedulers.api import ResolvedCfg, validate
-    from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     values = {key: setting.value for key, setting in settings.items()}
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
     backend._pre_build_validate(app, scheduler, values)
-    tags = {}  # images before workspaces are built in, for reruns
-    for role in app.roles:
-        if role.workspace:
-            tags[f"image.{role.name}"] = role.image
-    if isinstance(backend, BuildsWorkspaces):
-        if tags:
-            from torchx.runner.doctor.static import refuse_scripts
-
-            refuse_scripts(app, backend, values)
-        backend.build_workspaces(app.roles, values)
+    tags = _build_workspaces(app, backend, values)
     parent_run_id = parent_run_id or os.environ.get(ENV_PARENT_RUN_ID)
     try:
         for role in app.roles:
@@ -121,6 +111,23 @@ def dry_run(
 
         info._sample_s = sample_s(section)
     return info
+
+
+def _build_workspaces(app: AppDef, backend: Scheduler[Any], values: dict[str, CfgVal]) -> dict[str, str]:
+    """Builds the workspaces into the images; returns the images before, which reruns need."""
+    from torchx.schedulers.kit.abilities import BuildsWorkspaces
+
+    tags = {}
+    for role in app.roles:
+        if role.workspace:
+            tags[f"image.{role.name}"] = role.image
+    if isinstance(backend, BuildsWorkspaces):
+        if tags:
+            from torchx.runner.doctor.static import refuse_scripts
+
+            refuse_scripts(app, backend, values)
+        backend.build_workspaces(app.roles, values)
+    return tags
 
 
 def discard(app: AppDef, backend: Scheduler[Any]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.backends.distributed.rounds import said_in_the_end
-from tests.backends.distributed.test_hangs import launch
+from tests.backends.distributed.test_hangs import launch, launched
 from tests.backends.shell import Shell
 from torchx.util.cuda import has_cuda_devices
 
@@ -44,14 +44,10 @@ CAUSES = {
 @pytest.mark.parametrize("kind", WAITS)
 def test_who_does_not_come_to_a_collective_is_named(shell: Shell, tmp_path: Path, kind: str) -> None:
     """The calls of NCCL return at once: the others wait wherever they need the result, and use a processor there."""
-    launch(shell, tmp_path, kind, ranks=4, program="gpus.py")
     odd = IS_LATE if kind == "kernel" else r"is in gpus\.py:\d+"
     expected = rf"3 of 4 ranks {WAITS[kind]} at gpus\.py:\d+; gpus/0 rank 2 {odd}"
-    try:
+    with launched(shell, tmp_path, kind, ranks=4, program="gpus.py"):
         assert said_in_the_end(shell, "@last", expected) == [2]
-    finally:
-        shell.torchx("cancel", "@last")
-        shell.torchx("wait", "@last", check=False)
 
 
 @pytest.mark.parametrize("kind", CAUSES)

@@ -10,6 +10,8 @@ import json
 import os
 import re
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -46,6 +48,17 @@ MISCALLS = {
 }
 
 
+@contextmanager
+def launched(shell: Shell, out: Path, *arguments: str, ranks: int = RANKS, program: str = "hangs.py") -> Iterator[None]:
+    """A job that hangs, and is ended in the end."""
+    launch(shell, out, *arguments, ranks=ranks, program=program)
+    try:
+        yield
+    finally:
+        shell.torchx("cancel", "@last")
+        shell.torchx("wait", "@last", check=False)
+
+
 def launch(
     shell: Shell, out: Path, *arguments: str, ranks: int = RANKS, program: str = "hangs.py", dog: str = ""
 ) -> None:
@@ -58,23 +71,15 @@ def launch(
 @pytest.mark.parametrize("seed", range(int(os.environ.get("HANG_SEEDS", "1"))))
 def test_the_right_rank_is_named(shell: Shell, tmp_path: Path, seed: int) -> None:
     """A rank that sleeps, is stopped, has no data, is slow, or is in another collective: nobody else is ever blamed."""
-    launch(shell, tmp_path, str(seed), str(ROUNDS))
-    try:
+    with launched(shell, tmp_path, str(seed), str(ROUNDS)):
         each_is_named(shell, "@last", tmp_path, ROUNDS, lambda said: os.kill(said["pid"], signal.SIGCONT))
-    finally:
-        shell.torchx("cancel", "@last")
-        shell.torchx("wait", "@last", check=False)
 
 
 @pytest.mark.parametrize("kind", MISCALLS)
 def test_ranks_in_the_same_line_are_told_apart_by_their_calls(shell: Shell, tmp_path: Path, kind: str) -> None:
     """By number, operation and size, as PyTorch's Flight Recorder has them; a number says nothing across groups."""
-    launch(shell, tmp_path, kind, ranks=4, program="miscalls.py")
-    try:
+    with launched(shell, tmp_path, kind, ranks=4, program="miscalls.py"):
         assert said_in_the_end(shell, "@last", MISCALLS[kind]) == ([0, 2] if kind in ("size", "pairs") else [2])
-    finally:
-        shell.torchx("cancel", "@last")
-        shell.torchx("wait", "@last", check=False)
 
 
 def test_a_silent_training_is_ended_and_says_why(shell: Shell, tmp_path: Path) -> None:
