@@ -25,8 +25,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-__all__ = ["progress", "should_checkpoint"]
-
 _CHECK_S = 0.2
 _MOST_CALLS = 100
 _MARK_S = 1.0

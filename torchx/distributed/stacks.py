@@ -21,8 +21,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import IO, Any
 
-__all__ = ["offer", "offer_calls"]
-
 _RECORDERS = ("_dump_nccl_trace", "_dump_fr_trace")  # of NCCL, and of all others
 _CALLS = 8  # the last ones of each process group
 _file: IO[str] | None = None

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from torchx.schedulers.failures.tracebacks import Link, find_traces, read_exception
 from torchx.specs.failures import Failure
 
-__all__ = ["CLASSES", "classify", "is_aftermath"]
-
 CLASSES = (
     "error",
     "oom",

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from torchx.util.records import dataclass
 
-__all__ = ["Report", "Worker", "read_report", "streams"]
-
 _TITLE = "ChildFailedError:"
 _FIELD = re.compile(r"  (time|host|rank|exitcode|error_file|traceback) *: ?(.*)")
 _RANK = re.compile(r"(\d+) \(local_rank: (\d+)\)")

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 from torchx.util.records import dataclass, replace
 
-__all__ = ["HEADER", "Link", "Trace", "find_traces"]
-
 HEADER = "Traceback (most recent call last):"
 
 _MESSAGE_LINES = 30

@@ -23,26 +23,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDryRunInfo, CfgVal, Role, runopts
     from torchx.specs.tasks import TaskList
 
-__all__ = [
-    "Archives",
-    "BuildsWorkspaces",
-    "Diagnoses",
-    "DiscardsWorkspaces",
-    "Enters",
-    "Exports",
-    "Forwards",
-    "HasWorkspaceOpts",
-    "HearsChanges",
-    "KnowsForeign",
-    "Measures",
-    "NamesRights",
-    "RunsTasks",
-    "SendsNotices",
-    "SharesFiles",
-    "Simulates",
-    "TakesDefaults",
-]
-
 
 class HasWorkspaceOpts(Ability):
     """Has run options for workspaces. :class:`torchx.workspace.WorkspaceMixin` provides this and the next two."""

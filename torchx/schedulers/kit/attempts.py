@@ -30,23 +30,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef
     from torchx.specs.failures import Failure
 
-__all__ = [
-    "ATTEMPTS_FILE",
-    "BEGINS",
-    "CHECKPOINT_FILE",
-    "MOST_IN_A_ROW",
-    "PROGRESS_FILE",
-    "Decision",
-    "begins_of",
-    "decide",
-    "digest",
-    "judged",
-    "policy_of",
-    "program",
-    "put_down",
-    "refuse_parts",
-]
-
 ATTEMPTS_FILE = "attempts.jsonl"
 PROGRESS_FILE = "progress"
 CHECKPOINT_FILE = "checkpoint"

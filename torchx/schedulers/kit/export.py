@@ -9,16 +9,6 @@ from torchx.schedulers.kit.shell import quote
 from torchx.specs.api import AppDryRunInfo
 from torchx.util.records import dataclass, field
 
-__all__ = [
-    "CODE",
-    "MACHINERY",
-    "Export",
-    "bases_of",
-    "build_lines",
-    "folder_of_a_run",
-    "split_script",
-]
-
 CODE = "code"
 """Folder of the export that contains the job's code."""
 MACHINERY = "machinery.sh"

@@ -19,8 +19,6 @@ from torchx.specs.retries import FREE, Attempt, RetryRule, RetryRules
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
-__all__ = ["NativeRetries", "NativeSystem", "attempt_of"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class NativeRetries:

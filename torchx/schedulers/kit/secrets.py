@@ -15,8 +15,6 @@ from torchx.specs.secret import VALUES, Secret
 from torchx.util.redaction import learn
 from torchx.util.secrets import is_secret_name
 
-__all__ = ["check", "is_secret", "is_value", "look_up", "revealed", "sources", "split"]
-
 MOST_BYTES = 128 << 10
 """Limit of Linux for the size of one environment variable, with its name, ``=`` and NUL."""
 

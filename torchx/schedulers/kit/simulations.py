@@ -11,8 +11,6 @@ from collections.abc import Callable
 from torchx.errors import NotSupportedError
 from torchx.util.records import dataclass
 
-__all__ = ["FAULTS", "Simulation", "cannot"]
-
 FAULTS = {
     "preempt": "another job preempts it",
     "timeout": "it reaches its time limit",

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.kit.facts import Look, ReplicaFacts
 
-__all__ = ["as_replicas", "check_numbers", "describe_sweep", "describe_task", "only_role", "shell_words", "values_line"]
-
 
 def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Role:
     """Returns the role that each task runs.

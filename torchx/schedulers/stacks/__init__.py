@@ -17,8 +17,6 @@ from torchx.util.records import dataclass, field
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Frame", "Group", "RankStack", "Stacks", "parse", "probe_text"]
-
 _SYSTEM = re.compile(
     r"/(site|dist)-packages/torch/|/lib(64)?/python\d[\d.]*/(?!(site|dist)-packages/)|^<frozen |/torchx/distributed/"
 )

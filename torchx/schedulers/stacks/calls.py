@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.stacks import RankStack
 
-__all__ = ["Call", "tell_apart", "told"]
-
 _WAITS = re.compile(r"^waits in (\w+)")
 _ELSEWHERE = ("backward", "wait", "synchronize", "item", "tolist", "cpu")  # these wait for an earlier call
 _UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "barrier")  # sizes may differ between ranks
