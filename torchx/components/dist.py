@@ -24,15 +24,13 @@ from typing import TYPE_CHECKING
 import torchx
 from torchx import specs
 from torchx.components.structured_arg import JobSize, StructuredNameArgument, program_name
+from torchx.components.structured_arg import StructuredJArgument as StructuredJArgument  # noqa: PLC0414  # programs import it from here
 from torchx.errors import SpecError
 from torchx.specs import macros
 from torchx.util.notices import logger
-from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-
-reexports(__name__)
 
 _TORCH_DEBUG_FLAGS: dict[str, str] = {
     "CUDA_LAUNCH_BLOCKING": "1",

@@ -58,61 +58,9 @@ _HOMES = {
 }
 """Names by defining module."""
 
-_BACKEND = """
-    AppDef AppDryRunInfo AppState BindMount CfgVal DescribeAppResponse DeviceMount DirWorkspaceMixin
-    DockerWorkspaceMixin ListAppResponse NONE ReplicaState ReplicaStatus Resource RetryPolicy Role RoleStatus Scheduler
-    Stream StructuredOpts VolumeMount filter_regex get_device_mounts is_terminal macros make_unique none_throws
-    normalize_str runopts split_lines split_lines_iterator"""
-_COMPONENT = """
-    AppDef BindMount ComponentFunctionValidator DeviceMount MountType TorchXArgumentHelpFormatter VolumeMount
-    get_fn_docstring none_throws validate"""
-_WORKSPACE = "AppDef CfgVal Role Workspace WorkspaceMixin runopts walk_workspace"
-
-_REEXPORTS = {
-    "torchx.cli.cmd_configure": "dump get_scheduler_factories",
-    "torchx.cli.cmd_describe": "get_runner parse_app_handle",
-    "torchx.cli.cmd_list": "get_default_scheduler_name get_runner get_scheduler_factories",
-    "torchx.cli.cmd_log": "Runner Stream get_runner is_started make_app_handle none_throws",
-    "torchx.cli.cmd_run": """
-        CmdBuiltins ComponentNotFoundException ComponentValidationException Runner get_builtin_source get_components
-        get_default_scheduler_name get_runner get_scheduler_factories load_sections none_throws""",
-    "torchx.cli.cmd_runopts": "get_runner",
-    "torchx.cli.cmd_status": "get_runner parse_app_handle",
-    "torchx.cli.cmd_tracker": "TrackerBase build_trackers get_configured_trackers",
-    "torchx.component_reader.builders": f"""
-        {_COMPONENT} decode decode_optional get_argparse_param_type is_bool""",
-    "torchx.component_reader.finder": _COMPONENT,
-    "torchx.component_reader.linter": _COMPONENT,
-    "torchx.components.component_test_base": "AppDef AppStatus get_component get_runner",
-    "torchx.components.dist": "StructuredJArgument",
-    "torchx.config": "CfgVal Scheduler get_scheduler_factories get_type_name runopt runopts",
-    "torchx.runner.api": """
-        AppDef AppDryRunInfo AppHandle AppStatus CfgVal ENV_TORCHX_JOB_ID ENV_TORCHX_PARENT_RUN_ID ENV_TORCHX_TRACKERS
-        ListAppResponse Scheduler SchedulerFactory Stream TORCHX_INTERNAL_SESSION_ID Workspace WorkspaceMixin
-        get_component get_config get_configs get_scheduler_factories macros materialize_appdef none_throws runopts
-        tracker_config_env_var_name""",
-    "torchx.runner.events": "SourceType TorchxEvent get_logging_handler",
-    "torchx.schedulers": "Scheduler",
-    "torchx.schedulers.api": "AppDef AppDryRunInfo CfgVal NULL_RESOURCE Role RoleStatus WorkspaceMixin",
-    "torchx.schedulers.aws_batch_scheduler": f"{_BACKEND} instance_type_from_resource",
-    "torchx.schedulers.aws_sagemaker_scheduler": _BACKEND,
-    "torchx.schedulers.docker_scheduler": _BACKEND,
-    "torchx.schedulers.kubernetes_mcad_scheduler": _BACKEND,
-    "torchx.schedulers.kubernetes_scheduler": _BACKEND,
-    "torchx.schedulers.local_scheduler": f"""
-        {_BACKEND} CWDImageProvider ENV_CUDA_VISIBLE_DEVICES ImageProvider LocalDirectoryImageProvider LogIterator
-        PopenProtocol PopenRequest ReplicaParam SignalException Tee""",
-    "torchx.schedulers.lsf_scheduler": f"{_BACKEND} LogIterator",
-    "torchx.schedulers.slurm_scheduler": f"{_BACKEND} LogIterator",
-    "torchx.workspace.api": _WORKSPACE,
-    "torchx.workspace.dir_workspace": _WORKSPACE,
-    "torchx.workspace.docker_workspace": _WORKSPACE,
-}
-"""Names by re-exporting module."""
-
 
 def reexports(module: str, own: Mapping[str, str] | None = None) -> None:
-    """Add re-exports to a module, each imported on first use.
+    """Add the names of :data:`_HOMES` to a module, each imported on first use.
 
     Type checkers do not see them, and so still report misspelled names.
 
@@ -123,10 +71,9 @@ def reexports(module: str, own: Mapping[str, str] | None = None) -> None:
     def getattr_(name: str) -> Any:
         if name == "__path__":  # `from module import name` looks it up first
             raise AttributeError(name)
-        homes = own or {}
-        if name in _REEXPORTS.get(module, "").split():
-            homes = {**homes, **_HOMES}
-        home = next((home for home, names in homes.items() if name in names.split()), None)
+        homes = {**(own or {}), **_HOMES}
+        # Not from the module itself: in a circular import it may lack a name that it is about to define.
+        home = next((home for home, names in homes.items() if home != module and name in names.split()), None)
         if home is not None:
             from importlib import import_module
 
