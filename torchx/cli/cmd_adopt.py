@@ -24,8 +24,6 @@ Records the job, so that `status`, `log`, `wait`, `watch`, `list` and notices wo
 
 
 class CmdAdopt(RunnerCommand):
-    """put a job on record that torchx did not launch"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         add_job(subparser)

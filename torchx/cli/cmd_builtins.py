@@ -12,8 +12,6 @@ from torchx.util.term import has_color, is_tty, printable, width
 
 
 class CmdBuiltins(SubCommand):
-    """the components that can be run by name"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("--print", dest="print_component", metavar="NAME", help="print a component's source")
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")

@@ -22,8 +22,6 @@ from torchx.util.term import is_tty
 
 
 class CmdCancel(RunnerCommand):
-    """end jobs; their logs and records stay"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("app_handle", type=job_reference, nargs="*", metavar="JOB", help=JOB_HELP)

@@ -11,8 +11,6 @@ from torchx.cli.completion import candidates
 
 
 class CmdComplete(SubCommand):
-    """print completion candidates for a shell"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("shell", choices=["bash", "zsh", "fish"])
         subparser.add_argument("words", nargs=argparse.REMAINDER, help="words after `torchx`; the last is completed")

@@ -53,8 +53,6 @@ SCRIPTS = {"bash": _BASH, "zsh": _ZSH, "fish": _FISH}
 
 
 class CmdCompletion(SubCommand):
-    """print the completion script of a shell"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("shell", choices=list(SCRIPTS), metavar="SHELL", help="bash, zsh or fish")
         subparser.epilog = """\

@@ -17,8 +17,6 @@ reexports(__name__)
 
 
 class CmdConfigure(SubCommand):
-    """write a .torchxconfig to fill in"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("-s", "--schedulers", metavar="NAME,...", help="only these schedulers")

@@ -19,8 +19,6 @@ _MB = 1_000_000
 
 
 class CmdCp(RunnerCommand):
-    """copy files or folders out of a replica, or into it"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         source = "PATH on this machine, or JOB[/ROLE[/REPLICA]]:PATH in a replica"
         subparser.add_argument("source", metavar="SOURCE", help=source)

@@ -12,8 +12,6 @@ from torchx.runner import Runner
 
 
 class CmdDelete(RunnerCommand):
-    """remove ended jobs with their logs and records"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)
         subparser.add_argument("-f", "--force", action="store_true", help="also jobs that still run, and adopted jobs")

@@ -23,8 +23,6 @@ reexports(__name__)
 
 
 class CmdDescribe(RunnerCommand):
-    """show what was launched: roles, options, source code"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("app_handle", type=job_reference, metavar="JOB", help=JOB_HELP)
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")

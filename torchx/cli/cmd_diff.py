@@ -29,8 +29,6 @@ Masked values count as equal. What cannot be compared is reported on stderr."""
 
 
 class CmdDiff(RunnerCommand):
-    """compare two runs: code, arguments, outcome, ..."""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         subparser.add_argument("app_handle", type=job_reference, metavar="A", help=JOB_HELP)

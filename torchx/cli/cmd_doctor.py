@@ -33,8 +33,6 @@ _SHOWN = {"unknown": "?"}
 
 
 class CmdDoctor(RunnerCommand):
-    """check what keeps jobs from running, and how to fix it"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         timeout = "time limit of that job, including the queue (default: 2m)"

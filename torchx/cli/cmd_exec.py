@@ -36,8 +36,6 @@ WHERE_ALL_HELP = "a job or some of its replicas, such as `@last` or `my-app/trai
 
 
 class CmdExec(RunnerCommand):
-    """run a command inside a replica, or in all of them"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         every = "run it in every replica, in parallel, with prefixed lines; exit with the highest exit code"
@@ -59,8 +57,6 @@ class CmdExec(RunnerCommand):
 
 
 class CmdShell(RunnerCommand):
-    """open a shell inside a replica"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("identifier", metavar=WHERE, help=WHERE_HELP)
 

@@ -34,8 +34,6 @@ _CODE = {"choices": ("then", "now"), "default": "now"}
 
 
 class CmdExport(RunnerCommand):
-    """write a job as files for sbatch, kubectl, ... that need no torchx"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         once = {"action": ArgOnceAction}

@@ -14,8 +14,6 @@ _MOST = 65535
 
 
 class CmdForward(RunnerCommand):
-    """forward a local port to a port of a replica"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("--open", action="store_true", help="open the first one in the browser")

@@ -23,8 +23,6 @@ Existing files are never overwritten."""
 
 
 class CmdInit(SubCommand):
-    """write a training script, a component and a .torchxconfig"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         subparser.add_argument("folder", nargs="?", default=".", metavar="DIR", help="default: the current folder")

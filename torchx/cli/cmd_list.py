@@ -36,8 +36,6 @@ _DEFAULT_LIMIT = 50
 
 
 class CmdList(RunnerCommand):
-    """list recorded runs, newest first; or a scheduler's jobs"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         since = "only runs launched since then: `10m` (ago), `2h`, `3d`, or 2026-11-21"
         limit = f"show the newest N, 0 for all (default: {_DEFAULT_LIMIT}; all with --state, --name or --since)"

@@ -54,8 +54,6 @@ _STREAMS = ("stdout", "stderr", "combined")
 
 
 class CmdLog(RunnerCommand):
-    """print the logs of a job; --follow until it ends"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         since = "only lines written since then: `10m` (ago), `2h`, or 2026-11-21T08:00[Z]"
         streams = "stdout, stderr, or combined: both, in the order of writing"

@@ -24,8 +24,6 @@ _EVERY_S = 15.0
 
 
 class CmdMetrics(RunnerCommand):
-    """show what replicas use: CPU, memory, GPUs; -w updates live"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("target", type=parse_target, metavar="JOB[/ROLE[/K,...]]", help=f"{ID_FORMAT}; JOB: {JOB_HELP}")

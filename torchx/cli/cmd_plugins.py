@@ -16,8 +16,6 @@ from torchx.util.term import has_color, is_tty, printable
 
 
 class CmdPlugins(SubCommand):
-    """list the plugins that were found, and those that failed"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("--json", action="store_true", help="one JSON document, for programs")
 

@@ -34,8 +34,6 @@ Masked values come from `[secrets]` in .torchxconfig, from this environment, or 
 
 
 class CmdRerun(RunnerCommand):
-    """launch a recorded run again, unchanged or with changes"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declares the options, without defaults: `_read` parses those after the job in a second pass."""
         subparser.epilog = _HELP

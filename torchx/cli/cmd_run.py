@@ -75,8 +75,6 @@ _LOCAL = ("local_cwd", "local_docker")
 
 
 class CmdRun(SubCommand):
-    """launch a component as a job"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         subparser.usage = "torchx run [options] COMPONENT|SCRIPT.py|-- PROGRAM [arguments]"

@@ -25,8 +25,6 @@ __all__ = ["ENDC", "GREEN", "CmdRunopts"]
 
 
 class CmdRunopts(RunnerCommand):
-    """list the options of a scheduler, for `run -cfg`"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         rbac = "print the minimal rights of jobs as a manifest: `runopts kubernetes --rbac -cfg kind=jobset`"
         rows: tuple[Row, ...] = (

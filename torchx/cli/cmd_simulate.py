@@ -28,8 +28,6 @@ A fault that the scheduler cannot inject is an error."""
 
 
 class CmdSimulate(RunnerCommand):
-    """inject a fault into a job, to test whether it survives"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP.format(faults="\n".join(f"  {name:9} {what}" for name, what in FAULTS.items()))
         add = subparser.add_argument

@@ -12,8 +12,6 @@ from torchx.specs.api import parse_app_handle
 
 
 class CmdSshConfig(RunnerCommand):
-    """print ~/.ssh/config entries, for ssh, rsync and editors"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.add_argument("identifier", metavar=WHERE, help=WHERE_ALL_HELP)
 

@@ -32,8 +32,6 @@ continues to run. See docs/hangs.md."""
 
 
 class CmdStacks(RunnerCommand):
-    """show what every rank is doing, and which one the others wait for"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         declare(subparser, (JSON, ("identifier", WHERE, WHERE_ALL_HELP)))

@@ -31,8 +31,6 @@ reexports(__name__)
 
 
 class CmdStatus(RunnerCommand):
-    """show the state of a job, and why it failed"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         watched = "update the page live until the jobs have ended; in a pipe print each change, then the page"
         rows: tuple[Row, ...] = (

@@ -45,8 +45,6 @@ _POINTS: tuple[Row, ...] = (
 
 
 class CmdSweep(CmdRun):
-    """launch a component once for each set of values"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         subparser.usage = "torchx sweep [options] COMPONENT|SCRIPT.py|-- PROGRAM [arguments with {name}]"

@@ -15,8 +15,6 @@ __all__ = ["CmdTop"]
 
 
 class CmdTop(SubCommand):
-    """show runs full screen: replicas, logs, causes, resource usage"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = "Press `?` for the keys, and `q` to quit. Jobs continue to run."
 

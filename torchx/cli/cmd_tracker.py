@@ -29,8 +29,6 @@ reexports(__name__)
 
 
 class CmdTracker(SubCommand):
-    """list what jobs wrote to a tracker: metadata, artifacts, lineage"""
-
     def __init__(self) -> None:
         self._name: str | None = None
 

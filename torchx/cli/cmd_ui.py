@@ -13,8 +13,6 @@ from torchx.util.term import is_tty
 
 
 class CmdUi(RunnerCommand):
-    """show runs in the browser: states, causes, live logs"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         from torchx.ui import ACTIONS
 

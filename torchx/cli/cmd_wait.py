@@ -23,8 +23,6 @@ _TICK_S = 1.0
 
 
 class CmdWait(RunnerCommand):
-    """wait until jobs have ended; exit 0 if all succeeded"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("app_handle", type=job_reference, nargs="+", metavar="JOB", help=JOB_HELP)

@@ -22,8 +22,6 @@ _LOOK_S = 5.0  # interval at which unreachable schedulers are reported
 
 
 class CmdWatch(RunnerCommand):
-    """print a line for each state change of any run"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         add = subparser.add_argument
         add("jobs", type=job_reference, nargs="*", metavar="JOB", help=f"{JOB_HELP}; default: all runs")

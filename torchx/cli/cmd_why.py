@@ -32,8 +32,6 @@ Shows state, cause, pending reason and last output of any job that you can see, 
 
 
 class CmdWhy(RunnerCommand):
-    """explain the state of any job, also of one launched without torchx"""
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
         add_job(subparser)
