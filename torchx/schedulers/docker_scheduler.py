@@ -22,7 +22,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.docker import attempts, doctor, export, metrics, submission
 from torchx.schedulers.docker.answers import describe, listed
 from torchx.schedulers.docker.archive import ArchiveStream
@@ -38,10 +38,12 @@ from torchx.schedulers.docker.request import NAME_RULE, DockerContainer, DockerJ
 from torchx.schedulers.docker.simulate import simulation
 from torchx.schedulers.ear import Ear
 from torchx.schedulers.ids import make_unique
+from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.export import bases_of
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.specs.images import report_image_digest
+from torchx.util.records import replace
 from torchx.util.reexports import reexports
 from torchx.version import __version__
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
@@ -90,30 +92,18 @@ DockerOpts = Opts
 
 _NO_LOG = "the log of `%s` cannot be read"
 
-CAPABILITIES = Capabilities(
-    logs=True,
+CAPABILITIES = replace(
+    COMMON,
     log_streams=("stdout", "stderr", "combined"),
-    log_since=True,
-    log_follow=True,
     exec=True,
-    log_timestamps=True,
     log_previous=True,
     metrics="kept",
-    cancel=True,
-    delete=True,
-    list=True,
-    retries=("REPLICA", "ROLE", "APPLICATION"),
     retry_actions=("retry", "mem"),
     timeout="yes",
     watchdog=True,
-    elastic=True,
-    multi_role=True,
     mounts=("bind", "volume", "device"),
-    secrets=("value",),
     workspaces=True,
-    gpus=True,
     resources=True,
-    durable=True,
     describe_many=True,
 )
 

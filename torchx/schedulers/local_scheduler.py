@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, NotFoundError, SpecError
-from torchx.schedulers.api import NONE, Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, delete
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
@@ -26,6 +27,7 @@ from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STD
 from torchx.supervisor.reader import ask_to_cancel, send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
+from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
@@ -78,27 +80,15 @@ NA = "<N/A>"
 AppId = str
 LocalOpts = Mapping[str, CfgVal]
 
-CAPABILITIES = Capabilities(
-    logs=True,
+CAPABILITIES = replace(
+    COMMON,
     log_streams=("stdout", "stderr", "combined"),
-    log_since=True,
-    log_follow=True,
     exec=True,
-    log_timestamps=True,
     log_previous=True,
     metrics="kept",
-    cancel=True,
-    delete=True,
-    list=True,
-    retries=("REPLICA", "ROLE", "APPLICATION"),
     retry_actions=("retry", "checkpoint"),
     timeout="yes",
     watchdog=True,
-    elastic=True,
-    multi_role=True,
-    secrets=("value",),
-    gpus=True,
-    durable=True,
 )
 
 

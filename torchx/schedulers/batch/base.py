@@ -30,13 +30,13 @@ from torchx.schedulers.batch.sites import (
 )
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.inside import described
-from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppDryRunInfo, CfgVal, is_terminal
 from torchx.specs.tasks import is_terminal_task
-from torchx.util.records import dataclass, field
+from torchx.util.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
@@ -49,23 +49,11 @@ __all__ = ["CAPABILITIES", "COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", 
 
 _MOST_OTHERS = 300
 
-CAPABILITIES = Capabilities(
-    logs=True,
+CAPABILITIES = replace(
+    COMMON,
     log_streams=("stdout", "stderr", "combined"),
-    log_since=True,
-    log_follow=True,
-    log_timestamps=True,
-    cancel=True,
-    delete=True,
-    list=True,
-    retries=("REPLICA", "ROLE", "APPLICATION"),
-    elastic=True,
-    multi_role=True,
-    secrets=("value",),
     workspaces=True,
-    gpus=True,
     resources=True,
-    durable=True,
     describe_many=True,
 )
 """Of a scheduler that has a command for each verb and nodes with a shared file system."""
@@ -131,15 +119,7 @@ class BatchScheduler(SiteScheduler):
         """The id of the job with this name; None if there is none. An incomplete submission is removed."""
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:  # noqa: ARG002  # a hook
-        """The id of the job with this name, long after its submission.
-
-        Args:
-            folder: the job's folder, if it exists.
-            age_s: seconds since the submission began.
-
-        Returns:
-            See :meth:`find_submission`.
-        """
+        """The answer of :meth:`find_submission` for the job with this name, long after its submission."""
         found = self._find_submitted(site, token)
         return found or ("" if age_s > self.submission_s else None)
 

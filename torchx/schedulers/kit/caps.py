@@ -70,3 +70,21 @@ class Capabilities:
     resources: bool = False
     durable: bool = False
     describe_many: bool = False
+
+
+COMMON = Capabilities(
+    logs=True,
+    log_since=True,
+    log_follow=True,
+    log_timestamps=True,
+    cancel=True,
+    delete=True,
+    list=True,
+    retries=("REPLICA", "ROLE", "APPLICATION"),
+    elastic=True,
+    multi_role=True,
+    secrets=("value",),
+    gpus=True,
+    durable=True,
+)
+"""Of a backend that keeps its jobs, their records and their logs. Backends state what they have beyond it."""

@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torchx.runs import Run, default_registry
-from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.ear import Ear
 from torchx.schedulers.inside import Duplex, InsideProcess, Tty, described
+from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.simulations import Simulation
@@ -42,30 +43,19 @@ _Replicas = list[tuple[str, int]]
 _PATIENCE_S = 5.0  # after this time, events are queried for why a pod does not start
 
 
-CAPABILITIES = Capabilities(
-    logs=True,
+CAPABILITIES = replace(
+    COMMON,
     timeout="yes",
     log_streams=("combined",),
-    log_since=True,
-    log_follow=True,
     exec=True,
     log_keep=True,
-    log_timestamps=True,
     log_previous=True,
     metrics="live",
-    cancel=True,
-    delete=True,
-    list=True,
-    retries=("REPLICA", "ROLE", "APPLICATION"),
-    elastic=True,
-    multi_role=True,
     mounts=("bind", "volume", "device"),
     secrets=("value", "k8s"),
     workspaces=True,
     priority=True,
-    gpus=True,
     resources=True,
-    durable=True,
     describe_many=True,
 )
 
