@@ -52,12 +52,13 @@ def test_many_wait_at_once(runner, jobs):
 
 
 def test_the_time_is_up(runner):
-    """As for `Runner.wait`; the job keeps running."""
+    """As for `Runner.wait`; the job keeps running. The error says which job, and its last state."""
 
     async def main():
         handle = runner.run(echo_app(), "memory")
-        with pytest.raises(WaitTimeoutError, match=r"is RUNNING after 0\.05 s of waiting"):
+        with pytest.raises(WaitTimeoutError, match=r"is RUNNING after 0\.05 s of waiting") as e:
             await runner.aio.wait(handle, timeout=0.05)
+        assert (e.value.handle, e.value.state) == (handle, AppState.RUNNING)
         return await runner.aio.status(handle)
 
     assert asyncio.run(main()).state is AppState.RUNNING

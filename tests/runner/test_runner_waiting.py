@@ -87,6 +87,13 @@ def test_the_time_to_wait_is_to_the_moment(clock) -> None:
         _until_over(Job(clock), _scheduler(), timeout_s=3.5)
 
 
+def test_no_pause_at_all(clock) -> None:
+    """An interval of 0 polls as fast as the scheduler answers."""
+    answers = iter([AppStatus(AppState.RUNNING), AppStatus(AppState.RUNNING), AppStatus(AppState.SUCCEEDED)])
+    assert _until_over(lambda: next(answers), _scheduler(), interval_s=0).state is AppState.SUCCEEDED
+    assert clock.slept == [0, 0]
+
+
 @pytest.mark.parametrize("status", [None, AppStatus(AppState.FAILED)])
 def test_what_is_over_is_not_waited_for(clock, status) -> None:
     """An unknown job is not, either."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from torchx.runner.changes import TICK_S, News
-from torchx.runner.wait import WaitTimeoutError
+from torchx.runner.wait import WaitTimeoutError, timed_out
 from torchx.specs.api import AppStatus
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class AsyncRunner:
         Raises:
             WaitTimeoutError: the job has not ended within ``timeout`` seconds; a subclass of ``TimeoutError``.
         """
-        deadline = None if timeout is None else time.monotonic() + timeout
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
         handle = await self._call(self._runner.resolve, app_handle)
         news = self._begin(handle)
         try:
@@ -57,9 +58,9 @@ class AsyncRunner:
                     found: AppStatus | None = await self._call(self._runner.wait, handle, timeout=0)
                     return found
                 except WaitTimeoutError as e:
-                    if deadline is not None and time.monotonic() >= deadline:
-                        raise WaitTimeoutError(str(e).replace(" 0 s ", f" {timeout:g} s "), hint=e.hint) from None
-                while not news.look([handle]) and (deadline is None or time.monotonic() < deadline):
+                    if timeout is not None and time.monotonic() >= deadline:
+                        raise timed_out(handle, e.state, timeout) from None
+                while not news.look([handle]) and time.monotonic() < deadline:
                     await asyncio.sleep(TICK_S)
         finally:
             self._waiting -= 1

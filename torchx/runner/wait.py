@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from types import MethodType
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import EXIT_BACKEND, BackendError, TorchXError, TransientError
 from torchx.runner.backends import is_near
-from torchx.specs.api import AppStatus
+from torchx.specs.api import AppState, AppStatus
 from torchx.util.notices import logger
 from torchx.util.outages import Outage
 
@@ -33,9 +34,19 @@ _LOOK_S = 60.0
 
 
 class WaitTimeoutError(TorchXError, TimeoutError):
-    """The job did not end within the time limit of the wait. It keeps running."""
+    """The job did not end within the time limit of the wait. It keeps running.
+
+    Args:
+        handle: app handle of the job; empty if tasks of a sweep were awaited.
+        state: its last state.
+    """
 
     exit_code = EXIT_BACKEND
+
+    def __init__(self, message: str = "", *, handle: str = "", state: AppState | None = None, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.handle = handle
+        self.state = state
 
 
 class Waiter:
@@ -74,7 +85,7 @@ class Waiter:
                 is still UNSUBMITTED after :data:`UNSUBMITTED_S`.
         """
         began = time.monotonic()
-        deadline = None if timeout_s is None else began + timeout_s
+        deadline = math.inf if timeout_s is None else began + timeout_s
         submitted = False
         reports_end = reports_ends(scheduler)
         pause, longest = _pauses(scheduler, interval_s)
@@ -90,17 +101,14 @@ class Waiter:
             submitted = submitted or str(status.state) != "UNSUBMITTED"
             if not submitted and time.monotonic() - began > UNSUBMITTED_S:
                 raise never_submitted(what, time.monotonic() - began)
-            left = interval_s if deadline is None else deadline - time.monotonic()
-            if left <= 0:
-                raise WaitTimeoutError(
-                    f"`{what}` is {status.state} after {timeout_s:g} s of waiting",
-                    hint="the job keeps running; `torchx status` shows its state",
-                )
+            left = deadline - time.monotonic()
+            if timeout_s is not None and left <= 0:
+                raise timed_out(what, status.state, timeout_s)
             if nap:
                 time.sleep(min(nap, left))
                 continue
             if news is not None:
-                news.wait([what], _LOOK_S if deadline is None else left)
+                news.wait([what], min(_LOOK_S, left))
                 continue
             if early or not reports_end:
                 time.sleep(min(pause, left))
@@ -108,7 +116,7 @@ class Waiter:
             if reports_end:
                 most = max(interval_s, _LEAST_SLEEP_S, 0.0 if is_near(scheduler) else scheduler.wait_hint)
                 # It returned early: the job has ended, or the scheduler could not wait.
-                early = _sleep_until_end(scheduler, app_id, most if deadline is None else min(most, left)) < _EARLY_S
+                early = _sleep_until_end(scheduler, app_id, min(most, left)) < _EARLY_S
 
     def is_gone(self, what: str, near: bool) -> bool:
         """Whether the scheduler of a job, which reports it as unknown now, has done so for long enough."""
@@ -133,6 +141,16 @@ class Waiter:
         if what not in self._outages:
             self._outages[what] = Outage(f"`{what}`", warn, now=time.monotonic)
         return self._outages[what].bear(status.error)
+
+
+def timed_out(handle: str, state: AppState | None, timeout_s: float) -> WaitTimeoutError:
+    """The error for a job that has not ended within ``timeout_s``."""
+    return WaitTimeoutError(
+        f"`{handle}` is {state} after {timeout_s:g} s of waiting",
+        handle=handle,
+        state=state,
+        hint="the job keeps running; `torchx status` shows its state",
+    )
 
 
 def never_submitted(what: str, seconds: float) -> BackendError:
