@@ -18,7 +18,7 @@ import hashlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, unquote
 
@@ -60,7 +60,7 @@ class FsspecTracker(TrackerBase):
         self._fs = fs
         self._root = str(fs._strip_protocol(str(root_dir))).rstrip("/")
         self._bounded = None if _is_local(fs) else Bounded(timeout_s)
-        self._appender = Appender(generate_filename)
+        self._appender = Appender()
         self._pid = os.getpid()
 
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
@@ -86,8 +86,8 @@ class FsspecTracker(TrackerBase):
 
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
         # The back reference first: readers check it against the source, so an incomplete write has no effect.
-        back = f"{self._root}/children/{_key(source_id)}/{_key(run_id)}{_ENDING}"
-        self._write(back, {"run_id": run_id, "source_run_id": source_id})
+        back = f"{self._root}/children/{_key(source_id)}"
+        self._write(back, {"run_id": run_id, "source_run_id": source_id}, name=_key(run_id))
         self._add(run_id, "sources", {"source_run_id": source_id, "artifact_name": artifact_name})
 
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
@@ -115,11 +115,7 @@ class FsspecTracker(TrackerBase):
         return [child for child in ids if any(s.source_run_id == run_id for s in self.sources(child))]
 
     def _add(self, run_id: str, kind: str, record: dict[str, object]) -> None:
-        folder = f"{self._root}/runs/{_key(run_id)}/{kind}"
-        if self._bounded is None:
-            self._appender.add(folder, _encoded({"at": _now(), "run_id": run_id, **record}))
-        else:
-            self._write(f"{folder}/{generate_filename()}{_ENDING}", {"run_id": run_id, **record})
+        self._write(f"{self._root}/runs/{_key(run_id)}/{kind}", {"run_id": run_id, **record})
 
     def _records(self, run_id: str, kind: str) -> list[dict[str, Any]]:
         # Two ids may share a folder if the file system ignores case.
@@ -134,11 +130,12 @@ class FsspecTracker(TrackerBase):
                 return str(record.get("run_id") or "")
         return ""
 
-    def _write(self, path: str, record: Mapping[str, object]) -> None:
-        data = _encoded(record)
+    def _write(self, folder: str, record: Mapping[str, object], *, name: str = "") -> None:
+        """Stores a record in a folder: on a disk as a line of this process's file, else as an object of that name."""
         if self._bounded is None:
-            self._put_local(path, data)
+            self._appender.add(folder, _encoded({"at": _now(), **record}))
         else:
+            path, data = f"{folder}/{name or generate_filename()}{_ENDING}", _encoded(record)
             self._bounded.call(lambda: self._put(path, data))
 
     def _put(self, path: str, data: bytes) -> None:
@@ -150,17 +147,6 @@ class FsspecTracker(TrackerBase):
                 raise
             self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
             self._fs.pipe_file(path, data)
-
-    def _put_local(self, path: str, data: bytes) -> None:
-        folder = path.rpartition("/")[0]
-        # Readers ignore an incomplete record. Its name is unique: a process that was killed may have left one.
-        hidden = f"{folder}/.{generate_filename()}"
-        try:
-            _new_file(hidden, data)
-        except FileNotFoundError:
-            os.makedirs(folder, exist_ok=True)
-            _new_file(hidden, data)
-        os.replace(hidden, path)
 
     def _read(self, folder: str, *, most: int | None = None) -> list[dict[str, Any]]:
         """Returns the records in a folder, oldest first.
@@ -220,13 +206,9 @@ class Appender:
 
     This is several times faster than creating and renaming a file for each record, and faster to read. The file is
     closed after each record, so that other machines see it over NFS.
-
-    Args:
-        new_name: returns a name that no other writer uses.
     """
 
-    def __init__(self, new_name: Callable[[], str]) -> None:
-        self._new_name = new_name
+    def __init__(self) -> None:
         self._paths: dict[str, str] = {}
         self._pid = os.getpid()
 
@@ -240,7 +222,7 @@ class Appender:
             self._paths, self._pid = {}, os.getpid()
         path = self._paths.get(folder)
         if path is None:
-            path = self._paths[folder] = f"{folder}/{self._new_name()}{_LINES_ENDING}"
+            path = self._paths[folder] = f"{folder}/{generate_filename()}{_LINES_ENDING}"
         try:
             fd = os.open(path, _APPEND, 0o666)
         except FileNotFoundError:
@@ -349,16 +331,6 @@ def _key(run_id: str) -> str:
     if len(name) <= _LONGEST_NAME:
         return name
     return f"{name[:150]}~{hashlib.sha256(run_id.encode()).hexdigest()[:32]}"
-
-
-def _new_file(path: str, data: bytes) -> None:
-    with open(path, "xb") as f:
-        try:
-            f.write(data)
-            f.flush()
-        except OSError:  # a full disk
-            os.unlink(path)
-            raise
 
 
 def _record(path: str, data: bytes) -> dict[str, Any] | None:
