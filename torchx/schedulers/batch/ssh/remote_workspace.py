@@ -19,7 +19,6 @@ import re
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, BinaryIO
 
 from torchx.errors import BackendError, ConfigError
@@ -28,13 +27,12 @@ from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.shell import quote
 from torchx.specs.api import Workspace
 from torchx.util.notices import logger
-from torchx.util.records import dataclass
-from torchx.workspace.content import DIRECTORY, LINK, Entry, content_hash, entries
+from torchx.util.records import dataclass, replace
+from torchx.workspace.content import Entry, content_hash, entries
+from torchx.workspace.copies import copy_tree
 from torchx.workspace.hashes import FileHashes
 
 if TYPE_CHECKING:
-    import logging
-
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 _NOT_EMPTY = 45  # exit code of the script
 _SEND_S = 3600.0
@@ -75,9 +73,8 @@ exit $code
 
 @dataclass(frozen=True)
 class Placed:
-    """A workspace that was copied: folder, hash of the content; ``rsync``, ``tar`` or empty if it was there."""
+    """A workspace that was copied: hash of the content; ``rsync``, ``tar`` or empty if it was there."""
 
-    folder: str
     hash: str
     sent: str
 
@@ -95,7 +92,7 @@ class _There:
 
 def workspace_hash(workspace: Workspace | str) -> str:
     """The hash of a workspace's current content. Raises SpecError if it cannot be read."""
-    with FileHashes(_source_name(workspace)) as hashes:
+    with FileHashes(str(workspace)) as hashes:
         return content_hash(entries(workspace), hashes.of)
 
 
@@ -110,11 +107,10 @@ def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target
         ConfigError: ``target`` is not empty.
         BackendError: the copy failed.
     """
-    source = _source_name(workspace)
     files = entries(workspace)
-    with FileHashes(source) as hashes:
+    with FileHashes(str(workspace)) as hashes:
         digest = content_hash(files, hashes.of)
-    key = _digest(f"{os.uname().nodename} {source}")[:16]
+    key = hashlib.sha256(os.fsencode(f"{os.uname().nodename} {workspace}")).hexdigest()[:16]
     there = _look(runner, _folder_name(digest), key)
     part, sent = "part.none", ""
     if not there.has_it:
@@ -127,7 +123,7 @@ def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target
         raise ConfigError(f"job_dir `{target}` is not empty on `{runner.target}`", hint="name a new folder")
     if done.returncode:
         raise BackendError(f"`{target}` cannot be filled on `{runner.target}`: {last_line(done.stderr)}")
-    return Placed(target, digest, sent)
+    return Placed(digest, sent)
 
 
 def _look(runner: SSHCommandRunner, name: str, key: str) -> _There:
@@ -152,44 +148,22 @@ def _send(runner: SSHCommandRunner, files: list[Entry], digest: str, there: _The
 
     size = sum(entry.size for entry in files)
     if size > _LARGE:
-        _log().warning(
+        logger("torchx.ssh").warning(
             "the workspace has %.1f GB: name in `.torchxignore` what the job does not need, or use `--workspace ''`",
             size / 1e9,
         )
     with tempfile.TemporaryDirectory(prefix="torchx-workspace-") as staged:
         folder = os.path.join(staged, "files")
-        digest = _stage(files, folder)
+        os.mkdir(folder, 0o700)
+        digest = copy_tree((replace(entry, mode=entry.mode | 0o400) for entry in files), folder)
         part = f"part.{_folder_name(digest)}.{os.urandom(4).hex()}"
         usable = there.has_rsync and shutil.which("rsync") is not None and _SAFE.fullmatch(there.place)
         if usable and _by_rsync(runner, folder, f"{there.place}/{part}", there.latest):
             return digest, part, "rsync"
         with open(os.path.join(staged, "tar"), "w+b") as archive:
-            _pack(files, folder, archive, compress=there.has_gzip)
+            _pack(folder, archive, compress=there.has_gzip)
             _by_tar(runner, archive, part, compressed=there.has_gzip)
         return digest, part, "tar"
-
-
-def _stage(files: list[Entry], folder: str) -> str:
-    """Copies the files in their current state; returns the hash of the copy."""
-    digests: dict[str, str] = {}
-    os.mkdir(folder, 0o700)
-    for entry in files:
-        path = os.path.join(folder, entry.path)
-        if entry.kind == DIRECTORY:
-            os.mkdir(path)
-            os.chmod(path, entry.mode | 0o700)
-        elif entry.kind == LINK:
-            os.symlink(entry.target, path)
-        else:
-            digest = hashlib.sha256()
-            with open(path, "xb") as f:
-                for chunk in entry.chunks():
-                    digest.update(chunk)
-                    f.write(chunk)
-            os.utime(path, (entry.mtime, entry.mtime))
-            os.chmod(path, entry.mode | 0o400)
-            digests[entry.path] = digest.hexdigest()
-    return content_hash(files, lambda entry: digests[entry.path])
 
 
 def _by_rsync(runner: SSHCommandRunner, folder: str, target: str, latest: str) -> bool:
@@ -215,25 +189,17 @@ def _by_rsync(runner: SSHCommandRunner, folder: str, target: str, latest: str) -
 
 
 def _not_by_rsync(reason: str) -> bool:
-    _log().info("rsync failed (%s); the workspace is sent by tar", reason)
+    logger("torchx.ssh").info("rsync failed (%s); the workspace is sent by tar", reason)
     return False
 
 
-def _pack(files: Iterable[Entry], folder: str, archive: BinaryIO, *, compress: bool) -> None:
+def _pack(folder: str, archive: BinaryIO, *, compress: bool) -> None:
     # Every tar reads GNU's format, with names of any length and bytes.
     with (
         gzip.open(archive, "wb", 1) if compress else contextlib.nullcontext(archive) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as tar,
     ):
-        for entry in files:
-            info = tar.gettarinfo(os.path.join(folder, entry.path), arcname=f"./{entry.path}")
-            info.uid = info.gid = 0
-            info.uname = info.gname = ""
-            if info.isreg():
-                with open(os.path.join(folder, entry.path), "rb") as f:
-                    tar.addfile(info, f)
-            else:
-                tar.addfile(info)
+        tar.add(folder, arcname=".")
 
 
 def _by_tar(runner: SSHCommandRunner, archive: BinaryIO, part: str, *, compressed: bool) -> None:
@@ -261,23 +227,5 @@ def _rsync_host(target: str) -> str:
 
 
 def _folder_name(digest: str) -> str:
-    """A folder name for a hash.
-
-    >>> _folder_name("sha256:" + "0a" * 32)
-    '0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a'
-    """
+    """A folder name for a hash: its first 32 digits."""
     return digest.rpartition(":")[2][:32]
-
-
-def _source_name(workspace: Workspace | str) -> str:
-    if isinstance(workspace, str):
-        return os.path.abspath(workspace) if "://" not in workspace else workspace
-    return " ".join(f"{_source_name(source)}={place}" for source, place in workspace.projects.items())
-
-
-def _digest(text: str) -> str:
-    return hashlib.sha256(os.fsencode(text)).hexdigest()
-
-
-def _log() -> logging.Logger:
-    return logger("torchx.ssh")
