@@ -31,8 +31,6 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
     """A backend whose jobs may be at several sites.
 
     Args:
-        backend: name of the backend.
-        session_name: groups the jobs.
         commands: runs the scheduler's commands; None: on this machine.
         files: the files of the machine on which they run.
         sleep: replaced in tests, so that they do not wait.

@@ -143,13 +143,7 @@ def _waits(row: Row) -> bool:
 
 
 def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits: bool = False) -> ReplicaFacts:
-    """Facts about one replica.
-
-    Args:
-        role: its name.
-        left: its recorded end.
-        rank0_waits: show the pending reason of replica 0 instead of the dependency on it.
-    """
+    """Facts about one replica. With ``rank0_waits`` the reason of replica 0 is shown, not the dependency on it."""
     state = replica_state(row, left)
     word = term(row.exit_reason) if state is AppState.FAILED else ""
     code, signal = whole(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None, ""

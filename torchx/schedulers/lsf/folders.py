@@ -37,13 +37,7 @@ _KNOWN_AFTER_S = 120.0
 def jobs_of(
     files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, JobFolder], *, now: float
 ) -> dict[str, Known]:
-    """Many jobs with the contents of their folders, by two queries for all of them; unknown jobs are left out.
-
-    Args:
-        found: LSF's replicas by app id.
-        folders: the known ones, by app id.
-        now: Unix time.
-    """
+    """Many jobs with the contents of their folders, by two queries for all of them; unknown jobs are left out."""
     texts = read_whole(files, [f.file(name) for f in folders.values() for name in _SMALL])
     roles = {app_id: roles_of(texts.get(f.file(JOB_FILE))) for app_id, f in folders.items()}
     sweeps = {i: size_of(texts.get(f.file(SWEEP_FILE), b"").decode()) for i, f in folders.items()}

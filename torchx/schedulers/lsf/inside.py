@@ -53,8 +53,7 @@ class OnHost(Entered):
     Args:
         spawn: starts a command where LSF's commands run.
         host: name of the host; empty: the one where commands run, without ``ssh``.
-        run: runs a command there to completion.
-        ended: creates the error for a replica that turns out not to run.
+        run, ended: see :class:`torchx.schedulers.batch.inside.Entered`.
     """
 
     def __init__(

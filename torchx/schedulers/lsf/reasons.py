@@ -180,11 +180,7 @@ BY_OWNER = frozenset(
 
 
 def app_state(stat: str) -> AppState:
-    """LSF's state as torchx's; unknown states become UNKNOWN.
-
-    >>> app_state("RUN"), app_state("WARP")
-    (RUNNING (3), UNKNOWN (7))
-    """
+    """LSF's state as torchx's; unknown states become UNKNOWN."""
     return STATES.get(stat, AppState.UNKNOWN)
 
 

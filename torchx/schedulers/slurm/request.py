@@ -82,14 +82,7 @@ class SlurmReplicaRequest:
 
     @classmethod
     def from_role(cls, name: str, role: Role, cfg: SlurmOpts | Mapping[str, Any], nomem: bool) -> SlurmReplicaRequest:
-        """The request of one replica.
-
-        Args:
-            name: role and number: ``trainer-0``.
-            role: with macros replaced.
-            cfg: the run options.
-            nomem: request no memory, which some partitions reject.
-        """
+        """The request of one replica; ``name`` ends with its number, and macros in ``role`` are replaced."""
         opts = cfg if isinstance(cfg, SlurmOpts) else SlurmOpts.from_cfg(cfg)
         sbatch_opts, srun_opts = node_options(role, opts, nomem=nomem)
         k = name.rpartition("-")[2]
@@ -218,12 +211,7 @@ class SlurmBatchRequest:
 def make_request(
     app: AppDef, opts: SlurmOpts, *, name: str, cwd: str, retry: RetryRules | None = None
 ) -> SlurmBatchRequest:
-    """The request of a job.
-
-    Args:
-        retry: its policy for retries by cause.
-        name: unique name of the job.
-        cwd: working directory of replicas whose image is not a folder.
+    """The request of a job. The keywords are attributes of :class:`SlurmBatchRequest`.
 
     Raises:
         NotSupportedError: mounts without containers.

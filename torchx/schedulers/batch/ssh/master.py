@@ -42,14 +42,7 @@ _NEVER_ALONE = ("-o", "ControlMaster=no", "-o", "BatchMode=yes", "-o", "ProxyCom
 
 
 class Master:
-    """The shared connection to one login node.
-
-    Args:
-        target: ``host``, ``user@host``, a ``Host`` of ``~/.ssh/config``, or ``ssh://user@host:port``.
-
-    Raises:
-        ConfigError: ``target`` is not a valid host.
-    """
+    """The shared connection to one login node, any target of ``ssh``; raises ConfigError if it is not a valid one."""
 
     def __init__(self, target: str) -> None:
         if not _TARGET.fullmatch(target) or target.startswith("-"):
