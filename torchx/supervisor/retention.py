@@ -28,7 +28,7 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
             job = read_state(os.path.join(folder, STATE_FILE))
         except FileNotFoundError:
             if now - _changed_at(folder, now) > _STALE_S:
-                _remove_files(folder, JOB_FILES)
+                discard_folder(folder)
             continue
         except (OSError, StateFileError):
             continue
@@ -41,7 +41,7 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
         ours = os.path.realpath(logs) == os.path.realpath(folder)  # else in the user's `log_dir`, where they stay
         total += sum(_size(path) for path in _files(logs, job)) if max_bytes and ours else 0
         if (max_age_s and now - ended > max_age_s) or (max_bytes and total > max_bytes):
-            remove_job(folder, job) if ours else _remove_files(folder, JOB_FILES)
+            remove_job(folder, job) if ours else discard_folder(folder)
 
 
 def remove_job(folder: str, job: JobState) -> None:
@@ -57,9 +57,16 @@ def remove_job(folder: str, job: JobState) -> None:
     folders = {os.path.dirname(path) for path in files}
     for path in (*folders, *map(os.path.dirname, folders), logs):
         _remove_folder(path)
-    _remove_files(folder, JOB_FILES)
+    discard_folder(folder)
     if logs != folder:
         _remove_folder(os.path.dirname(logs))
+
+
+def discard_folder(folder: str) -> None:
+    """Remove the files of a job in its own folder, and the folder if it is empty then."""
+    for name in JOB_FILES:
+        _remove(os.path.join(folder, name))
+    _remove_folder(folder)
 
 
 def _job_folders(base: str) -> list[str]:
@@ -86,12 +93,6 @@ def _size(path: str) -> int:
         return os.stat(path).st_blocks * 512
     except OSError:
         return 0
-
-
-def _remove_files(folder: str, names: tuple[str, ...]) -> None:
-    for name in names:
-        _remove(os.path.join(folder, name))
-    _remove_folder(folder)
 
 
 def _remove(path: str) -> None:

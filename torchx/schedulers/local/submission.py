@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, ConfigError
@@ -12,18 +11,9 @@ from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import PopenRequest, check_scripts, move_logs, replica_requests
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS, SAMPLE_S, torchx_home
 from torchx.specs.api import AppDef, AppDryRunInfo
-from torchx.supervisor.layout import (
-    AT_END_FILE,
-    CONTROL_FIFO,
-    REQUEST_FILE,
-    RETRY_FACT,
-    STATE_FILE,
-    STDERR_LOG,
-    STDOUT_LOG,
-    TASKS_FILE,
-    WATCHED,
-)
+from torchx.supervisor.layout import AT_END_FILE, REQUEST_FILE, RETRY_FACT, STDERR_LOG, STDOUT_LOG, WATCHED
 from torchx.supervisor.proctree import boot_id, pid_namespace
+from torchx.supervisor.retention import discard_folder
 from torchx.util.notices import logger
 
 if TYPE_CHECKING:
@@ -183,14 +173,6 @@ def write_request(folder: str, app: AppDef | None, facts: dict[str, str], masked
 def _write_new(path: str, data: bytes) -> None:
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(data)
-
-
-def discard_folder(folder: str) -> None:
-    """Remove the folder of a job that was never started."""
-    for name in (REQUEST_FILE, AT_END_FILE, TASKS_FILE, STATE_FILE, CONTROL_FIFO, ""):
-        path = os.path.join(folder, name)
-        with suppress(OSError):  # retention removes it later
-            os.unlink(path) if name else os.rmdir(path)
 
 
 def create_folders(jobs: LocalJobs, request: PopenRequest, roles: list[dict[str, Any]]) -> tuple[str, str]:

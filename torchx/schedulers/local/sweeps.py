@@ -14,17 +14,12 @@ from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
 from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of, url_path
 from torchx.schedulers.local.request import ENV_ERROR_FILE, PopenRequest, check_scripts, replica_requests
-from torchx.schedulers.local.submission import (
-    base_environment,
-    create_folders,
-    discard_folder,
-    facts_of_request,
-    write_request,
-)
+from torchx.schedulers.local.submission import base_environment, create_folders, facts_of_request, write_request
 from torchx.settings import ENV_JOB_ID, SAMPLE_S
 from torchx.specs.api import AppDryRunInfo
 from torchx.specs.tasks import ENV_TASK, TaskList, fill
 from torchx.supervisor.layout import USED_FILE, task_log, task_metrics
+from torchx.supervisor.retention import discard_folder
 from torchx.supervisor.statefile import TASKS, JobState
 
 if TYPE_CHECKING:
