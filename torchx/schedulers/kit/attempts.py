@@ -12,6 +12,7 @@ attempts in a file in the job's folder, one JSON object per line, and calls :fun
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
@@ -20,7 +21,6 @@ from typing import TYPE_CHECKING
 import torchx
 from torchx.errors import NotSupportedError, SpecError
 from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
-from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,23 +38,6 @@ MOST_IN_A_ROW = 20
 _AVOID_S = 24 * 3600.0
 _MOST_AVOIDED = 8
 _BY_THE_PROGRAM = ("error", "gpu_oom", "unknown")
-
-
-@dataclass(frozen=True)
-class Decision:
-    """Whether and how a job is restarted.
-
-    Attributes:
-        again: whether it is restarted.
-        why: the reason, in a few words.
-        avoid: hosts that the next attempt must not use.
-        memory: factor by which the memory of the first attempt is multiplied.
-    """
-
-    again: bool
-    why: str
-    avoid: tuple[str, ...] = ()
-    memory: float = 1.0
 
 
 def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | None:
@@ -99,8 +82,8 @@ def program(module: str, *args: str) -> list[str]:
     return [sys.executable, "-c", f"{start}; from {module} import main; main()", *args]
 
 
-def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) -> Decision:
-    """Decides whether a job whose last attempt has failed is restarted.
+def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) -> Attempt:
+    """Decides whether a job whose last attempt has failed is restarted. Returns that attempt with the decision in it.
 
     Args:
         attempts: all attempts, including the last one.
@@ -108,29 +91,31 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
 
     >>> from torchx.specs.retries import RetryRules
     >>> rules = RetryRules.parse("node:1:avoid")
-    >>> decide(rules, [Attempt(kind="node", hosts=["n1"])])
-    Decision(again=True, why='node: retry 1 of 1', avoid=('n1',), memory=1.0)
+    >>> last = decide(rules, [Attempt(kind="node", hosts=["n1"])])
+    >>> last.again, last.why, last.avoid, last.memory
+    (True, 'node: retry 1 of 1', ['n1'], 1.0)
     >>> decide(rules, [Attempt(kind="node"), Attempt(kind="node")]).why
     'node: all 1 retries are used'
     """
-    last = attempts[-1]
+    last, count = attempts[-1], _counted(attempts)
     rule = rules.rule(last.kind)
+    last.again, last.avoid, last.memory = False, [], 1.0
     if last.kind == "cancelled":
-        return Decision(False, "cancelled")
-    if not rule.times:
-        return Decision(False, f"{last.kind}: the policy does not retry it")
-    if len(attempts) > 1 and last.kind in _BY_THE_PROGRAM and last.digest and last.digest == attempts[-2].digest:
-        return Decision(False, f"{last.kind}: the same failure twice in a row")
-    count = _counted(attempts)
-    if rule.times > 0 and count > rule.times:
-        return Decision(False, f"{last.kind}: all {rule.times} retries are used")
-    if rule.times < 0 and _fruitless(attempts) > MOST_IN_A_ROW:
-        return Decision(False, f"{last.kind}: {MOST_IN_A_ROW} retries in a row made no progress")
-    memory = 1.0
-    for attempt in attempts:
-        memory *= rules.rule(attempt.kind).memory
-    why = f"{last.kind}: retry {count} of {rule.times}" if rule.times > 0 else f"{last.kind}: retried"
-    return Decision(True, why, _avoided(rules, attempts, hosts), round(memory, 3))
+        last.why = "cancelled"
+    elif not rule.times:
+        last.why = f"{last.kind}: the policy does not retry it"
+    elif len(attempts) > 1 and last.kind in _BY_THE_PROGRAM and last.digest and last.digest == attempts[-2].digest:
+        last.why = f"{last.kind}: the same failure twice in a row"
+    elif rule.times > 0 and count > rule.times:
+        last.why = f"{last.kind}: all {rule.times} retries are used"
+    elif rule.times < 0 and _fruitless(attempts) > MOST_IN_A_ROW:
+        last.why = f"{last.kind}: {MOST_IN_A_ROW} retries in a row made no progress"
+    else:
+        last.why = f"{last.kind}: retry {count} of {rule.times}" if rule.times > 0 else f"{last.kind}: retried"
+        last.again, last.avoid = True, _avoided(rules, attempts, hosts)
+        factors = [rules.rule(attempt.kind).memory for attempt in attempts]
+        last.memory = round(math.prod(factors), 3)
+    return last
 
 
 def digest(failure: Failure) -> str:
@@ -186,10 +171,7 @@ def judged(
     attempt.kind = (failure.kind if failure else "") or "unknown"
     attempt.cause = phrase(failure) if failure and failure.summary() else verdict.sentence
     attempt.digest = digest(failure) if failure else ""
-    decision = decide(rules, [*earlier, attempt], hosts=hosts)
-    attempt.again, attempt.why = decision.again, decision.why
-    attempt.avoid, attempt.memory = list(decision.avoid), decision.memory
-    return attempt
+    return decide(rules, [*earlier, attempt], hosts=hosts)
 
 
 def begins_of(attempts: Sequence[Attempt]) -> dict[str, int]:
@@ -217,10 +199,10 @@ def _fruitless(attempts: Sequence[Attempt]) -> int:
     return next((n for n, attempt in enumerate(reversed(attempts)) if attempt.progress), len(attempts))
 
 
-def _avoided(rules: RetryRules, attempts: Sequence[Attempt], hosts: int) -> tuple[str, ...]:
+def _avoided(rules: RetryRules, attempts: Sequence[Attempt], hosts: int) -> list[str]:
     most = min(_MOST_AVOIDED, max(1, hosts // 10)) if hosts else _MOST_AVOIDED
     found: dict[str, None] = {}
     for attempt in reversed(attempts):
         if rules.rule(attempt.kind).avoid and attempts[-1].ended - attempt.ended < _AVOID_S:
             found.update(dict.fromkeys(attempt.hosts))
-    return tuple(list(found)[:most])
+    return list(found)[:most]
