@@ -241,9 +241,9 @@ def test_a_cut_while_submitting(moment: str, laptop: Shell, node: Sshd, there: P
 
 IMPATIENT = """
 import sys
-from torchx.schedulers.batch.ssh import once
+from torchx.schedulers.batch.ssh import runner
 from torchx.schedulers.batch.sites import SiteScheduler
-once.PATIENCE_S = 2
+runner.ONCE_PATIENCE_S = 2
 SiteScheduler.run_command.__kwdefaults__["patience_s"] = 1
 from torchx.cli.main import main
 main(sys.argv[1:])

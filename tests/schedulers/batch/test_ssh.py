@@ -16,8 +16,8 @@ from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import CommandError, ConfigError, TransientError
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, LoginError, UnreachableError
-from torchx.schedulers.batch.ssh.once import run_once
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+from torchx.schedulers.batch.ssh.script import Answer
 
 
 @pytest.fixture
@@ -180,22 +180,21 @@ def test_once_and_only_once(when: str, runner: SSHCommandRunner, fake: FakeSsh) 
 def test_the_shell_of_a_lost_connection_takes_nothing_away(tmp_path: Path) -> None:
     """It may notice the loss late, while the next one reads the same input."""
 
-    class Twice:
-        folder = str(tmp_path)
-        target = "me@login"
-
-        def script(self, text: str, *, stdin: bytes, **_: Any) -> subprocess.CompletedProcess[bytes]:
+    class Twice(SSHCommandRunner):
+        def script(self, script: str, *, stdin: Any = b"", **_: Any) -> Answer:
             pipe = subprocess.PIPE
-            lost, next_ = (subprocess.Popen(["sh", "-c", text], stdin=pipe, stdout=pipe, stderr=pipe) for _ in range(2))
+            lost, next_ = (
+                subprocess.Popen(["sh", "-c", script], stdin=pipe, stdout=pipe, stderr=pipe) for _ in range(2)
+            )
             for shell, sent in ((lost, stdin[:2]), (next_, stdin)):
                 assert shell.stdin is not None
                 shell.stdin.write(sent)
                 shell.stdin.flush()
             assert lost.communicate()[0] == b"short\n"
             out, err = next_.communicate()
-            return subprocess.CompletedProcess([], 0, out, err)
+            return Answer(0, out, err, "", began=True)
 
-    done = run_once(Twice(), ["cat"], token="t", find="", stdin="in\n", timeout=120)  # type: ignore[arg-type]  # what it needs of one
+    done = Twice("me@login", str(tmp_path)).run_once(["cat"], token="t", stdin="in\n", timeout=120)
     assert (done.returncode, done.stdout, done.stderr) == (0, "in\n", "")
 
 
@@ -203,7 +202,7 @@ def test_a_submission_without_a_way_back(
     runner: SSHCommandRunner, fake: FakeSsh, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error says that the outcome is unknown, and what to check; the answer can be fetched later."""
-    monkeypatch.setattr("torchx.schedulers.batch.ssh.once.PATIENCE_S", 0.2)
+    monkeypatch.setattr("torchx.schedulers.batch.ssh.runner.ONCE_PATIENCE_S", 0.2)
     runner.run(["true"])
     fake.loses("after")
     fake.login_fails(*["ssh: connect to host login port 22: No route to host"] * 3)

@@ -7,6 +7,7 @@ second factor are those of the user's ``ssh``.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import time
 from collections.abc import Sequence
@@ -15,7 +16,6 @@ from typing import Any, BinaryIO
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, UnreachableError, login_error, no_master, no_session
 from torchx.schedulers.batch.ssh.master import Master, c_locale
-from torchx.schedulers.batch.ssh.once import run_once
 from torchx.schedulers.batch.ssh.script import Answer, command_line, enclose, join, parse
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
 from torchx.schedulers.kit.shell import quote
@@ -43,6 +43,41 @@ if ! command -v {program} >/dev/null 2>&1; then
     fi
   done
 fi
+"""
+
+_TOKEN = re.compile(r"[A-Za-z0-9_.-]{1,200}")
+ONCE_PATIENCE_S = 60.0
+"""For how long a connection that was lost by :meth:`SSHCommandRunner.run_once` is retried, seconds."""
+
+_KEPT_DAYS = 14
+_LOOK = "ask the scheduler with `torchx list -s ...` before you submit it again"
+_DONE, _UNKNOWN, _SHORT = "done", "unknown", "short"
+
+# `mkdir` is atomic on every file system, NFS included. The shell that creates `lock` starts the command; nothing ever
+# removes the lock. The command starts only if its input is complete: the size is checked, because a lost connection
+# looks like end of file. Each shell has its own file: after a lost connection two of them may run.
+_ONCE = """\
+umask 077
+top=@FOLDER@/submissions
+d=$top/@TOKEN@
+mkdir -p "$d" || exit 1
+find "$top" -mindepth 1 -maxdepth 1 -mtime +@DAYS@ -exec rm -rf {} + 2>/dev/null
+in=$d/in.@ATTEMPT@.$$
+cat > "$in" || exit 1
+if [ "$(wc -c < "$in")" -ne @SIZE@ ]; then rm -f "$in"; echo @SHORT@; exit 0; fi
+ticks=@TICKS@
+if [ ! -e "$d/code" ] && mkdir "$d/lock" 2>/dev/null; then
+@FIND@
+  ( trap '' HUP INT PIPE
+    cd "$HOME"
+    ( @COMMAND@ ) < "$in" > "$d/out" 2> "$d/err"
+    echo $? > "$d/code.new"; mv "$d/code.new" "$d/code" ) < /dev/null > /dev/null 2>&1 &
+fi
+while [ ! -e "$d/code" ] && [ "$ticks" -gt 0 ]; do
+  ticks=$((ticks - 1)); sleep 0.1 2>/dev/null || { sleep 1; ticks=$((ticks - 9)); }
+done
+rm -f "$in"
+if [ -e "$d/code" ]; then echo "@DONE@ $(cat "$d/code")"; cat "$d/out"; cat "$d/err" >&2; else echo @UNKNOWN@; fi
 """
 
 
@@ -89,10 +124,54 @@ class SSHCommandRunner(ConnectedRunner):
         return self._found(Completed(words, answer.returncode or 0, _text(answer.stdout), _text(answer.stderr)))
 
     def run_once(self, argv: Sequence[str], *, token: str, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs ``argv`` at most once per token; see :func:`torchx.schedulers.batch.ssh.once.run_once`."""
+        """Runs ``argv`` unless it ran with this token before; returns the answer of its only run.
+
+        The command runs independently of the connection and stores its answer in a folder named by the token, where a
+        later call with that token waits for it.
+
+        Args:
+            token: unique; letters, digits, ``_``, ``.`` and ``-``.
+            timeout: seconds to wait for the command, in each attempt; None: :data:`COMMAND_S`.
+
+        Raises:
+            CommandError: the program does not exist, or the answer cannot be stored, so nothing was started.
+            TransientError: whether the command ran is unknown.
+        """
         timeout_s = COMMAND_S if timeout is None else timeout
-        find = _find(argv[0])
-        return self._found(run_once(self, argv, token=token, find=find, stdin=stdin, timeout=timeout_s))
+        if not _TOKEN.fullmatch(token):
+            raise CommandError(f"`{token}` cannot name a submission", argv=[*argv])
+        data = stdin.encode("utf-8", "surrogateescape")
+        parts = {
+            "FOLDER": self.folder,
+            "TOKEN": quote(token),
+            "DAYS": str(_KEPT_DAYS),
+            "ATTEMPT": os.urandom(4).hex(),
+            "SIZE": str(len(data)),
+            "TICKS": str(int(timeout_s * 10)),
+            "DONE": _DONE,
+            "UNKNOWN": _UNKNOWN,
+            "SHORT": _SHORT,
+            "FIND": _find(argv[0]),
+            "COMMAND": join(argv),
+        }
+        script = re.sub("@([A-Z]+)@", lambda m: parts[m[1]], _ONCE)
+        try:
+            answer = self.script(
+                script, stdin=data, timeout=timeout_s + 30, patience=ONCE_PATIENCE_S, what=f"`{argv[0]}`"
+            )
+        except (ConnectionLostError, UnreachableError) as e:
+            raise TransientError(f"whether `{argv[0]}` was run is not known: {e}", hint=_LOOK) from e
+        said = _text(answer.stderr)
+        head, _, rest = _text(answer.stdout).partition("\n")
+        state, _, code = head.partition(" ")
+        if state == _DONE and code.isdigit():
+            return self._found(Completed([*argv], int(code), rest, said))
+        if state == _UNKNOWN:
+            raise TransientError(
+                f"`{argv[0]}` on `{self.target}` was started and has not answered within {timeout_s:.0f} s", hint=_LOOK
+            )
+        reason = "its input was cut short" if state == _SHORT else last_line(said, "it said nothing")
+        raise CommandError(f"`{argv[0]}` was not started on `{self.target}`: {reason}", argv=[*argv], stderr=said)
 
     def script(
         self,
@@ -154,14 +233,23 @@ class SSHCommandRunner(ConnectedRunner):
         return [ssh, *(["-tt"] if tty else []), *words, line], first, self._mark
 
     def lost(self, noise: str, code: int, what: str, *, began: bool) -> Exception:
-        """The error for a failed session.
-
-        Args:
-            noise: output of ``ssh`` itself.
-            what: name of the command.
-            began: whether the command is known to have started.
-        """
-        return self._error(Answer(None, b"", b"", noise, began=began), code, what)
+        """The error for a session with this output of ``ssh`` itself; ``began``: the command has surely started."""
+        if no_session(noise):
+            return TransientError(
+                f"`{self.target}` accepts no further session on its connection: {what} was not started",
+                hint="its sshd limits sessions per connection (MaxSessions); end a `torchx log --follow`, or try again",
+            )
+        if no_master(noise):
+            return login_error(self.target, noise)
+        if code != SSH_FAILED and not began:  # ssh succeeded, but the script never started
+            return CommandError(
+                f"the login shell of `{self.target}` does not run commands: {last_line(noise, f'exit code {code}')}",
+                argv=["ssh", self.target],
+                returncode=code,
+                stderr=noise,
+                hint=f"`ssh {self.target} true` must end with exit code 0",
+            )
+        return ConnectionLostError(f"the connection to `{self.target}` was lost during {what}", hint="try again")
 
     def _attempt(self, script: str, stdin: bytes | BinaryIO, timeout_s: float, what: str) -> Answer:
         """Runs the script once. It is retried only if it cannot have started."""
@@ -179,7 +267,7 @@ class SSHCommandRunner(ConnectedRunner):
                 relogins += 1
                 self.master.login()
             else:
-                raise self._error(answer, code, what)
+                raise self.lost(answer.noise, code, what, began=answer.began)
 
     def _session(self, script: str, stdin: bytes | BinaryIO, timeout_s: float, what: str) -> tuple[Answer, int]:
         line, first = command_line(enclose(script, self._mark))
@@ -233,25 +321,6 @@ class SSHCommandRunner(ConnectedRunner):
         except TransientError:
             return False
         return answer.returncode == 0 or no_session(answer.noise)
-
-    def _error(self, answer: Answer, code: int, what: str) -> Exception:
-        noise = answer.noise
-        if no_session(noise):
-            return TransientError(
-                f"`{self.target}` accepts no further session on its connection: {what} was not started",
-                hint="its sshd limits sessions per connection (MaxSessions); end a `torchx log --follow`, or try again",
-            )
-        if no_master(noise):
-            return login_error(self.target, noise)
-        if code != SSH_FAILED and not answer.began:  # ssh succeeded, but the script never started
-            return CommandError(
-                f"the login shell of `{self.target}` does not run commands: {last_line(noise, f'exit code {code}')}",
-                argv=["ssh", self.target],
-                returncode=code,
-                stderr=noise,
-                hint=f"`ssh {self.target} true` must end with exit code 0",
-            )
-        return ConnectionLostError(f"the connection to `{self.target}` was lost during {what}", hint="try again")
 
 
 def _word_of(folder: str) -> str:

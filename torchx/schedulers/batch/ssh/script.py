@@ -40,7 +40,7 @@ class Answer:
     stdout: bytes
     stderr: bytes
     noise: str
-    began: bool = True
+    began: bool
 
 
 def join(argv: Sequence[str]) -> str:
