@@ -177,22 +177,12 @@ class FsspecTracker(TrackerBase):
 
     def _contents(self, paths: list[str]) -> list[bytes | None]:
         """Returns the contents of the files; None for a missing one."""
-        found: list[bytes | None] = []
-        if self._fs.async_impl and paths and not any(c in paths[0] for c in "*?["):
-            answers = self._fs.cat(paths, on_error="return")  # concurrently
-            by_name = {str(path).rpartition("/")[2]: data for path, data in answers.items()}
-            for path in paths:
-                data = by_name.get(path.rpartition("/")[2])
-                if isinstance(data, BaseException) and not isinstance(data, FileNotFoundError):
-                    raise data
-                found.append(data if isinstance(data, bytes) else None)
-            return found
-        for path in paths:
-            try:
-                found.append(self._fs.cat_file(path))
-            except FileNotFoundError:
-                found.append(None)
-        return found
+        whole: list[None] = [None] * len(paths)
+        answers = self._fs.cat_ranges(paths, whole, whole, on_error="return")  # concurrently in object stores
+        for answer in answers:
+            if isinstance(answer, BaseException) and not isinstance(answer, FileNotFoundError):
+                raise answer
+        return [answer if isinstance(answer, bytes) else None for answer in answers]
 
     def _own_file_system(self) -> None:
         """Creates a new file system in a forked process, which does not inherit connections and event loops."""
