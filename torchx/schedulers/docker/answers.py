@@ -88,12 +88,7 @@ def _state_of(job: Job, step: Step, *, late: bool) -> AppState | None:
 
 
 def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
-    """The answer of ``describe``.
-
-    Args:
-        client: a ``docker.DockerClient`` to query for attempts, times and causes; None: report only what the container
-            list shows.
-    """
+    """The answer of ``describe``. A ``client`` is queried for attempts, times and causes, beyond the container list."""
     attempts, hang = (attempts_of(client, job), hang_of(client, job)) if client else ([], "")
     past = history_of(client, job) if client and gangs.ends(job) else None
     facts = facts_of(job, past, definition=job.roles(), attempts=attempts, hang=hang)

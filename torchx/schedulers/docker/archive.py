@@ -16,11 +16,7 @@ _CHUNK = 1 << 20
 
 
 class ArchiveStream(InsideProcess):
-    """A tar stream of a path, with the interface of a process that writes it (or, with ``into``, unpacks it there).
-
-    Args:
-        path: absolute path in a running container.
-    """
+    """A tar stream of an absolute path in a container, as a process that writes it or, with ``into``, unpacks it."""
 
     def __init__(self, engine: EngineHttp, container: str, path: str, *, into: bool) -> None:
         self._why = ""

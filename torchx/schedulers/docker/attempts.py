@@ -43,10 +43,7 @@ def marks(policy: str) -> dict[str, str]:
 
 
 def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
-    """The ``policy``, ``timeout`` and ``watchdog`` of a job, for :class:`gangs.Rules`.
-
-    Args:
-        place: where its watcher will run; empty: it cannot have one.
+    """The ``policy``, ``timeout`` and ``watchdog`` of a job, for :class:`gangs.Rules`; its ``place`` may be empty.
 
     Raises:
         SpecError: the policy is invalid.

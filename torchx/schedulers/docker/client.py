@@ -110,12 +110,7 @@ def start(made: tuple[Any, DockerContainer]) -> None:
 
 
 def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Container], grace_s: int) -> None:
-    """Marks containers as cancelled and stops them, all at the same time. They are not removed.
-
-    Args:
-        environ: environment with the engine's address; None: only ``client`` can reach it, and stops a few at a time.
-        grace_s: seconds between SIGTERM and SIGKILL.
-    """
+    """Marks containers as cancelled and stops them, all at the same time; a few at a time if ``environ`` is None."""
     import docker.errors
 
     graces = dict(side_by_side(lambda c: (c.id, _mark_cancelled(client, c, grace_s)), which))
@@ -171,11 +166,7 @@ def remove(client: Any, container_id: str) -> None:
 
 
 def wait_for_end(client: Any, app_id: str, timeout_s: float, ask: Callable[[], Job | None]) -> None:
-    """Sleeps until all containers of a job have ended, one has failed, or ``timeout_s`` has passed.
-
-    Args:
-        ask: returns the job as the engine lists it.
-    """
+    """Sleeps until all containers of the job that ``ask`` returns have ended, one has failed, or the time is over."""
     began = time.time()
     deadline = time.monotonic() + timeout_s
     job = ask()
@@ -256,11 +247,7 @@ def events(
 
 
 def changes(client: Any) -> Iterator[str]:
-    """App ids of torchx containers that start, exit or are removed, as the engine reports it.
-
-    Raises:
-        TimeoutError: no event arrived for ten minutes.
-    """
+    """App ids of torchx containers that start, exit or are removed; TimeoutError after ten minutes without any."""
     kinds = ["start", "die", "died", "destroy", "remove", "rename", "oom"]
     for event in events(client, kinds, [LABEL_APP_ID], since=time.time() - _LAG_S, until=None, read_s=600.0):
         yield str(((event.get("Actor") or {}).get("Attributes") or {}).get(LABEL_APP_ID) or "")
@@ -270,12 +257,10 @@ def changes(client: Any) -> Iterator[str]:
 
 
 def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callable[[set[str]], set[str]]) -> None:
-    """Creates a bridge network. If the engine has no address range left, removes those of ended jobs and retries.
+    """Creates a bridge network. If the engine has no address range left, removes those not in ``busy()`` and retries.
 
-    An engine has address ranges for about thirty networks, and ended jobs keep theirs until they are deleted.
-
-    Args:
-        busy: returns the names of networks in use. Its argument: the networks that were just created.
+    An engine has address ranges for about thirty networks, and ended jobs keep theirs until they are deleted. ``busy``
+    gets the names of networks that were just created, and returns those in use.
     """
     import docker.errors
 
@@ -291,11 +276,7 @@ def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callab
 
 
 def remove_networks(client: Any, labels: list[str], *, busy: Callable[[set[str]], set[str]] | None = None) -> int:
-    """Removes the networks with these labels that no running container uses; returns their number.
-
-    Args:
-        busy: see :func:`make_network`.
-    """
+    """Removes the networks with these labels that no running container uses; returns their number."""
     import docker.errors
 
     removed = 0

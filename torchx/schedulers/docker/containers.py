@@ -135,11 +135,7 @@ class Job:
         return min(self.containers, key=lambda c: (c.created, c.role, c.k))
 
     def need(self, role: str, k: int) -> Container:
-        """The container of a replica.
-
-        Raises:
-            NotFoundError: it does not exist, or was removed.
-        """
+        """The container of a replica; NotFoundError if it does not exist, or was removed."""
         found = self.find(role, k)
         if found is None:
             sizes = {name: count for name, count, _ in self.sizes()}

@@ -20,11 +20,7 @@ _NO_GPUS = "the engine's machine has none: jobs that ask for GPUs do not start"
 
 
 def checks(connect: Callable[[], Any], job: AppDryRunInfo[Any] | None) -> list[Check]:
-    """Checks of an engine, or of one job on it.
-
-    Args:
-        connect: returns a ``docker.DockerClient``.
-    """
+    """Checks of the engine of the ``docker.DockerClient`` that ``connect`` returns, or of one job on it."""
 
     def query(call: Callable[[Any], Any]) -> Any:
         with engine_errors("the engine cannot be queried"):

@@ -158,11 +158,7 @@ def _inspect(client: Any, past: History, containers: Sequence[Container]) -> Non
 
 
 class Look:
-    """Collects evidence from failed replicas; see :class:`torchx.schedulers.kit.facts.Look`.
-
-    Args:
-        attempts: recorded attempts; output from before the end of the last one is ignored.
-    """
+    """A :class:`torchx.schedulers.kit.facts.Look` that ignores output from before the end of the last attempt."""
 
     def __init__(self, client: Any, job: Job, past: History, attempts: Sequence[Attempt] = ()) -> None:
         self._client = client

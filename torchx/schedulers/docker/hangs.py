@@ -28,10 +28,7 @@ _GONE = 404
 
 
 class ContainersWatchdog:
-    """Detects that an attempt of a job is silent.
-
-    Args:
-        wish: permitted silence and action, such as ``10m:cancel``.
+    """Detects that an attempt of a job is silent for longer than its wish, such as ``10m:cancel``, permits.
 
     Attributes:
         action: what to do with a silent job.
@@ -54,11 +51,7 @@ class ContainersWatchdog:
         return self._watchdog.silent
 
     def look(self, job: Job, now: float) -> tuple[str | None, float]:
-        """Checks for signs of life. Returns a new finding, if there is one, and the time of the next check.
-
-        Raises:
-            OSError: the engine does not answer.
-        """
+        """Checks for signs of life: a new finding, if any, and the time of the next check. May raise OSError."""
         self._job = job
         attempt = (max(c.mark.app for c in job.containers), max(c.mark.role for c in job.containers))
         if attempt != self._attempt:

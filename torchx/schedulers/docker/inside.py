@@ -24,12 +24,9 @@ _END_S = 10.0  # an engine may report a process as running for a moment after it
 def way_to(environ: Mapping[str, str] | None, container: Container) -> tuple[EngineHttp, str]:
     """A connection to the engine of a running container, and the container's id.
 
-    Args:
-        environ: environment with the engine's address; None: only the given client can reach it.
-
     Raises:
         NotFoundError: the replica does not run.
-        NotSupportedError: ``environ`` is None: the client cannot carry a stream.
+        NotSupportedError: ``environ`` is None: only the given client reaches the engine, and cannot carry a stream.
     """
     if container.state is not AppState.RUNNING:
         raise not_running(

@@ -31,11 +31,7 @@ class EngineJobs:
         self.given = given
 
     def find(self, app_id: str, doing: str) -> Job | None:
-        """Finds a job, and starts a watcher if it has lost its own; None if the engine does not have the job.
-
-        Args:
-            doing: beginning of the error message if the engine does not answer.
-        """
+        """Finds a job, and starts a watcher if it has lost its own; ``doing`` begins the message of an error."""
         return self.find_all([app_id], doing, f"{LABEL_APP_ID}={app_id}").get(app_id)
 
     def find_all(self, wanted: Iterable[str] | None, doing: str, label: str = LABEL_APP_ID) -> dict[str, Job]:

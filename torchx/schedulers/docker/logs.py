@@ -30,11 +30,7 @@ _EVENTS_S = 10.0
 
 
 def pieces_of(read: Callable[[int], bytes]) -> Iterator[Piece]:
-    """Parses a log that was requested with ``timestamps=1``.
-
-    Args:
-        read: returns as many bytes as requested; fewer at the end.
-    """
+    """Parses a log with ``timestamps=1``; ``read`` returns as many bytes as requested, and fewer at the end."""
     while len(header := read(8)) == 8:
         if header[0] > 3 or header[1:4] != b"\0\0\0":  # a container with a terminal has no frames, only stdout
             yield from _plain(header, read)
@@ -47,12 +43,7 @@ def pieces_of(read: Callable[[int], bytes]) -> Iterator[Piece]:
 
 
 class JobView:
-    """A cached view of a job, shared by the readers of its replicas' logs.
-
-    Args:
-        job: its current state.
-        ask: queries the engine again; returns None if the job no longer exists.
-    """
+    """A cached view of a job, which ``ask`` queries again, shared by the readers of its replicas' logs."""
 
     def __init__(self, job: Job, ask: Callable[[], Job | None]) -> None:
         self.first = job
@@ -62,11 +53,7 @@ class JobView:
         self._lock = threading.Lock()
 
     def goes_on(self, role: str, k: int, since: float) -> bool:
-        """Whether a replica may still write: it runs, or may be restarted.
-
-        Args:
-            since: a cached state from before this ``time.monotonic()`` is refreshed.
-        """
+        """Whether a replica may still write, as of ``since`` (``time.monotonic()``): it runs, or may be restarted."""
         with self._lock:
             if self._asked < since:
                 asked = time.monotonic()
@@ -115,12 +102,7 @@ class ReplicaLog(Lines):
 
 
 def tail(client: Any, container_id: str, name: str, *, lines: int = 200, since: float = 0.0) -> str:
-    """The last lines that a container has written to one stream.
-
-    Args:
-        name: ``stdout`` or ``stderr``.
-        since: Unix time; earlier lines are left out.
-    """
+    """The last lines that a container has written to ``stdout`` or ``stderr`` since a Unix time."""
     params: dict[str, object] = {"stdout": 0, "stderr": 0, "timestamps": 1, "follow": 0, "tail": lines, name: 1}
     number = 2 if name == "stderr" else 1
     with closing(stream(client, f"/containers/{container_id}/logs", params, read_s=30)) as answer:
@@ -167,12 +149,9 @@ def _all_pieces(
 
 
 def _previous_run(client: Any, container: Container) -> tuple[float, float]:
-    """Start and end of a container's previous run, Unix times.
+    """Start and end of a container's previous run, Unix times; NotFoundError if it was not started again.
 
     The engine keeps only recent events. If the end of the run before that is gone, earlier runs are included.
-
-    Raises:
-        NotFoundError: it was not started again.
     """
     mark = container.mark
     with engine_errors("the log cannot be read"):

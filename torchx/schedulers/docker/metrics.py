@@ -42,11 +42,7 @@ class ContainersSampler:
         self._before: dict[str, tuple[float, float]] = {}  # container id -> time and CPU seconds of the last sample
 
     def look(self, job: Job) -> float:
-        """Samples each container; returns the least number of seconds until the next call.
-
-        Raises:
-            OSError: the engine does not answer.
-        """
+        """Samples each container; returns the least number of seconds until the next call. May raise OSError."""
         began = time.monotonic()
         for container in job.containers:
             if container.state is AppState.RUNNING:

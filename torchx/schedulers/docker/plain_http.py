@@ -93,12 +93,7 @@ class EngineHttp:
         return found
 
     def post(self, targets: Iterable[str], *, timeout_s: float = _ANSWER_S) -> list[int]:
-        """Sends these POST requests at the same time; returns the status of each response, 0 if there was none.
-
-        Args:
-            targets: path and query, see :func:`target`.
-            timeout_s: for each response.
-        """
+        """Sends POST requests (:func:`target`) at the same time; the status of each response, 0 if there was none."""
         todo = list(targets)
         at_once = _AT_ONCE_SSH if self.scheme == "ssh" else _AT_ONCE
         found = []

@@ -31,11 +31,7 @@ def command(words: list[str], *, may_restart: bool) -> list[str]:
 
 
 def put(container: Any, env: dict[str, str]) -> None:
-    """Writes the file into a container that has not been started.
-
-    Raises:
-        BackendError: its image has no shell.
-    """
+    """Writes the file into a container that has not been started; BackendError if its image has no shell."""
     import docker.errors
 
     try:

@@ -14,11 +14,7 @@ _HANDLED = ("SigCgt", "SigIgn", "SigBlk")  # a process that ignores it on purpos
 
 
 def sigterm_is_lost(details: Any, proc: str = "/proc") -> bool:
-    """Whether SIGTERM is certain to be lost; False if not known, as for an engine on another machine.
-
-    Args:
-        details: what ``docker inspect`` prints of the container.
-    """
+    """Whether a container, as ``docker inspect`` shows it, is certain to lose SIGTERM; False if this is not known."""
     state = details.get("State") if isinstance(details, dict) else None
     pid = (state or {}).get("Pid")
     container = str(details.get("Id") or "") if state else ""

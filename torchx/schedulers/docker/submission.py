@@ -64,8 +64,7 @@ def _start(jobs: EngineJobs, job: DockerJob, known: dict[str, str]) -> None:
 def _live_jobs(jobs: EngineJobs, fresh: set[str]) -> set[str]:
     """Ids of jobs that have not ended. Their networks look unused while a container is being restarted.
 
-    Args:
-        fresh: jobs whose networks were just created; another process may be about to create the containers.
+    ``fresh``: jobs whose networks were just created; another process may be about to create the containers.
     """
     listed = jobs.listed()
     live = {a for a, job in listed.items() if any(not is_terminal(c.state) for c in job.containers)}

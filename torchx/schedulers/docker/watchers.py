@@ -64,11 +64,7 @@ def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *,
 
 
 def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """The environment by which a watcher reaches the engine; None if only this process can reach it.
-
-    Args:
-        given: the client that the calling program has passed; None: it is created from the environment.
-    """
+    """The environment by which a watcher reaches the engine of a ``given`` client; None if only this process can."""
     found = dict(environ)
     if given is not None:
         for name in ENVIRONMENT:
