@@ -37,11 +37,7 @@ _Jobs = Iterable[tuple[str, _Object]]
 
 
 class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
-    """Base of the backends that are AWS services. A ``job`` is the description of a job in an answer of AWS.
-
-    Args:
-        clients: boto3 clients; by default they are created on first use, from boto3's configuration.
-    """
+    """Base of the backends that are AWS services. A ``job`` is the description of a job in an answer of AWS."""
 
     service: str = ""
     """Name of the service in boto3."""
@@ -73,11 +69,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return jobs
 
     def _facts(self, app_id: str, job: _Object, *, detailed: bool) -> JobFacts:
-        """The facts of a job.
-
-        Args:
-            detailed: make further calls to find out why it waits or has failed.
-        """
+        """The facts of a job. ``detailed``: make further calls to find out why it waits or has failed."""
         raise NotImplementedError
 
     def _streams(self, job: _Object, replicas: Sequence[tuple[str, int]]) -> Streams:
@@ -110,11 +102,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             return str(os.getuid())
 
     def _push(self, images: dict[str, tuple[str, str]], info: AppDryRunInfo[Any], *, create: bool = False) -> None:
-        """Logs in to ECR, pushes the images with workspaces, and records their digests.
-
-        Args:
-            create: create missing repositories.
-        """
+        """Logs in to ECR, pushes images, and records their digests; ``create``: creates missing repositories, too."""
         if not images:
             return
         by_engine = any(image.startswith("sha256:") for image in images)

@@ -50,11 +50,9 @@ class Clients:
         return Clients(given, **found)
 
     def client(self, service: str, *, retries: bool = True, region: str | None = None) -> Any:
-        """The client of a service.
+        """The client of a service. Without ``retries`` boto3 repeats no call: for those that must not run twice.
 
-        Args:
-            retries: whether boto3 retries failed calls. Disable it for calls that must not be repeated.
-            region: overrides the session's region.
+        ``region`` overrides the session's region.
         """
         if service in self._given:
             return self._given[service]
@@ -89,15 +87,7 @@ class Clients:
 
 
 def call(client: Any, operation: str, doing: str, **params: object) -> dict[str, Any]:
-    """Calls a method of a boto3 client.
-
-    Args:
-        operation: name of the method.
-        doing: what failed, as the beginning of the error message.
-
-    Raises:
-        TorchXError: AWS refused, failed or did not answer.
-    """
+    """Calls a method of a boto3 client; ``doing``, what failed, begins the message of the TorchXError."""
     with aws_errors(doing):
         answer: dict[str, Any] = getattr(client, operation)(**params)
     return answer

@@ -63,11 +63,7 @@ def aws_errors(doing: str) -> Iterator[None]:
 
 
 def translate(error: Exception, doing: str) -> TorchXError | None:
-    """Our error for one of botocore's; None for any other.
-
-    Args:
-        doing: what failed, such as ``job `x` could not be submitted``.
-    """
+    """Our error for one of botocore's, else None. ``doing`` is what failed: ``job `x` could not be submitted``."""
     import botocore.exceptions as known
 
     if isinstance(error, known.ClientError):

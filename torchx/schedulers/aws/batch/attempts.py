@@ -36,9 +36,7 @@ def render(retries: NativeRetries) -> _Object:
 def attempts_of(job: _Object, read: Callable[[_Object], ReplicaFacts], *, over: bool) -> list[Attempt]:
     """The failed attempts, oldest first; none for a job without a policy.
 
-    Args:
-        read: returns the facts of a finished attempt, which has the form of a node.
-        over: the job has ended.
+    ``read`` returns the facts of a finished attempt, which has the form of a node; ``over``: the job has ended.
     """
     strategy = job.get("retryStrategy") or {}
     rules = [rule for rule in strategy.get("evaluateOnExit") or () if isinstance(rule, dict)]

@@ -102,11 +102,7 @@ def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
 
 
 def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Object]]:
-    """Renders the volumes, mount points and devices of a role.
-
-    Raises:
-        SpecError: Batch does not support one of them.
-    """
+    """The volumes, mount points and devices of a role; SpecError if Batch does not support one of them."""
     volumes: list[_Object] = []
     points: list[_Object] = []
     devices = [_device(d) for d in get_device_mounts(role.resource.devices)]
@@ -126,12 +122,9 @@ def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Objec
 
 
 def efs_volume(source: str) -> _Object:
-    """Renders an EFS volume: ``fs-ID``, ``fs-ID:/folder``, or ``fs-ID:fsap-ID`` with an access point.
+    """Renders an EFS volume: ``fs-ID``, ``fs-ID:/folder``, or ``fs-ID:fsap-ID`` with an access point; else SpecError.
 
     https://docs.aws.amazon.com/batch/latest/userguide/efs-volumes.html
-
-    Raises:
-        SpecError: ``source`` has none of these forms.
 
     >>> efs_volume("fs-0a1b2c3d:/data")
     {'fileSystemId': 'fs-0a1b2c3d', 'transitEncryption': 'ENABLED', 'rootDirectory': '/data'}
@@ -151,13 +144,10 @@ def efs_volume(source: str) -> _Object:
 
 
 def render_retries(max_retries: int, host_retries: int) -> _Object:
-    """Renders the retry strategy. Batch counts all attempts together.
+    """The retry strategy; SpecError for more attempts than Batch supports, which counts all of them together.
 
     With ``max_retries`` every failure is retried, except that an image cannot be pulled. Without it, only the loss of a
     host (such as a spot reclaim) is retried. https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
-
-    Raises:
-        SpecError: Batch does not support that many attempts.
     """
     most = _MAX_SPOT_AND_HOST_ATTEMPTS - 1
     for what, count in (("max_retries", max_retries), ("host_retries", host_retries)):
@@ -174,11 +164,7 @@ def render_retries(max_retries: int, host_retries: int) -> _Object:
 
 
 def variables(env: Mapping[str, str]) -> list[dict[str, str]]:
-    """Renders an environment, sorted so that equal ones are rendered equally.
-
-    Raises:
-        SpecError: a name is reserved by Batch.
-    """
+    """An environment, sorted so that equal ones are rendered equally; SpecError for a name that Batch reserves."""
     for name in env:
         if name.startswith("AWS_BATCH"):
             raise SpecError(f"variable `{name}`: names that begin with AWS_BATCH are reserved by Batch")

@@ -23,10 +23,7 @@ SIZES = {
 
 
 def size_for(vcpus: float, memory_mib: int) -> tuple[int, int]:
-    """The smallest Fargate size with at least these vCPUs and this memory.
-
-    Raises:
-        NotSupportedError: there is none.
+    """The smallest Fargate size with at least these vCPUs and this memory; NotSupportedError if there is none.
 
     >>> size_for(1, 512), size_for(3, 9000), size_for(1, 10000)
     ((1, 2048), (4, 9216), (2, 10240))

@@ -79,8 +79,7 @@ WAITS_IN = {
 def why_ended(*reasons: str | None) -> tuple[str, str]:
     """Why a job or a node ended: a sentence without full stop, with Batch's reason, and its class; both may be empty.
 
-    Args:
-        reasons: Batch's reasons: the container's, which is more specific, before the job's.
+    The container's reason, which is more specific, comes before the job's.
 
     >>> why_ended("OutOfMemoryError: Container killed due to memory usage", "Essential container in task exited")[0]
     'it ran out of the memory that its role requests (OutOfMemoryError: Container killed due to memory usage)'

@@ -68,11 +68,7 @@ class BatchJob:
     after: list[str] = field(default_factory=list)
 
     def request(self, earlier: Sequence[str] | None = None) -> _Object:
-        """The arguments of SubmitJob, with the name of the definition.
-
-        Args:
-            earlier: Batch's ids of the jobs in ``after``; None: use their app ids, for display.
-        """
+        """The arguments of SubmitJob. ``earlier``: Batch's ids of the jobs in ``after``; None: show their app ids."""
         ids = self.after if earlier is None else earlier
         return {
             "jobName": self.name,
@@ -169,8 +165,7 @@ def _render_container(
 ) -> tuple[_Object, list[_Object]]:
     """The container of a role's nodes, and the variables that contain the app id, which are passed as overrides.
 
-    Args:
-        first: index of the role's first node; None: the job has a single node.
+    ``first`` is the index of the role's first node; None: the job has a single node.
     """
     several = first is not None
     values = macros.Values(

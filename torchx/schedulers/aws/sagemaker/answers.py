@@ -25,8 +25,7 @@ _PROGRAM_FAILED = "AlgorithmError"
 def facts_of(job: _Object, *, region: str = "") -> JobFacts:
     """The facts of a job. SageMaker reports nothing about single hosts, so all of them have the job's state.
 
-    Args:
-        region: used if the job's ARN does not contain it.
+    ``region`` is used if the job's ARN does not contain it.
     """
     name, state, role = str(job.get("TrainingJobName")), state_of(job), role_of(job)
     reason, kind = _why(job, state)

@@ -20,8 +20,7 @@ _PAGE = 100
 def complete(clients: Clients, request: _Object, region: str) -> tuple[_Object, str]:
     """Completes a request in place: the ARN of a role given by name, and the account's default bucket.
 
-    Returns:
-        The request, and the account that owns the default bucket; empty if another bucket was given.
+    Returns the request, and the account that owns the default bucket; empty if another bucket was given.
     """
     if not request["RoleArn"].startswith("arn:"):
         name = request["RoleArn"].rpartition("/")[2]

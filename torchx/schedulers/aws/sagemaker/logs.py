@@ -15,12 +15,9 @@ LOG_GROUP = "/aws/sagemaker/TrainingJobs"
 
 
 def streams(client: Any, job: dict[str, Any], replicas: Sequence[tuple[str, int]]) -> Streams:
-    """Log groups and streams of the given replicas, as far as the job has them; one stream for each start.
+    """Log groups and streams of these replicas in CloudWatch, as far as the job has them; one stream for each start.
 
     Replica ``k`` is host ``algo-<k + 1>``. https://docs.aws.amazon.com/sagemaker/latest/dg/logging-cloudwatch.html
-
-    Args:
-        client: a client of CloudWatch Logs.
     """
     role = role_of(job)
     names: dict[tuple[str, int], list[str]] = {

@@ -126,12 +126,7 @@ SYSTEM = NativeSystem(name="aws_sagemaker", groups=[("node",)], most=30, free=Fa
 
 
 def retries(app: AppDef, opts: AWSSageMakerOpts, caps: Capabilities) -> int | None:
-    """``MaximumRetryAttempts`` of a job, from its retry policy or from the options; None: no retries.
-
-    Raises:
-        SpecError: SageMaker does not support the policy.
-        ConfigError: both are given.
-    """
+    """``MaximumRetryAttempts``, by the retry policy or by the options, ConfigError for both; None: no retries."""
     policy = SYSTEM.policy(app, caps)
     if policy is None:
         return opts.max_retry_attempts

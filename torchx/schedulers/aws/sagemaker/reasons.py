@@ -45,10 +45,6 @@ FAILURES = {
 def why_failed(secondary: str, reason: str) -> tuple[str, str]:
     """Why a job failed: a sentence without full stop, with SageMaker's reason, and the class of the cause.
 
-    Args:
-        secondary: its SecondaryStatus.
-        reason: its FailureReason.
-
     >>> why_failed("Failed", "CapacityError: Unable to provision requested ML compute capacity")[1]
     'quota'
     >>> why_failed("MaxRuntimeExceeded", "")

@@ -104,10 +104,7 @@ def as_json(value: str) -> str:
 
 
 def as_hyperparameters(words: list[str]) -> tuple[str, dict[str, str]]:
-    """Converts a command to a script and hyperparameters, from which the toolkit builds the same command.
-
-    Raises:
-        NotSupportedError: the toolkit cannot run this command.
+    """A script and hyperparameters, from which the toolkit builds the same command; NotSupportedError if it cannot.
 
     >>> as_hyperparameters(["python", "-u", "train.py", "--lr", "0.1", "--name=a b"])
     ('train.py', {'lr': '0.1', 'name': 'a b'})
