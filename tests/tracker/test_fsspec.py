@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -273,7 +274,7 @@ def test_a_store_that_hangs(tmp_path: Path) -> None:
     stuck = tracker._bounded._stuck
     assert stuck is not None
     answer.set()
-    assert stuck.ended.wait(300)
+    assert wait([stuck], 300).done
     tracker._bounded._timeout_s = 300
     tracker.add_metadata(RUN, c=1)
     assert tracker.metadata(RUN) == {"a": 1, "c": 1}

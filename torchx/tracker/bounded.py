@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future, wait
 from queue import SimpleQueue
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
+_Calls = SimpleQueue[tuple[Future[Any], Callable[[], object]]]
 
 DEFAULT_TIMEOUT_S = 30.0
 
@@ -25,8 +27,8 @@ class Bounded:
 
     def __init__(self, timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         self._timeout_s = timeout_s
-        self._calls: SimpleQueue[_Call] | None = None
-        self._stuck: _Call | None = None
+        self._calls: _Calls | None = None
+        self._stuck: Future[Any] | None = None
         self._pid = 0
 
     def call(self, work: Callable[[], T]) -> T:
@@ -39,38 +41,28 @@ class Bounded:
         if self._calls is None or self._pid != os.getpid():  # a forked process does not inherit the thread
             self._calls = _started()
             self._stuck, self._pid = None, os.getpid()
-        if self._stuck is not None and not self._stuck.ended.is_set():
+        if self._stuck is not None and not self._stuck.done():
             raise TimeoutError("an earlier call has not returned yet")
-        call = _Call(work)
-        self._calls.put(call)
-        if not call.ended.wait(self._timeout_s):
-            self._stuck = call
+        future: Future[T] = Future()
+        self._calls.put((future, work))
+        wait([future], self._timeout_s)
+        if not future.done():
+            self._stuck = future
             raise TimeoutError(f"no answer within {self._timeout_s:g} s")
-        if call.error is not None:
-            raise call.error
-        return call.result  # type: ignore[return-value]  # what `work` returned, of its type
+        return future.result()
 
 
-class _Call:
-    def __init__(self, work: Callable[[], object]) -> None:
-        self.work = work
-        self.ended = threading.Event()
-        self.result: object = None
-        self.error: BaseException | None = None
-
-
-def _started() -> SimpleQueue[_Call]:
-    calls: SimpleQueue[_Call] = SimpleQueue()
+def _started() -> _Calls:
+    calls: _Calls = SimpleQueue()
     threading.Thread(target=_serve, args=(calls,), name="torchx-tracker", daemon=True).start()
     return calls
 
 
-def _serve(calls: SimpleQueue[_Call]) -> None:
+def _serve(calls: _Calls) -> None:
     while True:
-        call = calls.get()
+        future, work = calls.get()
         try:
-            call.result = call.work()
+            future.set_result(work())
         except BaseException as e:  # raised again in the caller's thread
-            call.error = e
-        call.ended.set()
-        del call  # release it before the next one arrives
+            future.set_exception(e)
+        del future, work  # release them before the next ones arrive
