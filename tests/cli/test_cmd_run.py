@@ -193,9 +193,10 @@ def test_a_job_that_was_never_submitted_is_not_waited_for(
 ) -> None:
     """A job that stays UNSUBMITTED is an error; one that starts as UNSUBMITTED is waited for."""
     from torchx.cli import waiting
+    from torchx.runner import wait
 
     monkeypatch.setattr(waiting, "_LOOK_S", 0.02)
-    monkeypatch.setattr(waiting, "UNSUBMITTED_S", 0.05)
+    monkeypatch.setattr(wait, "UNSUBMITTED_S", 0.05)
     paper.STATES["echo-0"] = AppState.UNSUBMITTED
     outcome = torchx("run", "--wait", "-s", "paper", "utils.echo")
     assert outcome.code == BackendError.exit_code
@@ -207,7 +208,7 @@ def test_a_job_that_was_never_submitted_is_not_waited_for(
             return next(states, AppState.SUCCEEDED)
 
     monkeypatch.setattr(paper, "STATES", Slow())
-    monkeypatch.setattr(waiting, "UNSUBMITTED_S", 1000.0)
+    monkeypatch.setattr(wait, "UNSUBMITTED_S", 1000.0)
     assert torchx("run", "--wait", "-s", "paper", "utils.echo").code == 0
 
 

@@ -116,6 +116,32 @@ def test_two_minutes_unsubmitted(clock) -> None:
     assert _until_over(other, _scheduler(), interval_s=60).state is AppState.SUCCEEDED
 
 
+class _SetBack(FakeClock):
+    """Somebody sets the clock of the wall back by an hour with each look at it."""
+
+    def time(self) -> float:
+        self.stepped = getattr(self, "stepped", 0.0) - 3600.0
+        return self.now + self.stepped
+
+
+def test_short_waits_for_a_job_that_nobody_submits(monkeypatch) -> None:
+    """The two minutes are counted over all of them, by the monotonic clock; a wait after the error counts anew."""
+    from torchx.runner import wait
+
+    clock, waiter = _SetBack(), Waiter()
+    monkeypatch.setattr(wait, "time", clock)
+    for _ in range(2):
+        began = clock.now
+        with pytest.raises(BackendError, match=r"is still UNSUBMITTED 1[23]"):
+            while True:
+                with pytest.raises(WaitTimeoutError):
+                    _until_over(Job(clock, AppState.UNSUBMITTED), _scheduler(), timeout_s=15, waiter=waiter)
+        assert 120 < clock.now - began <= 135
+    for state in (AppState.PENDING, *[AppState.UNSUBMITTED] * 10):  # it had another state before
+        with pytest.raises(WaitTimeoutError):
+            _until_over(Job(clock, state), _scheduler(), timeout_s=15, waiter=waiter)
+
+
 # -- an outage -----------------------------------------------------------------------------------
 
 

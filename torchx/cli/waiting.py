@@ -11,7 +11,6 @@ from torchx.errors import EXIT_INTERRUPTED, TorchXError
 from torchx.runner import Runner
 from torchx.runner.documents import exit_code_of, handle_fields, status_fields
 from torchx.runner.tee import tee_logs
-from torchx.runner.wait import UNSUBMITTED_S, never_submitted
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
 from torchx.util.term import fit, has_color, is_tty, width
@@ -30,7 +29,7 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
     Raises:
         SystemExit: 1 if the job failed or was cancelled, 7 if it no longer exists, 130 after Ctrl-C.
         UnknownAppException: the scheduler does not know the job.
-        BackendError: the scheduler has reported the job as not submitted for :data:`UNSUBMITTED_S`.
+        BackendError: see :meth:`torchx.runner.Runner.wait`.
     """
     started = time.monotonic()
     tee = None
@@ -68,16 +67,12 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
 def _wait(
     runner: Runner, handle: str, *, shows: bool, since: float, killed_at: float | None = None
 ) -> AppStatus | None:
-    submitted = False
     try:
         while True:
             try:
                 return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S if shows else _LOOK_S)
             except TimeoutError:
                 status = runner.seen(handle)
-            submitted = submitted or status is None or str(status.state) != "UNSUBMITTED"
-            if not submitted and time.monotonic() - since > UNSUBMITTED_S:
-                raise never_submitted(handle, time.monotonic() - since)
             if shows and status is not None:
                 show_progress(status, since, killed_at)
     finally:

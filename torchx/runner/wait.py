@@ -55,6 +55,7 @@ class Waiter:
     def __init__(self) -> None:
         self._outages: dict[str, Outage] = {}  # by job
         self._gone: dict[str, float] = {}  # job to the time since which its scheduler does not know it
+        self._unsubmitted: dict[str, float] = {}  # job to the time since which it is UNSUBMITTED; infinity: it is not
 
     def until_over(
         self,
@@ -84,9 +85,7 @@ class Waiter:
             BackendError: the scheduler cannot be queried (a transient failure is retried for ten minutes), or the job
                 is still UNSUBMITTED after :data:`UNSUBMITTED_S`.
         """
-        began = time.monotonic()
-        deadline = math.inf if timeout_s is None else began + timeout_s
-        submitted = False
+        deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         reports_end = reports_ends(scheduler)
         pause, longest = _pauses(scheduler, interval_s)
         early = False
@@ -94,13 +93,12 @@ class Waiter:
             status = ask()
             if status is None or status.is_terminal():
                 self._outages.pop(what, None)
+                self._unsubmitted.pop(what, None)
                 return status
             if status.gone and self.is_gone(what, is_near(scheduler)):
                 return status
             nap = _GONE_PAUSE_S if status.gone else self.retry_pause_s(what, status)
-            submitted = submitted or str(status.state) != "UNSUBMITTED"
-            if not submitted and time.monotonic() - began > UNSUBMITTED_S:
-                raise never_submitted(what, time.monotonic() - began)
+            self._check_submitted(what, status.state)
             left = deadline - time.monotonic()
             if timeout_s is not None and left <= 0:
                 raise timed_out(what, status.state, timeout_s)
@@ -126,6 +124,19 @@ class Waiter:
             return True
         return False
 
+    def _check_submitted(self, what: str, state: AppState) -> None:
+        """Raises BackendError for a job that was accepted, but has been UNSUBMITTED for too long."""
+        now = time.monotonic()
+        since = self._unsubmitted.setdefault(what, now)
+        if state is not AppState.UNSUBMITTED:
+            self._unsubmitted[what] = math.inf
+        elif now - since > UNSUBMITTED_S:
+            del self._unsubmitted[what]  # a caller that waits again gets the full time
+            raise BackendError(
+                f"`{what}` is still UNSUBMITTED {now - since:.0f} s after its scheduler accepted it",
+                hint="there is nothing to wait for; `torchx status` shows whether that changes",
+            )
+
     def retry_pause_s(self, what: str, status: AppStatus) -> float:
         """Returns the seconds to sleep before a failed query is retried; 0 if the query succeeded.
 
@@ -150,14 +161,6 @@ def timed_out(handle: str, state: AppState | None, timeout_s: float) -> WaitTime
         handle=handle,
         state=state,
         hint="the job keeps running; `torchx status` shows its state",
-    )
-
-
-def never_submitted(what: str, seconds: float) -> BackendError:
-    """The error for a job that its scheduler accepted, but still reports as UNSUBMITTED."""
-    return BackendError(
-        f"`{what}` is still UNSUBMITTED {seconds:.0f} s after its scheduler accepted it",
-        hint="there is nothing to wait for; `torchx status` shows whether that changes",
     )
 
 
