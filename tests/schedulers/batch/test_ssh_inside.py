@@ -11,9 +11,9 @@ import pytest
 from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import TransientError
 from torchx.runner.inside import run
+from torchx.schedulers.batch.sites import site_of
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError
-from torchx.schedulers.batch.ssh.site import site_of
 from torchx.schedulers.inside import InsideProcess, Tty
 
 ODD = ["", "a b", "it's", '"$HOME" `x` \\', "grüße 木", "a\nb", "-n", "*", "!"]

@@ -13,10 +13,10 @@ import pytest
 
 from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import ConfigError
+from torchx.schedulers.batch.sites import SITE_OPTS, site_of
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-from torchx.schedulers.batch.ssh.site import SITE_OPTS, site_of
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.specs.api import AppDef, AppDryRunInfo, Role, Workspace
 from torchx.specs.images import reported_workspace_hashes, workspace_hashes

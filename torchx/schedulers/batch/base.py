@@ -19,14 +19,13 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, LogPaths
 from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.batch.queries import JobQueries, Known
-from torchx.schedulers.batch.site import Site
 from torchx.schedulers.batch.sites import (
     COMMAND_TIMEOUT_S,
     FIRST_PAUSE_S,
     MOST_PAUSE_S,
     PATIENCE_S,
+    Site,
     SiteScheduler,
-    log,
 )
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.inside import described
@@ -36,6 +35,7 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppDryRunInfo, CfgVal, is_terminal
 from torchx.specs.tasks import is_terminal_task
+from torchx.util.notices import logger
 from torchx.util.records import dataclass, field, replace
 
 if TYPE_CHECKING:
@@ -283,7 +283,7 @@ class BatchScheduler(SiteScheduler):
             pause = min(pause * 2, MOST_PAUSE_S)
             if spent + pause > PATIENCE_S:
                 raise failure
-            log(f"{failure}; the job is not there, submitting it again")
+            logger("torchx.schedulers").warning("%s; the job is not there, submitting it again", failure)
 
     def _run_without(self, run: Callable[..., Completed], site: Site, submission: Submission) -> Completed:
         """Runs the command without the variables to hide, by ``env``; the answer looks like the command's own."""

@@ -17,7 +17,7 @@ from torchx.util.records import replace
 
 if TYPE_CHECKING:
     from torchx.schedulers.batch.base import BatchScheduler
-    from torchx.schedulers.batch.site import Site
+    from torchx.schedulers.batch.sites import Site
     from torchx.schedulers.kit.files import Files
 
     _Base = BatchScheduler

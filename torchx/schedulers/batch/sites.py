@@ -1,4 +1,6 @@
-"""Runs the commands of a cluster, on this machine or on a login node, and retries them until there is an answer."""
+"""Where the commands of a cluster run and its files are: on this machine, or behind the login node that the run options
+name.
+"""
 
 from __future__ import annotations
 
@@ -6,16 +8,21 @@ import functools
 import re
 import time
 from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.batch.folders import JobFolders
-from torchx.schedulers.batch.site import Site
-from torchx.schedulers.batch.ssh.site import SITE_OPTS, site_of
 from torchx.schedulers.kit.commands import CommandRunner, Completed, LocalCommandRunner, last_line
 from torchx.schedulers.kit.files import Files, LocalFiles
 from torchx.specs.api import CfgVal, make_app_handle, runopts
 from torchx.util.notices import logger
+from torchx.util.records import dataclass
+
+if TYPE_CHECKING:
+    from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+    from torchx.schedulers.inside import Tty
+    from torchx.schedulers.inside.spawned import SpawnedProcess
 
 PATIENCE_S = 45.0
 """How long commands are retried while the scheduler does not answer: its daemon restarts in less time."""
@@ -25,6 +32,56 @@ CHECK_S = 2.0
 """Time limit of a check's command, which is not retried."""
 FIRST_PAUSE_S = 0.25
 MOST_PAUSE_S = 5.0
+
+SITE_OPTS = runopts()
+SITE_OPTS.add(
+    "ssh",
+    type_=str,
+    help="login node to run the scheduler's commands on: `host`, `user@host` or a `Host` of ~/.ssh/config;"
+    " without it they run on this machine",
+)
+SITE_OPTS.add(
+    "ssh_dir",
+    type_=str,
+    help="with `ssh`: folder for jobs and their logs, on a file system that login node and compute nodes share;"
+    " $TORCHX_HOME there, or else ~/.torchx, when it is not given",
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """One cluster, by the name that messages show, such as ``me@login``; empty for this machine."""
+
+    commands: CommandRunner
+    files: Files
+    name: str = ""
+
+    def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
+        """Starts a command and connects its streams. Raises BackendError if the login node cannot be reached."""
+        from torchx.schedulers.inside.spawned import SpawnedProcess
+
+        return SpawnedProcess(argv, tty=tty)
+
+
+class LoginNode(Site):
+    """A cluster behind a login node."""
+
+    commands: SSHCommandRunner
+
+    def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
+        from torchx.schedulers.batch.ssh.inside import RemoteProcess
+
+        return RemoteProcess(self.commands, argv, tty)
+
+
+def site_of(cfg: Mapping[str, CfgVal]) -> Site:
+    """The site for ``cfg["ssh"]``, not connected yet. Raises ConfigError if that is not a valid host."""
+    from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
+    from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
+
+    target = str(cfg["ssh"])
+    runner = SSHCommandRunner(target, str(cfg.get("ssh_dir") or ""))
+    return LoginNode(runner, RemoteFiles(runner), target)
 
 
 class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
@@ -141,7 +198,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
             if spent + pause > patience_s:
                 raise failure
             if not spent:
-                log(f"{failure}; trying again for {patience_s:g} s")
+                logger("torchx.schedulers").warning("%s; trying again for %g s", failure, patience_s)
             self._sleep(pause)
             spent += pause
             pause = min(pause * 2, MOST_PAUSE_S)
@@ -164,8 +221,3 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         """Forgets the sites. Jobs go on, and an idle connection closes by itself."""
         self._sites.clear()
         self._recorded_cfg.cache_clear()
-
-
-def log(message: str) -> None:
-    """Logs a warning for the user."""
-    logger("torchx.schedulers").warning(message)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.foreign import ForeignAtSites, Outputs, task_facts
 from torchx.schedulers.batch.queries import Known
-from torchx.schedulers.batch.site import Site
+from torchx.schedulers.batch.sites import Site
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, RoleFacts

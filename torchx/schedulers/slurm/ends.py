@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.batch.base import BatchScheduler
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, read_whole
-from torchx.schedulers.batch.site import Site
+from torchx.schedulers.batch.sites import Site
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.slurm.events import EVENTS_FILE, SWEEP_PREFIX, parse_events

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.foreign import ForeignAtSites, task_facts
 from torchx.schedulers.batch.queries import Known
-from torchx.schedulers.batch.site import Site
+from torchx.schedulers.batch.sites import Site
 from torchx.schedulers.failures import Evidence, signal_name
 from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts

@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchx.errors import ConfigError, NotSupportedError
-from torchx.schedulers.batch.site import Site
-from torchx.schedulers.batch.sites import SiteScheduler
-from torchx.schedulers.batch.ssh.site import site_of
+from torchx.schedulers.batch.sites import Site, SiteScheduler, site_of
 from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
 from torchx.specs.images import report_workspace_hash, set_workspace_hash
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
