@@ -172,20 +172,12 @@ class KubernetesScheduler(KubeScheduler):
         return as_manifests(dryrun_info.request, bases_of(dryrun_info))
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
-        """Create the objects; if one is rejected, delete those created before it.
-
-        Raises:
-            BackendError: the cluster does not respond, or rejects an object.
-        """
+        """Create the objects; if one is rejected, delete those created before it, and raise its BackendError."""
         api = self._api(dryrun_info.request.opts.context)
         return self._make(api, dryrun_info, self._objects(api, dryrun_info))
 
     def _objects(self, api: KubeApi, dryrun_info: AppDryRunInfo[KubernetesJob]) -> list[dict[str, Any]]:
-        """The objects of a job on this cluster.
-
-        Raises:
-            BackendError: the cluster does not respond, or does not support the job.
-        """
+        """The objects of a job on this cluster; BackendError if it does not support the job."""
         job, app = dryrun_info.request, dryrun_info._app
         resource = job.resource
         if app is not None and job.kind != VOLCANO:

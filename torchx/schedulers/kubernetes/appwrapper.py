@@ -45,13 +45,7 @@ def render(
     priority: int | None = None,
     network: str | None = None,
 ) -> Object:
-    """The AppWrapper of an app.
-
-    Args:
-        form: :data:`V1BETA2` or :data:`V1BETA1`.
-        priority: priority of a v1beta1 AppWrapper; the highest is dispatched first.
-        network: additional network of every pod (Multus).
-    """
+    """The AppWrapper of an app. The form :data:`V1BETA1` has a priority; the highest is dispatched first."""
     service = request.headless_service(app, app_id, rules)
     service["metadata"].pop("annotations")  # the AppWrapper has them
     parts = [service]

@@ -32,11 +32,7 @@ BY_TORCHX = NativeRetries(times=0, retried=frozenset())
 
 
 def policy(app: AppDef, kind: str, caps: Capabilities, version: tuple[int, int]) -> NativeRetries | None:
-    """The retries of a job's Jobs under its policy; None if it has no policy.
-
-    Args:
-        kind: kind of the job, a key of :data:`names.OWNERS`.
-        version: version of the cluster.
+    """The retries of the Jobs of a job of this kind (a key of :data:`names.OWNERS`) under its policy, if it has one.
 
     Raises:
         SpecError, NotSupportedError, BackendError: the policy is not supported.
@@ -122,9 +118,7 @@ def recorded(owners: Iterable[Object]) -> list[Attempt]:
 def attempts_of(app: AppDef | None, items: Sequence[Object], *, over: bool) -> list[Attempt]:
     """The attempts that have ended, oldest first: each failed pod is one. Empty for a job without a policy.
 
-    Args:
-        items: the pods of the job.
-        over: the job has ended, so that no pod is replaced.
+    After the last pod of a replica, another one follows unless the job is ``over``.
     """
     text = app.metadata.get(RETRY) if app is not None else None
     if app is None or not text:

@@ -61,11 +61,7 @@ CAPABILITIES = replace(
 
 
 class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
-    """Base of the backends whose replicas are pods. An app id is ``<namespace>:<name>``.
-
-    Args:
-        client: a ``kubernetes.client.ApiClient``; by default created from kubeconfig on first use.
-    """
+    """Base of the backends whose replicas are pods. An app id is ``<namespace>:<name>``."""
 
     owners: tuple[str, ...] = ()
     """Kinds of the jobs of this backend: keys of :data:`names.OWNERS`."""

@@ -64,11 +64,7 @@ class BucketCode:
 
 
 def check_bucket(bucket: str) -> None:
-    """Check that a text is the URL of a location in an object store.
-
-    Raises:
-        ConfigError: it is not, such as ``my-bucket`` or ``file:///tmp``.
-    """
+    """Raise ConfigError for a text that is not the URL of a location in an object store, such as ``file:///tmp``."""
     scheme, separator, rest = bucket.partition("://")
     if not separator or scheme in _NOT_BUCKETS or not rest.strip("/") or "@" in rest.partition("/")[0]:
         said = f"bucket `{bucket}` is not the URL of a location in an object store"
@@ -76,11 +72,7 @@ def check_bucket(bucket: str) -> None:
 
 
 def plan(workspace: Workspace, bucket: str, *, quiet: bool = False) -> BucketCode:
-    """Determine the location of the archive of a workspace, without uploading it.
-
-    Raises:
-        ConfigError: it has a ``Dockerfile.torchx``, which needs an image.
-    """
+    """The location of the archive of a workspace, which is not uploaded yet; errors are those of :func:`entries_of`."""
     found = content.content_hash(entries_of(workspace))
     return BucketCode(workspace, found, f"{bucket.rstrip('/')}/{found.replace(':', '-')}.tgz", quiet)
 
@@ -88,11 +80,7 @@ def plan(workspace: Workspace, bucket: str, *, quiet: bool = False) -> BucketCod
 def signed(item: Object, codes: Mapping[str, BucketCode]) -> Object:
     """An object as it is submitted: if it is the Secret of an archive, upload the archive and insert its signed URL.
 
-    Args:
-        codes: URL of an archive -> its content.
-
-    Raises:
-        BackendError, MissingDependencyError: see :func:`upload`.
+    ``codes`` has the content of each archive by its URL. Errors are those of :func:`upload`.
     """
     data = item.get("stringData") or {}
     code = codes.get(data.get(URL, ""))

@@ -192,11 +192,7 @@ class KubeApi:
         return self._json("POST", path, None, item)
 
     def delete(self, path: str, *, propagation: str = "Background", grace_s: int | None = None) -> None:
-        """Delete an object and the objects that it owns. Does nothing if it does not exist.
-
-        Args:
-            grace_s: seconds between SIGTERM and SIGKILL of a pod; None for the pod's own grace period.
-        """
+        """Delete an object and those that it owns, if it exists. ``grace_s``: how long a pod has until SIGKILL."""
         grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         try:
             self._json("DELETE", path, {"propagationPolicy": propagation, **grace})
@@ -268,11 +264,7 @@ class KubeApi:
         return self._whole(_Request("GET", path, query or {})).decode("utf-8", "replace")
 
     def stream(self, path: str, query: Mapping[str, object] | None = None, *, timeout_s: float | None = None) -> Any:
-        """Get a streamed response: an open ``urllib3`` response, which the caller closes.
-
-        Args:
-            timeout_s: seconds without data after which reading fails; None for no timeout.
-        """
+        """An open ``urllib3`` response, which the caller closes; reading fails after ``timeout_s`` without data."""
         return self._open(_Request("GET", path, query or {}, timeout_s=timeout_s))
 
     def upgraded(self, path: str, query: Mapping[str, object], headers: Mapping[str, str]) -> Any:

@@ -21,13 +21,10 @@ _PIECE = 1 << 14
 
 
 class ContainerLog:
-    """The log of one container.
+    """The log of one container, with a prefix on each line.
 
     Lines are requested with timestamps (nanoseconds), by which an interrupted stream is resumed after the last line
     read. Lines with the same timestamp are counted.
-
-    Args:
-        prefix: prepended to each line.
     """
 
     def __init__(self, api: KubeApi, pod: Object, name: str, query: LogQuery, *, prefix: str = "") -> None:
@@ -46,11 +43,7 @@ class ContainerLog:
         self._vain = self._skip = 0
 
     def lines(self, status: Object, *, follow: bool) -> Iterator[tuple[int, bytes]]:
-        """Time (ns) and text of the lines written since the last call; with ``follow``, until the container ends.
-
-        Args:
-            status: status of the container in its pod.
-        """
+        """Time (ns) and text of new lines; with ``follow``, until the container of this status ends."""
         state = status.get("state") or {}
         restarts = int(status.get("restartCount") or 0)
         if restarts > self._runs:

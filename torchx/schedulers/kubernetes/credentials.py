@@ -60,11 +60,7 @@ class Cluster:
 
 
 def official() -> Any:
-    """The package ``kubernetes.client``.
-
-    Raises:
-        MissingDependencyError: it is not installed.
-    """
+    """The package ``kubernetes.client``; MissingDependencyError if it is not installed."""
     try:
         import kubernetes.client
     except ImportError:
@@ -85,9 +81,6 @@ def _reader() -> tuple[Any, Any]:
     They are imported without the package's models and calls, and OAuth is imported only when it renews a token. This
     saves 0.25 of 0.3 seconds. Other imports of the package still load all of it. If it is imported already, or another
     thread could be importing it, the whole package is used here, too.
-
-    Raises:
-        MissingDependencyError: the package is not installed.
     """
     if "kubernetes" in sys.modules or threading.active_count() > 1:
         client = official()

@@ -65,11 +65,7 @@ def of_cluster(
 
 
 def of_job(api: KubeApi, namespace: str, job: AppDryRunInfo[Any], objects: Callable[[], list[Object]]) -> list[Check]:
-    """The checks of one job.
-
-    Args:
-        objects: returns the objects of the job on this cluster.
-    """
+    """The checks of one job; ``objects`` returns its objects on this cluster."""
     nodes = once(lambda: unless_forbidden(lambda: api.items("/api/v1/nodes"), []))
     templates, roles = [*_pod_templates(job.request.resource)], job._app.roles if job._app is not None else []
     specs = [template["spec"] for template in templates]

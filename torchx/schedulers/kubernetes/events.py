@@ -62,12 +62,7 @@ def _taken_away(api: KubeApi, namespace: str, jobs: list[str], there: set[str]) 
 
 
 def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *, prefix: str = "") -> str:
-    """The message of the first event with one of these reasons; empty if there is none.
-
-    Args:
-        of: a field selector for events.
-        prefix: prefix of the names of the objects that they are about.
-    """
+    """The first message with one of these reasons, of the events selected by ``of`` on objects named ``prefix...``."""
     for event, name in _events(api, namespace, f"{of},type=Warning"):
         if event.get("reason") in reasons and name.startswith(prefix):
             return str(event.get("message", "")).strip().partition("\n")[0]
@@ -116,11 +111,7 @@ def _admission(api: KubeApi, namespace: str, item: Object) -> str:
 
 
 def workloads(api: KubeApi, namespace: str, item: Object) -> list[Object]:
-    """Kueue's objects for a job: https://kueue.sigs.k8s.io/docs/concepts/workload/
-
-    Raises:
-        NotFoundError: the cluster has no Kueue.
-    """
+    """Kueue's objects for a job (https://kueue.sigs.k8s.io/docs/concepts/workload/); NotFoundError without Kueue."""
     query = {"labelSelector": f"kueue.x-k8s.io/job-uid={item['metadata'].get('uid')}"}
     try:
         return api.items(path_of("Workload", namespace), query)

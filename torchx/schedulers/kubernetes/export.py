@@ -17,14 +17,7 @@ JOB_FILE, CODE_FILE = "job.yaml", "code.yaml"
 
 
 def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
-    """The objects of a job.
-
-    Args:
-        bases: image -> its base image, see :func:`torchx.schedulers.kit.export.bases_of`.
-
-    Raises:
-        NotSupportedError: its code is in a bucket, whose URL is signed when a job is submitted.
-    """
+    """The objects of a job; NotSupportedError for code in a bucket, whose URL is signed when the job is submitted."""
     objects: list[dict[str, Any]] = job.resource["items"] if job.resource["kind"] == "List" else [job.resource]
     if any(SCRIPT in item.get("stringData", {}) for item in objects):
         raise NotSupportedError(

@@ -78,12 +78,7 @@ class TooLargeError(ConfigError):
 
 
 def pack(workspace: Workspace) -> Code:
-    """Pack a workspace.
-
-    Raises:
-        TooLargeError: it is too large for a ConfigMap.
-        ConfigError: it has a ``Dockerfile.torchx``, which needs an image.
-    """
+    """Pack a workspace; TooLargeError if a ConfigMap cannot hold it. Other errors are those of :func:`entries_of`."""
     entries = entries_of(workspace)
     data = bytearray()
     if sum(entry.size for entry in entries) <= _MOST_UNPACKED:
@@ -101,11 +96,7 @@ def pack(workspace: Workspace) -> Code:
 
 
 def entries_of(workspace: Workspace) -> list[Entry]:
-    """The files of a workspace that is shipped without an image.
-
-    Raises:
-        ConfigError: it has a ``Dockerfile.torchx``, which needs an image.
-    """
+    """The files of a workspace that is shipped without an image; ConfigError if a ``Dockerfile.torchx`` needs one."""
     entries = content.entries(workspace)
     if any(entry.path == TORCHX_DOCKERFILE for entry in entries):
         hint = "push an image: `-cfg code=registry,image_repo=<registry>/<name>`"
@@ -130,12 +121,7 @@ def names_of(app_id: str, codes: Mapping[int, Code | BucketCode]) -> dict[str, s
 
 
 def objects_of(codes: Mapping[int, Code | BucketCode], owner: Object) -> list[Object]:
-    """The ConfigMaps or Secrets with the code of an app.
-
-    Args:
-        codes: index of a role -> its code.
-        owner: metadata of the app's first object.
-    """
+    """The ConfigMaps or Secrets with the code of the roles; ``owner`` is the metadata of the app's first object."""
     different = {code.hash: code for code in codes.values()}
     named = names_of(owner["name"], codes).items()
     return [different[code].as_object(metadata_of_part(name, owner)) for code, name in named]

@@ -48,11 +48,7 @@ class KeptLog:
                 self._write(b"".join(last))
 
     def archive(self, lines: _Lines) -> _Lines:
-        """Pass on the lines and write all of them to the archive, which replaces an older one after the last line.
-
-        Raises:
-            OSError: the archive cannot be written.
-        """
+        """Pass on the lines and write them to the archive, which replaces an older one at the end, or raise OSError."""
         import tempfile
 
         first = list(islice(lines, 1))
@@ -79,8 +75,7 @@ class KeptLog:
     def lines(self, query: LogQuery) -> _Lines:
         """The archived lines within the time range of the query, else the last followed lines; logs a warning.
 
-        Raises:
-            NotFoundError: no lines were kept.
+        NotFoundError if no lines were kept.
         """
         self._was_kept = True
         say = logger("torchx.schedulers").warning

@@ -1,13 +1,4 @@
-"""Renders an app as objects of the Kubernetes API.
-
-==============  ===========================================================================================
-``job``         ``batch/v1`` Jobs, one per role, whose pods have indexes, and a headless Service that gives every pod a
-                name and owns the Jobs
-``jobset``      one ``jobset.x-k8s.io/v1alpha2`` JobSet with a replicated Job per role
-``volcano``     one ``batch.volcano.sh/v1alpha1`` Job with a task per replica
-``kubeflow``    one ``trainer.kubeflow.org/v1alpha1`` TrainJob, of one role
-``pytorchjob``  one ``kubeflow.org/v1`` PyTorchJob, of one role
-==============  ===========================================================================================
+"""Renders an app as objects of the Kubernetes API; docs/kubernetes.md has a table of the kinds of jobs.
 
 All kinds except Volcano have one pod template per role, so that the size of the request does not depend on the number
 of replicas.
@@ -31,14 +22,7 @@ INDEXED_SINCE = (1, 22)
 
 
 def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """The objects of an app. The first one owns the others.
-
-    Args:
-        app_id: name of the owner; at most :data:`~torchx.schedulers.kubernetes.request.MAX_APP_ID` characters.
-
-    Raises:
-        SpecError: the kind does not support something that a role needs.
-    """
+    """The objects of an app, the owner of the others first; SpecError if the kind does not support what it needs."""
     owner, *others = _RENDERERS[kind](app, app_id, rules)
     return [owner, *objects_of(rules.codes, owner["metadata"]), *others]
 
@@ -219,9 +203,6 @@ def _pytorchjob(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     The operator treats a job without master as elastic: the first worker has a DNS name (``<job>-worker-0``), and the
     job has succeeded as soon as one worker has.
     https://www.kubeflow.org/docs/components/trainer/legacy-v1/user-guides/pytorch/
-
-    Raises:
-        SpecError: a PyTorchJob does not support something that the app needs.
     """
     if len(app.roles) != 1:
         raise SpecError(f"a PyTorchJob has one role, and `{app.name}` has {len(app.roles)}", hint=_PYTORCH_HINT)

@@ -42,12 +42,7 @@ _TAIL_BYTES = 1 << 16
 
 
 class Snapshot:
-    """The result of one poll of a job.
-
-    Args:
-        pods: the pods of all replicas, including replaced ones.
-        ended: the job has ended, so that there will be no other pods.
-    """
+    """The result of one poll of a job: its pods, also replaced ones; if it has ``ended``, there will be no others."""
 
     def __init__(self, pods: Iterable[Object], *, ended: bool = False) -> None:
         self.ended = ended
@@ -177,10 +172,7 @@ def refuse_streams(query: LogQuery) -> None:
 
 
 def previous_run(api: KubeApi, pods: Sequence[Object], query: LogQuery) -> _Lines:
-    """The log of the role's container before its last restart, or of the previous pod.
-
-    Args:
-        pods: the pods of the replica, oldest first.
+    """The log of the role's container before its last restart, or of the previous one of ``pods`` (oldest first).
 
     Raises:
         NotFoundError: the replica was not restarted, or that log was deleted.
@@ -246,11 +238,7 @@ class PodLog:
 
 
 class EvidenceReader:
-    """Reads why replicas failed: from the status of their pods, and if necessary, from the ends of a few logs.
-
-    Args:
-        pods: the pods by role and number of the replica.
-    """
+    """Reads why replicas failed: from the status of their pods, and if necessary, from the ends of a few logs."""
 
     def __init__(self, api: KubeApi, namespace: str, pods: Mapping[tuple[str, int], Pod]) -> None:
         self._api = api

@@ -24,11 +24,7 @@ _UNAVAILABLE = (403, 404, 503)  # no right, or no server behind the API
 def read(
     api: KubeApi, namespace: str, newest: Mapping[tuple[str, int], Object], query: Mapping[str, object]
 ) -> list[ReplicaMetrics]:
-    """The usage of each replica.
-
-    Args:
-        newest: the newest pod of each replica.
-        query: selects the pods of the job.
+    """The usage of each replica, from its ``newest`` pod; ``query`` selects the pods of the job.
 
     Raises:
         NotSupportedError: the cluster has no metrics API, and we may not query its kubelets.

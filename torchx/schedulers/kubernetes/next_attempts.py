@@ -38,15 +38,10 @@ _BY_CONTROLLER = re.compile(r"(batch\.kubernetes\.io/.*)?(controller-uid|job-nam
 
 
 def retry_failed(api: KubeApi, found: JobObjects, facts: JobFacts, look: Look) -> Attempt | None:
-    """Create the next attempt if the last one has failed and the policy retries it.
+    """Create the next attempt if the last one, of which ``facts`` are, has failed and the policy retries it.
 
-    Args:
-        found: the Jobs and pods of all attempts.
-        facts: facts of the last attempt.
-        look: reads the error files and logs of its failed replicas.
-
-    Returns:
-        The attempt that has failed, and whether another one follows; None if none has failed.
+    Returns the attempt that has failed, and whether another one follows; None if none has failed. ``look`` reads the
+    error files and logs of failed replicas.
     """
     last, before = found.newest(), found.newest(back=1)
     if len(last.owners) < len(before.owners):  # another process did not finish creating it
@@ -79,14 +74,9 @@ def _judged(last: JobObjects, facts: JobFacts, look: Look) -> Attempt:
 
 
 def complete(api: KubeApi, before: JobObjects, attempts: Sequence[Attempt]) -> None:
-    """Create those Jobs of an attempt that do not exist yet.
+    """Create those Jobs of an attempt that do not exist yet; if this fails, the next torchx command tries again.
 
-    Args:
-        before: the previous attempt.
-        attempts: the attempts that have ended; ignored if they are already recorded on the first Job.
-
-    Raises:
-        BackendError: the server rejected a Job. The next torchx command tries again.
+    ``attempts`` are those that have ended; they are ignored if they are already recorded on the first Job.
     """
     first, *others = sorted(before.owners, key=lambda item: str(item["metadata"]["name"]))
     made = [_create(api, next_job(first, attempts, note=True))]
@@ -105,12 +95,7 @@ def cancel(api: KubeApi, found: JobObjects) -> None:
 
 
 def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -> Object:
-    """The Job of the next attempt, derived from that of the last attempt.
-
-    Args:
-        attempts: the attempts that have ended.
-        note: record them on the Job.
-    """
+    """The Job of the next attempt, from that of the last one and the attempts so far, which ``note`` records on it."""
     last, memory = attempts[-1], attempts[-2].memory if len(attempts) > 1 else 1.0
     metadata, number = item["metadata"], number_of(item) + 1
     labels = {**_without_controller_marks(metadata["labels"]), names.LABEL_ATTEMPT: str(number)}

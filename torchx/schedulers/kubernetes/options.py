@@ -103,11 +103,7 @@ class KubernetesOpts(StructuredOpts):
     """location in an object store for the workspace, such as `s3://my-bucket/code`"""
 
     def check(self) -> None:
-        """Reject options that are unknown or contradict one another.
-
-        Raises:
-            ConfigError: says which, and why.
-        """
+        """Raise ConfigError for options that are unknown or contradict one another."""
         if self.kind not in KINDS:
             raise ConfigError(f"kind `{self.kind}` is not one of {', '.join(KINDS)}")
         if self.kind in (JOB, JOBSET, KUBEFLOW, PYTORCH) and self.queue:
@@ -177,11 +173,7 @@ class KubernetesMCADOpts(StructuredOpts):
     """version of the AppWrapper: v1beta2, or v1beta1 for an older MCAD"""
 
     def form(self) -> str:
-        """The ``apiVersion`` of the AppWrapper.
-
-        Raises:
-            ConfigError: the version is unknown, or does not support an option.
-        """
+        """The ``apiVersion`` of the AppWrapper; ConfigError if it is unknown, or does not support an option."""
         form = FORMS.get(self.appwrapper_version)
         if form is None:
             raise ConfigError(f"appwrapper_version `{self.appwrapper_version}` is not one of {', '.join(FORMS)}")
@@ -194,11 +186,7 @@ class KubernetesMCADOpts(StructuredOpts):
 
 
 def read_overlay(path: str) -> Object:
-    """Read an overlay from a YAML or JSON file.
-
-    Raises:
-        ConfigError: the file cannot be read, or is not a mapping.
-    """
+    """Read an overlay from a YAML or JSON file; ConfigError if it cannot be read, or is not a mapping."""
     try:
         found = read_file(path, "pod_overlay")
     except SpecError as e:

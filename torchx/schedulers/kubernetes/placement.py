@@ -20,11 +20,7 @@ _KEY = re.compile(r"([a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z
 
 
 def check(opts: KubernetesOpts) -> None:
-    """Reject options that no API server accepts.
-
-    Raises:
-        ConfigError: names the option, and its format.
-    """
+    """Raise ConfigError for an option that no API server accepts, with its format."""
     selector = opts.node_selector or {}
     for option, keys in (
         ("node_selector", selector),
@@ -46,11 +42,7 @@ def check(opts: KubernetesOpts) -> None:
 
 
 def overlay(opts: KubernetesOpts, labels: Mapping[str, str]) -> Object:
-    """The overlay for the options. A key that ends with ``!`` is a requirement, others are preferences.
-
-    Args:
-        labels: labels of the pods of the role.
-    """
+    """The overlay for pods with these labels. A key that ends with ``!`` is a requirement, others are preferences."""
     mine = {key: labels[key] for key in (LABEL_UNIQUE_NAME, LABEL_ROLE_INDEX) if key in labels}
     spec: Object = {}
     if opts.node_selector:

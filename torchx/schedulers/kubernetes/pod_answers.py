@@ -52,11 +52,7 @@ class Pod:
     age: tuple[str, bool, float, str] = ("", False, 0, "")
 
     def evidence(self, log: str = "") -> Evidence:
-        """The error file and the last lines of its program.
-
-        Args:
-            log: end of the container's log, if it was read.
-        """
+        """The error file and the last lines of its program, from ``log`` (the end of its log) if that was read."""
         file = _error_file(self.left)
         return Evidence(error_file=file, stderr=log or ("" if file else self.left))
 

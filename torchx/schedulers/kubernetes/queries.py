@@ -196,11 +196,8 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: JobObjects
 def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -> Iterator[str]:
     """App ids of torchx jobs, each when an object of a kind changes, until the server ends the watch.
 
-    The watch continues where the last one ended; the first one starts now. Bookmarks keep the resource version recent:
-    https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
-
-    Args:
-        versions: kind -> resource version at which the last watch ended; updated.
+    The watch continues at ``versions[kind]``, where the last one ended, and updates it; the first one starts now.
+    Bookmarks keep it recent: https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
     """
     path = path_of("Pod" if kind == "Pod" else OWNERS[kind], namespace)
     if kind not in versions:  # a server with an old etcd ends a watch without a version at once

@@ -40,10 +40,7 @@ def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
 
 
 def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendError | NotFoundError:
-    """The error of a response with an error status.
-
-    Args:
-        known: the same request has succeeded before, so that a missing right or kind is transient.
+    """The error of a response; if the request is ``known`` to have succeeded, a missing right or kind is transient.
 
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
     """

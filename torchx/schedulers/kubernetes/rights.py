@@ -37,18 +37,12 @@ _INLINE = {"ConfigMap": "create get"}
 
 
 def needed(kind: str, *, queued: bool, inline: bool = False) -> dict[str, str]:
-    """The rights for jobs of a kind: kind or subresource -> verbs. For the arguments see :func:`role_manifest`."""
+    """The rights for jobs of a kind (of :data:`names.OWNERS`): kind or subresource -> verbs."""
     return {**_OF_KIND[kind], **_PARTS, **(_QUEUED if queued else {}), **(_INLINE if inline else {})}
 
 
 def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = False) -> str:
-    """A Role, as YAML, with the minimal rights for all commands of torchx.
-
-    Args:
-        kind: a key of :data:`torchx.schedulers.kubernetes.names.OWNERS`.
-        queued: the jobs use queues of Kueue.
-        inline: their code is submitted as a ConfigMap.
-    """
+    """The least rights for all commands, as a Role in YAML; ``queued`` is by Kueue, ``inline`` code in a ConfigMap."""
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",

@@ -26,11 +26,7 @@ def secret_variables(role: Role, role_index: str, app_id: str) -> dict[str, Obje
 
 
 def render_secret(app: AppDef, metadata: Object) -> Object | None:
-    """The Secret of an app, with references in place of values that are not looked up yet; None if it needs none.
-
-    Args:
-        metadata: metadata of the Secret, whose name is the app id.
-    """
+    """The Secret of the app that ``metadata`` names, with references in place of values; None if it needs none."""
     data = {}
     for i, role in enumerate(app.roles):  # the same variable may have different values in two roles
         values = macros.Values(img_root="", app_id=metadata["name"], replica_id="", rank0_env=pods.ENV_RANK0_HOST)
@@ -40,11 +36,7 @@ def render_secret(app: AppDef, metadata: Object) -> Object | None:
 
 
 def with_secret(objects: list[Object], secret: Object | None, known: dict[str, str]) -> list[Object]:
-    """Insert the Secret, with its values, after the first object.
-
-    Args:
-        known: cache of values by reference.
-    """
+    """Insert the Secret, with its values, after the first object; ``known`` caches values by reference."""
     if secret is None:
         return objects
     return [objects[0], {**secret, "stringData": revealed(secret["stringData"], known)}, *objects[1:]]

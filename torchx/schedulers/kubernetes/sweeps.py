@@ -46,11 +46,7 @@ _VOLUME = "torchx-values"
 
 
 def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tuple[int, int]) -> None:
-    """Reject sweeps that cannot be one Indexed Job.
-
-    Raises:
-        NotSupportedError: says why.
-    """
+    """Raise NotSupportedError for a sweep that cannot be one Indexed Job."""
     only_role(app, "kubernetes", timeout=True)
     if job.opts.kind not in (JOB, AUTO):
         raise NotSupportedError(f"a sweep is a Job, and cannot have `kind={job.opts.kind}`")
@@ -66,11 +62,7 @@ def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tupl
 
 
 def with_values(objects: list[Object], tasks: TaskList) -> list[Object]:
-    """Add the ConfigMap with the values to the objects of a job, and make its pods read them.
-
-    Args:
-        objects: a Service, a Job and their dependents; they are changed.
-    """
+    """Add the ConfigMap with the values to the objects of a job, and change its Job so that its pods read them."""
     job = next(item for item in objects if item["kind"] == "Job")
     name = f"{objects[0]['metadata']['name']}-values"
     parallel = tasks.max_parallel or _DEFAULT_PARALLEL

@@ -36,11 +36,7 @@ _CONTAINER_IMPLIED = {"name", "command", "resources", "ports", "terminationMessa
 
 
 def render(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """Render a TrainJob in the form of Trainer 2.2.
-
-    Raises:
-        SpecError: a TrainJob does not support something that the app needs.
-    """
+    """Render a TrainJob in the form of Trainer 2.2; SpecError for what a TrainJob does not support."""
     if len(app.roles) != 1:
         raise SpecError(f"a TrainJob has one role, and `{app.name}` has {len(app.roles)}", hint=_HINT)
     ((role, _, labels),) = request.each_role(app, app_id, rules)
@@ -102,12 +98,9 @@ def _only_container(pod: Object) -> Object:
 
 
 def fitted(api: KubeApi, job: Object) -> Object:
-    """The TrainJob in the form that the cluster's version of Trainer supports.
+    """The TrainJob in the form that the cluster's version of Trainer supports; BackendError if it is too old.
 
     A dry run shows which fields the server keeps.
-
-    Raises:
-        BackendError: the cluster has no Trainer, or one that is too old.
     """
     kept = api.create(job, dry_run=True, unknown_fields="Ignore")["spec"]
     if _PATCHES not in kept:

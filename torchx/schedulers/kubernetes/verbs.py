@@ -130,11 +130,7 @@ def mark(annotation: str) -> Object:
 
 
 def _leave_queue(api: KubeApi, item: Object) -> bool:
-    """Remove a job from Kueue's queue, which suspends it for good. Returns False if Kueue does not manage the job.
-
-    Raises:
-        BackendError: the server rejects this, for example because rights are missing.
-    """
+    """Remove a job from Kueue's queue, which suspends it for good. Returns False if Kueue does not manage the job."""
     namespace = item["metadata"]["namespace"]
     found: list[Object] = []
     for attempt in range(_QUEUED_S):  # Kueue may not have seen a new job yet, and would start it
