@@ -32,7 +32,8 @@ def test_different_names_have_different_folders(a: str, b: str) -> None:
     [
         ("trainer", "trainer"),
         ("x" * 200, "x" * 200),
-        ("é" * 100, "é" * 100),
+        ("é" * 33, "%c3%a9" * 33),
+        ("my role", "my%20role"),
         ("a/b", "a%2fb"),
         ("100%", "100%25"),
         ("a\\b", "a%5cb"),
@@ -42,18 +43,19 @@ def test_different_names_have_different_folders(a: str, b: str) -> None:
         ("..", "%2e."),
         (".a", ".a"),
         ("~me", "%7eme"),
-        ("a~", "a~"),
+        ("a~", "a%7e"),
+        ("...", "..."),
         ("\ud800", "%ed%a0%80"),
     ],
 )
 def test_how_a_name_looks(name: str, folder: str) -> None:
-    """Names stay readable: only what would lead elsewhere is written in another way."""
+    """ASCII letters, digits, `_`, `-` and `.` stay as they are: a script needs no quotes, and no shell expands it."""
     assert folder_name(name) == folder
 
 
-@pytest.mark.parametrize("name", ["x" * 201, "é" * 101, "a/" + "x" * 199])
+@pytest.mark.parametrize("name", ["x" * 201, "é" * 34, "a/" + "x" * 199, "\ud800" * 80])
 def test_a_long_name_is_cut_and_told_apart(name: str) -> None:
-    """More than 200 bytes: the first 60 characters, and a checksum of all."""
+    """More than 200 characters: the first 60, and a checksum of all."""
     folder = folder_name(name)
     shown, _, checksum = folder.rpartition("%")
     assert len(shown) == 60 and len(checksum) == 8

@@ -59,20 +59,20 @@ def folder_name(name: str) -> str:
     """Escapes ``name`` as the name of one folder, so that it cannot refer to another path.
 
     >>> folder_name("trainer"), folder_name("../a b"), folder_name("..")
-    ('trainer', '..%2fa b', '%2e.')
+    ('trainer', '..%2fa%20b', '%2e.')
     """
-    if name.isalnum() and len(name) < 50:
+    if name.isascii() and name.isalnum() and len(name) < 50:
         return name
-    safe = "".join(c if c.isprintable() and c not in "/%\\" else _escaped(c) for c in name)
-    if safe in ("", ".", "..") or safe.startswith("~"):
-        safe = f"%{ord(safe[0]):02x}{safe[1:]}" if safe else "%00"
+    safe = "".join(c if c.isascii() and (c.isalnum() or c in "_-.") else _escaped(c) for c in name)
+    if safe in ("", ".", ".."):
+        safe = f"%2e{safe[1:]}" if safe else "%00"
     elif safe == "%00":  # which stands for the empty name
         safe = "%u0000"
-    if len(safe.encode()) <= 200:
+    if len(safe) <= 200:
         return safe
     import binascii
 
-    return f"{safe[:60]}%{binascii.crc32(name.encode()):08x}"
+    return f"{safe[:60]}%{binascii.crc32(safe.encode()):08x}"
 
 
 def replica_folder(logs: str, role: str, k: int) -> str:

@@ -17,12 +17,13 @@ from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.batch import logs as batch_logs
 from torchx.schedulers.batch.base import PATIENCE_S, BatchScheduler, Site, Submission
-from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, folder_name, read_whole, roles_of
+from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, read_whole, roles_of
 from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Resource, Role
+from torchx.supervisor.layout import folder_name
 from torchx.testing.commands import FakeCommandRunner
 
 
@@ -319,7 +320,7 @@ def test_a_role_never_leaves_the_folder(role: str, tmp_path: Path) -> None:
 
 def test_roles_have_folders_of_their_own() -> None:
     """Different role names have different folders."""
-    names = ["a b", "a%20b", "a/b", "a-b", "x" * 300, "x" * 301]
+    names = ["a b", "a%20b", "a/b", "a-b", "€", " ac", "x" * 300, "x" * 301]
     assert len({folder_name(name) for name in names}) == len(names)
 
 

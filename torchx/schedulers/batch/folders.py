@@ -26,7 +26,7 @@ from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.files import MOST_GROWN
 from torchx.settings import torchx_home
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
-from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX
+from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX, folder_name
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
@@ -227,23 +227,6 @@ def roles_of(record: bytes | None) -> list[Role]:
         return appdef_from_dict(found["app"]).roles
     except (ValueError, KeyError, TypeError, RecursionError, SpecError):
         return []
-
-
-def folder_name(role: str) -> str:
-    """A folder name for a role: unique, and always within the job's folder.
-
-    >>> folder_name("trainer"), folder_name("../x y")
-    ('trainer', '%2e%2e%2fx%20y')
-    """
-    plain = all(c.isascii() and (c.isalnum() or c in "_-.") for c in role)
-    if plain and role.strip(".") and len(role) <= 100:
-        return role
-    name = "".join(c if c.isascii() and (c.isalnum() or c in "_-") else f"%{ord(c):02x}" for c in role)
-    if len(name) <= 200:
-        return name
-    import hashlib
-
-    return f"{name[:100]}-{hashlib.sha256(role.encode('utf-8', 'surrogateescape')).hexdigest()[:16]}"
 
 
 def shared_folder(nodes: Completed, backend: str, remote: str) -> str | Finding:
