@@ -15,10 +15,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 
 from torchx.errors import SpecError, TorchXError
-from torchx.specs import configured
+from torchx.specs import configured, named_resources_aws, named_resources_generic
 from torchx.specs.api import Resource
-from torchx.specs.named_resources_aws import NAMED_RESOURCES as AWS_NAMED_RESOURCES
-from torchx.specs.named_resources_generic import NAMED_RESOURCES as GENERIC_NAMED_RESOURCES
 from torchx.specs.runopts import runopts
 from torchx.util.strings import did_you_mean
 
@@ -28,17 +26,8 @@ if TYPE_CHECKING:
 
     from torchx.plugins import Registry
 
-__all__ = [
-    "AWS_NAMED_RESOURCES",
-    "CUSTOM_NAMED_RESOURCES",
-    "GENERIC_NAMED_RESOURCES",
-    "ResourceFactory",
-    "UnknownNamedResourceError",
-    "all_names",
-    "get_named_resources",
-    "parse_resource",
-    "resource",
-]
+AWS_NAMED_RESOURCES = named_resources_aws.NAMED_RESOURCES
+GENERIC_NAMED_RESOURCES = named_resources_generic.NAMED_RESOURCES
 
 ResourceFactory = Callable[[], Resource]
 """A function that returns a new resource at each call."""

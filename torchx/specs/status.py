@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from torchx.errors import EXIT_GONE, EXIT_JOB_FAILED, TorchXError
-from torchx.specs.states import NONE, RESET, YELLOW_BOLD, AppState, ReplicaState, is_started, is_terminal
+from torchx.specs.states import NONE, AppState, is_terminal
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
@@ -14,20 +14,6 @@ if TYPE_CHECKING:
     from torchx.specs.tasks import TaskTable
 else:
     Attempt = TaskTable = object  # lets typing.get_type_hints() resolve the names without importing their modules
-
-__all__ = [
-    "NONE",
-    "RESET",
-    "YELLOW_BOLD",
-    "AppState",
-    "AppStatus",
-    "AppStatusError",
-    "ReplicaState",
-    "ReplicaStatus",
-    "RoleStatus",
-    "is_started",
-    "is_terminal",
-]
 
 
 @dataclass
