@@ -25,6 +25,7 @@ _OURS = {
     "torchx.specs.status",
     "torchx.specs.workspaces",
     "torchx.util",
+    "torchx.util.any",
     "torchx.util.records",
     "torchx.util.reexports",
     "torchx.util.strings",

@@ -2,29 +2,16 @@
 
 from __future__ import annotations
 
-import types
-
 from torchx.errors import EXIT_MISSING_DEPENDENCY, NotFoundError, TorchXError
 from torchx.plugins.discovery import KINDS, EntryPoint, LoadFailure, decorated, entry_points
 from torchx.util import notices
+from torchx.util.any import Any, Generic, T
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Generic, TypeVar
-
-    T = TypeVar("T")
-
-    class _Generic(Generic[T]):
-        """For type checkers."""
-else:
-    T = "T"
-
-    class _Generic:
-        __class_getitem__ = classmethod(types.GenericAlias)
-
 
 OK = "ok"
 FAILED = "failed"
@@ -65,7 +52,7 @@ class PluginInfo:
     replaces: str = ""
 
 
-class Registry(_Generic[T]):
+class Registry(Generic[T]):
     """The built-ins and plugins of an entry-point group.
 
     A plugin may replace a built-in; users rely on that. Of two plugins with the same name, a decorated function wins

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from types import GenericAlias
 
 from torchx.specs.cases import cases
 from torchx.specs.copies import copy_fields
@@ -22,38 +21,18 @@ from torchx.specs.handles import (
 from torchx.specs.macros import macros
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from torchx.specs.runopts import CfgVal, InvalidRunConfigException, get_type_name, runopt, runopts
-from torchx.specs.status import (
-    NONE,
-    RESET,
-    YELLOW_BOLD,
-    AppState,
-    AppStatus,
-    AppStatusError,
-    ReplicaState,
-    ReplicaStatus,
-    RoleStatus,
-    is_started,
-    is_terminal,
-)
+from torchx.specs.states import NONE, RESET, YELLOW_BOLD, AppState, ReplicaState, is_started, is_terminal
+from torchx.specs.status import AppStatus, AppStatusError, ReplicaStatus, RoleStatus
 from torchx.specs.workspaces import Workspace
+from torchx.util.any import Any, Generic, T
 from torchx.util.records import dataclass, field
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import pathlib
     from collections.abc import Callable, Mapping
-    from typing import Any, Generic, TypeVar
 
     from torchx.config import Setting
-
-    T = TypeVar("T")
-else:
-    Any = object  # typing.get_type_hints() must be able to resolve the annotations below
-    T = "T"
-
-    class Generic:  # stands in for typing.Generic, which is expensive to import
-        __class_getitem__ = classmethod(GenericAlias)
-
 
 __all__ = [
     "ALL",
