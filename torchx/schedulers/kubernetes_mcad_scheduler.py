@@ -12,13 +12,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchx.schedulers.findings import Check
-from torchx.schedulers.kubernetes import appwrapper, doctor, request, verbs
-from torchx.schedulers.kubernetes.appwrapper import KubernetesMCADJob
+from torchx.schedulers.kubernetes import appwrapper, doctor, request
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.names import APPWRAPPER, OLD_APPWRAPPER, V1BETA2
 from torchx.schedulers.kubernetes.options import KubernetesMCADOpts, KubernetesOpts
+from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.rights import needed, role_manifest
-from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
 from torchx.util.reexports import reexports
 
@@ -40,6 +39,7 @@ reexports(
 __all__ = ["KubernetesMCADJob", "KubernetesMCADOpts", "KubernetesMCADScheduler", "Opts", "create_scheduler"]
 
 Opts = KubernetesMCADOpts
+KubernetesMCADJob = KubernetesJob
 
 
 class KubernetesMCADScheduler(KubeScheduler):
@@ -57,7 +57,7 @@ class KubernetesMCADScheduler(KubeScheduler):
     def _run_opts(self) -> runopts:
         return KubernetesMCADOpts.as_runopts()
 
-    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[KubernetesMCADJob]:
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[KubernetesJob]:
         opts = KubernetesMCADOpts.from_cfg(cfg)
         form = opts.form()
         images = self.dryrun_push_images(app, cfg)
@@ -67,29 +67,20 @@ class KubernetesMCADScheduler(KubeScheduler):
             service_account=opts.service_account,
             image_secret=opts.image_secret,
             priority_class=opts.priority_class_name,
+            context=opts.context,
+            validate_spec=False,
         )
         session = self.session_name
         rules = request.rules_of(app, app_id, own, session=session, scheduler_name=opts.coscheduler_name)
         wrapper = appwrapper.render(app, app_id, rules, form=form, priority=opts.priority, network=opts.network)
         secret = request.secret_of(app, app_id, namespace=opts.namespace, session=session)
-        return AppDryRunInfo(KubernetesMCADJob(images, wrapper, app_id, opts.namespace, opts.context, secret), str)
+        return AppDryRunInfo(KubernetesJob(images, wrapper, app_id, _kind(opts), own, secret), str)
 
-    def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:
-        return f"{dryrun_info.request.namespace}:{dryrun_info.request.app_id}"
-
-    def schedule(self, dryrun_info: AppDryRunInfo[KubernetesMCADJob]) -> str:
-        """Create the AppWrapper, and its Secret if it needs one.
-
-        Raises:
-            BackendError: the cluster does not respond, or rejects an object.
-        """
+    def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         job = dryrun_info.request
-        self._push(dryrun_info, job.images_to_push)
-        objects = with_secret([job.resource], job.secret, dryrun_info._secrets)
-        verbs.create_all(self._api(job.context), objects)
-        return self._submitted(job.context, self.expected_id(dryrun_info))
+        return self._make(self._api(job.opts.context), dryrun_info, [job.resource])
 
-    def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[KubernetesMCADJob] | None = None) -> list[Check]:
+    def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[KubernetesJob] | None = None) -> list[Check]:
         """See :class:`torchx.schedulers.kit.abilities.Diagnoses`."""
         opts = KubernetesMCADOpts.from_cfg(cfg)
         kind = _kind(opts)

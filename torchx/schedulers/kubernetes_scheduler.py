@@ -33,7 +33,6 @@ from torchx.schedulers.kubernetes import (
     request,
     sweeps,
     trainjob,
-    verbs,
 )
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.bucket_code import BucketCode
@@ -48,7 +47,6 @@ from torchx.schedulers.kubernetes.pod_answers import read_pods
 from torchx.schedulers.kubernetes.pods import NEWEST
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.rights import needed, role_manifest
-from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
@@ -91,7 +89,6 @@ class KubernetesScheduler(KubeScheduler):
     def __init__(self, session_name: str, client: Any | None = None, docker_client: Any | None = None) -> None:
         super().__init__("kubernetes", session_name, client, docker_client)
         self._codes: dict[str, Code | BucketCode] = {}  # by hash
-        self._in_buckets: dict[str, BucketCode] = {}  # by URL
 
     def _run_opts(self) -> runopts:
         return KubernetesOpts.as_runopts()
@@ -164,9 +161,6 @@ class KubernetesScheduler(KubeScheduler):
         self._in_buckets[code.url] = code
         return code
 
-    def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
-        return f"{dryrun_info.request.opts.namespace}:{dryrun_info.request.app_id}"
-
     def export(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> Export:
         """See :class:`torchx.schedulers.kit.abilities.Exports`."""
         return as_manifests(dryrun_info.request, bases_of(dryrun_info))
@@ -213,18 +207,6 @@ class KubernetesScheduler(KubeScheduler):
 
         queues = {"localqueues": opts.local_queue or "", "queues": opts.queue or ""}
         return doctor.of_cluster(api, opts.namespace, opts.kind, rights, queues)
-
-    def _make(self, api: KubeApi, info: AppDryRunInfo[KubernetesJob], objects: list[dict[str, Any]]) -> str:
-        job = info.request
-        if job.opts.validate_spec:
-            for item in objects:
-                if item["kind"] != "ConfigMap":  # do not send the code twice
-                    api.create(item, dry_run=True)
-        self._push(info, job.images_to_push)
-        objects = [bucket_code.signed(item, self._in_buckets) for item in objects]
-        objects = with_secret(objects, job.secret, info._secrets)
-        verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
-        return self._submitted(job.opts.context, self.expected_id(info))
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -6,34 +6,15 @@ older ``mcad.ibm.com/v1beta1``, whose parts are called generic items.
 
 from __future__ import annotations
 
-from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kubernetes import pods, request
 from torchx.schedulers.kubernetes.names import LABEL_REPLICA_ID, RETRY_LIMIT, V1BETA2, Object
 from torchx.schedulers.kubernetes.pods import JobRules
-from torchx.schedulers.kubernetes.secrets import note as secret_note
 from torchx.specs.api import AppDef, RetryPolicy, Role
-from torchx.util.records import dataclass, field
 
 NETWORKS = "k8s.v1.cni.cncf.io/networks"
 """Annotation of Multus: additional networks of a pod."""
 POD_GROUP_LABEL = "pod-group.scheduling.sigs.k8s.io"
 """Label of the coscheduling plugin."""
-
-
-@dataclass
-class KubernetesMCADJob:
-    """The request: an AppWrapper, and the images to push before."""
-
-    images_to_push: dict[str, tuple[str, str]]
-    resource: dict[str, object]
-    app_id: str = ""
-    namespace: str = "default"
-    context: str | None = None
-    secret: Object | None = field(default=None, repr=False)
-
-    def __str__(self) -> str:
-        """YAML for ``kubectl apply``, with secrets masked."""
-        return secret_note(self.secret) + shown_yaml(self.resource)
 
 
 def render(

@@ -18,6 +18,7 @@ from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
 from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, ports, queries, sweeps, verbs
 from torchx.schedulers.kubernetes.answers import JobObjects
+from torchx.schedulers.kubernetes.bucket_code import BucketCode, signed
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
 from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot, refuse_streams
@@ -25,6 +26,8 @@ from torchx.schedulers.kubernetes.metrics import read as read_metrics
 from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, Object, labels_of
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
+from torchx.schedulers.kubernetes.request import KubernetesJob
+from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.schedulers.kubernetes.simulate import simulation
 from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
@@ -78,6 +81,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         self._apis: dict[str | None, KubeApi] = {}
         self._contexts: dict[str, str | None] = {}
         self._found: dict[str, JobObjects] = {}
+        self._in_buckets: dict[str, BucketCode] = {}  # by URL
         self._versions: dict[str, dict[str, str]] = {}
         self._hearing: Ear | None = None
         self._pollers: dict[str, JobPoller] = {}
@@ -88,22 +92,31 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             self._apis[context] = KubeApi(self._given_client, context=context)
         return self._apis[context]
 
-    def _push(self, info: AppDryRunInfo[Any], images: dict[str, tuple[str, str]]) -> None:
-        """Push the images with workspaces, and report their digests to the run registry."""
-        self.push_images(images)
-        for role in info._app.roles if images and info._app is not None else ():
+    def expected_id(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
+        return f"{dryrun_info.request.opts.namespace}:{dryrun_info.request.app_id}"
+
+    def _make(self, api: KubeApi, info: AppDryRunInfo[KubernetesJob], objects: _Objects) -> str:
+        """Push the images of a job and create its objects, with its code and secrets. Returns its id."""
+        job = info.request
+        if job.opts.validate_spec:
+            for item in objects:
+                if item["kind"] != "ConfigMap":  # do not send the code twice
+                    api.create(item, dry_run=True)
+        self.push_images(job.images_to_push)
+        for role in info._app.roles if job.images_to_push and info._app is not None else ():
             report_image_digest(info, role.name, self.pushed_digest(role.image))
+        objects = [signed(item, self._in_buckets) for item in objects]
+        objects = with_secret(objects, job.secret, info._secrets)
+        verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
+        app_id = self.expected_id(info)
+        self._contexts[app_id] = job.opts.context
+        return app_id
 
     # -- which cluster ---------------------------------------------------------------------------
 
     def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
         """Set the source of run options for jobs that are not recorded: config files and the environment."""
         self._defaults = defaults
-
-    def _submitted(self, context: str | None, app_id: str) -> str:
-        """Remember the context of a job. Returns its id."""
-        self._contexts[app_id] = context
-        return app_id
 
     def _api_of(self, app_id: str) -> KubeApi:
         """The cluster of a job, from the run registry, or else from the configuration."""

@@ -27,6 +27,8 @@ RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
     name: kinds.RETRY_POLICIES[name] for name in (RetryPolicy.REPLICA, RetryPolicy.APPLICATION)
 }
 _DEFAULT_PORT = "29500"
+get_unique_truncated_appid = request.unique_id
+object_labels = pods.object_labels
 
 
 def app_to_resource(  # noqa: PLR0917  # public signature
@@ -41,17 +43,12 @@ def app_to_resource(  # noqa: PLR0917  # public signature
 ) -> Object:
     """Render an app as an AppWrapper."""
     rules = _rules(namespace, service_account, image_secret, coscheduler_name, priority_class_name)
-    return appwrapper.render(app, get_unique_truncated_appid(app), rules, priority=priority, network=network)
+    return appwrapper.render(app, request.unique_id(app), rules, priority=priority, network=network)
 
 
 def cleanup_str(data: str) -> str:
     """Convert ``data`` to a DNS label."""
     return DNS_LABEL.make(data)
-
-
-def get_unique_truncated_appid(app: AppDef) -> str:
-    """A unique name for the app."""
-    return request.unique_id(app)
 
 
 def create_pod_group(app: AppDef, role: Role, role_idx: int, namespace: str, app_id: str) -> Object:
@@ -108,11 +105,6 @@ def mcad_svc(app: AppDef, svc_name: str, namespace: str, service_port: str) -> A
     service = request.headless_service(app, svc_name, pods.JobRules(KubernetesOpts(namespace=namespace)))
     service["spec"]["ports"] = [{"name": "port", "port": int(service_port)}]
     return to_model(service, "V1Service")
-
-
-def object_labels(app: AppDef, app_id: str) -> dict[str, str]:
-    """The labels of all objects of an app."""
-    return pods.object_labels(app, app_id)
 
 
 def pod_labels(  # noqa: PLR0917  # public signature
