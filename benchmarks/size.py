@@ -16,18 +16,18 @@ LATER = {
     "inside a job: exec, cp, forward, stacks, watchdog": """
         schedulers/inside/* */inside.py schedulers/stacks/* */hangs.py */watchdog.py */spdy.py kubernetes/ports.py
         docker/archive.py batch/channel.py runner/copy.py runner/forward.py runner/relay.py runner/taker.py
-        runner/ssh.py cli/cmd_exec.py cli/cmd_cp.py cli/cmd_forward.py cli/cmd_ssh_config.py cli/cmd_stacks.py
+        runner/ssh.py cli/cmd_exec.py cli/cmd_cp.py cli/cmd_stacks.py
         cli/session.py distributed/stacks.py""",
     "watching, notices, metrics, top, the page": """
         ui/* schedulers/metrics/* */metrics.py schedulers/notices.py runner/notices.py runner/notice_channels.py
         specs/notices.py slurm/notices.py runner/poller.py runner/changes.py runner/aio.py runs/statuses.py
-        schedulers/ear.py util/folder_watch.py supervisor/at_end.py cli/cmd_watch.py cli/cmd_top.py cli/cmd_ui.py
+        schedulers/ear.py util/folder_watch.py supervisor/at_end.py cli/cmd_watch.py cli/cmd_ui.py
         cli/cmd_metrics.py cli/cmd_wait.py cli/live_status.py""",
     "capsules: rerun, diff, export": """
         runner/capsule/* */export.py cli/cmd_diff.py cli/cmd_export.py cli/cmd_rerun.py""",
     "doctor, jobs of others, sbatch scripts": """
         runner/doctor/* runner/checks.py schedulers/findings/* */doctor.py cli/cmd_doctor.py schedulers/foreign/*
-        */foreign.py slurm/outputs.py slurm/scripts.py cli/cmd_adopt.py cli/cmd_why.py specs/sbatch_*.py
+        */foreign.py slurm/outputs.py slurm/scripts.py cli/cmd_why.py specs/sbatch_*.py
         specs/scripts.py""",
     "retry by cause, checkpoints, faults on purpose": """
         specs/retries.py specs/timeouts.py */attempts.py */next_attempts.py kit/native_retries.py */simulat*.py

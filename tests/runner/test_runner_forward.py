@@ -14,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests import ports
-from torchx.cli.cmd_forward import parse_ports
+from torchx.cli.cmd_exec import parse_ports
 from torchx.cli.failures import UsageError
 from torchx.errors import BackendError, ConfigError
 from torchx.runner.forward import Forwarding, relay_words

@@ -512,6 +512,6 @@ def test_without_textual(tmp_path: Path) -> None:
 
 def test_nobody_else_imports_it() -> None:
     """Only `torchx top` imports Textual."""
-    code = "import sys, json, torchx.runner, torchx.cli.main, torchx.cli.cmd_top; print(json.dumps([*sys.modules]))"
+    code = "import sys, json, torchx.runner, torchx.cli.main, torchx.cli.cmd_ui; print(json.dumps([*sys.modules]))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"textual", "rich", "torchx.ui.top.app"} & set(json.loads(done.stdout))

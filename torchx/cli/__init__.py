@@ -3,7 +3,7 @@
 =====================  ====================================================================
 ``main``               the entry point: finds the verb, runs it, reports errors in one line
 ``commands``           the lazy table of verbs and plugins (group ``torchx.cli.cmds``)
-``cmd_*``              one verb each
+``cmd_*``              verbs; those that share code share a module
 ``render``             tables, colours, times
 =====================  ====================================================================
 """

@@ -1,4 +1,4 @@
-"""``torchx exec`` and ``torchx shell``: run a command, or open a shell, inside replicas of a running job."""
+"""The verbs that connect to replicas of a running job: ``exec``, ``shell``, ``forward`` and ``ssh-config``."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from torchx.cli.attach import Every, attach, passing_on, terminal
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import parse_target, select
-from torchx.errors import EXIT_INTERRUPTED, NotFoundError, TorchXError
+from torchx.errors import EXIT_INTERRUPTED, BackendError, NotFoundError, TorchXError
 from torchx.runner import Runner
 from torchx.runner.tee import replica_formats
 from torchx.schedulers.inside import InsideProcess
+from torchx.specs.api import parse_app_handle
 from torchx.util.log_streams import LineFormat
 from torchx.util.records import replace
 from torchx.util.term import has_color
 
 Replica = tuple[str, int]
 
-__all__ = ["CmdExec", "CmdShell"]
-
 _AT_ONCE = 32
+_MOST_PORT = 65535
 SHELL = (
     "sh",
     "-c",
@@ -65,6 +65,50 @@ class CmdShell(RunnerCommand):
         sys.exit(code)
 
 
+class CmdForward(RunnerCommand):
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        add = subparser.add_argument
+        add("--open", action="store_true", help="open the first one in the browser")
+        add("identifier", metavar=WHERE, help=WHERE_HELP)
+        ports = "port of the replica, and local port (default: the same; 0: any free one)"
+        add("ports", nargs="+", metavar="PORT[:LOCAL]", type=parse_ports, help=ports)
+
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        """Forwards until Ctrl-C, or until the replica has ended."""
+        handle, (role, k) = find_replica(runner, args.identifier)
+        with runner.forward(handle, args.ports, role, k) as forwarding:
+            forwarding.on_refusal(lambda why: error(f"{role}/{k} refuses the connection: {why}"))
+            for (port, _), local in zip(args.ports, forwarding.local_ports, strict=True):
+                print(f"http://localhost:{local}", flush=True)
+                note(f"  is port {port} of {role}/{k}, until Ctrl-C")
+            if args.open:
+                import webbrowser
+
+                webbrowser.open(f"http://localhost:{forwarding.local_ports[0]}")
+            try:
+                forwarding.run()
+            except KeyboardInterrupt:
+                sys.exit(0)
+
+
+class CmdSshConfig(RunnerCommand):
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        subparser.add_argument("identifier", metavar=WHERE, help=WHERE_ALL_HELP)
+
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        from torchx.runner import ssh
+
+        keys = ssh.public_keys()
+        handle, replicas = find_replicas(runner, args.identifier)
+        done = runner.exec(handle, ["id", "-un"], *replicas[0])
+        if done.exit_code:
+            raise BackendError(f"the replica has no `id`: exit code {done.exit_code}")
+        user = done.stdout.decode("utf-8", "replace").strip()
+        names = ssh.host_names(parse_app_handle(handle)[2], replicas)
+        for replica in replicas:
+            print(ssh.entry(handle, replica, name=names[replica], user=user, keys=keys))
+
+
 def find_replica(runner: Runner, identifier: str) -> tuple[str, Replica]:
     """Returns the handle of a job and the named replica, by default the first one."""
     target = parse_target(identifier)
@@ -84,6 +128,22 @@ def find_replicas(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:
     if not replicas:
         raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows its state")
     return handle, select(replicas, replace(target, reference=handle))
+
+
+def parse_ports(text: str) -> tuple[int, int]:
+    """Parses PORT[:LOCAL] into remote and local port; local port 0 means any free one.
+
+    >>> parse_ports("6006"), parse_ports("6006:0")
+    ((6006, 6006), (6006, 0))
+    """
+    there, colon, here = text.partition(":")
+    parts = (there, here if colon else there)
+    numbers = [int(part) if part.isascii() and part.isdigit() and len(part) < 6 else -1 for part in parts]
+    if not 0 < numbers[0] <= _MOST_PORT or not 0 <= numbers[1] <= _MOST_PORT:
+        raise UsageError(
+            f"`{text}` is not a valid PORT[:LOCAL] (1-{_MOST_PORT})", hint="for example 6006, or 6006:8080"
+        )
+    return numbers[0], numbers[1]
 
 
 def _command(args: argparse.Namespace) -> list[str]:

@@ -1,4 +1,4 @@
-"""``torchx ui``: show runs in the browser."""
+"""``torchx ui`` and ``torchx top``: show runs in the browser, or full screen in the terminal."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import sys
 
 from torchx.cli.cmd_base import RunnerCommand
+from torchx.cli.failures import UsageError
 from torchx.errors import MissingDependencyError, install_extra
 from torchx.runner import Runner
 from torchx.util.term import is_tty
@@ -41,6 +42,21 @@ class CmdUi(RunnerCommand):
             raise
         except ImportError as e:
             raise MissingDependencyError(f"`torchx ui` needs the package `{e.name}`", hint=install_extra("ui")) from e
+
+
+class CmdTop(RunnerCommand):
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        subparser.epilog = "Press `?` for the keys, and `q` to quit. Jobs continue to run."
+
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:  # noqa: ARG002  # a verb's signature
+        if not (is_tty(sys.stdin) and is_tty(sys.stdout)) or os.environ.get("TERM", "") in ("", "dumb"):
+            raise UsageError("`torchx top` needs a terminal", hint="in a pipe, use `torchx list` or `torchx watch`")
+        try:
+            from torchx.ui.top.app import Top
+        except ImportError as e:
+            name = str(e.name).partition(".")[0]
+            raise MissingDependencyError(f"`torchx top` needs the package `{name}`", hint=install_extra("top")) from e
+        Top(runner).run()
 
 
 def _open(address: str) -> bool:

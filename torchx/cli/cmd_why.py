@@ -1,4 +1,4 @@
-"""``torchx why``: explain the state of any job, whoever launched it."""
+"""``torchx why`` and ``torchx adopt``: the state of any job, and jobs on record that torchx did not launch."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import argparse
 import sys
 from typing import Any
 
+from torchx.cli.argparse_util import declare
 from torchx.cli.cmd_base import RunnerCommand
-from torchx.cli.failures import UsageError
+from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP
 from torchx.cli.render import ago, document, duration, fields, gray, local_time
+from torchx.cli.run_args import NOTICES, notices_wanted
 from torchx.runner import Runner
 from torchx.runner.documents import handle_fields, status_fields
 from torchx.runner.foreign import Explained
 from torchx.specs.handles import FOREIGN
 from torchx.util.secrets import mask_text
 from torchx.util.term import has_color, is_tty, iso, printable
-
-__all__ = ["CmdWhy", "add_job"]
 
 _HELP = """\
 Shows state, cause, pending reason and last output of any job that you can see, without changing it:
@@ -29,12 +29,20 @@ Shows state, cause, pending reason and last output of any job that you can see, 
   torchx why @last
 
 `torchx adopt` puts the job on record under a name, for the other verbs."""
+_ADOPT_HELP = """\
+Records the job, so that `status`, `log`, `wait`, `watch`, `list` and notices work for it:
+
+  torchx adopt 4711 --name bert --notify mail
+  torchx wait @bert && torchx log @bert
+  torchx adopt --undo @bert                  remove the record; the job is not affected
+
+`cancel` and `delete` need `--force` for an adopted job. `@last` never refers to one."""
 
 
 class CmdWhy(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         subparser.epilog = _HELP
-        add_job(subparser)
+        _add_job(subparser)
         add = subparser.add_argument
         add("-n", "--lines", type=int, default=20, metavar="N", help="last N lines of its output (default: 20)")
         add("--json", action="store_true", help="one JSON document, for programs")
@@ -49,7 +57,29 @@ class CmdWhy(RunnerCommand):
             _print_page(found)
 
 
-def add_job(subparser: argparse.ArgumentParser) -> None:
+class CmdAdopt(RunnerCommand):
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        subparser.epilog = _ADOPT_HELP
+        _add_job(subparser)
+        subparser.add_argument("--name", metavar="NAME", help="name for @NAME (default: its native name)")
+        subparser.add_argument("--undo", action="store_true", help="remove the job from the record again")
+        declare(subparser, NOTICES, sparse=True)
+
+    def work(self, runner: Runner, args: argparse.Namespace) -> None:
+        if args.name is not None and (not args.name.isprintable() or set(args.name) & set(" @~/") or not args.name):
+            raise UsageError(f"`{args.name}` is not a name", hint="letters, digits, `-`, `_` and `.`")
+        if args.undo:
+            handle, message = runner.disown(args.app_handle), "removed from the record; the job is not affected"
+        else:
+            wanted = notices_wanted(getattr(args, "notify", ""), getattr(args, "notify_on", ""))
+            handle = runner.adopt(args.app_handle, args.scheduler, name=args.name or "", metadata=wanted)
+            message = f"adopted: `torchx status @{args.name}`" if args.name else "adopted: `torchx status` shows it"
+        print(handle)
+        if is_tty(sys.stderr):
+            note(message)
+
+
+def _add_job(subparser: argparse.ArgumentParser) -> None:
     """Declares the arguments that name a job, which torchx may not have launched."""
     add = subparser.add_argument
     add("app_handle", metavar="JOB", help=f"native id or name, {JOB_HELP}")

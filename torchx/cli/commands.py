@@ -61,6 +61,7 @@ _GROUPS = {
     },
     "": {"__complete": ""},  # hidden
 }
+_SHARED = {"shell": "exec", "forward": "exec", "ssh-config": "exec", "adopt": "why", "top": "ui"}  # verb -> module
 
 
 @dataclass(frozen=True)
@@ -73,10 +74,9 @@ class Verb:
 
 
 def _target(name: str) -> str:
-    """Returns ``module:class`` of a verb: ``cmd_ssh_config:CmdSshConfig`` for ``ssh-config``."""
-    stem = name.strip("_").replace("-", "_")
-    module = "exec" if name == "shell" else stem
-    return f"torchx.cli.cmd_{module}:Cmd{stem.title().replace('_', '')}"
+    """Returns ``module:class`` of a verb: ``cmd_exec:CmdSshConfig`` for ``ssh-config``."""
+    stem = name.strip("_")
+    return f"torchx.cli.cmd_{_SHARED.get(stem, stem)}:Cmd{stem.title().replace('-', '')}"
 
 
 VERBS = {name: Verb(group, _target(name), line) for group, rows in _GROUPS.items() for name, line in rows.items()}
