@@ -4,26 +4,7 @@ Precedence, lowest first: the option's default, the file in the home directory, 
 environment (``TORCHX_<SCHEDULER>_<OPTION>``), the command line, code. ``$TORCHXCONFIG`` names one file to read instead
 of both. With a profile (``--profile NAME``, ``$TORCHX_PROFILE``), ``[section@NAME]`` overrides ``[section]``.
 
-.. code-block:: ini
-
-    [slurm]
-    partition = gpu
-    mail-type = END
-
-    [slurm@debug]
-    partition = debug
-
-    [component:dist.ddp]
-    image = my_image:latest
-
-    [cli:run]
-    component = dist.ddp
-
-    [tracker:fsspec]
-    config = /shared/runs.conf
-
-    [torchx:tracker]
-    fsspec =
+docs/config.md lists the sections.
 """
 
 from __future__ import annotations

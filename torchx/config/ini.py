@@ -65,11 +65,7 @@ def read(path: str) -> Sections:
 
 
 def interpolated(sections: Sections) -> Sections:
-    """Replaces ``%(key)s`` and ``%%`` in the values of parsed sections, and returns them.
-
-    Raises:
-        ConfigError: a key is not in its section, or its value refers to itself.
-    """
+    """Replaces ``%(key)s`` and ``%%`` in the values of parsed sections, and returns them."""
     for section in sections.values():
         marked = [(key, entry) for key, entry in section.items() if "%" in entry.text]
         section.update({key: replace(entry, text=_interpolated(entry, section)) for key, entry in marked})

@@ -55,12 +55,7 @@ def put_after(
 
 
 def wait_for(runner: Runner, condition: str, handle: str) -> None:
-    """Waits until a job has ended, and checks that it meets the condition.
-
-    Raises:
-        NotFoundError: the job is no longer known.
-        NotStartedError: the job did not meet the condition.
-    """
+    """Waits until a job has ended; raises NotStartedError if it does not meet the condition."""
     status = runner.wait(handle)
     if status is None:
         raise NotFoundError(f"`{handle}` is no longer known", hint="nothing was submitted")
@@ -74,11 +69,7 @@ def wait_for(runner: Runner, condition: str, handle: str) -> None:
 
 
 def check_after(app: AppDef, scheduler: str, caps: Capabilities) -> None:
-    """Checks that the scheduler can wait for the jobs that ``app`` depends on.
-
-    Raises:
-        NotSupportedError: it has no such dependencies, or not with this condition, or the job is of another scheduler.
-    """
+    """Raises NotSupportedError if the scheduler cannot wait for the jobs that ``app`` depends on, as they require."""
     for condition, handle in earlier_jobs(app):
         if not caps.after:
             raise NotSupportedError(f"`{scheduler}` does not start one job after another", hint=_HINT)

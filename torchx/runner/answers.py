@@ -29,11 +29,7 @@ def message_of(found: DescribeAppResponse) -> str:
 
 
 def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
-    """Builds the status from a scheduler's answer.
-
-    Args:
-        near: the scheduler runs on this machine, where a job starts as soon as it is submitted.
-    """
+    """Builds the status from a scheduler's answer; ``near``: it runs on this machine, where jobs start at once."""
     if found.state is AppState.FAILED:
         from torchx.runner.secrets import learn_roles
         from torchx.schedulers.kit.verdict import on_answer
@@ -68,11 +64,7 @@ def last_known(run: Run | None) -> AppStatus | None:
 
 
 def as_recorded(run: Run | None, error: BackendError) -> AppStatus:
-    """The last recorded status of a job whose scheduler cannot be queried.
-
-    Raises:
-        BackendError: the job is not on record.
-    """
+    """The last recorded status of a job whose scheduler cannot be queried; raises ``error`` if it is not on record."""
     if run is None:
         raise error
     note = f"last seen {run.state.name} {ago(run.updated_at)}; `{run.scheduler}` cannot be queried: {error}"
@@ -106,14 +98,7 @@ def definition(found: DescribeAppResponse | None, run: Run | None, app_id: str) 
 
 
 def check_replica(replicas: Sequence[tuple[str, int]], handle: str, role_name: str, k: int) -> None:
-    """Checks that a job has a role and replica.
-
-    Args:
-        replicas: all replicas of the job; empty: not known, nothing is checked.
-
-    Raises:
-        NotFoundError: it does not have it; the hint lists what it has.
-    """
+    """Raises NotFoundError for a role or replica that is not in ``replicas``; if those are unknown, checks nothing."""
     if not replicas or (role_name, k) in replicas:
         return
     of_role = [number for role, number in replicas if role == role_name]

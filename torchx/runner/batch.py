@@ -123,11 +123,7 @@ class Batch:
 
 
 def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str, ...]]]:
-    """Merges apps into one template. Returns it, the names of its placeholders, and the values of each app.
-
-    Raises:
-        SpecError: ``apps`` is empty, or they differ in more than arguments and values of environment variables.
-    """
+    """Merges apps into one template. Returns it, the names of its placeholders, and the values of each app."""
     if not apps:
         raise SpecError("there are no apps to run", hint="`run_many` takes a list with one app or more")
     made: AppDef = copy_data(apps[0])

@@ -178,11 +178,6 @@ class Watch:
 
     The first changes report the current states; their ``seq`` is 0. A watch of given jobs stops when all of them have
     ended, or were deleted. Any other watch continues until it is closed, for example by the end of a ``with`` block.
-
-    Args:
-        handles: only these jobs; None: all current and future runs on record.
-        mine: only runs of the current user.
-        tasks: source of the changes of the tasks of sweeps, if they are wanted.
     """
 
     def __init__(

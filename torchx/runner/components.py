@@ -12,15 +12,9 @@ from torchx.specs.api import AppDef
 def make_app(
     component: str, component_args: list[str] | dict[str, Any], defaults: Mapping[str, Mapping[str, str]] | None
 ) -> AppDef:
-    """Calls a component and returns its AppDef.
+    """Calls a component and returns its AppDef; arguments and errors are those of :meth:`RunnerCore.dryrun_component`.
 
-    Args:
-        component: its name.
-        component_args: its command line as a list, or its arguments by name.
-        defaults: default arguments as text, by component and argument; None: those of the config files.
-
-    Raises:
-        SpecError: there is no such component, or an argument is wrong.
+    ``defaults`` are texts by component and argument; None: those of the config files.
     """
     from torchx.component_reader.builders import materialize_appdef
     from torchx.component_reader.finder import get_component

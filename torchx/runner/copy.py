@@ -91,21 +91,14 @@ def download(
     *,
     here: bool = False,
 ) -> Copied:
-    """Copies a file or folder out of a replica, like ``cp -r``. Skips files of the same size and modification time.
+    """Copies a file or folder out of a replica; arguments and errors are those of :meth:`RunnerVerbs.copy`.
 
     Nothing is written outside the target, whatever the replica sends: names that lead out are rejected, links are not
     followed, and links that point out of the folder and special files are left out.
 
     Args:
-        source: path in the replica; with a trailing slash: the contents of the folder instead of the folder.
-        target: path on this machine: an existing folder, or the new name.
-        progress: called with the number of bytes of each chunk.
         archive: the backend's own API; whatever it does not deliver is copied through a process.
         here: the replica's files are files of this machine.
-
-    Raises:
-        NotFoundError: the file does not exist in the replica, or a path is empty.
-        BackendError: the copy was interrupted; the same call resumes it, also within a file.
     """
     if not target:
         raise NotFoundError("the path to copy to is empty", hint="`.` is the current folder")
@@ -227,8 +220,7 @@ class _Sent:
     def send(self, process: InsideProcess, names: list[str], progress: Progress, *, has_errors: bool = False) -> None:
         """Writes the files as tar to a process.
 
-        Args:
-            has_errors: the process writes to stderr, which must be read meanwhile so that it does not block.
+        If the process ``has_errors``, it writes to stderr, which must be read meanwhile so that it does not block.
         """
         pipe: Any = _Pipe(process, progress)
         drained = _in_background(pipe.drain) if has_errors else pipe.drain

@@ -28,11 +28,7 @@ def handle_fields(handle: str) -> dict[str, Any]:
 
 
 def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> dict[str, Any]:
-    """State, message, restarts, cause of failure, replicas.
-
-    Args:
-        roles: only these roles; None: all.
-    """
+    """State, message, restarts, cause of failure, replicas; with ``roles`` only those."""
     return {
         "state": str(status.state),
         "msg": None if status.msg in _NONE else status.msg,

@@ -198,11 +198,7 @@ def _read_log(runner: RunnerCore, found: Explained, replica: tuple[str, int], li
 
 
 def disown(runner: RunnerCore, handle: str) -> str:
-    """Removes an adopted job from the run registry and returns its handle. The job itself is not changed.
-
-    Raises:
-        SpecError: torchx launched the job.
-    """
+    """Implements :meth:`RunnerCore.disown`."""
     if parse_app_handle(handle).session_name != FOREIGN:
         raise SpecError(f"torchx launched `{handle}`", hint="`torchx delete` removes it, with its record")
     default_registry().forget(handle)

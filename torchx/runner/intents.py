@@ -32,11 +32,7 @@ _LOST = "the submitting process died, was interrupted, or lost its connection"
 def settle_intents(registry: RunRegistry, find: Find, timeout_s: float) -> None:
     """Records the handles of jobs that their schedulers know, and marks submissions that led to no job as abandoned.
 
-    Intents that cannot be decided yet are left unchanged.
-
-    Args:
-        find: returns the scheduler of a name and a session.
-        timeout_s: time limit in seconds for the answers of all schedulers.
+    Intents that cannot be decided yet, or not within ``timeout_s`` for all schedulers, are left unchanged.
     """
     near: list[Run] = []
     far: list[Run] = []

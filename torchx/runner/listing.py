@@ -28,12 +28,7 @@ _FORGOTTEN_AFTER_S = 30 * 24 * 3600.0
 
 
 def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -> list[Run]:
-    """Returns the matching runs, newest first, with refreshed states.
-
-    Args:
-        find: returns the scheduler of a name and a session.
-        timeout_s: time limit in seconds for the answers of all schedulers.
-    """
+    """Returns the matching runs, newest first, with refreshed states; ``timeout_s`` is for all schedulers together."""
     if query.states is None:
         found = registry.list(query)
         refresh(registry, found, find, timeout_s)

@@ -26,11 +26,7 @@ _MOST_S = 3600
 
 
 def sample_s(section: Mapping[str, Entry]) -> float:
-    """Seconds between two samples, from section ``[metrics]`` of the config files; 0: no samples.
-
-    Raises:
-        ConfigError: the value is not a duration.
-    """
+    """Seconds between two samples, from section ``[metrics]`` of the config files; 0: no samples."""
     for key in section.keys() - set(KEYS):
         warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
     entry = section.get("every")
@@ -46,14 +42,7 @@ def sample_s(section: Mapping[str, Entry]) -> float:
 
 
 def read(backend: Scheduler[Any], app_id: str, run: Run | None, scheduler: str) -> list[ReplicaMetrics]:
-    """Returns the usage of each replica.
-
-    Args:
-        run: the job's entry in the run registry.
-
-    Raises:
-        NotSupportedError: the scheduler does not report usage, and none is on record.
-    """
+    """Implements :meth:`RunnerVerbs.metrics`; ``run`` is the job's entry in the run registry."""
     kept = on_record(run)
     source = _source(backend)
     if source is None:
@@ -75,11 +64,7 @@ def _source(backend: Scheduler[Any]) -> Measures | None:
 
 
 def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None) -> None:
-    """Adds the peak memory of each replica to a status, if that needs no query to a cluster.
-
-    Args:
-        run: the job's entry in the run registry, if the caller has it.
-    """
+    """Implements :meth:`RunnerVerbs.fill_metrics`."""
     found, source = on_record(run), _source(backend)
     if source is not None and backend.capabilities.metrics == "kept":
         with contextlib.suppress(TorchXError):  # the status is useful without

@@ -30,11 +30,7 @@ _STRINGS = frozenset({str})
 
 
 def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, backend: Scheduler[Any]) -> AppDef:
-    """Validates and copies an app. Roles without a workspace get the given one, if ``backend`` builds workspaces.
-
-    Raises:
-        SpecError: no scheduler could run the app; the message names the role and the problem.
-    """
+    """Validates and copies an app. Roles without a workspace get the given one, if ``backend`` builds workspaces."""
     from torchx.runner.checks import check
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
@@ -68,15 +64,10 @@ def dry_run(
     files: ConfigFiles,
     parent_run_id: str | None,
 ) -> AppDryRunInfo[Any]:
-    """Makes the request for an app. The order of the steps is part of the contract with backends.
+    """Makes the request for an app that :func:`prepare` returned, and modifies it.
 
-    Args:
-        app: what :func:`prepare` returned; it is modified.
-        scheduler: the user's name for ``backend``.
-        session: the session of the job.
-        settings: the run options.
-        files: the config files, which name the trackers.
-        parent_run_id: id of the parent run; None: that in ``TORCHX_PARENT_RUN_ID``, if any.
+    The order of the steps is part of the contract with backends. Without ``parent_run_id`` that in
+    ``TORCHX_PARENT_RUN_ID``, if any, is used.
     """
     from torchx.schedulers.api import ResolvedCfg, validate
 
@@ -160,13 +151,7 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
 
 
 def _check_timeout(app: AppDef, scheduler: str, caps: Capabilities, settings: Mapping[str, Setting]) -> None:
-    """Validates the timeout of a job. It overrides a time limit that a config file or the environment sets.
-
-    Raises:
-        SpecError: the timeout is malformed.
-        NotSupportedError: the scheduler does not support timeouts.
-        ConfigError: a run option that was given for this job sets a time limit, too.
-    """
+    """Validates the timeout of a job. It overrides a time limit that a config file or the environment sets."""
     if not timeout_s(app):
         return
     if not caps.timeout:
@@ -183,9 +168,7 @@ def _check_timeout(app: AppDef, scheduler: str, caps: Capabilities, settings: Ma
 def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], parent_run_id: str | None) -> None:
     """Sets the environment variables from which replicas learn their job, parent run and trackers.
 
-    Args:
-        job_handle: app handle, with the macro in place of the app id.
-        trackers: variables that configure the trackers; variables that a role already has are kept.
+    ``job_handle`` has the macro in place of the app id. Variables of trackers that a role already has are kept.
     """
     for role in app.roles:
         role.env[ENV_JOB_ID] = job_handle

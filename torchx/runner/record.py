@@ -31,11 +31,7 @@ GIT_TIMEOUT_S = 0.1
 
 
 class Recorder:
-    """The submissions of one Runner.
-
-    Args:
-        session: the Runner's name.
-    """
+    """The submissions of one Runner, whose name is the session of its jobs."""
 
     def __init__(self, session: str) -> None:
         self._session = session
@@ -117,12 +113,7 @@ class Recorder:
             notices.forget(handle)
 
     def settle_intents(self, find: Find, timeout_s: float = 10.0) -> None:
-        """Finds out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`.
-
-        Args:
-            find: returns the scheduler of a name and a session.
-            timeout_s: time limit in seconds for the answers of all schedulers.
-        """
+        """Finds out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`."""
         if run_registry().intents():
             from torchx.runner.intents import settle_intents
 
@@ -166,11 +157,7 @@ def _plan_of_notices(info: AppDryRunInfo[Any]) -> Plan | None:
 
 
 def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitState | None = None) -> NewRun:
-    """The record of a run before it is submitted, with secrets masked.
-
-    Args:
-        source: the state of the source code.
-    """
+    """The record of a run before it is submitted, with secrets masked; ``source`` is the state of the source code."""
     from torchx.runs import NewRun
     from torchx.specs.images import image_digests, workspace_hashes
     from torchx.specs.serialize import appdef_to_dict, masked
@@ -201,9 +188,7 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
 def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, CfgVal]) -> dict[str, dict[str, Any]]:
     """Run options as ``{"value": ..., "source": ...}`` by name, with secrets masked.
 
-    Args:
-        settings: values with their sources; None if the dry run was not made by a Runner.
-        cfg: the values only.
+    Without ``settings``, because the dry run was not made by a Runner, the values are those of ``cfg``.
 
     >>> masked_settings(None, {"api_key": "abc"})
     {'api_key': {'value': '********', 'source': 'code'}}

@@ -21,12 +21,7 @@ SECTION = "secrets"
 
 
 def settle(role: Role, scheduler: str, backend: Scheduler[Any], files: ConfigFiles) -> None:
-    """Replaces names of secrets by their references in ``[secrets]``, and checks that the backend supports them.
-
-    Raises:
-        ConfigError: an entry of ``[secrets]`` is not a reference.
-        NotSupportedError: the backend does not support this kind of secret; the hint names what it supports.
-    """
+    """Replaces names of secrets by their references in ``[secrets]``, and checks that the backend supports them."""
     for name, value in role.env.items():
         if isinstance(value, Secret):
             role.env[name] = configured(value, files)
@@ -34,11 +29,7 @@ def settle(role: Role, scheduler: str, backend: Scheduler[Any], files: ConfigFil
 
 
 def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
-    """Looks up the values of the job's secrets before it is submitted, so that a missing value stops the submission.
-
-    Raises:
-        ConfigError: a value cannot be found; the message says why.
-    """
+    """Looks up the values of the job's secrets before it is submitted, so that a missing value stops the submission."""
     plain: dict[str, None] = {}
     for role in info._app.roles if info._app is not None else ():
         _, secret = split(role.env)
@@ -73,11 +64,7 @@ def learn_roles(roles: Iterable[Role]) -> None:
 
 
 def _warn_of_credentials(names: list[str], kinds: tuple[str, ...]) -> None:
-    """Warns about plain variables that are named like credentials.
-
-    Args:
-        kinds: the kinds of secrets that the backend supports.
-    """
+    """Warns about plain variables that are named like credentials; the backend supports these kinds of secrets."""
     listed = ", ".join(f"`{name}`" for name in names)
     if "value" in kinds:
         what = "a secret" if len(names) == 1 else "secrets"

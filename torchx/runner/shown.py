@@ -14,8 +14,6 @@ from torchx.util.strings import size_text, sparkline
 
 Row = dict[str, Any]
 
-__all__ = ["USAGE", "replica_metrics", "run_row", "timeline", "usage_rows", "usage_table"]
-
 USAGE = ("REPLICA", "CPU", "MEMORY", "PEAK", "LIMIT", "GPU", "GPU MEMORY")
 _LONGEST, _SHORTEST = 24, 4  # lengths of a sparkline
 _TOLERANCE = 0.01  # of the whole time: replicas of a gang do not begin and end at exactly the same time

@@ -36,13 +36,7 @@ def host_names(app_id: str, replicas: Iterable[tuple[str, int]]) -> dict[tuple[s
 
 
 def entry(handle: str, replica: tuple[str, int], *, name: str, user: str, keys: str) -> str:
-    """The entry for one replica.
-
-    Args:
-        name: the host name.
-        user: the user inside the replica.
-        keys: public keys that may log in.
-    """
+    """The entry for one replica, with this host name and user inside it; owners of the public ``keys`` may log in."""
     home = os.environ.get("TORCHX_HOME")
     torchx = [f"env TORCHX_HOME={quote(os.path.abspath(home))}"] if home else []
     torchx += [quote(sys.executable), "-m torchx"]
@@ -54,11 +48,7 @@ def entry(handle: str, replica: tuple[str, int], *, name: str, user: str, keys: 
 
 
 def public_keys(folder: str = "~/.ssh") -> str:
-    """The user's public keys, from the SSH agent and from files.
-
-    Raises:
-        ConfigError: the user has no key.
-    """
+    """The user's public keys, from the SSH agent and from files; raises ConfigError if the user has none."""
     found: dict[str, None] = {}
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # there is no agent
         listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, check=False, timeout=10)

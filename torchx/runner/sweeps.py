@@ -64,12 +64,7 @@ def _is_word(value: str) -> bool:
 
 
 def check_job(app: AppDef | None, tasks: TaskList) -> None:
-    """Checks that a job can run as a sweep.
-
-    Raises:
-        SpecError: a placeholder has no value.
-        NotSupportedError: the job depends on another job.
-    """
+    """Checks that each placeholder of a job has a value, and that the job does not depend on another job."""
     if app is None:
         return
     check_placeholders(app, tasks.names)
@@ -79,8 +74,7 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
 def submit(runner: RunnerVerbs, info: AppDryRunInfo[Any], tasks: TaskList, *, typed: bool = False) -> str:
     """Submits a sweep; if it is rejected, discards the request, which only this call uses.
 
-    Args:
-        typed: the user typed the placeholders: a component may have put quotes around them without knowing the values.
+    With ``typed`` the user typed the placeholders: a component may have quoted them without knowing the values.
     """
     try:
         if typed and info._app is not None:

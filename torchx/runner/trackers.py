@@ -58,12 +58,7 @@ def tracker_environment(trackers: Mapping[str, str | None]) -> dict[str, str]:
 def choose_tracker(wanted: str | None = None) -> tuple[str, TrackerBase]:
     """Returns a tracker and its name, from the config files or else from the environment of a job.
 
-    Args:
-        wanted: name of the tracker; None: the first one that is configured.
-
-    Raises:
-        ConfigError: no tracker is configured.
-        NotFoundError: no tracker of that name is configured.
+    Raises ConfigError or NotFoundError if no tracker, or none of the name ``wanted``, is configured.
     """
     from torchx.tracker.api import make_tracker, trackers_in_environ
 

@@ -72,18 +72,12 @@ class Waiter:
 
         Pauses grow up to ``interval_s``. If the scheduler reports the end of a job (it overrides ``wait_for_end``),
         that call replaces the pause, with a timeout of ``interval_s``, or of ``wait_hint`` if the scheduler is remote
-        and that is longer.
+        and that is longer. Errors are those of :meth:`RunnerVerbs.wait`.
 
         Args:
-            ask: returns the status.
-            timeout_s: time limit in seconds; None: no limit; 0: poll once.
+            timeout_s: None: no limit; 0: poll once.
             what: the handle of the job.
             news: sleep on these instead.
-
-        Raises:
-            WaitTimeoutError: the job did not end within ``timeout_s``.
-            BackendError: the scheduler cannot be queried (a transient failure is retried for ten minutes), or the job
-                is still UNSUBMITTED after :data:`UNSUBMITTED_S`.
         """
         deadline = math.inf if timeout_s is None else time.monotonic() + timeout_s
         reports_end = reports_ends(scheduler)
@@ -140,10 +134,8 @@ class Waiter:
     def retry_pause_s(self, what: str, status: AppStatus) -> float:
         """Returns the seconds to sleep before a failed query is retried; 0 if the query succeeded.
 
-        Consecutive failures for one job ``what`` belong to one outage.
-
-        Raises:
-            BackendError: the failure is permanent, or has lasted for ten minutes.
+        Consecutive failures for one job ``what`` belong to one outage. Raises the error if it is permanent, or the
+        outage has lasted for ten minutes.
         """
         self._gone.pop(what, None)
         if status.error is None:

@@ -156,14 +156,10 @@ def upgrade(db: sqlite3.Connection) -> None:
 
 
 def set_aside(path: str, inode: int, why: str) -> str:
-    """Renames an unusable file, which is kept for inspection.
+    """Renames an unusable file, which is kept for inspection; ``why`` is a word for the new name.
 
-    Args:
-        inode: inode of the unusable file; if another file has taken its place, nothing happens.
-        why: a word for the new name.
-
-    Returns:
-        The new path; empty if another process has renamed the file before.
+    Returns the new path. If another file than the one with this inode has taken its place, nothing happens, and it
+    is empty.
     """
     with _names(path):
         try:

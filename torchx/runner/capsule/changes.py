@@ -83,11 +83,7 @@ def _key(node: dict[str, Any] | list[Any], key: str, path: str) -> Any:
 
 
 def _resize(role: dict[str, Any], before: Any, after: Any) -> None:
-    """Changes the number of nodes in the arguments of torchrun, if they contain the old one.
-
-    Raises:
-        SpecError: the rendezvous is on localhost.
-    """
+    """Changes the number of nodes in the arguments of torchrun, if they contain the old one."""
     line = " ".join(role["args"])
     if not re.search(r"--nnodes[ =]\d", line) or before == after:
         return

@@ -20,11 +20,7 @@ class CodeGoneError(NotFoundError):
 
 
 def patch_of(run: Run) -> str:
-    """The patch file with the uncommitted changes; empty if there were none.
-
-    Raises:
-        CodeGoneError: there were changes, but the patch was not kept.
-    """
+    """The patch file of the uncommitted changes; empty if there were none; raises CodeGoneError if it was not kept."""
     name = os.path.basename(run.tags.get("patch", ""))
     path = torchx_home("patches", name) if name else ""
     if not path or not os.path.exists(path):
@@ -50,11 +46,7 @@ def patch_of(run: Run) -> str:
 
 
 def toplevel(run: Run, cwd: str) -> str:
-    """The top folder of the git working tree that contains ``cwd``; its repository has the commit of the run.
-
-    Raises:
-        CodeGoneError: the folder or the commit does not exist, or the folder is not in a git repository.
-    """
+    """The top folder of the git working tree that contains ``cwd``; its repository has the commit of the run."""
     if not run.git_commit:
         raise CodeGoneError(
             f"`{run.app_id}` was not launched in a git repository, so its code is not on record",
@@ -71,9 +63,6 @@ def checkout(run: Run, cwd: str) -> tuple[str, str]:
     """Checks out the code of the run. Returns that folder, and the top folder of the working tree around ``cwd``.
 
     The folder is shared by all runs of the same code. It does not contain ignored files and submodules.
-
-    Raises:
-        CodeGoneError: the code cannot be restored; the message says what is missing.
     """
     import shutil
     import tempfile
@@ -111,14 +100,7 @@ def _prune(home: str) -> None:
 
 
 def difference(a: Run, b: Run, *words: str) -> str:
-    """The output of ``git diff`` for the code of two runs.
-
-    Args:
-        words: options for ``git diff``.
-
-    Raises:
-        CodeGoneError: the code of one of the runs cannot be restored.
-    """
+    """The output of ``git diff``, with options ``words``, for the code of two runs."""
     top = toplevel(b, b.tags.get("worktree", b.cwd))
     with _scratch(top) as env:
         trees = []

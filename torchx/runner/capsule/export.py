@@ -31,7 +31,7 @@ README, RUN = "README.md", "run.sh"
 
 
 def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, workspace: str = "") -> Export:
-    """Writes the folder and returns its contents; arguments and errors are those of :meth:`RunnerVerbs.export`."""
+    """Implements :meth:`RunnerVerbs.export`."""
     if not isinstance(backend, Exports):
         raise NotSupportedError(
             f"`{info._scheduler}` cannot export jobs", hint=f"these can: {', '.join(FORMATS.values())}"
@@ -58,7 +58,6 @@ def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, worksp
 
 
 def run_script(exported: Export, name: str) -> str:
-    """``run.sh``."""
     lines = [
         "#!/usr/bin/env bash",
         f"# Starts the job {' '.join(name.split())}. README.md says what it needs.",
@@ -78,7 +77,6 @@ def run_script(exported: Export, name: str) -> str:
 
 
 def readme(exported: Export, app: AppDef, scheduler: str) -> str:
-    """``README.md``."""
     replicas = sum(role.num_replicas for role in app.roles)
     lines = [
         f"# {app.name}",

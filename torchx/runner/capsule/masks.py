@@ -18,14 +18,10 @@ Ask = Callable[[str], str]
 
 
 def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
-    """Replaces masks in ``app`` by values.
+    """Replaces masks in ``app`` by values; returns notes about the sources of those that were found without a prompt.
 
     Args:
-        files: the config files; section ``[secrets]`` has references to values.
         ask: prompts the user for a value; None: there is no user to ask.
-
-    Returns:
-        A note about the source of each value that was found without a prompt.
 
     Raises:
         ConfigError: a value cannot be found; the hint says how to set it.

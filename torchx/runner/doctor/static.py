@@ -30,11 +30,7 @@ _WORKERS = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
 
 
 def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> None:
-    """Checks, before workspaces are built, that the scripts of a job will be where it looks for them.
-
-    Raises:
-        SpecError: a script will certainly be missing; the hint says how to provide it.
-    """
+    """Raises SpecError, before workspaces are built, if a script will certainly not be where the job looks for it."""
     if NamesOnly.on or os.environ.get(ENV_NO_CHECK):
         return
     for role in app.roles:
@@ -43,11 +39,7 @@ def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any])
 
 
 def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
-    """Checks the macros of a job; warns about probable mistakes.
-
-    Raises:
-        SpecError: a macro is certainly wrong; the hint says what to change.
-    """
+    """Raises SpecError if a macro of the job is certainly wrong; warns about probable mistakes."""
     if os.environ.get(ENV_NO_CHECK):
         return
     for role in app.roles:
@@ -56,11 +48,7 @@ def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
 
 
 def act(finding: Finding | None) -> None:
-    """Raises an error for a bad finding, and warns about another one if there is a fix for it.
-
-    Raises:
-        SpecError: the finding is bad; the hint says how to fix it.
-    """
+    """Raises SpecError for a bad finding, and warns about another one, if there is a fix for it."""
     if finding is None or not finding.fix:
         return
     if finding.verdict == BAD:
@@ -79,8 +67,7 @@ def findings(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> It
 def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits: bool = False) -> Finding | None:
     """Checks whether a role's script, which its component names in ``metadata``, is where the role will look for it.
 
-    Args:
-        waits: the job depends on an earlier job, which may create the script.
+    If the job ``waits`` for an earlier job, that may create the script.
     """
     name = role.metadata.get("script")
     if not isinstance(name, str) or not name or re.search(r"^[/~]|[${]", name):

@@ -47,7 +47,6 @@ class Pacer:
 
     Args:
         tasks: the sweep; this process holds its lock.
-        backend: the scheduler of the jobs.
         app: the job, with placeholders; None: the job is not known, and no further task is submitted.
         head: the properties that all tasks share.
     """
@@ -193,11 +192,7 @@ def exit_code(answer: DescribeAppResponse, state: AppState) -> int | None:
 
 
 def job_on_record(head: dict[str, Any]) -> AppDef:
-    """The recorded job of a sweep; masked values are taken from their references and from this environment.
-
-    Raises:
-        ConfigError: a value cannot be found.
-    """
+    """The recorded job of a sweep; masked values are taken from their references and from this environment."""
     if MASK in str(head["cfg"]):
         raise ConfigError(
             "a run option is masked on record", hint="`torchx sweep --retry-failed` after `torchx cancel`"
@@ -208,11 +203,7 @@ def job_on_record(head: dict[str, Any]) -> AppDef:
 
 
 def build(app: AppDef, backend: Scheduler[Any], head: dict[str, Any]) -> None:
-    """Builds the workspaces of a job, once for all tasks.
-
-    Raises:
-        ConfigError: the code has changed since the sweep was launched.
-    """
+    """Builds the workspaces of a job, once for all tasks; raises ConfigError if code has changed since the launch."""
     if not isinstance(backend, BuildsWorkspaces) or not any(role.workspace for role in app.roles):
         return
     backend.build_workspaces(app.roles, head["cfg"])

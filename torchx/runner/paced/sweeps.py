@@ -186,8 +186,7 @@ def of_task(backend: Scheduler[Any], sweep: str, number: int) -> tuple[Scheduler
 def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | None = None) -> None:
     """Starts the pacer of a sweep, which outlives this process, unless there is one already.
 
-    Args:
-        job: the app and its run options, with secrets, which are not on record; None: use the recorded ones.
+    ``job``: the app and its run options, with secrets, which are not on record; None: use the recorded ones.
     """
     held = os.open(os.path.join(folder, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))

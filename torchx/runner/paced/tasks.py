@@ -72,11 +72,7 @@ def folder_of(app_id: str) -> str:
 
 
 def create(app_id: str, head: dict[str, Any], points: Sequence[Sequence[str]]) -> str:
-    """Creates the folder of a new sweep atomically and returns it.
-
-    Raises:
-        BackendError: it cannot be created.
-    """
+    """Creates the folder of a new sweep atomically and returns it; raises BackendError if that is not possible."""
     import shutil
 
     folder = torchx_home("sweeps", app_id)
@@ -162,11 +158,7 @@ class Tasks:
         return int(self._db.execute("SELECT count(*) FROM tasks").fetchone()[0])
 
     def some(self, *numbers: int) -> list[Task]:
-        """The tasks with these numbers, in this order.
-
-        Raises:
-            NotFoundError: there is no task with such a number.
-        """
+        """The tasks with these numbers, in this order; raises NotFoundError if there is no such task."""
         check_numbers(os.path.basename(self.folder), numbers, len(self))
         return [task for k in numbers for task in self._tasks("k = ?", k)]
 
