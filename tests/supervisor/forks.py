@@ -26,7 +26,6 @@ class Fork:
 
     def __init__(self, work: Callable[[], int | None]) -> None:
         sys.stdout.flush()
-        proctree.load_prctl()
         self.code: int | None = None
         self.pid = os.fork()
         if self.pid:

@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-import torchx.supervisor
 from tests.supervisor.forks import PATIENCE_S, Fork, Gate, eventually, in_fork, request, role, state, text
 from torchx.supervisor import client as client_module
 from torchx.supervisor import launcher, proctree
@@ -48,13 +47,12 @@ def _ended(folder) -> str:
 
 def test_one_launcher_serves_all_jobs(client, tmp_path) -> None:
     """Started once, however often it is asked for; it ends when the caller lets go of it."""
-    client.start()
+    client._start()
     ends = (client._requests, client._answers)
-    client.start()
-    assert (client._requests, client._answers) == ends
     guardians = set()
     for name in "abc":
         client.submit(_asked(tmp_path, name, "true"))
+        assert (client._requests, client._answers) == ends
         guardians.add(state(tmp_path / name).guardian)
         assert _ended(tmp_path / name) == "SUCCEEDED"
     assert len(guardians) == 1
@@ -73,7 +71,7 @@ def test_the_process_that_starts_it_is_waited_for(client, tmp_path) -> None:
     client.submit(_asked(tmp_path, "a", "true"))
     assert client._starter == 0
     other = LauncherClient()
-    other.start()
+    other._start()
     starter = other._starter
     assert starter > 0
     other.close()
@@ -396,14 +394,13 @@ def test_a_fork_has_a_launcher_of_its_own(client, tmp_path) -> None:
     assert state(tmp_path / "c").guardian == parent
 
 
-def test_a_fork_does_not_wait_for_its_parents_children(client) -> None:
+def test_a_fork_does_not_wait_for_its_parents_children(client, tmp_path) -> None:
     """The process that starts the launcher is the parent's to wait for."""
-    client.start()
+    client._start()
     starter = client._starter
 
     def child() -> None:
-        client.start()
-        assert client._starter not in (0, starter)
+        client.submit(_asked(tmp_path, "a", "true"))
         client.close()
 
     in_fork(child)
@@ -444,14 +441,18 @@ def test_threads_that_come_first_start_one_launcher(client, tmp_path, monkeypatc
 
     monkeypatch.setattr(client_module, "_pipe", pipe)
     both = threading.Barrier(2)
-    threads = [threading.Thread(target=lambda: (both.wait(), client.start())) for _ in range(2)]
+
+    def submit(name: str) -> None:
+        both.wait()
+        client.submit(_asked(tmp_path, name, "true"))
+
+    threads = [threading.Thread(target=submit, args=(name,)) for name in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(made) == 2
-    client.submit(_asked(tmp_path, "a", "true"))
-    assert _ended(tmp_path / "a") == "SUCCEEDED"
+    assert [_ended(tmp_path / name) for name in "ab"] == ["SUCCEEDED"] * 2
 
 
 def test_no_python(client, monkeypatch, tmp_path) -> None:
@@ -492,4 +493,4 @@ def test_a_caller_without_standard_streams(tmp_path) -> None:
 
 def test_the_program_of_the_launcher_is_there() -> None:
     """Its path is that of a file beside the package."""
-    assert os.path.isfile(torchx.supervisor.launcher_path())
+    assert os.path.isfile(client_module.PROGRAM)

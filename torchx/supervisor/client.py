@@ -9,7 +9,6 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from torchx.supervisor import launcher_path
 from torchx.supervisor.layout import CONTROL_FIFO, KEPT_ENVIRONMENT, STATE_FILE
 from torchx.supervisor.reader import has_supervisor
 
@@ -17,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+PROGRAM = __file__.replace("client.py", "launcher.py")
 MAGIC = b"txrq"
 DIED = b"D"
 ANSWER_S = 60.0
@@ -37,18 +37,6 @@ class LauncherClient:
         self._starter = 0
         self._awaited = b""
 
-    def start(self) -> None:
-        """Start the launcher if it does not run, without waiting for it."""
-        self._forget_parent()
-        with self._lock:
-            self._start()
-
-    def _forget_parent(self) -> None:
-        if self._process not in (0, os.getpid()):  # after a fork: the launcher, and perhaps the lock, are the parent's
-            self._lock = _thread.allocate_lock()
-            self._drop()
-            self._process = 0
-
     def _start(self) -> None:
         if self._requests >= 0:
             return
@@ -57,7 +45,7 @@ class LauncherClient:
         try:
             self._starter = os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-S", launcher_path()],
+                [sys.executable, "-I", "-S", PROGRAM],
                 {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ},
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, inner_requests, 0),
@@ -82,11 +70,15 @@ class LauncherClient:
         Raises:
             LauncherError: the job was rejected and does not run.
         """
-        body = marshal.dumps(request, 2)
-        message = MAGIC + len(body).to_bytes(8, "big") + body
-        fifo = os.path.join(request["job"], CONTROL_FIFO)
-        self._forget_parent()
+        if self._process not in (0, os.getpid()):  # after a fork: the launcher, and perhaps the lock, are the parent's
+            self._lock = _thread.allocate_lock()
+            self._drop()
+            self._process = 0
         with self._lock:
+            self._start()  # it starts while we write
+            body = marshal.dumps(request, 2)
+            message = MAGIC + len(body).to_bytes(8, "big") + body
+            fifo = os.path.join(request["job"], CONTROL_FIFO)
             self._awaited = os.fsencode(os.path.basename(request["job"]))
             in_doubt = False  # whether the request of an earlier attempt may still be accepted
             for last in (False, True):

@@ -38,14 +38,15 @@ class Process:
         self.group = group
 
 
-def become_subreaper() -> bool:
-    """Make this process the parent of orphans among its descendants; False if the system cannot do that.
+def become_subreaper() -> None:
+    """Make this process the parent of orphans among its descendants, if the system can do that.
 
     ``fork`` does not inherit this.
     """
-    if _prctl is None:
-        return False
-    return bool(_prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0)
+    with suppress(ImportError, OSError, AttributeError):
+        import ctypes
+
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def leave_caller(first: int) -> None:
@@ -67,25 +68,9 @@ def leave_caller(first: int) -> None:
     os.close(null)
     for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
-    load_prctl()
     become_subreaper()
-
-
-def load_prctl() -> None:
-    """Find ``prctl`` once, before forking, since importing ``ctypes`` and ``resource`` takes some milliseconds."""
-    global _prctl
-    if not HAS_PROC:
-        return
-    try:
-        import ctypes
-        import resource  # noqa: F401  # for `set_mark`
-
-        _prctl = ctypes.CDLL(None).prctl
-    except (ImportError, OSError, AttributeError):
-        _prctl = None
-
-
-_prctl: Any = None
+    with suppress(ImportError):
+        import resource  # noqa: F401  # before forking, for `set_mark`
 
 
 def boot_id() -> str:

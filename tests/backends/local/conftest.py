@@ -23,7 +23,7 @@ Job = Callable[..., str]
 @pytest.fixture
 def scheduler() -> Iterator[LocalScheduler]:
     """A scheduler whose jobs' processes and this process's descriptors must all be gone at the end of the test."""
-    shared.start()
+    shared._start()
     before = set(os.listdir("/proc/self/fd"))
     local = create_scheduler("test")
     yield local
@@ -54,7 +54,7 @@ def program(monkeypatch, tmp_path) -> Iterator[Callable[..., None]]:
         path = tmp_path / "launcher.py"
         path.write_text(text.format(root=os.path.dirname(os.path.dirname(torchx.__file__)), **words))
         shared.close()
-        monkeypatch.setattr("torchx.supervisor.client.launcher_path", lambda: str(path))
+        monkeypatch.setattr("torchx.supervisor.client.PROGRAM", str(path))
 
     yield use
     shared.close()

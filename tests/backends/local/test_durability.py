@@ -296,7 +296,7 @@ import sys
 sys.path.append({root!r})
 from torchx.supervisor import launcher, proctree
 proctree.HAS_PROC = False
-proctree.load_prctl = lambda: None
+proctree.become_subreaper = lambda: None
 proctree.snapshot = dict
 proctree.start_ticks = lambda pid: 0
 proctree.children_of_self = lambda: None

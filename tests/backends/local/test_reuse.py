@@ -31,7 +31,7 @@ def _patient(monkeypatch, tmp_path):
     program = tmp_path / "launcher.py"
     program.write_text(LAUNCHER.format(root=os.path.dirname(os.path.dirname(torchx.__file__))))
     shared.close()
-    monkeypatch.setattr("torchx.supervisor.client.launcher_path", lambda: str(program))
+    monkeypatch.setattr("torchx.supervisor.client.PROGRAM", str(program))
     yield
     shared.close()
 
@@ -112,4 +112,4 @@ def test_idle_supervisors_end_with_their_caller(scheduler, submit):
     states = [(ended(scheduler, job), _state(scheduler, job))[1] for job in jobs]
     shared.close()
     eventually(lambda: not any(_alive(pid) for s in states for pid in (s.supervisor, s.guardian[0])))
-    shared.start()
+    shared._start()

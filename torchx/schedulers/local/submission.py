@@ -24,14 +24,11 @@ ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
 _EARLY_S = 120.0  # as on Slurm
 
 
-def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequest]) -> tuple[str, str]:
-    """Start a job. Returns when its supervisor has accepted it.
+def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequest]) -> str:
+    """Start a job. Returns its folder when its supervisor has accepted it.
 
     Args:
         info: has the app, its secrets, and perhaps the app in the form to be recorded.
-
-    Returns:
-        The folder of the job and the folder of its logs.
 
     Raises:
         SpecError: a program, a script or a working directory does not exist.
@@ -68,12 +65,11 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "retention": jobs.retention_due(folder),
     }
     try:
-        shared.start()  # it starts while we write
         shared.submit(asked, lambda: write_request(folder, app, facts, info._record))
     except (LauncherError, OSError) as e:
         discard_folder(folder)
         raise BackendError(f"job `{request.app_id}` could not be started: {e}") from e
-    return folder, logs
+    return folder
 
 
 def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> list[str]:
