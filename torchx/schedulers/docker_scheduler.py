@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
-from torchx.schedulers.docker import attempts, doctor, export, metrics, submission
+from torchx.schedulers.docker import attempts, doctor, export, metrics
 from torchx.schedulers.docker.answers import describe, listed
 from torchx.schedulers.docker.archive import ArchiveStream
 from torchx.schedulers.docker.client import changes, make_network, wait_for_end
@@ -168,9 +168,9 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         with engine_errors(doing):
             if job.images_to_push:
                 self.push_images(job.images_to_push)
-            for role, digest in submission.find_images(self._on_engine, job).items():
+            for role, digest in self._on_engine.find_images(job).items():
                 report_image_digest(dryrun_info, role, digest)
-            submission.start(self._on_engine, job, dryrun_info._secrets, dryrun_info._at_end, dryrun_info._sample_s)
+            self._on_engine.submit(job, dryrun_info._secrets, dryrun_info._at_end, dryrun_info._sample_s)
         return job.app_id
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:

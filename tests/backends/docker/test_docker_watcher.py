@@ -238,7 +238,7 @@ class TestWithoutWatcher:
         app_id = submit(SLEEP, 2)
         first = watcher_of(app_id)
         for _ in range(3):
-            watchers.start(app_id, os.environ).go()
+            watchers.start(app_id, os.environ).communicate(watchers.GO)
         assert watcher_of(app_id) == first
 
     def test_a_killed_submission_is_ended(self, scheduler: DockerScheduler, docker_image: str) -> None:
@@ -251,8 +251,7 @@ class TestWithoutWatcher:
         calls.make_network(client, app_id, labels, busy=set)
         made = [calls.create(client, container) for container in info.request.containers]
         calls.start((made[0], info.request.containers[0]))
-        starting = watchers.start(app_id, os.environ)
-        starting.drop()  # as the kernel does it for a process that is killed
+        watchers.start(app_id, os.environ).communicate()  # stdin is closed, as that of a process that is killed
         found = ended(scheduler, app_id)
         assert found.state is AppState.CANCELLED
         assert state_of(found) == [AppState.CANCELLED] * 3

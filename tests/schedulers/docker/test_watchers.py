@@ -34,15 +34,13 @@ def fake() -> Any:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The messages to watchers: the job's id for a start, then ``go`` or ``drop``. None is started."""
+    """The messages to watchers: the job's id for a start, then what is written to its stdin. None is started."""
     told: list[str] = []
-    starting = SimpleNamespace(
-        go=lambda at_end=b"": told.append(f"go{at_end.decode()}"), drop=lambda: told.append("drop")
-    )
+    process = SimpleNamespace(communicate=lambda message=b"": told.append(message.decode()))
 
     def start(app_id: str, environ: Any, every_s: float = 15, *, later: bool = False) -> Any:
         told.append(f"{app_id} later {every_s:g}" if later else app_id)
-        return starting
+        return process
 
     monkeypatch.setattr(watchers, "start", start)
     monkeypatch.setattr(watchers, "lives", lambda app_id: False)
@@ -82,13 +80,13 @@ def test_who_takes_samples(fake: Any, told: list[str], given: float | None, ever
 
 
 def test_a_failed_submission_has_none(fake: Any, told: list[str]) -> None:
-    """The watcher is dropped."""
+    """Its watcher gets no message, and cancels what was submitted."""
     from tests.schedulers.docker.fake_docker import refusal
 
     fake.faults["start"] = [None, refusal(500, "no")]
     with pytest.raises(BackendError):
         own(fake).submit(AppDef("a", [role(2)]), {})
-    assert told[1:] == ["drop"]
+    assert told[1:] == [""]
     assert fake.containers_made == {}
 
 

@@ -1,19 +1,24 @@
-"""Finds, watches, cancels and removes the jobs on an engine."""
+"""The jobs on an engine: submits, finds, watches, cancels and removes them."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchx.schedulers.docker import client, gangs, watchers
-from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, jobs_of, list_jobs
+from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_VERSION, Job, jobs_of, list_jobs
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
+from torchx.schedulers.kit.secrets import revealed
 from torchx.settings import SAMPLE_S
-from torchx.specs.api import AppState
+from torchx.specs.api import AppState, is_terminal
 from torchx.util.notices import logger
+from torchx.version import __version__
 from torchx.workspace.images.engine_errors import engine_errors
+
+if TYPE_CHECKING:
+    from torchx.schedulers.docker.request import DockerJob
 
 _CANCELS = 10  # a watcher may be restarting replicas, and an engine lists an exit a moment after it has reported it
 
@@ -57,6 +62,60 @@ class EngineJobs:
         api = self.engine().api
         return jobs_of(client.patiently(lambda: api.containers(all=True, filters={"label": [label]})))
 
+    def find_images(self, job: DockerJob) -> dict[str, str]:
+        """Role -> digest of its image. Pulls the images that the engine does not have."""
+        images = {container.role: container.image for container in job.containers}
+        digests = {image: client.pull(self.engine(), image) for image in dict.fromkeys(images.values())}
+        return {role: digests[image] for role, image in images.items()}
+
+    def submit(self, job: DockerJob, known: dict[str, str], at_end: bytes = b"", sample_s: float | None = None) -> None:
+        """Creates the network and the containers, and starts them, rank 0 first; or removes what it has created.
+
+        Args:
+            known: values of resolved secrets.
+            at_end: the program that the job's watcher runs when the job has ended.
+            sample_s: seconds between two samples of resource usage; 0: no samples; None: the default.
+        """
+        watched = len(job.containers) > 1 or job.rules.place or (at_end and self.place())
+        every_s = SAMPLE_S if sample_s is None else sample_s
+        watcher = self.watch(job.app_id, every_s) if watched else None
+        try:
+            self._start(job, known)
+        except BaseException:
+            self._undo(job.app_id)
+            if watcher is not None:
+                watcher.communicate()  # it cancels what was submitted
+            raise
+        if not watched and every_s and self.place():
+            watcher = self.watch(job.app_id, every_s, later=True)
+        if watcher is not None:
+            watcher.communicate(watchers.GO + at_end)
+
+    def _start(self, job: DockerJob, known: dict[str, str]) -> None:
+        engine = self.engine()
+        with engine_errors(f"the network of job `{job.app_id}` could not be made"):
+            labels = {LABEL_APP_ID: job.app_id, LABEL_VERSION: __version__}
+            client.make_network(engine, job.app_id, labels, busy=self._live)
+        made = client.side_by_side(lambda c: client.create(engine, c, revealed(c.secret, known)), job.containers)
+        first, *others = zip(made, job.containers, strict=True)  # the others resolve its name as soon as they start
+        client.start(first)
+        client.side_by_side(client.start, others)
+
+    def _live(self, fresh: set[str]) -> set[str]:
+        """Ids of jobs that have not ended. Their networks look unused while a container is being restarted.
+
+        ``fresh``: jobs whose networks were just created; another process may be about to create the containers.
+        """
+        listed = self.listed()
+        live = {a for a, job in listed.items() if any(not is_terminal(c.state) for c in job.containers)}
+        return live | (fresh - listed.keys())
+
+    def _undo(self, app_id: str) -> None:
+        try:
+            self.remove(app_id)
+        except Exception as e:  # the caller raises the original error
+            logger("torchx").warning("parts of `%s` remain; `torchx delete` removes them: %s", app_id, e)
+
     def cancel(self, app_id: str) -> None:
         """Stops all running containers at once: SIGTERM, then SIGKILL after the grace period. Keeps their logs."""
         ours: set[str] = set()
@@ -88,7 +147,7 @@ class EngineJobs:
         """Where a watcher that is started now would run; empty if a job cannot have one."""
         return watchers.place() if self.environment() is not None else ""
 
-    def watch(self, app_id: str, every_s: float = SAMPLE_S, *, later: bool = False) -> watchers.Starting | None:
+    def watch(self, app_id: str, every_s: float = SAMPLE_S, *, later: bool = False) -> watchers.Process | None:
         """Starts a watcher for a job; logs a warning and returns None if it cannot. See :func:`watchers.start`."""
         environ = self.environment()
         why = "only this process can reach its engine"
@@ -110,4 +169,4 @@ class EngineJobs:
             if watcher is not None:
                 from torchx.schedulers.notices import sender_of
 
-                watcher.go(sender_of("local_docker", job.app_id))
+                watcher.communicate(watchers.GO + sender_of("local_docker", job.app_id))

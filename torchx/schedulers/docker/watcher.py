@@ -40,7 +40,7 @@ from torchx.schedulers.docker.container_names import Mark, join
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, list_jobs
 from torchx.schedulers.docker.plain_http import EngineHttp, Events, RefusedError, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
-from torchx.schedulers.docker.watchers import hold
+from torchx.schedulers.docker.watchers import GO, hold
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
 
@@ -361,11 +361,11 @@ def main() -> None:
     with open(0, "rb", closefd=False) as pipe:
         message = pipe.read()
     os.dup2(1, 0)
-    at_end = message[len(b"go") :]
+    at_end = message[len(GO) :]
     sample_s, delay_s = map(float, sys.argv[2:4])
     first_s = 0.0 if delay_s else None
     watcher = Watcher(EngineHttp(os.environ), app_id, at_end=at_end, sample_s=sample_s, first_s=first_s)
-    if not message.startswith(b"go"):
+    if not message.startswith(GO):
         job = watcher._job()
         submitted = job is not None and len(job.containers) == sum(count for _, count, _ in job.sizes())
         if job is None or not submitted or any(c.state is AppState.SUBMITTED for c in job.containers):

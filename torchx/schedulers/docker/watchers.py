@@ -14,6 +14,11 @@ from torchx.settings import SAMPLE_S
 if TYPE_CHECKING:
     import subprocess
 
+    Process = subprocess.Popen[bytes]
+
+GO = b"go"
+"""Written to the stdin of a watcher when its job is submitted, and followed by the program to run at the end."""
+
 # All that it needs to start and to reach the engine. No other variables: they may hold secrets of the caller.
 _KEPT_ENVIRONMENT = (
     *("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH", "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "TMPDIR"),
@@ -23,28 +28,10 @@ _KEPT_ENVIRONMENT = (
 _HAS_NAMES = sys.platform == "linux"  # abstract socket names, which are in no file system
 
 
-class Starting:
-    """A watcher that waits for the submission of its job: call :meth:`go` or :meth:`drop`."""
+def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *, later: bool = False) -> Process:
+    """Starts a watcher, as a process that forks and ends at once. It exits if the job already has one.
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-
-    def go(self, at_end: bytes = b"") -> None:
-        """Reports that the job is submitted.
-
-        Args:
-            at_end: the program to run when the job has ended, as :func:`torchx.supervisor.at_end.parts` parses it.
-        """
-        # This process forks the watcher and ends at once.
-        self._process.communicate(b"go" + at_end)
-
-    def drop(self) -> None:
-        """Makes the watcher cancel what was submitted of the job."""
-        self._process.communicate()
-
-
-def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *, later: bool = False) -> Starting:
-    """Starts a watcher. It exits at once if the job already has one.
+    Pass :data:`GO` to ``communicate`` when the job is submitted; without it, the watcher cancels what was submitted.
 
     Args:
         environ: environment with the engine's address.
@@ -60,7 +47,7 @@ def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *,
     kept = {name: environ[name] for name in _KEPT_ENVIRONMENT if name in environ}
     argv = [sys.executable, "-I", "-S", program, app_id, f"{every_s:g}", f"{every_s if later else 0:g}"]
     nothing = subprocess.DEVNULL
-    return Starting(subprocess.Popen(argv, env=kept, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing))
+    return subprocess.Popen(argv, env=kept, stdin=subprocess.PIPE, stdout=nothing, stderr=nothing)
 
 
 def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[str, str] | None:
