@@ -35,7 +35,8 @@ from torchx.schedulers.slurm.ends import EndsOfJobs
 from torchx.schedulers.slurm.events import SLURM_LOG, SWEEP_PREFIX
 from torchx.schedulers.slurm.folders import LegacyFolder, Waiting, choose_previous, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts
-from torchx.schedulers.slurm.reasons import SLURM_STATES, appstate_from_slurm_state, get_appstate_from_job
+from torchx.schedulers.slurm.reasons import SLURM_STATES, get_appstate_from_job
+from torchx.schedulers.slurm.reasons import app_state as appstate_from_slurm_state
 from torchx.schedulers.slurm.request import (
     LAUNCH_FILE,
     MOST_SCRIPT,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from torchx.errors import BackendError, CommandError
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
-from torchx.schedulers.lsf.rows import FORMAT, Row, free_host, group_of, rows
+from torchx.schedulers.lsf.rows import FORMAT, Row, group_of, rows, whole
 from torchx.specs.api import Role
 
 NO_LSF = 127
@@ -45,10 +45,13 @@ def find_rank0_host(role: Role) -> str:
 
 def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
     """A host with free slots for a replica of this role, from the output of ``bhosts``."""
-    host = free_host(msg, max(1, role.resource.cpu))
-    if host is None:
-        raise BackendError(f"no host has {max(1, role.resource.cpu)} free slots", hint="`bhosts` shows the hosts")
-    return host
+    slots = max(1, role.resource.cpu)
+    for words in map(str.split, msg.splitlines()):
+        if len(words) > 4 and words[1] == "ok":
+            most, jobs = words[3], words[4]
+            if most == "-" or (most.isdecimal() and jobs.isdecimal() and whole(most) - whole(jobs) >= slots):
+                return words[0]
+    raise BackendError(f"no host has {slots} free slots", hint="`bhosts` shows the hosts")
 
 
 def refusal(done: Completed) -> CommandError:

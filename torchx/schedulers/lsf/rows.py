@@ -1,4 +1,4 @@
-"""Parsers of LSF's query commands: bjobs, bhosts, the job report. They accept any text."""
+"""Parsers of what LSF prints about jobs: by bjobs, and its report. They accept any text."""
 
 from __future__ import annotations
 
@@ -222,15 +222,3 @@ def report_end(report: str) -> tuple[str, str] | None:
     if ended is None and reason is None:
         return None
     return (ended[1] or "" if ended else ""), (reason[1] if reason else "")
-
-
-def free_host(bhosts: str, slots: int) -> str | None:
-    """The first host in the output of ``bhosts`` that is ``ok`` and has enough free slots; None if there is none."""
-    for line in bhosts.splitlines():
-        words = line.split()
-        if len(words) < 5 or words[1] != "ok":
-            continue
-        most, jobs = words[3], words[4]
-        if most == "-" or (most.isdecimal() and jobs.isdecimal() and whole(most) - whole(jobs) >= slots):
-            return words[0]
-    return None

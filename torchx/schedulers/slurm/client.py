@@ -73,13 +73,6 @@ def sacct_argv(app_ids: Iterable[str], *, steps: bool = False) -> list[str]:
     return ["env", "SLURM_TIME_FORMAT=%s", "sacct", *form, *chosen]
 
 
-def sacct_name_argv(name: str, age_s: float) -> list[str]:
-    """The query for the ids of jobs with this name in accounting."""
-    since = f"now-{int(age_s / 3600) + 2}hours"  # the clocks may differ
-    form = ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw"]
-    return ["sacct", *form, f"--name={name}", f"--starttime={since}"]
-
-
 def parse_version(text: str) -> tuple[int, int]:
     """The release in ``slurm-wlm 22.05.8``.
 
@@ -173,7 +166,10 @@ class SlurmQueries:
 
     def named(self, name: str, age_s: float) -> str:
         """The id of the job with this name in accounting, submitted ``age_s`` seconds ago; empty if there is none."""
-        done = self._run(sacct_name_argv(name, age_s), patience_s=_ACCOUNTING_PATIENCE_S)
+        since = f"now-{int(age_s / 3600) + 2}hours"  # the clocks may differ
+        form = ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw"]
+        argv = ["sacct", *form, f"--name={name}", f"--starttime={since}"]
+        done = self._run(argv, patience_s=_ACCOUNTING_PATIENCE_S)
         ids = done.stdout.split() if done.returncode == 0 else []
         return min(ids, key=int) if all(i.isdecimal() for i in ids) and ids else ""
 

@@ -158,13 +158,13 @@ _THINGS = {
 _PER = {"User": "user", "Account": "account", "Job": "job", "Node": "node", "": "user"}
 
 
-def app_state(slurm_states: str | Iterable[str]) -> AppState:
+def app_state(slurm_state: str | Iterable[str]) -> AppState:
     """Slurm's state as torchx's; newer releases report a base state and flags. Unknown states become UNKNOWN.
 
     >>> app_state("CANCELLED by 1000"), app_state(["PENDING", "REQUEUED"]), app_state("WARPED")
     (CANCELLED (6), PENDING (2), UNKNOWN (7))
     """
-    return SLURM_STATES.get(base_state(slurm_states), AppState.UNKNOWN)
+    return SLURM_STATES.get(base_state(slurm_state), AppState.UNKNOWN)
 
 
 def base_state(slurm_states: str | Iterable[str]) -> str:
@@ -179,15 +179,6 @@ def base_state(slurm_states: str | Iterable[str]) -> str:
         if name in names and (name in SLURM_STATES) and (name != "COMPLETING" or len(names) == 1):
             return name
     return names[0] if names else ""
-
-
-def appstate_from_slurm_state(slurm_state: str) -> AppState:
-    """Slurm's state as torchx's.
-
-    >>> appstate_from_slurm_state("COMPLETED"), appstate_from_slurm_state("no such state")
-    (SUCCEEDED (4), UNKNOWN (7))
-    """
-    return app_state(slurm_state)
 
 
 def get_appstate_from_job(job: dict[str, object]) -> AppState:

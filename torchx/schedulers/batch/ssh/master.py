@@ -89,11 +89,6 @@ class Master:
         """Abandon an unresponsive connection to its current sessions; the next one opens a new connection."""
         self._control("stop")
 
-    def end(self) -> None:
-        """Close the connection and all of its sessions."""
-        if os.path.exists(self.socket):
-            self._control("exit")
-
     # -- the login -------------------------------------------------------------------------------
 
     def login(self) -> None:
@@ -264,16 +259,11 @@ def _ssh(args: list[str], timeout_s: float, *, stderr: IO[bytes] | None = None) 
             env=c_locale(),
         )
     except FileNotFoundError as e:
-        raise _no_ssh() from e
+        said, hint = "`ssh` is not installed, or not on PATH", "install OpenSSH's client"
+        raise CommandError(said, argv=["ssh"], returncode=127, hint=hint) from e
     except subprocess.TimeoutExpired:
         return 255, "", "timed out"
     return done.returncode, done.stdout or "", done.stderr or ""
-
-
-def _no_ssh() -> CommandError:
-    return CommandError(
-        "`ssh` is not installed, or not on PATH", argv=["ssh"], returncode=127, hint="install OpenSSH's client"
-    )
 
 
 def _needs_dialogue(said: str) -> bool:
