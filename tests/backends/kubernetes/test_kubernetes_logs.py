@@ -15,6 +15,7 @@ from tests.backends.kubernetes.jobs import audited
 from torchx.errors import NotFoundError
 from torchx.schedulers.kit.follow import split_stamp
 from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kubernetes.container_logs import ContainerLog
 from torchx.specs import AppState
 
 
@@ -190,23 +191,29 @@ def test_replicas_are_followed_with_one_look_a_second(jobs, gate):
     assert len(audit.calls()) - len(streams) <= 3 * (took + 2), (took, audit.verbs())
 
 
-def test_a_stream_that_breaks_off_goes_on(jobs, gate, monkeypatch):
-    """The connection to the API server is cut twice in the middle: no line is lost, and none is shown again."""
+def cut_twice(monkeypatch, after):
+    """The connections of two logs break after so many lines; the result has the last line of each."""
     import urllib3
 
-    from torchx.schedulers.kubernetes.client import lines_of
+    whole, cut = ContainerLog._new, []
 
-    app_id = jobs.run(f"{count(1, 8)}; {gate.wait('cut')}; {count(9, 20)}", mounts=[gate.mount])
-    cut = []
-
-    def cutting(response):
-        for n, line in enumerate(lines_of(response)):
+    def lines_until_cut(lines):
+        for n, line in enumerate(lines):
             yield line
-            if n == 5 and len(cut) < 2:
+            if n == after and len(cut) < 2:
                 cut.append(line)
                 raise urllib3.exceptions.ProtocolError("cut")
 
-    monkeypatch.setattr("torchx.schedulers.kubernetes.container_logs.lines_of", cutting)
+    monkeypatch.setattr(
+        ContainerLog, "_new", lambda log, lines, *, previous: whole(log, lines_until_cut(lines), previous=previous)
+    )
+    return cut
+
+
+def test_a_stream_that_breaks_off_goes_on(jobs, gate, monkeypatch):
+    """The connection to the API server is cut twice in the middle: no line is lost, and none is shown again."""
+    app_id = jobs.run(f"{count(1, 8)}; {gate.wait('cut')}; {count(9, 20)}", mounts=[gate.mount])
+    cut = cut_twice(monkeypatch, 5)
     follower = Follower(jobs, app_id)
     follower.until("line 8")
     gate.open("cut")
@@ -216,22 +223,9 @@ def test_a_stream_that_breaks_off_goes_on(jobs, gate, monkeypatch):
 
 def test_the_log_of_what_has_ended_goes_on_where_it_broke_off(jobs, monkeypatch):
     """Nobody would ask for the rest later: all of it is shown all the same."""
-    import urllib3
-
-    from torchx.schedulers.kubernetes.client import lines_of
-
     app_id = jobs.run("seq 1 1000")
     jobs.until(app_id)
-    cut = []
-
-    def cutting(response):
-        for n, line in enumerate(lines_of(response)):
-            yield line
-            if n == 300 and len(cut) < 2:
-                cut.append(line)
-                raise urllib3.exceptions.ProtocolError("cut")
-
-    monkeypatch.setattr("torchx.schedulers.kubernetes.container_logs.lines_of", cutting)
+    cut = cut_twice(monkeypatch, 300)
     assert jobs.log(app_id) == [str(i) for i in range(1, 1001)]
     assert len(cut) == 2
 

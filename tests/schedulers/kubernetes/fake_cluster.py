@@ -22,7 +22,9 @@ class Response:
     def read(self):
         return b"".join(self.stream(len(self._body) or 1))
 
-    def stream(self, size, decode_content=False):
+    __iter__ = urllib3.HTTPResponse.__iter__
+
+    def stream(self, size=1 << 16, decode_content=False):
         for i in range(0, len(self._body[: self._cut]), size):
             yield self._body[: self._cut][i : i + size]
         if self._cut is not None:

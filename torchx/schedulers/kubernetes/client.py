@@ -53,7 +53,6 @@ _ATTEMPTS = 5
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
 _JSON = "application/json"
-_CHUNK = 1 << 16
 
 
 def path_of(kind: str, namespace: str | None, name: str = "") -> str:
@@ -271,13 +270,18 @@ class KubeApi:
         """Request a switch from HTTP to another protocol. Returns the response, which the caller closes."""
         return self._open(_Request("POST", path, query, headers=headers))
 
-    def events(self, path: str, query: Mapping[str, object], *, timeout_s: float) -> Iterator[Object]:
-        """Events of a watch, until the server or the connection ends, or no data arrives for ``timeout_s`` seconds."""
+    def events(
+        self, path: str, query: Mapping[str, object], version: str, *, timeout_s: float
+    ) -> Iterator[tuple[str, Object]]:
+        """Types and objects of a watch from a version on, until it ends, or no data comes for ``timeout_s`` seconds."""
         import urllib3
 
-        response = self.stream(path, query, timeout_s=timeout_s)
+        watch = {**query, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
+        response = self.stream(path, watch, timeout_s=timeout_s)
         try:
-            yield from (json.loads(line) for line in lines_of(response) if line.strip())
+            for line in filter(bytes.strip, response):
+                event = json.loads(line)
+                yield str(event.get("type")), event.get("object") or {}
         except (urllib3.exceptions.HTTPError, ValueError, RecursionError):
             return
         finally:
@@ -396,23 +400,6 @@ class KubeApi:
                 f"the Kubernetes API at `{configuration.host}` does not answer: {_cause(e)}",
                 hint="is this the right cluster, and is it up? check with `kubectl cluster-info`",
             ) from None
-
-
-def lines_of(response: Any) -> Iterator[bytes]:
-    """Whole lines of a stream. If the connection breaks, the last, incomplete line is not yielded.
-
-    Raises:
-        urllib3.exceptions.HTTPError: the connection broke.
-    """
-    rest = b""
-    for chunk in response.stream(_CHUNK, decode_content=False):
-        head, newline, tail = (rest + chunk).rpartition(b"\n")
-        rest = tail if newline else rest + chunk
-        if newline:
-            for line in head.split(b"\n"):
-                yield line + b"\n"
-    if rest:
-        yield rest
 
 
 def _right(request: _Request) -> tuple[str, str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from datetime import datetime, timezone
 
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kit.follow import split_stamp
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.schedulers.kubernetes.client import KubeApi, lines_of, path_to
+from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.names import Object
 
 _SILENCE_S = 300.0
@@ -127,7 +127,7 @@ class ContainerLog:
                 return True
             raise
         try:
-            yield from self._new(lines_of(response), previous=previous)
+            yield from self._new(response, previous=previous)
         except urllib3.exceptions.HTTPError:
             return False
         else:
@@ -136,7 +136,7 @@ class ContainerLog:
             response.close()
             response.release_conn()
 
-    def _new(self, lines: Iterator[bytes], *, previous: bool) -> Iterator[tuple[int, bytes]]:
+    def _new(self, lines: Iterable[bytes], *, previous: bool) -> Iterator[tuple[int, bytes]]:
         """The unread lines within the time range of the query."""
         known, repeated = self._place
         for raw in lines:

@@ -162,21 +162,14 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: JobObjects
     if not going:  # all owners have ended, or there are none
         time.sleep(min(_PAUSE_S, timeout_s))
         return
-    watch = {
-        **selector([name]),
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "resourceVersion": found.version,
-        "timeoutSeconds": int(timeout_s) + 1,
-    }
+    path, query = path_of(OWNERS[found.kind], namespace), {**selector([name]), "timeoutSeconds": int(timeout_s) + 1}
     try:
-        for event in api.events(path_of(OWNERS[found.kind], namespace), watch, timeout_s=timeout_s):
-            item = event.get("object") or {}
-            if event.get("type") == "ERROR":
+        for what, item in api.events(path, query, found.version, timeout_s=timeout_s):
+            if what == "ERROR":
                 if item.get("code") == _GONE:
                     return  # the next call lists the owners again
                 break
-            removed = event.get("type") == "DELETED"
+            removed = what == "DELETED"
             if item.get("status"):  # its TTL may delete it before it is read again
                 same = item["metadata"]["name"]
                 found.owners = [item if i["metadata"]["name"] == same else i for i in found.owners]
@@ -204,19 +197,12 @@ def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -
         page = api.get(path, {"labelSelector": SELECTOR, "limit": 1})
         versions[kind] = str(page.get("metadata", {}).get("resourceVersion") or "")
         yield from map(_id_of, page.get("items", ()))
-    watch = {
-        "labelSelector": SELECTOR,
-        "watch": "true",
-        "allowWatchBookmarks": "true",
-        "resourceVersion": versions[kind],
-    }
-    for event in api.events(path, watch, timeout_s=_SILENCE_S):
-        item = event.get("object") or {}
-        if event.get("type") == "ERROR":
+    for what, item in api.events(path, {"labelSelector": SELECTOR}, versions[kind], timeout_s=_SILENCE_S):
+        if what == "ERROR":
             versions.pop(kind, None)  # the resource version is too old
             return
         versions[kind] = str(item.get("metadata", {}).get("resourceVersion") or "")
-        if event.get("type") != "BOOKMARK":
+        if what != "BOOKMARK":
             yield _id_of(item)
 
 
