@@ -56,17 +56,18 @@ def apply_overlay(base: _Overlay, overlay: _Overlay, *, _resolve: bool = True) -
     Args:
         base: the request; with ``_resolve=False``, an earlier overlay.
         overlay: the overlay to apply.
-        _resolve: whether to evaluate ``PUT``, ``DEL`` and ``JOIN``. Otherwise they remain in ``base``, so that it
-            becomes the combination of two overlays.
+        _resolve: whether to evaluate ``PUT``, ``DEL`` and ``JOIN``. Otherwise they remain in ``base``, to which the
+            overlay is added as :func:`set_overlay` does.
 
     Raises:
         SpecError: a dict would replace another type, or a ``JOIN`` applies to something other than lists of dicts.
     """
+    if not _resolve:
+        _added(base, overlay)
+        return
     for key, value in overlay.items():
         operator, name, on = _parse(key)
-        if not _resolve:
-            _compose(base, key, value)
-        elif operator == _DEL:
+        if operator == _DEL:
             base.pop(name, None)
         elif operator == _PUT:
             base[name] = _resolved(value)
@@ -231,30 +232,6 @@ def _joined(old: Any, new: Any, name: str, on: str) -> list[Any]:
         for i in same:
             apply_overlay(result[i], item)
     return result
-
-
-def _compose(base: _Overlay, key: str, value: Any) -> None:
-    """Combine one key of an overlay with an earlier overlay, so that the result has the effect of both in turn."""
-    operator, name, on = _parse(key)
-    if operator in (_DEL, _PUT):
-        for other in [k for k in base if _parse(k)[1] == name]:
-            del base[other]
-        base[key] = copy_data(value)
-    elif PUT(name) in base:
-        whole = {name: base[PUT(name)]}
-        apply_overlay(whole, {key: value})
-        base[PUT(name)] = whole[name]
-    elif DEL(name) in base:
-        del base[DEL(name)]
-        base[PUT(name)] = _joined([], value, name, on) if operator == _JOIN else _resolved(value)
-    elif isinstance(value, dict) and base.get(name) is not None and not operator:
-        if not isinstance(base[name], dict):
-            raise SpecError(f"overlay has a dict for `{name}`, which is `{base[name]}`")
-        apply_overlay(base[name], value, _resolve=False)
-    elif isinstance(value, list) and isinstance(base.get(key), list):
-        base[key] = [*base[key], *copy_data(value)]
-    else:
-        base[key] = copy_data(value)
 
 
 def _added(overlay: _Overlay, more: _Overlay) -> _Overlay:
