@@ -201,13 +201,6 @@ def test_a_plain_subclass_of_a_frozen_record_may_have_attributes_of_its_own() ->
         del s.x
 
 
-def test_frozen_and_mutable_do_not_inherit_from_each_other() -> None:
-    """Mixing frozen and mutable classes raises TypeError, as in dataclasses."""
-    for base, frozen in ((Frozen, False), (Point, True), (RealPoint, True)):
-        with pytest.raises(TypeError, match="frozen"):
-            dataclass(type("Sub", (base,), {"__annotations__": {"z": int}}), frozen=frozen)
-
-
 def test_kw_only() -> None:
     """Keyword-only fields may follow fields with defaults, and reject positional arguments."""
     assert KwOnly(y=2) == KwOnly(x=1, y=2)
@@ -317,18 +310,6 @@ def test_an_unhashable_record_is_a_mutable_default_too() -> None:
     """A shared record as default would be shared by all instances."""
     with pytest.raises(ValueError, match="default_factory"):
         dataclass(type("C", (), {"__annotations__": {"a": Any}, "a": Point(1)}))
-
-
-def test_order_of_defaults_is_checked_when_the_class_is_made() -> None:
-    """A field without default after one with a default raises TypeError at class creation."""
-    with pytest.raises(TypeError, match="`b` follows default argument `a`"):
-        dataclass(type("C", (), {"__annotations__": {"a": int, "b": int}, "a": 1}))
-
-
-def test_default_and_factory_together_are_refused() -> None:
-    """A default together with a factory raises ValueError, as in dataclasses."""
-    with pytest.raises(ValueError, match="both"):
-        field(default=1, default_factory=int)
 
 
 def test_record_fields_and_own_annotations() -> None:

@@ -67,8 +67,6 @@ def _field(
     metadata: Any = None,
 ) -> Any:
     """Declare a field with options, like :func:`dataclasses.field`."""
-    if default is not _MISSING and default_factory is not _MISSING:
-        raise ValueError("cannot specify both default and default_factory")
     return _Field(default, default_factory, repr, compare, metadata)
 
 
@@ -112,7 +110,7 @@ def record_fields(cls: Any) -> list[tuple[str, Any, Any, bool]]:
 
 
 def _process(cls: Any, frozen: bool, kw_only: bool) -> Any:
-    fields = _collect(cls, frozen, kw_only)
+    fields = _collect(cls, kw_only)
     own = cls.__dict__
     explicit_hash = "__hash__" in own and not (own["__hash__"] is None and "__eq__" in own)
     setattr(cls, _FIELDS, fields)
@@ -137,14 +135,11 @@ def _process(cls: Any, frozen: bool, kw_only: bool) -> Any:
     return cls
 
 
-def _collect(cls: Any, frozen: bool, kw_only: bool) -> dict[str, _Field]:
+def _collect(cls: Any, kw_only: bool) -> dict[str, _Field]:
     """Return the fields, inherited ones first; defaults remain class attributes."""
     fields: dict[str, _Field] = {}
     for base in cls.__mro__[-1:0:-1]:
-        inherited = _fields_of(base)
-        if inherited and frozen != _is_frozen(base):
-            raise TypeError("cannot inherit a frozen dataclass from a non-frozen one, nor the other way round")
-        fields.update(inherited)
+        fields.update(_fields_of(base))
     for name, annotation in own_annotations(cls).items():
         if "ClassVar" in str(annotation):
             continue
@@ -185,34 +180,17 @@ def _fields_of(base: Any) -> dict[str, _Field]:
     return found
 
 
-def _is_frozen(base: Any) -> bool:
-    frozen = base.__dict__.get(_FROZEN)
-    return bool(base.__dataclass_params__.frozen if frozen is None else frozen)
-
-
 class _LazyInit:
     """Placeholder that compiles ``__init__`` on first access, because that takes as long as a small import."""
 
     def __init__(self, cls: Any, frozen: bool) -> None:
         self.cls = cls
         self.frozen = frozen
-        _check_order(getattr(cls, _FIELDS))
 
     def __get__(self, instance: object, owner: type | None = None) -> Any:
         init: Any = _make_init(self.cls, getattr(self.cls, _FIELDS), self.frozen)
         self.cls.__init__ = init
         return init if instance is None else init.__get__(instance, owner)
-
-
-def _check_order(fields: dict[str, _Field]) -> None:
-    defaulted = ""
-    for f in fields.values():
-        if f.kw_only:
-            continue
-        if f.default is not _MISSING or f.factory is not _MISSING:
-            defaulted = f.name
-        elif defaulted:
-            raise TypeError(f"non-default argument `{f.name}` follows default argument `{defaulted}`")
 
 
 def _make_init(cls: Any, fields: dict[str, _Field], frozen: bool) -> Callable[..., None]:
