@@ -16,7 +16,6 @@ import copy
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError, TorchXError
-from torchx.schedulers.api import Capabilities
 from torchx.schedulers.aws.base import AwsScheduler
 from torchx.schedulers.aws.batch import answers, export, logs, queues, sweeps
 from torchx.schedulers.aws.batch import client as calls
@@ -41,6 +40,7 @@ from torchx.settings import ENV_IMAGE
 from torchx.specs.after import earlier_jobs
 from torchx.specs.api import MISSING, AppDef, AppDryRunInfo, CfgVal, parse_app_handle, runopts
 from torchx.specs.timeouts import timeout_s
+from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
@@ -94,31 +94,6 @@ ENV_TORCHX_ROLE_NAME = ENV_ROLE_NAME
 TAG_TORCHX_APPNAME = TAG_APP_NAME
 TAG_TORCHX_USER = TAG_USER
 
-CAPABILITIES = Capabilities(
-    logs=True,
-    timeout="timeout_s",
-    after=("ok",),
-    log_streams=("combined",),
-    log_since=True,
-    log_follow=True,
-    log_timestamps=True,
-    log_previous=True,
-    exec=True,
-    cancel=True,
-    list=True,
-    retries=("APPLICATION",),
-    retry_actions=("retry",),
-    multi_role=True,
-    mounts=("bind", "volume", "device"),
-    secrets=("aws-sm",),
-    workspaces=True,
-    priority=True,
-    gpus=True,
-    resources=True,
-    durable=True,
-    describe_many=True,
-)
-
 
 class AWSBatchScheduler(AwsScheduler):
     """Runs jobs on AWS Batch. An app id is ``<queue>:<name>``.
@@ -130,7 +105,18 @@ class AWSBatchScheduler(AwsScheduler):
     """
 
     service, display_name = "batch", "Batch"
-    capabilities = CAPABILITIES
+    capabilities = replace(
+        AwsScheduler.capabilities,
+        timeout="timeout_s",
+        after=("ok",),
+        log_previous=True,
+        exec=True,
+        retries=("APPLICATION",),
+        multi_role=True,
+        mounts=("bind", "volume", "device"),
+        secrets=("aws-sm",),
+        priority=True,
+    )
     wait_hint = 5.0
 
     def __init__(

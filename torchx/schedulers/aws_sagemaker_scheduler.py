@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from torchx.errors import TorchXError
-from torchx.schedulers.api import Capabilities
 from torchx.schedulers.aws.base import AwsScheduler
 from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.errors import LostAnswerError
@@ -30,6 +29,7 @@ from torchx.schedulers.kit.facts import JobFacts
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal, runopts
 from torchx.specs.timeouts import timeout_s
 from torchx.util.notices import logger
+from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
 reexports(__name__)
@@ -50,24 +50,6 @@ Opts = AWSSageMakerOpts
 _ONE_BY_ONE = 3
 """Up to this number, jobs are described one by one; more, by a search for all torchx jobs."""
 
-CAPABILITIES = Capabilities(
-    logs=True,
-    timeout="max_run",
-    log_streams=("combined",),
-    log_since=True,
-    log_follow=True,
-    log_timestamps=True,
-    cancel=True,
-    delete=True,
-    list=True,
-    retry_actions=("retry",),
-    workspaces=True,
-    gpus=True,
-    resources=True,
-    durable=True,
-    describe_many=True,
-)
-
 
 class AWSSageMakerScheduler(AwsScheduler):
     """Runs jobs as training jobs of SageMaker. An app id is the job's name.
@@ -78,7 +60,7 @@ class AWSSageMakerScheduler(AwsScheduler):
     """
 
     service, display_name = "sagemaker", "SageMaker"
-    capabilities = CAPABILITIES
+    capabilities = replace(AwsScheduler.capabilities, timeout="max_run", delete=True)
     wait_hint = 10.0
 
     def __init__(

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from torchx.errors import NotFoundError, TorchXError
-from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
+from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.aws import logs
 from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.doctor import checks
@@ -23,7 +23,7 @@ from torchx.schedulers.findings import Check
 from torchx.schedulers.findings.images import image_checks
 from torchx.schedulers.kit import verdict
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
-from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.logs import LogQuery, refuse_streams
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal
 from torchx.specs.images import report_image_digest
 from torchx.workspace.docker_workspace import DockerWorkspaceMixin
@@ -44,6 +44,22 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     display_name: str = ""
     """Name of the service in messages."""
+
+    capabilities = Capabilities(
+        logs=True,
+        log_streams=("combined",),
+        log_since=True,
+        log_follow=True,
+        log_timestamps=True,
+        cancel=True,
+        list=True,
+        retry_actions=("retry",),
+        workspaces=True,
+        gpus=True,
+        resources=True,
+        durable=True,
+        describe_many=True,
+    )
 
     def __init__(
         self, backend: str, session_name: str, docker_client: Any | None = None, *, clients: Clients | None = None
@@ -167,7 +183,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         """The replicas' output in CloudWatch, of all attempts."""
-        logs.refuse_streams(query)
+        refuse_streams(query, "CloudWatch")
         job = self._look(app_id)
         if job is None:
             raise NotFoundError(f"{self.display_name} has no job `{app_id}`", hint="`torchx list` shows the jobs")

@@ -9,8 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from torchx.errors import NotFoundError, NotSupportedError, TorchXError
-from torchx.schedulers.api import Stream
+from torchx.errors import NotFoundError, TorchXError
 from torchx.schedulers.aws.client import call
 from torchx.schedulers.aws.errors import AwsError, is_missing
 from torchx.schedulers.kit.follow import Lines
@@ -24,15 +23,6 @@ _TAIL_EVENTS = 200
 # CloudWatch shows the last lines some time after the end of a job.
 _LATE_POLLS = 3
 _DOING = "the log cannot be read"
-
-
-def refuse_streams(query: LogQuery) -> None:
-    """Raises NotSupportedError for stdout or stderr alone: CloudWatch has one stream for both."""
-    if query.stream not in (None, Stream.COMBINED):
-        raise NotSupportedError(
-            f"CloudWatch has one log for stdout and stderr, and cannot show `{query.stream.value}` alone",
-            hint="omit `--streams`",
-        )
 
 
 class SharedLook:

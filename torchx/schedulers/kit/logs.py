@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from torchx.errors import ConfigError, NotFoundError
+from torchx.errors import ConfigError, NotFoundError, NotSupportedError
 from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
@@ -120,6 +120,13 @@ def stamped(block: bytes, at: int, *, begun: bool = False) -> bytes:
 def not_started_again() -> NotFoundError:
     """The error for ``previous`` if the replica had only one attempt."""
     return NotFoundError("this replica was not started again", hint="omit `--previous`")
+
+
+def refuse_streams(query: LogQuery, system: str) -> None:
+    """Raises NotSupportedError for stdout or stderr alone, for a system that has one log for both."""
+    if query.stream not in (None, Stream.COMBINED):
+        said = f"{system} has one log for stdout and stderr, and cannot show `{query.stream.value}` alone"
+        raise NotSupportedError(said, hint="omit `--streams`")
 
 
 def compile_regex(regex: str) -> re.Pattern[str]:

@@ -13,7 +13,7 @@ from torchx.schedulers.ear import Ear
 from torchx.schedulers.inside import Duplex, InsideProcess, Tty, described
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.facts import JobFacts
-from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.logs import LogQuery, refuse_streams
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
 from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, ports, queries, sweeps, verbs
@@ -21,7 +21,7 @@ from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.bucket_code import BucketCode, signed
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
-from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot, refuse_streams
+from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot
 from torchx.schedulers.kubernetes.metrics import read as read_metrics
 from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, Object, labels_of
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
@@ -259,7 +259,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        refuse_streams(query)
+        refuse_streams(query, "Kubernetes")
         api = self._api_of(app_id)
         if query.follow:  # shared by all replicas, so that the number of followers does not increase polling
             outage = Outage(f"the log of `{app_id}`", logger("torchx.schedulers").warning)

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from heapq import merge
 from operator import itemgetter
 
-from torchx.errors import NotFoundError, NotSupportedError, TorchXError, TransientError
-from torchx.schedulers.api import Stream
+from torchx.errors import NotFoundError, TorchXError, TransientError
 from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.follow import Lines
@@ -160,15 +159,6 @@ class ReplicaLog(Lines):
             if not query.follow or (seen.ended and all(log.done or uid not in there for uid, log in logs.items())):
                 return
             time.sleep(_EVERY_S)
-
-
-def refuse_streams(query: LogQuery) -> None:
-    """Raise NotSupportedError if the query is for stdout or stderr alone, because a container has one log for both."""
-    if query.stream not in (None, Stream.COMBINED):
-        raise NotSupportedError(
-            f"Kubernetes keeps one log of stdout and stderr, and cannot show `{query.stream.value}` alone",
-            hint="omit `--streams`",
-        )
 
 
 def previous_run(api: KubeApi, pods: Sequence[Object], query: LogQuery) -> _Lines:
