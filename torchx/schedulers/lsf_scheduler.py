@@ -49,7 +49,7 @@ from torchx.schedulers.lsf.client import (
 from torchx.schedulers.lsf.folders import jobs_of
 from torchx.schedulers.lsf.options import Opts, check, job_dir
 from torchx.schedulers.lsf.reasons import STATES
-from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE
+from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE, get_docker_command
 from torchx.schedulers.lsf.request import (
     NAMES,
     RANK0_HOST,
@@ -58,7 +58,6 @@ from torchx.schedulers.lsf.request import (
     cleanup_str,
     get_bsub,
     get_command,
-    get_docker_command,
     get_submit_script,
 )
 from torchx.schedulers.lsf.rows import Row, group_of, was_released

@@ -59,6 +59,18 @@ def size_text(count: float) -> str:
     return f"{count:.1f} {unit}" if count < 10 and count % 1 >= 0.05 and unit != "B" else f"{count:.0f} {unit}"
 
 
+def parse_size(text: str) -> int:
+    """Return the bytes for ``627808K`` or ``1.5 Gbytes``; 0 for other text.
+
+    >>> parse_size("2K"), parse_size("1.5 Gbytes"), parse_size("-")
+    (2048, 1610612736, 0)
+    """
+    import re
+
+    found = re.match(r"\s*(\d{1,15}(?:\.\d+)?)\s*([KMGTP]?)", text)
+    return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else 0
+
+
 _BARS = "▁▂▃▄▅▆▇█"
 
 

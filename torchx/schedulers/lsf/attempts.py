@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
 
@@ -36,6 +35,7 @@ from torchx.specs.serialize import appdef_from_dict
 from torchx.supervisor.layout import folder_name
 from torchx.supervisor.watchdog import seen
 from torchx.util.records import replace
+from torchx.util.strings import parse_size
 
 OPTIONS_FILE = "retry.json"
 CANCELLED_FILE = "cancelled"
@@ -139,18 +139,8 @@ def _kind(how: str, host: str) -> str:
     if how == "killed":
         asked = ["bjobs", "-noheader", "-o", "max_mem memlimit delimiter='|'", os.environ.get("LSB_JOBID", "0")]
         used, _, limit = "".join(output_lines(*asked)[:1]).partition("|")
-        return "oom" if 0 < _megabytes(limit) * _ENOUGH <= _megabytes(used) else "cancelled"
+        return "oom" if 0 < parse_size(limit) * _ENOUGH <= parse_size(used) else "cancelled"
     return how if how == "timeout" else ""
-
-
-def _megabytes(text: str) -> float:
-    """Megabytes for ``1.5 Gbytes`` or ``100 M``, as ``bjobs`` prints them; 0 for other text.
-
-    >>> _megabytes("1.5 Gbytes"), _megabytes("100 M"), _megabytes("-")
-    (1536.0, 100.0, 0.0)
-    """
-    found = re.match(r"\s*([0-9.]+)\s*([KMGT])", text)
-    return float(found[1]) * 1024.0 ** ("KMGT".index(found[2]) - 1) if found else 0.0
 
 
 def _known(place: JobFolder, app_id: str, app: AppDef, failed: tuple[int, int]) -> JobFacts:

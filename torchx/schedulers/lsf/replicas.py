@@ -21,6 +21,7 @@ from collections.abc import Callable
 from torchx.schedulers.kit.replicas import Replica
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
+from torchx.schedulers.lsf.options import Opts
 from torchx.schedulers.lsf.rows import group_of, job_name
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
@@ -136,8 +137,8 @@ def _container(name: str) -> str:
     return f'{quote(f"torchx-{name}")}"$suffix"'  # the attempt, because attempts may overlap
 
 
-def render_docker(name: str, role: Role, *, workdir: str | None, host_network: bool, shm_size: str | None) -> str:
-    """The command line of a replica in a container of its image; see ``get_docker_command`` of the backend."""
+def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
+    """The shell command line of a replica in a container, run as the user; ``$job`` is the job's folder there, too."""
     words = []
     late = ['-u "$(id -u):$(id -g)"', '-v "$job:$job"', f"-e {ENV_RANK0_HOST}", f"-e {ENV_RANK0_PORT}"]
     late += ["-e TORCHELASTIC_ERROR_FILE", f"-e {ENV_CHECKPOINT}", f"-e {ENV_PROGRESS}"]
@@ -148,12 +149,13 @@ def render_docker(name: str, role: Role, *, workdir: str | None, host_network: b
             words += ["--mount", format_mount(mount)]
     # Names only: the values come from the environment, and stay out of the host's process list.
     words += [word for variable in role.env for word in ("-e", variable)]
-    words += ["--network", "host"] if host_network else []
-    for port in sorted(set(role.port_map.values())) if not host_network else []:
+    words += ["--network", "host"] if cfg.host_network else []
+    for port in sorted(set(role.port_map.values())) if not cfg.host_network else []:
         words += ["-p", f"{port}:{port}"]
-    words += ["--shm-size", shm_size] if shm_size else []
-    words += ["-w", workdir] if workdir else []
+    words += ["--shm-size", cfg.shm_size] if cfg.shm_size else []
+    words += ["-w", cfg.container_workdir] if cfg.container_workdir else []
     if role.resource.gpu > 0:
         late += ['--gpus "\\"device=$CUDA_VISIBLE_DEVICES\\""']
     end = ["--entrypoint", role.entrypoint, role.image, *role.args]
-    return " ".join([f"docker run --rm --init --name {_container(name)}", *map(quote, words), *late, *map(quote, end)])
+    head = f"docker run --rm --init --name {_container(job_name)}"
+    return " ".join([head, *map(quote, words), *late, *map(quote, end)])

@@ -23,7 +23,7 @@ from torchx.schedulers.lsf.replicas import (
     REQUEUE_CODE,
     SUBMIT_FILE,
     SUBMITTED_FILE,
-    render_docker,
+    get_docker_command,
     render_replicas,
     render_secrets,
 )
@@ -235,15 +235,6 @@ def get_command(job_name: str, role: Role, cfg: Opts) -> str:
     if in_docker(cfg):
         return get_docker_command(job_name, role, cfg)
     return " ".join(map(quote, [role.entrypoint, *role.args]))
-
-
-def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
-    """The shell command line of a replica in a container, run as the user. ``$job`` is the job's folder, also within
-    it.
-    """
-    return render_docker(
-        job_name, role, workdir=cfg.container_workdir, host_network=cfg.host_network, shm_size=cfg.shm_size
-    )
 
 
 def _resource_words(role: Role, cfg: Opts) -> list[str]:

@@ -12,6 +12,7 @@ from torchx.errors import ParseError
 from torchx.schedulers.slurm.reasons import app_state, base_state
 from torchx.specs.api import is_terminal
 from torchx.util.records import dataclass, replace
+from torchx.util.strings import parse_size
 
 SEPARATOR = "\x1f"  # never part of a name
 _PUT_BACK = ("PREEMPTED", "NODE_FAIL", "REQUEUED")
@@ -153,19 +154,6 @@ def split_id(text: str) -> tuple[str, int, str]:
     if found is None:
         return text.strip(), 0, ""
     return found[1].partition("_[")[0], int(found[2] or 0), found[3] or ""
-
-
-def parse_size(text: str) -> int:
-    """Bytes for ``627808K``, ``1.5G``; 0 for other text.
-
-    >>> parse_size("2K"), parse_size("1.5M"), parse_size("")
-    (2048, 1572864, 0)
-    """
-    found = re.fullmatch(r"([\d.]+)([KMGTP]?)[nc]?", text.strip())
-    try:
-        return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else 0
-    except ValueError:
-        return 0
 
 
 def _row(line: str, fields: tuple[str, ...], command: str, text: str) -> dict[str, str]:
