@@ -211,15 +211,17 @@ def get_optional_type(arg: ast.expr) -> ast.expr | None:
     >>> ast.unparse(get_optional_type(ast.parse("int | None", mode="eval").body))
     'int'
     """
+    members: list[ast.expr] = []
     if isinstance(arg, ast.Subscript):
-        name = _last_name(arg.value)
+        name = ast.unparse(arg.value).rpartition(".")[2]
         if name == "Optional":
             return arg.slice
-        if name == "Union" and isinstance(arg.slice, ast.Tuple) and len(arg.slice.elts) == 2:
-            return _other_than_none(*arg.slice.elts)
-    if isinstance(arg, ast.BinOp) and isinstance(arg.op, ast.BitOr):
-        return _other_than_none(arg.left, arg.right)
-    return None
+        if name == "Union" and isinstance(arg.slice, ast.Tuple):
+            members = arg.slice.elts
+    elif isinstance(arg, ast.BinOp) and isinstance(arg.op, ast.BitOr):
+        members = [arg.left, arg.right]
+    others = [m for m in members if not (isinstance(m, ast.Constant) and m.value is None)]
+    return others[0] if len(members) == 2 and len(others) == 1 else None
 
 
 def is_primitive(arg: ast.expr) -> bool:
@@ -338,16 +340,3 @@ def _parsed_string(expr: ast.expr) -> ast.expr:
         except SyntaxError:
             return expr
     return expr
-
-
-def _last_name(expr: ast.expr) -> str:
-    return expr.attr if isinstance(expr, ast.Attribute) else expr.id if isinstance(expr, ast.Name) else ""
-
-
-def _other_than_none(left: ast.expr, right: ast.expr) -> ast.expr | None:
-    def is_none(e: ast.expr) -> bool:
-        return isinstance(e, ast.Constant) and e.value is None
-
-    if is_none(left) == is_none(right):
-        return None
-    return right if is_none(left) else left
