@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
-from collections.abc import Iterator
 
 from torchx.util.records import own_annotations
 
@@ -44,23 +43,11 @@ def _find_class(source: str, cls: type) -> ast.ClassDef | None:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
         return None
-    path = [part for part in cls.__qualname__.split(".") if part != "<locals>"]
     fields = set(own_annotations(cls))
-    found = [node for node in _at(tree, path) if isinstance(node, ast.ClassDef)]
+    found = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == cls.__name__]
     # Of several definitions of the same name, the last one with these fields, or else the last one.
     for node in reversed(found):
         annotated = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
         if {target.id for target in annotated if isinstance(target, ast.Name)} == fields:
             return node
     return found[-1] if found else None
-
-
-def _at(node: ast.AST, path: list[str]) -> Iterator[ast.AST]:
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            if child.name == path[0] and len(path) == 1:
-                yield child
-            elif child.name == path[0]:
-                yield from _at(child, path[1:])
-        else:
-            yield from _at(child, path)  # inside `if`, `try`, `with`
