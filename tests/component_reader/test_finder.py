@@ -103,7 +103,7 @@ def test_the_list_of_builtins_is_true() -> None:
         ("utils.ecoh", "did you mean `utils.echo`?"),
         ("util.sh", "did you mean `utils.sh`?"),
         ("dist.parse_nnodes", ""),
-        ("dist._quote", ""),
+        ("dist._args_join", ""),
         ("dist.no.such", ""),
         ("component_test_base.ComponentTestCase", ""),
         ("zzzzzz", "`torchx builtins` lists them"),

@@ -20,7 +20,7 @@ import torchx.components.base as old_base
 from tests import ports
 from torchx.components import dist
 from torchx.components.component_test_base import ComponentTestCase
-from torchx.components.dist import _args_join, _noquote, _quote, ddp, get_role_name, parse_nnodes, spmd, torchrun
+from torchx.components.dist import _args_join, _noquote, ddp, get_role_name, parse_nnodes, spmd, torchrun
 from torchx.errors import SpecError
 from torchx.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role, macros, resource
 
@@ -283,7 +283,7 @@ def test_more_workers_than_gpus(caplog: pytest.LogCaptureFixture) -> None:
 def test_helpers_that_programs_import() -> None:
     """Quoting, role names and sizes."""
     assert _args_join(["a", "b c", _noquote("$X"), ""]) == "a 'b c' $X ''"
-    assert [_quote(w) for w in ("a-b_c.d/e:f=g,h@i%j+k", "it's")] == ["a-b_c.d/e:f=g,h@i%j+k", "'it'\"'\"'s'"]
+    assert _args_join(["a-b_c.d/e:f=g,h@i%j+k", "it's"]) == "a-b_c.d/e:f=g,h@i%j+k 'it'\"'\"'s'"
     assert get_role_name("src/train.py", None) == "train"
     assert get_role_name(None, "pets.train") == "train"
     with pytest.raises(SpecError):

@@ -19,6 +19,7 @@ only, and the workers of the other nodes continue in a new rendezvous (``torchru
 from __future__ import annotations
 
 import os
+import shlex
 from typing import TYPE_CHECKING
 
 import torchx
@@ -282,17 +283,7 @@ def _args_join(args: Iterable[str]) -> str:
     >>> _args_join(["echo", "it's $5", _noquote("$HOME")])
     'echo \\'it\\'"\\'"\\'s $5\\' $HOME'
     """
-    return " ".join(arg if isinstance(arg, _noquote) else _quote(arg) for arg in args)
-
-
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
-
-
-def _quote(word: str) -> str:
-    # shlex.quote, without its import of 5 ms
-    if word and _PLAIN.issuperset(word):
-        return word
-    return "'" + word.replace("'", "'\"'\"'") + "'"
+    return " ".join(arg if isinstance(arg, _noquote) else shlex.quote(arg) for arg in args)
 
 
 def _rendezvous(size: JobSize, backend: str, endpoint: str | None, port: int, conf: str | None) -> list[str]:
@@ -318,7 +309,7 @@ def _rendezvous(size: JobSize, backend: str, endpoint: str | None, port: int, co
         pairs = [f"{k}={v}" for k, v in wanted.items() if k not in given]
         conf_word = ",".join(pairs)
         if conf:
-            conf_word += f",{_quote(conf)}" if conf_word else _quote(conf)
+            conf_word += f",{shlex.quote(conf)}" if conf_word else shlex.quote(conf)
         return [*words, "--rdzv_conf", _noquote(conf_word)]
     return [*words, "--rdzv_conf", conf] if conf else words
 
