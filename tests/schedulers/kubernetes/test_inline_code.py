@@ -16,7 +16,6 @@ from tests.schedulers.kubernetes.fake_cluster import Cluster
 from tests.schedulers.kubernetes.test_kubernetes_golden import built_in
 from torchx.errors import ConfigError
 from torchx.runner import Runner
-from torchx.schedulers.kubernetes import inline_code
 from torchx.schedulers.kubernetes.inline_code import pack
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, Resource, Role, Workspace
@@ -72,8 +71,7 @@ def test_each_container_unpacks_the_code_before_its_program(code, kind):
     assert [ref["uid"] for ref in found["metadata"]["ownerReferences"]] == [owner["metadata"]["uid"]]
     for template in templates(cluster, kind):
         (main,) = template["spec"]["containers"]
-        assert main["command"][:2] == ["sh", "-c"]
-        assert main["command"][3:] == ["torchx", "python", "train.py", "$$(HOME)"]
+        assert main["command"] == ["sh", "/torchx-code/start.sh", "python", "train.py", "$$(HOME)"]
         (volume,) = [v for v in template["spec"]["volumes"] if "configMap" in v]
         assert volume["configMap"]["name"] == found["metadata"]["name"]
         assert {"name": volume["name"], "mountPath": "/torchx-code", "readOnly": True} in main["volumeMounts"]
@@ -133,10 +131,13 @@ def test_what_a_container_does(code, tmp_path, tools):
     """A real shell unpacks over what is there, by Python or by tar, and becomes the program. Modules of the image's
     working directory do not stand in for Python's own; a link to a folder stays one. Debian's `python3-minimal` has no
     `tarfile`."""
-    archive, place, path = tmp_path / "code.tgz", tmp_path / "workdir", tmp_path / "bin"
-    archive.write_bytes(pack(Workspace({str(code): ""})).data)
-    place.mkdir()
-    path.mkdir()
+    folder, place, path = tmp_path / "torchx-code", tmp_path / "workdir", tmp_path / "bin"
+    for new in (folder, place, path):
+        new.mkdir()
+    volume = pack(Workspace({str(code): ""})).as_object({})
+    (folder / "start.sh").write_text(volume["data"]["start.sh"])
+    archive = folder / "code.tgz"
+    archive.write_bytes(base64.b64decode(volume["binaryData"]["code.tgz"]))
     (place / "train.py").write_text("old\n")
     (place / "struct.py").write_text("raise SystemExit('not that of Python')\n")
     if "tar" not in tools:
@@ -144,14 +145,14 @@ def test_what_a_container_does(code, tmp_path, tools):
         (place / "lib").symlink_to("usr")
     for name, target in tools.items():
         (path / name).symlink_to(target)
-    script = inline_code._UNPACK.replace(inline_code._PLACE, str(archive))
-    argv = ["/bin/sh", "-c", script, "torchx", "/bin/sh", "-c", 'printf "%s|" "$@"', "sh", "a b", "$HOME", ""]
+    argv = ["/bin/sh", f"{folder}/start.sh", "/bin/sh", "-c", 'printf "%s|" "$@"', "sh", "a b", "$HOME", ""]
     env = {"PATH": str(path), "PYTHONHOME": sys.base_prefix}
     done = subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "a b|$HOME||"), done.stderr
     assert (place / "train.py").read_text() == "print('hi')\n"
     assert (place / "struct.py").exists() and os.access(place / "lib" / "run.sh", os.X_OK)
     assert (place / "lib").is_symlink() is ("tar" not in tools)
+    assert archive.exists()  # a volume is read-only
     archive.write_bytes(b"broken")
     done = subprocess.run(argv, cwd=place, env=env, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (1, "")
@@ -177,7 +178,7 @@ def test_a_dry_run_says_how_much_and_not_what(code):
         info = runner.dryrun(app(), "kubernetes", workspace=str(code))
     (found,) = [item for item in info.request.resource["items"] if item["kind"] == "ConfigMap"]
     data = found["binaryData"]["code.tgz"]
-    assert data not in str(info)
+    assert data not in str(info) and "exec" not in str(info)
     size = len(base64.b64decode(data))
     shown = int(str(info).partition("code.tgz: (")[2].partition(" bytes)")[0])
     assert size <= shown <= size + 2

@@ -14,7 +14,7 @@ from typing import Any
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
 from torchx.schedulers.kit.shell import read_script
-from torchx.schedulers.kubernetes.inline_code import FOLDER, SCRIPT, URL, archive_of, entries_of
+from torchx.schedulers.kubernetes.inline_code import SCRIPT, URL, archive_of, entries_of
 from torchx.schedulers.kubernetes.names import Object
 from torchx.specs.api import Workspace
 from torchx.util.notices import logger
@@ -46,11 +46,6 @@ class BucketCode:
     hash: str
     url: str
     quiet: bool = False
-
-    @property
-    def command(self) -> list[str]:
-        """The command of a container, without the words of its program."""
-        return ["sh", f"{FOLDER}/{SCRIPT}"]
 
     @staticmethod
     def volume(name: str) -> Object:

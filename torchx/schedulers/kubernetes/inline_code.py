@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
+from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kubernetes.names import ANNOTATION_SUBMISSION, LABEL_QUEUE, MAIN_CONTAINER, Object
 from torchx.util.records import dataclass
 from torchx.workspace import content
@@ -35,14 +36,7 @@ _VOLUME = "torchx-code"
 FOLDER = f"/{_VOLUME}"
 """Mount point of the code's volume in a container."""
 URL, SCRIPT = "url", "start.sh"
-"""Files in that folder if the code is in a bucket: its URL, and the script that downloads it."""
-_PLACE = f"{FOLDER}/{_FILE}"
-# Prefer Python: it needs no gzip, and does not replace symlinks to folders, such as `/lib`.
-_UNPACK = f"""\
-{{ command -v python3 >/dev/null 2>&1 && python3 -IS -m tarfile -e {_PLACE} .; }} || tar -xzomf {_PLACE} || {{
-  echo "torchx: the code cannot be unpacked into $PWD, the working directory of the image" >&2; exit 1; }}
-exec "$@"
-"""
+"""Files in that folder: the URL of the code if it is in a bucket, and the script that unpacks it."""
 
 
 @dataclass(frozen=True)
@@ -57,11 +51,6 @@ class Code:
     data: bytes
     hash: str
 
-    @property
-    def command(self) -> list[str]:
-        """The command of a container, without the words of its program."""
-        return ["sh", "-c", _UNPACK, "torchx"]
-
     @staticmethod
     def volume(name: str) -> Object:
         """The source of the volume at :data:`FOLDER`."""
@@ -69,8 +58,9 @@ class Code:
 
     def as_object(self, metadata: Object) -> Object:
         """The ConfigMap of the volume."""
+        script = {SCRIPT: read_script(__file__, SCRIPT)}
         data = {_FILE: base64.b64encode(self.data).decode()}
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": script, "binaryData": data}
 
 
 class TooLargeError(ConfigError):
@@ -137,7 +127,7 @@ def metadata_of_part(name: str, owner: Object) -> Object:
 def mount(pod: Object, code: Code | BucketCode, name: str) -> None:
     """Mount the ConfigMap or Secret ``name`` into a pod, and make it unpack its code before its program starts."""
     main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
-    main["command"] = [*code.command, *main["command"]]
+    main["command"] = ["sh", f"{FOLDER}/{SCRIPT}", *main["command"]]
     pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, **code.volume(name)}]
     mount = {"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}
     main["volumeMounts"] = [*(main.get("volumeMounts") or ()), mount]
@@ -147,11 +137,11 @@ def without_data(resource: Object) -> Object:
     """A copy to print, with the size or the URL of the code instead of the code."""
     if resource["kind"] == "List":
         return {**resource, "items": [without_data(item) for item in resource["items"]]}
-    data = {name: f"({len(text) * 3 // 4} bytes)" for name, text in resource.get("binaryData", {}).items()}
-    if data:
-        return {**resource, "binaryData": data}
-    texts = resource.get("stringData", {})
+    texts = resource.get("data") or resource.get("stringData") or {}
     if SCRIPT not in texts:
         return resource
-    shown = {URL: f"(signed at the submission) {texts[URL]}", SCRIPT: f"({len(texts[SCRIPT])} bytes)"}
-    return {**resource, "stringData": shown}
+    script = {SCRIPT: f"({len(texts[SCRIPT])} bytes)"}
+    if URL in texts:
+        return {**resource, "stringData": {URL: f"(signed at the submission) {texts[URL]}", **script}}
+    archive_size = len(resource["binaryData"][_FILE]) * 3 // 4
+    return {**resource, "data": script, "binaryData": {_FILE: f"({archive_size} bytes)"}}

@@ -1,7 +1,7 @@
 #!/bin/sh
-# Entry point of a container whose code is in a bucket: downloads the archive from the signed URL in the file `url`, unpacks
-# it into the working directory of its image, and executes its program. Prefers Python, which needs no gzip and does not
-# replace symlinks to folders, such as `/lib`.
+# Entry point of a container whose code is not in its image: unpacks the archive next to this file into the working directory,
+# or one that it downloads from the signed URL in the file `url`, and executes its program. Prefers Python, which needs no
+# gzip and does not replace symlinks to folders, such as `/lib`.
 torchx_fetch='
 import shutil, sys, time, urllib.request
 with open(sys.argv[1]) as file:
@@ -29,12 +29,16 @@ torchx_unpack() {
   tar -xzomf "$1"
 }
 torchx_fail() {
-  rm -f "$torchx_code"
+  [ -z "$torchx_fetched" ] || rm -f "$torchx_fetched"
   echo "torchx: the code cannot be $1 $PWD, the working directory of the image" >&2
   exit 1
 }
-torchx_code=$(mktemp ./.torchx-code.XXXXXX) || torchx_fail "written to"
-torchx_get "${0%/*}/url" "$torchx_code" || torchx_fail "fetched from its bucket into"
+torchx_code=${0%/*}/code.tgz torchx_fetched=
+if [ ! -e "$torchx_code" ]; then
+  torchx_fetched=$(mktemp ./.torchx-code.XXXXXX) || torchx_fail "written to"
+  torchx_get "${0%/*}/url" "$torchx_fetched" || torchx_fail "fetched from its bucket into"
+  torchx_code=$torchx_fetched
+fi
 torchx_unpack "$torchx_code" || torchx_fail "unpacked into"
-rm -f "$torchx_code"
+[ -z "$torchx_fetched" ] || rm -f "$torchx_fetched"
 exec "$@"
