@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchx.errors import BackendError, NotFoundError, SpecError
+from torchx.errors import BackendError, HandleError, NotFoundError, SpecError
 from torchx.runner import answers, events, intents, listing, pipeline, record
 from torchx.runner.answers import EndedJobs, as_recorded, check_replica, definition, is_fresh, last_known, status_of
 from torchx.runner.checks import check
@@ -420,12 +420,28 @@ def test_gpus_with_little_memory(runner, caplog, monkeypatch, resource, enforced
 
 @pytest.mark.parametrize(
     ("app_id", "handle"),
-    [("a-1", "m://s/a-1"), ("ns:a-1", "m://s/ns:a-1"), ("", "")],
+    [("a-1", "memory://test/a-1"), ("ns:a-1", "memory://test/ns:a-1"), ("", "")],
     ids=["known", "with a namespace", "unknown"],
 )
-def test_a_handle_that_is_known_before(app_id, handle) -> None:
+def test_a_handle_that_is_known_before(runner, monkeypatch, app_id, handle) -> None:
     """If the scheduler knows the app id of a request; else the handle is empty."""
-    assert record._expected_handle(app_id, "m", "s") == handle
+
+    def schedule(info: Any) -> str:
+        ((run, _),) = default_registry().intents()
+        assert run.handle == handle
+        return "a-1"
+
+    monkeypatch.setattr(backend(runner), "expected_id", lambda info: app_id)
+    monkeypatch.setattr(backend(runner), "schedule", schedule)
+    assert runner.run(echo_app(), "memory") == "memory://test/a-1"
+
+
+def test_a_handle_that_cannot_be_parsed(runner, monkeypatch) -> None:
+    """Nothing is submitted."""
+    monkeypatch.setattr(backend(runner), "expected_id", lambda info: "a 1")
+    monkeypatch.setattr(backend(runner), "schedule", pytest.fail)
+    with pytest.raises(HandleError):
+        runner.run(echo_app(), "memory")
 
 
 def test_secrets_in_options(now) -> None:
@@ -441,28 +457,18 @@ def test_secrets_in_options(now) -> None:
     assert shown["list"] == ["HF_TOKEN=********", "x"] and shown["text"] == "HF_TOKEN=********"
 
 
-def test_a_directory_that_was_removed(monkeypatch) -> None:
-    """The working directory is recorded as empty, without an error."""
-
-    def gone() -> str:
-        raise FileNotFoundError
-
-    monkeypatch.setattr("os.getcwd", gone)
-    assert record._cwd() == ""
-
-
-def test_news_are_written_once_and_forgotten_at_the_end(now) -> None:
-    """A new message is recorded; after the end, the cache has no entry for the job."""
-    registry = default_registry()
-    registry.submitted(registry.begin(NewRun(scheduler="m", session="s", name="a")), "m://s/a")
-    recorder = record.Recorder("s")
-    for status in (AppStatus(AppState.RUNNING), AppStatus(AppState.RUNNING, msg="x")):
-        recorder.saw("m://s/a", status)
-        assert recorder._seen == {"m://s/a": (AppState.RUNNING, status.msg)}
-        assert registry.get("m://s/a").msg == status.msg
-    recorder.saw("m://s/a", AppStatus(AppState.FAILED, ended_at=5.0))
-    assert recorder._seen == {}
-    assert registry.get("m://s/a").ended_at == 5.0
+def test_news_are_recorded(runner) -> None:
+    """A new state or message, and the end with its time."""
+    handle = runner.run(echo_app(), "memory")
+    for answer in (
+        DescribeAppResponse("echo-1", AppState.RUNNING),
+        DescribeAppResponse("echo-1", AppState.RUNNING, msg="x"),
+        DescribeAppResponse("echo-1", AppState.FAILED, msg="y", ended_at=5.0),
+    ):
+        backend(runner).describe = lambda app_id, answer=answer: answer
+        runner.status(handle)
+        run = default_registry().get(handle)
+        assert (run.state, run.msg, run.ended_at) == (answer.state, answers.message_of(answer), answer.ended_at)
 
 
 def test_an_event_of_which_nobody_hears_costs_nothing(monkeypatch) -> None:

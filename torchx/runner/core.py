@@ -249,7 +249,7 @@ class RunnerCore:
             near = is_near(backend)
             status = answers.status_of(found, near=near)
             if not near:  # clusters forget jobs, and cannot always be asked
-                self._recorder.saw(handle, status)
+                run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
             elif is_terminal(found.state):
                 self._ended.keep(handle, status, backend.still_there(app_id))
             return status

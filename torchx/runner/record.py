@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from torchx.runner.notices import Plan
     from torchx.runs import NewRun, RunRegistry
     from torchx.schedulers.api import Scheduler
-    from torchx.schedulers.kit.abilities import RunsTasks
-    from torchx.specs.api import AppDryRunInfo, AppState, AppStatus, CfgVal, Role
+    from torchx.specs.api import AppDryRunInfo, CfgVal, Role
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
 
@@ -36,7 +35,6 @@ class Recorder:
     def __init__(self, session: str) -> None:
         self._session = session
         self._sources: list[tuple[int, Probe]] = []
-        self._seen: dict[str, tuple[AppState, str]] = {}
 
     def submit(
         self, info: AppDryRunInfo[Any], scheduler: str, backend: Scheduler[Any], tasks: TaskList | None = None
@@ -70,7 +68,8 @@ class Recorder:
         source = git.probe(patches=torchx_home("patches")) if info._source is None else None
         run = new_run(info, scheduler, self._session, info._source if source is None else source.known)
         run.tasks = tasks
-        run.handle = _expected_handle(backend.expected_id(info), scheduler, self._session)
+        expected = backend.expected_id(info)
+        run.handle = make_app_handle(scheduler, self._session, expected) if expected else ""
         run.submission = backend.submission_token(info)
         if plan is not None and run.handle:
             info._at_end = plan.arm(run.handle)
@@ -78,7 +77,8 @@ class Recorder:
         if source is not None and not source.done:
             self._sources.append((run_id, source))
         try:
-            app_id = backend.schedule(info) if tasks is None else _runs_tasks(backend).submit_tasks(info, tasks)
+            sweeps: Any = backend  # that of a sweep has RunsTasks, see `sweeps.submitter`
+            app_id = backend.schedule(info) if tasks is None else sweeps.submit_tasks(info, tasks)
         except (TransientError, KeyboardInterrupt):  # a notebook continues after an interrupt
             registry.unanswered(run_id)  # the job may exist: the intent is kept until its scheduler has been queried
             raise
@@ -94,19 +94,8 @@ class Recorder:
             plan.submitted(handle)
         return handle
 
-    def saw(self, handle: str, status: AppStatus) -> None:
-        """Records the state of a job, unless this Runner has recorded the same state before."""
-        if self._seen.get(handle) == (status.state, status.msg):
-            return
-        run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
-        if status.is_terminal():
-            self._seen.pop(handle, None)
-        else:
-            self._seen[handle] = (status.state, status.msg)
-
     def forget(self, handle: str) -> None:
-        """Removes the cached state and the notices of a job that was deleted."""
-        self._seen.pop(handle, None)
+        """Removes the notices of a job that was deleted."""
         if os.path.isdir(torchx_home("notices")):
             from torchx.runner import notices
 
@@ -132,13 +121,6 @@ def run_registry() -> RunRegistry:
     from torchx.runs import default_registry
 
     return default_registry()
-
-
-def _runs_tasks(backend: Scheduler[Any]) -> RunsTasks:
-    from torchx.schedulers.kit.abilities import RunsTasks
-
-    assert isinstance(backend, RunsTasks), backend  # checked by the caller
-    return backend
 
 
 def _has_macros(role: Role) -> bool:
@@ -173,7 +155,7 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
         app=record,
         cfg=masked_settings(info._settings, info._cfg),
         argv=mask_args(sys.argv),
-        cwd=_cwd(),
+        cwd=os.getcwd(),
         image=roles[0].image if roles else "",
         workspace=" ".join(dict.fromkeys(str(role.workspace) for role in roles if role.workspace)),
         git_commit="" if source is None else source.commit,
@@ -225,15 +207,3 @@ def _check_session(scheduler: str, session: str) -> None:
             f"`{session}` is not a valid session name: handles cannot contain white space, nor a session name `/`",
             hint="give the Runner another name, for example `get_runner('my-team')`",
         )
-
-
-def _expected_handle(app_id: str, scheduler: str, session: str) -> str:
-    """The handle that the job will have; empty if its app id is not known yet."""
-    return make_app_handle(scheduler, session, app_id) if app_id else ""
-
-
-def _cwd() -> str:
-    try:
-        return os.getcwd()
-    except FileNotFoundError:  # the current directory was removed
-        return ""
