@@ -33,7 +33,7 @@ FREE = -1
 """No limit."""
 
 _MAX_TIMES = 1000
-_CLASSES = ("preempted", "node", "oom", "gpu_oom", "timeout", "network", "image", "quota", "lost", "error", "unknown")
+CLASSES = ("preempted", "node", "oom", "gpu_oom", "timeout", "network", "image", "quota", "lost", "error", "unknown")
 _ACTION = re.compile(r"mem\*(\d+(?:\.\d+)?)")
 
 
@@ -216,8 +216,8 @@ def _rule(word: str) -> RetryRule:
     kind = {"preempt": "preempted"}.get(kind, kind)
     if kind == "cancelled":
         raise SpecError("retry policy: `cancelled`: a cancelled job is not restarted", hint="omit it")
-    if kind not in _CLASSES:
-        hint = did_you_mean(kind, (*_CLASSES, "standard")) or f"the classes are: {', '.join(_CLASSES)}"
+    if kind not in CLASSES:
+        hint = did_you_mean(kind, (*CLASSES, "standard")) or f"the classes are: {', '.join(CLASSES)}"
         raise SpecError(f"retry policy: `{word}`: there is no class `{kind}`", hint=hint)
     times, *actions = rest.split(":")
     if times != "free" and not (times.isascii() and times.isdigit() and int(times) <= _MAX_TIMES):

@@ -19,15 +19,7 @@ from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
 from torchx.supervisor.limit import Limit
 from torchx.supervisor.metrics import Sampler
 from torchx.supervisor.replica import Replica, spawn, why_not_started
-from torchx.supervisor.statefile import (
-    CANCELLED,
-    FAILED,
-    PENDING,
-    RUNNING,
-    SUCCEEDED,
-    JobState,
-    StateWriter,
-)
+from torchx.supervisor.statefile import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, JobState, StateWriter
 from torchx.supervisor.watchdog import Watchdog, put_down
 
 TYPE_CHECKING = False

@@ -11,22 +11,10 @@ import re
 from collections.abc import Sequence
 
 from torchx.schedulers.failures.tracebacks import Link, find_traces, read_exception
+from torchx.specs import retries
 from torchx.specs.failures import Failure
 
-CLASSES = (
-    "error",
-    "oom",
-    "gpu_oom",
-    "preempted",
-    "node",
-    "timeout",
-    "network",
-    "image",
-    "quota",
-    "lost",
-    "cancelled",
-    "unknown",
-)
+CLASSES = (*retries.CLASSES, "cancelled")
 """The classes of causes.
 
 ``error``: the user's program failed by itself; ``oom``: the host or the job ran out of memory; ``gpu_oom``: a GPU ran

@@ -13,6 +13,7 @@ from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.local.path import program_path
 from torchx.settings import torchx_home
 from torchx.specs.api import AppDef, Role
+from torchx.supervisor.gang import RoleRules
 from torchx.supervisor.layout import COMBINED_LOG, ERROR_FILE, STDERR_LOG, STDOUT_LOG, folder_name, replica_folder
 from torchx.util.records import dataclass, field
 
@@ -44,15 +45,6 @@ class ReplicaParam:
     stderr: str | None = None
     combined: str | None = None
     cwd: str | None = None
-
-
-@dataclass
-class RoleRules:
-    """How failures in a role are handled; see :class:`torchx.supervisor.gang.Gang`."""
-
-    max_retries: int = 0
-    policy: str = "APPLICATION"
-    min_replicas: int | None = None
 
 
 @dataclass
@@ -140,11 +132,12 @@ def render_request(
     return request
 
 
-def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[dict[str, Any]]:
+def replica_requests(request: PopenRequest, base_env: dict[str, str], *, resolve: bool = True) -> list[dict[str, Any]]:
     """The roles in the format of the supervisor, with programs located and folders checked.
 
     Args:
         base_env: environment of all replicas; a replica's own variables override it.
+        resolve: locate the programs; otherwise ``exe`` is None.
 
     Raises:
         SpecError: a program or a working directory does not exist.
@@ -160,13 +153,12 @@ def replica_requests(request: PopenRequest, base_env: dict[str, str]) -> list[di
             cwd = os.path.join(here, param.cwd) if param.cwd else here
             path = param.env.get("PATH") or base_env.get("PATH", os.defpath)
             key = (param.args[0], path, cwd)
-            exe = found.get(key)
-            if exe is None:
-                exe = found[key] = _find(role, *key)
+            if resolve and key not in found:
+                found[key] = _find(role, *key)
             members.append(
                 {
                     "argv": param.args,
-                    "exe": exe,
+                    "exe": found.get(key),
                     "env": param.env,
                     "cwd": cwd,
                     "folder": folder,

@@ -41,12 +41,10 @@ def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) 
     request, app = info.request, info._app
     role = only_role(app, "local_cwd")
     env = base_environment(request)
-    if not any("{" in text for text in (request.role_params[role.name][0].args[0], role.entrypoint)):
-        if app is not None and "{" not in str(role.metadata.get("script")):
-            check_scripts(request, app, env)
-        roles = replica_requests(request, env)
-    else:
-        roles = _unresolved(request)
+    program_differs = any("{" in text for text in (request.role_params[role.name][0].args[0], role.entrypoint))
+    if not program_differs and app is not None and "{" not in str(role.metadata.get("script")):
+        check_scripts(request, app, env)
+    roles = replica_requests(request, env, resolve=not program_differs)
     folder, logs = create_folders(jobs, request, roles)
     replica = roles[0]["replicas"][0]
     replica["env"].pop(ENV_ERROR_FILE, None)  # all tasks would share one file
@@ -90,20 +88,6 @@ def _tasks(
             program = programs[argv[0]] = find_program(argv[0], path, replica["cwd"]) or argv[0]
         ids = {ENV_TASK: str(k), **({ENV_JOB_ID: f"{job}/{k}"} if job else {})}
         yield program, argv, {**ids, **{name: fill(value, values) for name, value in own.items()}}
-
-
-def _unresolved(request: PopenRequest) -> list[dict[str, Any]]:
-    """Like :func:`replica_requests`, for a job whose program differs between tasks."""
-    ((role, (param,)),) = request.role_params.items()
-    cwd = os.path.join(os.getcwd(), param.cwd or "")
-    replica = {
-        "argv": param.args,
-        "exe": None,
-        "env": param.env,
-        "cwd": cwd,
-        **dict.fromkeys(("folder", "stdout", "stderr"), ""),
-    }
-    return [{"name": role, "replicas": [replica]}]
 
 
 def describe(job: JobState, app_id: str) -> DescribeAppResponse:
