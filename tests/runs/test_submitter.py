@@ -9,6 +9,7 @@ import pytest
 
 from torchx.runs import submitter
 from torchx.runs.submitter import identity, is_elsewhere, may_be_alive, nobody
+from torchx.supervisor import proctree
 
 
 def test_an_identity_is_what_the_kernel_says() -> None:
@@ -18,7 +19,6 @@ def test_an_identity_is_what_the_kernel_says() -> None:
     with open("/proc/sys/kernel/random/boot_id", encoding="utf-8") as f:
         boot = f.read()[:8]
     assert identity() == f"{os.uname().nodename}|{boot}|{os.getpid()}|{start}"
-    assert submitter._start_of("1 2") == ""
 
 
 def test_nobody_is_gone_and_of_this_host() -> None:
@@ -66,15 +66,29 @@ def test_without_a_start_the_pid_must_do(monkeypatch) -> None:
     assert signalled == [(7, 0)]
 
 
+def test_a_zombie_is_gone() -> None:
+    """It can no longer record the answer."""
+    pid = os.fork()
+    if not pid:
+        os._exit(0)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    with open(f"/proc/{pid}/stat", encoding="utf-8") as f:
+        start = f.read().rpartition(")")[2].split()[19]
+    assert not may_be_alive(_identity(pid, start))
+    os.waitpid(pid, 0)
+
+
 def test_without_proc(monkeypatch) -> None:
-    """Boot id and start time are empty."""
+    """Boot id and start time are empty, and a process is told by its pid."""
 
     def missing(*_: Any) -> Any:
         raise FileNotFoundError
 
-    monkeypatch.setattr(submitter, "open", missing, raising=False)
-    submitter._boot_id.cache_clear()
+    monkeypatch.setattr(proctree, "read_bytes", missing)
+    monkeypatch.setattr(proctree, "_boot_id", "")
+    submitter._identity.cache_clear()
     try:
-        assert (submitter._boot_id(), submitter._start_of("1")) == ("", "")
+        assert identity() == f"{os.uname().nodename}||{os.getpid()}|"
+        assert may_be_alive(identity())
     finally:
-        submitter._boot_id.cache_clear()
+        submitter._identity.cache_clear()

@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 import os
 
+from torchx.supervisor.proctree import boot_id, start_ticks
+
 
 def identity() -> str:
     """The identity of this process: ``host|boot|pid|start``."""
@@ -40,7 +42,7 @@ def may_be_alive(submitter: str) -> bool:
     if is_elsewhere(submitter):
         return True
     _, boot, pid, start = parts
-    if boot != _boot_id():
+    if boot != _boot():
         return False
     if not start:  # there is no /proc: check only the pid
         try:
@@ -50,27 +52,13 @@ def may_be_alive(submitter: str) -> bool:
         except PermissionError:
             pass
         return True
-    return _start_of(pid) == start
+    return str(start_ticks(int(pid))) == start
 
 
 @functools.lru_cache(maxsize=1)
 def _identity(pid: int) -> str:
-    return f"{os.uname().nodename}|{_boot_id()}|{pid}|{_start_of(str(pid))}"
+    return f"{os.uname().nodename}|{_boot()}|{pid}|{start_ticks(pid) or ''}"
 
 
-@functools.lru_cache(maxsize=1)
-def _boot_id() -> str:
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read(8)
-    except OSError:
-        return ""
-
-
-def _start_of(pid: str) -> str:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in parentheses may contain any character; field 22 is the 20th after it.
-            return file.read().rpartition(b")")[2].split()[19].decode()
-    except (OSError, IndexError):
-        return ""
+def _boot() -> str:
+    return boot_id()[:8]
