@@ -8,7 +8,7 @@ from typing import Any
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
 from torchx.specs.retries import read_attempts, to_line
 from torchx.util.records import replace
-from torchx.util.secrets import mask_text
+from torchx.util.secrets import mask_text, mask_value
 
 MOST_REPLICAS = 2000
 """A status with more replicas is not recorded: each change of one replica would write all of them."""
@@ -50,18 +50,10 @@ def from_text(text: str) -> AppStatus | None:
 
 def _masked(text: str) -> str:
     """Masks secrets in an error message: in each string of a JSON document, or in the whole of any other text."""
-
-    def masked(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {key: masked(item) for key, item in value.items()}
-        if isinstance(value, list):
-            return [masked(item) for item in value]
-        return mask_text(value) if isinstance(value, str) else value
-
     if text == NONE:
         return text
     try:
-        return json.dumps(masked(json.loads(text)))
+        return json.dumps(mask_value("", json.loads(text)))
     except ValueError:
         return mask_text(text)
 
