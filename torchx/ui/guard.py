@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hmac
-from urllib.parse import urlsplit
+import re
 
+from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 API = "/api/"
-_NAMES = ("127.0.0.1", "localhost", "::1")
+_HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", re.IGNORECASE)
 _HEADERS = (
     # Only our own files, no inline scripts or styles, no frames, no requests to other hosts.
     (
@@ -37,38 +38,21 @@ class Guard:
         self._expected = f"Bearer {token}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        refused = self._refused(dict(scope["headers"]), scope["path"])
-        if refused is None:
-            await self._app(scope, receive, send_with_headers)
-            return
-        status, text = refused
-        headers = [(b"content-type", b"text/plain; charset=utf-8")]
-        await send_with_headers({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": text.encode()})
+        answer = self._refusal(dict(scope["headers"]), scope["path"]) or self._app
+        await answer(scope, receive, send_with_headers)
 
-    def _refused(self, headers: dict[bytes, bytes], path: str) -> tuple[int, str] | None:
+    def _refusal(self, headers: dict[bytes, bytes], path: str) -> PlainTextResponse | None:
         host = headers.get(b"host", b"").decode("latin-1")
-        if _hostname(f"//{host}") not in _NAMES:
-            return 403, "this page is only for this machine: use http://127.0.0.1"
+        if not _HOST.fullmatch(host):
+            return PlainTextResponse("this page is only for this machine: use http://127.0.0.1", 403)
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1") != f"http://{host}":
-            return 403, "requested by a page of another site"
+            return PlainTextResponse("requested by a page of another site", 403)
         if path.startswith(API) and not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
-            return 401, "the token is wrong: open the address that `torchx ui` printed"
-        return None
-
-
-def _hostname(url: str) -> str | None:
-    try:
-        return urlsplit(url).hostname
-    except ValueError:
+            return PlainTextResponse("the token is wrong: open the address that `torchx ui` printed", 401)
         return None

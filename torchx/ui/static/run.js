@@ -76,26 +76,16 @@ export function showRun(main, handle, rows, go) {
     ];
   }
 
-  async function cancel() {
-    if (!confirm(`Cancel ${data.app_id}?`)) return;
+  async function act(verb, question, done) {
+    if (!confirm(question)) return;
     try {
-      await ask("do/cancel", { handle: data.handle }, { method: "POST" });
-      toast("Cancelling");
-      load();
+      done(await ask(`do/${verb}`, { handle: data.handle }, { method: "POST" }));
     } catch (error) {
       toast(error.message);
     }
   }
-
-  async function rerun() {
-    if (!confirm(`Run ${data.app_id} again?`)) return;
-    try {
-      const again = await ask("do/rerun", { handle: data.handle }, { method: "POST" });
-      go(address("/run", { handle: again.handle }));
-    } catch (error) {
-      toast(error.message);
-    }
-  }
+  const cancel = () => act("cancel", `Cancel ${data.app_id}?`, () => { toast("Cancelling"); load(); });
+  const rerun = () => act("rerun", `Run ${data.app_id} again?`, (again) => go(address("/run", { handle: again.handle })));
 
   function cause(run) {
     const found = data.status?.cause;
