@@ -29,11 +29,7 @@ reexports(__name__)
 
 
 class CmdTracker(SubCommand):
-    def __init__(self) -> None:
-        self._name: str | None = None
-
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares ``list jobs``, ``list metadata``, ``list artifacts`` and ``list lineage``."""
         verbs = subparser.add_subparsers(title="what to do", metavar="list", dest="tracker_verb", required=True)
         text = "list what is in a tracker"
         kinds = verbs.add_parser("list", description=text, help=text).add_subparsers(
@@ -56,29 +52,24 @@ class CmdTracker(SubCommand):
 
     @property
     def tracker(self) -> TrackerBase:
-        """The tracker that ``--tracker`` names, by default the first configured one.
+        """The first configured tracker.
 
         Raises:
             ConfigError: no tracker is configured.
-            NotFoundError: no tracker of that name is configured.
         """
-        return choose_tracker(self._name)[1]
+        return choose_tracker()[1]
 
     def add_list_job_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options of ``list jobs``."""
         declare(subparser, [("--parent-run-id --parent_run_id", "RUN_ID", "only jobs whose parent is this run")])
 
     def add_metadata_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the arguments of ``list metadata``."""
         subparser.add_argument("RUN_ID", help=JOB_HELP)
 
     def add_artifacts_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the arguments of ``list artifacts``."""
         subparser.add_argument("--artifact", metavar="NAME", help="only the artifact of this name")
         subparser.add_argument("RUN_ID", help=JOB_HELP)
 
     def add_job_lineage_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the arguments of ``list lineage``."""
         only = subparser.add_mutually_exclusive_group()
         sources, descendants = "only jobs that this one used", "only jobs that used this one"
         only.add_argument("--sources-only", "--sources_only", action="store_true", help=sources)
@@ -87,8 +78,7 @@ class CmdTracker(SubCommand):
         subparser.add_argument("RUN_ID", help=JOB_HELP)
 
     def list_jobs_command(self, args: argparse.Namespace) -> None:
-        """Prints the ids of jobs."""
-        name, tracker = self._choose(args)
+        name, tracker = choose_tracker(args.tracker)
         parent = _run_id(args.parent_run_id) if args.parent_run_id else None
         given = {"parent_run_id": parent} if parent else {}
         ids = _ask(name, lambda: list(tracker.run_ids(**given)))
@@ -99,7 +89,7 @@ class CmdTracker(SubCommand):
 
     def list_metadata_command(self, args: argparse.Namespace) -> None:
         """Prints names and values; for a sweep a row per task."""
-        name, tracker = self._choose(args)
+        name, tracker = choose_tracker(args.tracker)
         run_id = _run_id(args.RUN_ID)
         results = _ask(name, lambda: read_results(run_id, tracker))
         values = _ask(name, lambda: dict(tracker.metadata(run_id)))
@@ -120,8 +110,7 @@ class CmdTracker(SubCommand):
             _table(["NAME", "VALUE"], rows, nothing=f"`{run_id}` has written no metadata")
 
     def list_artifacts_command(self, args: argparse.Namespace) -> None:
-        """Prints names, paths and metadata of artifacts."""
-        name, tracker = self._choose(args)
+        name, tracker = choose_tracker(args.tracker)
         run_id = _run_id(args.RUN_ID)
         found = _ask(name, lambda: dict(tracker.artifacts(run_id)))
         if not found:
@@ -134,8 +123,7 @@ class CmdTracker(SubCommand):
             _table(["ARTIFACT", "PATH", "METADATA"], rows, nothing=f"`{run_id}` has no such artifact")
 
     def job_lineage_command(self, args: argparse.Namespace) -> None:
-        """Prints the jobs that the job used, and those that used it."""
-        name, tracker = self._choose(args)
+        name, tracker = choose_tracker(args.tracker)
         run_id = _run_id(args.RUN_ID)
         found = _ask(name, lambda: _lineage(tracker, run_id, args.artifact))
         if not found.sources and not found.descendants:
@@ -154,10 +142,6 @@ class CmdTracker(SubCommand):
         rows = [["made from", s.source_run_id, s.artifact_name or ""] for s in sources]
         rows += [["used by", job, ""] for job in descendants]
         _table(["RELATION", "JOB", "ARTIFACT"], rows, nothing=f"`{run_id}` has no lineage of this kind")
-
-    def _choose(self, args: argparse.Namespace) -> tuple[str, TrackerBase]:
-        self._name = args.tracker
-        return choose_tracker(args.tracker)
 
 
 def _run_id(reference: str) -> str:
