@@ -13,11 +13,11 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
 from torchx.cli.moments import parse_moment
-from torchx.errors import ConfigError, NotFoundError
+from torchx.errors import NotFoundError
 from torchx.runner import Runner, get_runner
 from torchx.runner.documents import exit_code_of
 from torchx.runner.tee import live_on, log_openers, replica_formats, wait_until_started
-from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.kit.logs import LogQuery, compile_regex
 from torchx.specs.api import UnknownAppException, is_started
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
@@ -61,7 +61,7 @@ class CmdLog(RunnerCommand):
         rows: tuple[Row, ...] = (
             # Optional only for argparse, which parses `--tail JOB` as a number of lines; see _untangle.
             ("identifier", "JOB[/ROLE[/REPLICAS]]", _JOB_HELP, {"nargs": "?"}),
-            ("--regex", "REGEX", "only lines that match this regular expression", {"type": _regex}),
+            ("--regex", "REGEX", "only lines that match this regular expression", {"type": compile_regex}),
             ("-f --follow", "", "keep printing until the job has ended"),
             ("-t --tail", "N", "the last N lines of each replica; without N, like --follow", _TAIL),
             ("--since", "TIME", since, {"type": parse_moment}),
@@ -105,10 +105,7 @@ class CmdLog(RunnerCommand):
 
 
 def validate(job_identifier: str) -> None:
-    """Checks the form of a job's identifier.
-
-    Raises:
-        HandleError: it is neither ``SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]`` nor a short form.
+    """Checks the form of a job's identifier; raises HandleError, see :func:`parse_target`.
 
     >>> validate("local_cwd://torchx/echo-x1/echo/0,2-4")
     """
@@ -281,13 +278,3 @@ def _number(text: str | None) -> int:
     if not (text and text.isascii() and text.isdigit() and len(text) < 20):
         raise UsageError(f"`--tail`: `{text}` is not a number of lines", hint="without a number it follows, as `-f`")
     return min(int(text), sys.maxsize)
-
-
-def _regex(text: str) -> re.Pattern[str] | None:
-    try:
-        return re.compile(text) if text else None
-    except re.error as e:
-        raise ConfigError(
-            f"`--regex`: `{text}` is not a regular expression: {e}",
-            hint="escape special characters such as `[ ( * + ? .` with a backslash",
-        ) from None
