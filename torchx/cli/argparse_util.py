@@ -123,11 +123,7 @@ def declare(parser: argparse.ArgumentParser, rows: Iterable[Row], *, sparse: boo
 class torchxconfig(argparse.Action):  # noqa: N801  # the name is fixed by the public interface
     """An option whose default is the key ``dest`` of the section ``[cli:<subcmd>]`` in ``.torchxconfig``.
 
-    Args:
-        subcmd: the verb.
-        dest: the key in the file, and the attribute of the namespace.
-        required: whether the option must be given when the file lacks the key.
-        default: the value when the file lacks the key.
+    ``required`` and ``default`` apply when the file lacks the key.
     """
 
     def __init__(

@@ -106,14 +106,7 @@ class CmdRun(SubCommand):
                     os.environ[name] = value
 
     def torchx_json_from_stdin(self, args: argparse.Namespace | None = None) -> dict[str, Any]:
-        """Reads the JSON object from stdin.
-
-        Args:
-            args: the parsed command line; its ``--dryrun``, ``--wait``, ``--log`` and ``--tee_logs`` are added.
-
-        Raises:
-            UsageError: stdin is empty, or not a JSON object.
-        """
+        """Reads the JSON object from stdin, and adds flags of the command line ``args``; see :func:`read_json`."""
         data = read_json(sys.stdin.read())
         for key in ("dryrun", "wait", "log", "tee_logs"):
             if args is not None and getattr(args, key, False):
@@ -121,11 +114,7 @@ class CmdRun(SubCommand):
         return data
 
     def verify_no_extra_args(self, args: argparse.Namespace) -> None:
-        """Checks that the command line has no argument for which the JSON of ``--stdin`` has a key.
-
-        Raises:
-            UsageError: it has one.
-        """
+        """Raises UsageError for an argument for which the JSON of ``--stdin`` has a key."""
         extra = getattr(args, "component_name_and_args", None)
         if extra:
             raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
@@ -214,7 +203,6 @@ def what_was_run(words: list[str]) -> tuple[str, list[str]]:
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
-    """Parses the arguments of ``torchx run``."""
     parser = Parser(prog="torchx run")
     CmdRun().add_arguments(parser)
     parser.set_defaults(_parser=parser)

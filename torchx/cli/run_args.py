@@ -199,13 +199,7 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
 def torchx_run_args_from_argparse(
     args: argparse.Namespace, component_name: str, component_args: list[str], scheduler_cfg: Mapping[str, CfgVal]
 ) -> TorchXRunArgs:
-    """Builds the arguments from a parsed command line.
-
-    Args:
-        args: the namespace of ``torchx run``; missing options get their defaults.
-        component_args: the command line of the component.
-        scheduler_cfg: the scheduler's options, typed.
-    """
+    """Builds the arguments from a parsed command line; options that ``args`` lacks get their defaults."""
     fields = {name for name, *_ in record_fields(TorchXRunArgs)}
     given = {name: value for name, value in vars(args).items() if name in fields and value is not None}
     given.update(component_name=component_name, component_args_str=list(component_args), scheduler_args={})
@@ -301,12 +295,7 @@ def read_json(text: str) -> dict[str, Any]:
 
 
 def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
-    """Returns the job metadata for notices, from the command line or else from ``[notify]`` in the config files.
-
-    Args:
-        notify: value of ``--notify``; may be empty.
-        notify_on: value of ``--notify-on``; may be empty.
-    """
+    """Returns the job metadata for notices: from the command line, or where that is empty, from ``[notify]``."""
     from torchx.config import load_files
 
     if not (notify or notify_on or "notify" in load_files().names()):

@@ -68,15 +68,9 @@ def check_script(component_args: Sequence[str]) -> None:
 
 
 def hoist(parser: argparse.ArgumentParser, component: str, words: list[str]) -> tuple[list[str], list[str]]:
-    """Separates options of torchx after the component from the component's own arguments.
+    """Returns the options of torchx that stand after the component, and the remaining words.
 
     An option that both have is the component's, and so is everything after ``--``.
-
-    Args:
-        parser: the parser of ``torchx run``.
-
-    Returns:
-        the options of torchx, and the remaining words.
 
     Raises:
         UsageError: an option of torchx stands among words that are passed to the program.

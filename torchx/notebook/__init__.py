@@ -1,28 +1,8 @@
 """torchx in a notebook: write code in cells, launch jobs from cells, and display their status.
 
-::
-
-    %load_ext torchx.notebook          # `import torchx.notebook` does the same
-
-    %%workspacefile train.py
-    print("hello from the job")
-
-    job = %torchx run utils.python --script train.py
-    job.wait()
-
-===========================  ==========================================================================
-``%%workspacefile PATH``     saves the cell as a file of the in-memory workspace; ``-a`` appends to it
-``%workspace``               lists the files of the workspace; ``%workspace clear`` removes them
-``%torchx VERB ...``         runs a command of torchx in this process. ``run`` sends the workspace if it has
-                             files, and returns a :class:`Job`
-``%%torchx VERB ...``        likewise, with further arguments in the lines of the cell
-===========================  ==========================================================================
-
-``{name}`` in an argument is replaced by the variable of that name, ``{cfg.lr}`` and ``{lrs[0]}`` by its attribute or
-item: always as one argument, whatever the value. ``$`` is not replaced, because shells and torchx's macros use it.
-
-Jobs, statuses and job definitions are displayed as HTML when a cell returns them. The module can be imported without
-IPython.
+``%load_ext torchx.notebook``, or ``import torchx.notebook``, adds ``%%workspacefile``, ``%workspace``, ``%torchx`` and
+``%%torchx``; docs/notebook.md explains them. Jobs, statuses and job definitions are displayed as HTML when a cell
+returns them. The module can be imported without IPython.
 """
 
 from __future__ import annotations

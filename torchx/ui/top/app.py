@@ -45,8 +45,6 @@ _KEYS = """\
 
 
 class Ask(ModalScreen[bool]):
-    """A yes/no question."""
-
     BINDINGS: ClassVar = [Binding("y", "answer(True)", "yes"), Binding("n,escape,q", "answer(False)", "no")]
 
     def __init__(self, question: str) -> None:
@@ -63,8 +61,6 @@ class Ask(ModalScreen[bool]):
 
 
 class Help(ModalScreen[None]):
-    """The help screen."""
-
     BINDINGS: ClassVar = [Binding("escape,q,question_mark,enter", "app.pop_screen", "back")]
 
     def compose(self) -> ComposeResult:

@@ -33,7 +33,6 @@ class Replicas(Table):
         self._drawn: tuple[int, list[list[str]]] = 0, []
 
     def update(self, status: AppStatus, used: Mapping[tuple[str, int], ReplicaMetrics]) -> None:
-        """Replaces states and metrics."""
         replicas = [replica for role in status.roles for replica in role.replicas]
         self.found = [(f"{r.role}/{r.id}", str(r.state), r.hostname or r.hostaddr or "") for r in replicas]
         self._used = [used.get((r.role, r.id)) or ReplicaMetrics(r.role, r.id) for r in replicas]
@@ -103,14 +102,12 @@ class Tasks(Table):
         self._longest = 0  # approximate width of a task's values
 
     def update(self, table: TaskTable) -> None:
-        """Replaces the states."""
         self.table = table
         rank = {name: i for i, name in enumerate(_FIRST)}
         ranks = [rank[state.name] for state in table.states]
         self.order = sorted(range(len(ranks)), key=ranks.__getitem__)
 
     def set_values(self, values: TaskList | None) -> None:
-        """Sets the values of the tasks."""
         self._values = values
         some = range(0, len(values.points) if values else 0, max(len(values.points) // 100, 1) if values else 1)
         self._longest = max((len(self._given(k)) for k in some), default=0)
