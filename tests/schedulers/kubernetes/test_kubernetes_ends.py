@@ -319,8 +319,8 @@ def test_the_rights_of_the_printed_role_are_enough(create, cfg, groups, plural, 
         seen_by_kueue(cluster)
     all_verbs(scheduler, cluster, app_id, plural)
     unused = {f"{verb} {resource}" for verb, _, resource in cluster.rights - cluster.used}
-    # The first of a TTL; the others of `torchx exec` and `forward`, whose protocols the cluster of these tests does not speak.
-    others = {"patch services", "create pods/exec", "create pods/portforward"}
+    # The first of a TTL, two of sweeps; the others of `torchx exec` and `forward`, whose protocols this cluster does not speak.
+    others = {"patch services", "patch configmaps", "delete pods", "create pods/exec", "create pods/portforward"}
     assert {right for right in unused if not right.startswith("get ")} <= others
 
 

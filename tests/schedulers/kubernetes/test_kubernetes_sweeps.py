@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster
 from torchx.errors import NotFoundError, NotSupportedError
@@ -129,6 +130,18 @@ def test_a_task_that_was_cancelled_does_not_begin(
 
 FAILED = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 3}}}]}
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}
+
+
+@pytest.mark.parametrize("cfg", [{}, {"image_repo": "r.io/me/jobs"}], ids=["inline code", "images"])
+def test_the_rights_of_the_printed_role_are_enough(
+    cluster: Cluster, scheduler: KubernetesScheduler, cfg: dict[str, Any]
+) -> None:
+    """They suffice to submit a sweep, and to cancel a task that runs."""
+    cluster.grant(yaml.safe_load(scheduler.rights(cfg))["rules"])
+    app_id = submit(scheduler, ["a", "b"], "{v}")
+    cluster.run_pods(cluster.of("jobs")[0], RUNNING)
+    scheduler.cancel_task(app_id, 1)
+    assert [pod["metadata"]["name"][-7:] for pod in cluster.of("pods")] == ["0-abcde"]
 
 
 def test_what_became_of_tasks(cluster: Cluster, scheduler: KubernetesScheduler) -> None:

@@ -34,6 +34,8 @@ _OF_KIND = {
 _QUEUED = {"Workload": "list patch"}
 """For removing a job from a queue of Kueue, and reporting why it waits there."""
 _INLINE = {"ConfigMap": "create get"}
+_SWEEP = {"ConfigMap": "create get patch", "Pod": "list delete"}
+"""For the values of a sweep, which is a Job, and for cancelling single tasks."""
 
 
 def needed(kind: str, *, queued: bool, inline: bool = False) -> dict[str, str]:
@@ -43,11 +45,12 @@ def needed(kind: str, *, queued: bool, inline: bool = False) -> dict[str, str]:
 
 def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = False) -> str:
     """The least rights for all commands, as a Role in YAML; ``queued`` is by Kueue, ``inline`` code in a ConfigMap."""
+    rights = {**needed(kind, queued=queued, inline=inline), **(_SWEEP if kind == names.JOB else {})}
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",
         "kind": "Role",
         "metadata": {"name": f"torchx-{kind}", "namespace": namespace},
-        "rules": [_rule(name, verbs.split()) for name, verbs in needed(kind, queued=queued, inline=inline).items()],
+        "rules": [_rule(name, verbs.split()) for name, verbs in rights.items()],
     }
     about = f"# the least rights for jobs of kind {names.OWNERS[kind]}; to give them to somebody:"
     bind = f"kubectl create rolebinding torchx-{kind} -n {namespace} --role torchx-{kind} --user NAME"
