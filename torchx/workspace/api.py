@@ -12,7 +12,7 @@ from torchx.errors import NotSupportedError
 from torchx.specs.api import AppDef, CfgVal, Role, Workspace, runopts
 from torchx.util.records import dataclass
 from torchx.util.reexports import reexports
-from torchx.workspace.files import open_workspace, walk_workspace
+from torchx.workspace.files import walk_workspace
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE
 
 reexports(__name__)
@@ -24,15 +24,7 @@ T = TypeVar("T")
 PackageType = TypeVar("PackageType")
 WorkspaceConfigType = TypeVar("WorkspaceConfigType")
 
-__all__ = [
-    "TORCHX_IGNORE",
-    "PkgInfo",
-    "WorkspaceBuilder",
-    "WorkspaceMixin",
-    "materialize",
-    "open_workspace",
-    "walk_workspace",
-]
+__all__ = ["TORCHX_IGNORE", "PkgInfo", "WorkspaceBuilder", "WorkspaceMixin", "walk_workspace"]
 
 
 @dataclass
@@ -105,7 +97,7 @@ class WorkspaceMixin(Generic[T]):
         import tempfile
 
         with tempfile.TemporaryDirectory(prefix="torchx-workspace-") as merged:
-            materialize(workspace, merged)
+            workspace.merge_into(merged)
             for name in IGNORE_FILES:  # already applied, each to its own project; must not apply to the others
                 if os.path.lexists(os.path.join(merged, name)):
                     os.unlink(os.path.join(merged, name))
@@ -136,14 +128,3 @@ class WorkspaceMixin(Generic[T]):
         """Pushes what :meth:`dryrun_push_images` returned."""
         if images_to_push:
             raise NotSupportedError(f"`{type(self).__name__}` cannot push images: `{images_to_push}`")
-
-
-def materialize(workspace: Workspace, outdir: str) -> None:
-    """Copies each project of a workspace, without ignored files, to its place below ``outdir``; a later one wins.
-
-    Raises:
-        SpecError: a project does not exist or cannot be read, or its place is outside ``outdir``.
-    """
-    from torchx.workspace.copies import merge
-
-    merge(workspace, outdir)
