@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from torchx.cli.cmd_list import HANDLE_HEADER, NAME_HEADER, STATUS_HEADER
 from torchx.cli.cmd_status import parse_list_arg
 from torchx.specs import AppDef, AppState, Role
 from torchx.specs.failures import Failure
+from torchx.util.datetime import duration
+from torchx.util.term import iso
 
 from .conftest import HELLO, Call
 
@@ -133,9 +136,9 @@ def test_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, fits
     """Columns are aligned; on a narrow terminal columns are cut, but never a handle."""
     monkeypatch.setenv("COLUMNS", str(columns))
     monkeypatch.setenv("NO_COLOR", "1")
-    out = Tty()
+    monkeypatch.setattr(sys, "stdout", out := Tty())
     handle, name = "local_cwd://torchx/echo-bcdfgh", "a-rather-long-name-of-a-job"
-    render.table(["HANDLE", "NAME", "STATE"], [[handle, name, "FAILED"], ["x", "y", "RUNNING"]], out=out, shrink=[1])
+    render.table(["HANDLE", "NAME", "STATE"], [[handle, name, "FAILED"], ["x", "y", "RUNNING"]], shrink=[1])
     header, first, second = out.getvalue().splitlines()
     assert handle in first
     assert (name in first) == fits
@@ -146,8 +149,8 @@ def test_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, fits
 def test_table_has_colors_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """States are coloured without breaking the alignment; control sequences are escaped."""
     monkeypatch.setenv("TERM", "xterm")
-    out = Tty()
-    render.table(["N", "S"], [["a\x1b[2J", "FAILED"], ["b", "RUNNING"]], out=out, state_column=1)
+    monkeypatch.setattr(sys, "stdout", out := Tty())
+    render.table(["N", "S"], [["a\x1b[2J", "FAILED"], ["b", "RUNNING"]], state_column=1)
     assert "\x1b[31mFAILED\x1b[0m" in out.getvalue()
     assert "\x1b[2J" not in out.getvalue()
 
@@ -325,13 +328,13 @@ def test_a_broken_scheduler_does_not_break_configure(
 )
 def test_durations(seconds: float, text: str) -> None:
     """A duration is shown in its largest units; a negative one is 0."""
-    assert render.duration(seconds) == text
+    assert duration(seconds) == text
 
 
 def test_times_are_utc() -> None:
     """Programs get UTC, rounded to the millisecond."""
-    assert render.iso(1795248000.9996) == "2026-11-21T08:00:01.000Z"
-    assert render.iso(None) is None
+    assert iso(1795248000.9996) == "2026-11-21T08:00:01.000Z"
+    assert iso(None) is None
 
 
 def test_json_of_odd_bytes() -> None:

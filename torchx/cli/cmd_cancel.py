@@ -11,13 +11,13 @@ from torchx.cli.cmd_list import parse_states
 from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.questions import YES_HELP, agreed
-from torchx.cli.render import ago
 from torchx.cli.waiting import grace_s
 from torchx.errors import TorchXError
 from torchx.runner import Runner
 from torchx.runs import Run, RunQuery
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.handles import FOREIGN
+from torchx.util.datetime import ago
 from torchx.util.term import is_tty
 
 
@@ -45,10 +45,7 @@ class CmdCancel(RunnerCommand):
 
 
 def for_each_job(runner: Runner, references: list[str], act: Callable[[str], str]) -> None:
-    """Applies an action to several jobs. A failure for one job does not stop the others.
-
-    Args:
-        act: returns a message for the terminal.
+    """Applies an action, which returns a message for the terminal, to several jobs; one that fails stops no other.
 
     Raises:
         SystemExit: with the exit code of the first failure.

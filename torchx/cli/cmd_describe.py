@@ -7,7 +7,7 @@ import sys
 
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
-from torchx.cli.render import ago, document, fields, local_time
+from torchx.cli.render import document, fields
 from torchx.runner import Runner
 from torchx.runner.documents import handle_fields, run_fields
 from torchx.runs import Run
@@ -15,6 +15,7 @@ from torchx.specs import AppDef
 from torchx.specs.api import UnknownAppException
 from torchx.specs.images import image_digests, workspace_hashes
 from torchx.specs.serialize import appdef_to_dict, masked
+from torchx.util.datetime import ago, local_time
 from torchx.util.reexports import reexports
 from torchx.util.shlex import join
 from torchx.util.term import has_color, printable

@@ -10,10 +10,12 @@ from typing import Any
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, job_reference
-from torchx.cli.render import BOLD, RESET, ago, bold, document, duration, fields, gray, value_text
+from torchx.cli.render import BOLD, bold, document, fields, gray, value_text
 from torchx.runner import Runner
 from torchx.runner.capsule.differences import Comparison, Difference
 from torchx.runs import Run
+from torchx.specs.states import RESET
+from torchx.util.datetime import ago, duration
 from torchx.util.secrets import mask_text
 from torchx.util.term import has_color, printable, text_width
 

@@ -17,8 +17,6 @@ from torchx.settings import default_image
 from torchx.specs.timeouts import parse_timeout
 from torchx.util.term import has_color, is_tty, printable, width
 
-__all__ = ["CmdDoctor", "show"]
-
 _HELP = """\
 Each finding is good, bad, or `?` if it cannot be determined from here. A bad finding is certain; below it is the fix.
 

@@ -19,8 +19,6 @@ from torchx.specs import AppDryRunInfo
 from torchx.specs.images import NamesOnly
 from torchx.util.term import printable
 
-__all__ = ["CmdExport", "export_to"]
-
 _HELP = """\
 The folder holds the job as torchx would submit it, the code of the job, `run.sh`, which starts it, and a README.
 It can be moved, and does not need torchx. It holds no secret values: `run.sh` reads them from its environment.

@@ -7,19 +7,19 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchx.cli import render
 from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.moments import parse_moment
-from torchx.cli.render import document
+from torchx.cli.render import document, fits, table
 from torchx.runner import Runner
 from torchx.runner.documents import run_fields
 from torchx.runs import Run, RunQuery
 from torchx.specs.api import AppState
+from torchx.util.datetime import ago, duration
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
-from torchx.util.term import is_tty
+from torchx.util.term import is_tty, iso
 
 if TYPE_CHECKING:
     from torchx.schedulers.api import ListAppResponse
@@ -115,15 +115,15 @@ def _print_runs(runs: Sequence[Run]) -> None:
     rows = []
     tty = is_tty(sys.stdout)
     for run in runs:
-        launched = render.ago(run.created_at) if tty else render.iso(run.created_at) or ""
-        took = "" if run.ended_at is None else render.duration(run.ended_at - run.created_at)
+        launched = ago(run.created_at) if tty else iso(run.created_at) or ""
+        took = "" if run.ended_at is None else duration(run.ended_at - run.created_at)
         rows.append([run.handle or "(being submitted)", run.name, str(run.state), launched, took])
     headers = [HANDLE_HEADER, NAME_HEADER, STATUS_HEADER, _LAUNCHED_HEADER, _TOOK_HEADER]
-    if tty and not render.fits([headers, *rows], shrink=[1]):
+    if tty and not fits([headers, *rows], shrink=[1]):
         # App ids are valid references too, and a wrapped table is hard to read.
         headers[0] = _ID_HEADER
         rows = [[run.app_id or row[0], *row[1:]] for run, row in zip(runs, rows, strict=True)]
-    render.table(headers, rows, shrink=[1], state_column=2)
+    table(headers, rows, shrink=[1], state_column=2)
 
 
 def _say_the_rest(runs: Sequence[Run], query: RunQuery, *, cut: bool) -> None:
@@ -151,10 +151,10 @@ def _list_jobs(runner: Runner, args: argparse.Namespace) -> None:
             | {"state": str(j.state)}
             for j in jobs
         ]
-        print(render.document({"jobs": fields}))
+        print(document({"jobs": fields}))
         return
     rows = [[job.app_handle, job.name, str(job.state)] for job in jobs]
-    render.table([HANDLE_HEADER, NAME_HEADER, STATUS_HEADER], rows, shrink=[1], state_column=2)
+    table([HANDLE_HEADER, NAME_HEADER, STATUS_HEADER], rows, shrink=[1], state_column=2)
 
 
 def _matches(job: ListAppResponse, name: str | None, states: list[AppState] | None) -> bool:

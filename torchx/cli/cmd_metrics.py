@@ -18,8 +18,6 @@ from torchx.specs import AppStatus
 from torchx.util.records import replace
 from torchx.util.term import has_color, is_tty, width
 
-__all__ = ["CmdMetrics"]
-
 _EVERY_S = 15.0
 
 
@@ -66,7 +64,6 @@ class _View:
         return chosen
 
     def print(self, *, as_json: bool) -> None:
-        """Prints the current metrics."""
         found = self.look()
         if as_json:
             state = None if self._status is None else str(self._status.state)
@@ -77,7 +74,6 @@ class _View:
             note(why)
 
     def page(self) -> str:
-        """Returns the page for a terminal."""
         found = self.look()
         head = f"{self._handle}  {'' if self._status is None else self._status.state}"
         around = [gray(text, color=has_color(sys.stdout)) for text in (head, self._nothing(found)) if text]
@@ -110,4 +106,4 @@ class _View:
         if not is_tty(sys.stdout):
             return ["\t".join(row) for row in usage_rows(found, 0, over=over)]
         headers, *rows = usage_table(found, width(sys.stdout), over=over)
-        return table_lines(headers, rows, sys.stdout)
+        return table_lines(headers, rows)

@@ -16,8 +16,6 @@ from torchx.schedulers.stacks.page import page
 from torchx.schedulers.stacks.probe import NO_SPY
 from torchx.util.term import has_color
 
-__all__ = ["CmdStacks"]
-
 _HELP = """\
 Prints a one-sentence summary, then the stacks; ranks that do the same share one. Frames inside PyTorch are omitted:
 a stack shows your own lines, and the collective in which a rank waits. Each rank is sampled eight times in two

@@ -12,7 +12,7 @@ from torchx.cli.argparse_util import JSON, Row, declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import error
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
-from torchx.cli.render import ago, document, duration, gray, local_time
+from torchx.cli.render import document, gray
 from torchx.errors import EXIT_BACKEND, NotFoundError, TorchXError
 from torchx.runner import Runner
 from torchx.runner.documents import exit_code_of, failures_fields, handle_fields, status_fields
@@ -20,6 +20,7 @@ from torchx.settings import SAMPLE_S, torchx_home
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException, parse_app_handle
 from torchx.specs.handles import FOREIGN
+from torchx.util.datetime import ago, duration, local_time
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 from torchx.util.term import has_color, is_tty, iso, printable

@@ -9,12 +9,14 @@ import time
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import progress
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
-from torchx.cli.render import document, duration, gray, state_text
+from torchx.cli.render import document, gray
 from torchx.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT
 from torchx.runner import Runner
 from torchx.runner.documents import exit_code_of, handle_fields, status_fields
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
+from torchx.specs.states import state_text
+from torchx.util.datetime import duration
 from torchx.util.spans import parse_span
 from torchx.util.term import fit, has_color, is_tty, printable, width
 

@@ -9,14 +9,13 @@ import time
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
-from torchx.cli.render import gray, iso, state_text
+from torchx.cli.render import gray
 from torchx.runner import Runner
 from torchx.runner.changes import Watch
 from torchx.runs import Change
+from torchx.specs.states import state_text
 from torchx.util.redaction import redact
-from torchx.util.term import fit, has_color, is_tty, printable, width
-
-__all__ = ["CmdWatch", "change_document", "print_changes"]
+from torchx.util.term import fit, has_color, is_tty, iso, printable, width
 
 _LOOK_S = 5.0  # interval at which unreachable schedulers are reported
 
@@ -55,7 +54,6 @@ def print_changes(watch: Watch, *, as_json: bool = False) -> None:
 
 
 def change_document(change: Change) -> str:
-    """Formats a change as JSON."""
     import json
 
     from torchx.runner.documents import handle_fields

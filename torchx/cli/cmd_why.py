@@ -10,12 +10,13 @@ from torchx.cli.argparse_util import declare
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP
-from torchx.cli.render import ago, document, duration, fields, gray, local_time
+from torchx.cli.render import document, fields, gray
 from torchx.cli.run_args import NOTICES, notices_wanted
 from torchx.runner import Runner
 from torchx.runner.documents import handle_fields, status_fields
 from torchx.runner.foreign import Explained
 from torchx.specs.handles import FOREIGN
+from torchx.util.datetime import ago, duration, local_time
 from torchx.util.secrets import mask_text
 from torchx.util.term import has_color, is_tty, iso, printable
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable
 from torchx.cli import commands
 from torchx.cli.argparse_util import Parser
 from torchx.cli.main import LOG_LEVELS
-from torchx.cli.render import ago
 from torchx.cli.run_args import default_scheduler
 from torchx.config.files import load_files
 from torchx.specs.api import AppState
 from torchx.specs.named_resources_generic import NAMED_RESOURCES
+from torchx.util.datetime import ago
 
 Candidates = list[tuple[str, str]]
 _MOST_RUNS = 200

@@ -4,57 +4,28 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any
 
 from torchx.specs.states import RESET, state_text
-from torchx.util.datetime import ago, duration, local_time
 from torchx.util.redaction import redact
-from torchx.util.term import fit, has_color, is_tty, iso, printable, text_width, width
-
-__all__ = [
-    "BOLD",
-    "GRAY",
-    "RESET",
-    "ago",
-    "bold",
-    "column_widths",
-    "document",
-    "duration",
-    "fields",
-    "fits",
-    "gray",
-    "iso",
-    "local_time",
-    "state_text",
-    "table",
-    "table_lines",
-    "value_text",
-]
+from torchx.util.term import fit, has_color, is_tty, printable, text_width, width
 
 BOLD = "\033[1m"
 GRAY = "\033[90m"
 _GAP = "  "
 _LEAST_WIDTH = 8
+Cells = Sequence[Sequence[str]]
 
 
 def bold(text: str, *, color: bool) -> str:
-    """Bold text."""
     return f"{BOLD}{text}{RESET}" if color else text
 
 
 def gray(text: str, *, color: bool) -> str:
-    """Dimmed text."""
     return f"{GRAY}{text}{RESET}" if color else text
 
 
-def table(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    *,
-    out: TextIO | None = None,
-    shrink: Sequence[int] = (),
-    state_column: int | None = None,
-) -> None:
+def table(headers: Sequence[str], rows: Cells, *, shrink: Sequence[int] = (), state_column: int | None = None) -> None:
     """Prints rows under headers: in columns on a terminal, separated by tabs elsewhere.
 
     Args:
@@ -62,26 +33,20 @@ def table(
             handle cannot be pasted.
         state_column: the column that holds states.
     """
-    stream = out or sys.stdout
-    if not is_tty(stream):
+    if not is_tty(sys.stdout):
         cells = [[printable(cell) for cell in row] for row in rows]
-        stream.write("".join("\t".join(row) + "\n" for row in [list(headers), *cells]))
+        sys.stdout.write("".join("\t".join(row) + "\n" for row in [list(headers), *cells]))
         return
-    stream.write("\n".join(table_lines(headers, rows, stream, shrink=shrink, state_column=state_column)) + "\n")
+    sys.stdout.write("\n".join(table_lines(headers, rows, shrink=shrink, state_column=state_column)) + "\n")
 
 
 def table_lines(
-    headers: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    stream: TextIO,
-    *,
-    shrink: Sequence[int] = (),
-    state_column: int | None = None,
+    headers: Sequence[str], rows: Cells, *, shrink: Sequence[int] = (), state_column: int | None = None
 ) -> list[str]:
     """Returns the lines of :func:`table` on a terminal."""
     cells = [[printable(cell) for cell in row] for row in rows]
-    color = has_color(stream)
-    widths = column_widths([list(headers), *cells], width(stream), shrink)
+    color = has_color(sys.stdout)
+    widths = column_widths([list(headers), *cells], width(sys.stdout), shrink)
     heading = _GAP.join(fit(h, w) for h, w in zip(headers, widths, strict=True)).rstrip()
     lines = [gray(heading, color=color)]
     for row in cells:
@@ -93,7 +58,7 @@ def table_lines(
     return lines
 
 
-def column_widths(rows: Sequence[Sequence[str]], room: int, shrink: Sequence[int]) -> list[int]:
+def column_widths(rows: Cells, room: int, shrink: Sequence[int]) -> list[int]:
     """Returns the widths of the columns; narrows those of ``shrink`` until a line fits.
 
     >>> column_widths([["aaaa", "b" * 30]], 20, shrink=[1])
@@ -107,7 +72,7 @@ def column_widths(rows: Sequence[Sequence[str]], room: int, shrink: Sequence[int
     return widths
 
 
-def fits(rows: Sequence[Sequence[str]], *, shrink: Sequence[int] = ()) -> bool:
+def fits(rows: Cells, *, shrink: Sequence[int] = ()) -> bool:
     """Whether the rows fit on stdout without wrapping."""
     room = width(sys.stdout)
     widths = column_widths([[printable(cell) for cell in row] for row in rows], room, shrink)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import sys
 import time
 
-from torchx.cli.render import RESET, duration, gray, state_text
+from torchx.cli.render import gray
 from torchx.runner import Runner
 from torchx.runs import default_registry
 from torchx.specs.api import AppState, AppStatus
-from torchx.specs.states import COLORS
+from torchx.specs.states import COLORS, RESET, state_text
 from torchx.specs.tasks import TaskTable, is_terminal_task
+from torchx.util.datetime import duration
 from torchx.util.term import fit, has_color, is_tty, printable, width
 
 _BAR = 30  # characters

@@ -6,13 +6,15 @@ import sys
 import time
 
 from torchx.cli.failures import note, progress, warn
-from torchx.cli.render import document, duration, gray, state_text
+from torchx.cli.render import document, gray
 from torchx.errors import EXIT_INTERRUPTED, TorchXError
 from torchx.runner import Runner
 from torchx.runner.documents import exit_code_of, handle_fields, status_fields
 from torchx.runner.tee import tee_logs
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
+from torchx.specs.states import state_text
+from torchx.util.datetime import duration
 from torchx.util.term import fit, has_color, is_tty, width
 
 _TICK_S = 1.0
