@@ -30,7 +30,7 @@ from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.slurm.answers import bare, facts_of
-from torchx.schedulers.slurm.client import KEPT, NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
+from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, inherited, parse_sbatch, version
 from torchx.schedulers.slurm.ends import EndsOfJobs
 from torchx.schedulers.slurm.events import SLURM_LOG, SWEEP_PREFIX
 from torchx.schedulers.slurm.folders import LegacyFolder, Waiting, choose_previous, files_of, job_id_in
@@ -203,9 +203,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             files[LAUNCH_FILE] = launcher(script)
             argv[-1] = f"{folder}/{LAUNCH_FILE}"
         without = dict.fromkeys(name for replica in request.replicas.values() for name in sources(replica.env))
-        if site is self._here and "SLURM_JOB_ID" in os.environ:  # torchx runs in a job, which differs from the new one
-            kept = (*KEPT, "SLURM_CLUSTERS")
-            without.update(dict.fromkeys(n for n in os.environ if n.startswith("SLURM_") and n not in kept))
+        without.update(dict.fromkeys(inherited() if site is self._here else ()))
         made = Submission(request.name, argv, folder, files, without=[*without])
         return made if request.arrays is None else request.arrays.submission(made, request)
 

@@ -18,7 +18,7 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, shell_words, values_line
-from torchx.schedulers.slurm.client import NO_SUCH_JOB
+from torchx.schedulers.slurm.client import KEPT_TO_SUBMIT, NO_SUCH_JOB
 from torchx.schedulers.slurm.events import SWEEP_PREFIX
 from torchx.schedulers.slurm.reasons import app_state
 from torchx.schedulers.slurm.request import (
@@ -135,6 +135,7 @@ def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: Task
         f"count={len(tasks.points)} size={size} width={tasks.max_parallel or ''}",
         f"name={quote(request.name)} role={quote(folder_name(replica.role))}",
         f"every={f'{request.sample_s:g}' if request.sample_s and not is_whole(request) else ''}",
+        f"kept={quote(' '.join(KEPT_TO_SUBMIT))}",
         "task() {",
         *(f"  {line}" for line in (_WHOLE if is_whole(request) else _program(request, replica, tasks))),
         "}",
