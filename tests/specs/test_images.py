@@ -10,7 +10,6 @@ from torchx.specs.images import (
     digest_in,
     image_digests,
     report_image_digest,
-    reported_image_digests,
     set_image_digest,
     set_workspace_hash,
     workspace_hashes,
@@ -72,7 +71,7 @@ def test_an_image_named_by_digest_needs_nobody_to_tell() -> None:
 def test_a_scheduler_tells_the_record() -> None:
     """Digests reported by `schedule` are stored in the request."""
     info = AppDryRunInfo("request", repr)
-    assert reported_image_digests(info) == {}
+    assert info._image_digests == {}
     report_image_digest(info, "a", HEX)
     report_image_digest(info, "b", "latest")
-    assert reported_image_digests(info) == {"a": ID}
+    assert info._image_digests == {"a": ID}

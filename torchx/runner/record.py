@@ -49,7 +49,6 @@ class Recorder:
                 nevertheless; that is found out when runs are listed.
         """
         from torchx.runner.secrets import look_up
-        from torchx.specs.images import reported_image_digests, reported_workspace_hashes
         from torchx.util import git
 
         _check_session(scheduler, self._session)
@@ -88,8 +87,7 @@ class Recorder:
                 plan.disarm()
             raise
         handle = make_app_handle(scheduler, self._session, app_id)
-        digests, hashes = reported_image_digests(info), reported_workspace_hashes(info)
-        registry.submitted(run_id, handle, image_digests=digests, workspace_hashes=hashes)
+        registry.submitted(run_id, handle, image_digests=info._image_digests, workspace_hashes=info._workspace_hashes)
         if plan is not None:
             plan.submitted(handle)
         return handle

@@ -14,7 +14,7 @@ A tag such as ``latest`` does not identify an image a month later; a digest does
 'repo/train@sha256:abab'
 >>> info = AppDryRunInfo("request", repr)
 >>> report_image_digest(info, "trainer", "sha256:" + "cd" * 32)
->>> reported_image_digests(info)["trainer"][:11]
+>>> info._image_digests["trainer"][:11]
 'sha256:cdcd'
 """
 
@@ -75,21 +75,6 @@ def report_image_digest(info: AppDryRunInfo[Any], role_name: str, digest: str) -
     found = digest_in(digest)
     if found:
         info._image_digests[role_name] = found
-
-
-def reported_image_digests(info: AppDryRunInfo[Any]) -> dict[str, str]:
-    """Return the digests given to :func:`report_image_digest`, by role name."""
-    return dict(info._image_digests)
-
-
-def report_workspace_hash(info: AppDryRunInfo[Any], role_name: str, content_hash: str) -> None:
-    """Report the hash of the code sent for a role, if it changed since the dry run."""
-    info._workspace_hashes[role_name] = content_hash
-
-
-def reported_workspace_hashes(info: AppDryRunInfo[Any]) -> dict[str, str]:
-    """Return the hashes given to :func:`report_workspace_hash`, by role name."""
-    return dict(info._workspace_hashes)
 
 
 def image_digests(roles: Iterable[Role]) -> dict[str, str]:

@@ -19,7 +19,7 @@ from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.specs.api import AppDef, AppDryRunInfo, Role, Workspace
-from torchx.specs.images import reported_workspace_hashes, workspace_hashes
+from torchx.specs.images import workspace_hashes
 
 
 @pytest.fixture
@@ -160,7 +160,7 @@ def test_a_dry_run_sends_nothing(fake: FakeSsh, project: Path) -> None:
     assert site.bring(info) == list(dict.fromkeys(images))
     assert tree(Path(images[0])) == tree(project)
     assert os.path.exists(f"{images[2]}/it's -n $x")
-    assert reported_workspace_hashes(info) == {}
+    assert info._workspace_hashes == {}
     assert site.bring(info) == []  # it is there
 
 
@@ -185,7 +185,7 @@ def test_a_workspace_that_changes_after_the_dry_run(fake: FakeSsh, project: Path
     assert after["a"] == after["b"] == place_workspace(SSHCommandRunner("login"), str(project), f"{image}-2").hash
     assert after["a"] != before["a"]
     assert after["c"] == before["c"]
-    assert reported_workspace_hashes(info) == {"a": after["a"], "b": after["b"]}
+    assert info._workspace_hashes == {"a": after["a"], "b": after["b"]}
 
 
 def test_a_folder_of_ones_own_needs_no_connection(fake: FakeSsh, project: Path) -> None:

@@ -290,15 +290,13 @@ class TestSubmission:
 
     def test_a_missing_image_is_pulled_once(self, scheduler: Any, fake: Any) -> None:
         """Several roles use it, and it is pulled once; its digest is recorded."""
-        from torchx.specs.images import reported_image_digests
-
         app = AppDef("a", [role("a", 2), role("b")])
         for r in app.roles:
             r.image = "reg/other"
         info = scheduler.submit_dryrun(app, {})
         scheduler.schedule(info)
         assert fake.calls.count("pull") == 1
-        assert reported_image_digests(info) == dict.fromkeys("ab", f"reg/other@sha256:{'c' * 64}")
+        assert info._image_digests == dict.fromkeys("ab", f"reg/other@sha256:{'c' * 64}")
 
     def test_a_pull_that_breaks_off(self, scheduler: Any, fake: Any) -> None:
         """The engine reports it within its answer, and the message has its reason."""

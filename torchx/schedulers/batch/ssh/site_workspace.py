@@ -11,7 +11,7 @@ from typing import Any
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.batch.sites import Site, SiteScheduler, site_of
 from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
-from torchx.specs.images import report_workspace_hash, set_workspace_hash
+from torchx.specs.images import set_workspace_hash
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
 
 _TAKEN = "site_workspace.job_dirs"
@@ -72,7 +72,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             if name in names:
                 set_workspace_hash(env, content)
         for name in names:
-            report_workspace_hash(info, name, content)
+            info._workspace_hashes[name] = content
 
     def _environments(self, info: AppDryRunInfo[Any]) -> Iterable[tuple[str, dict[str, str]]]:
         """All environments in a request, each with the name of its role."""
