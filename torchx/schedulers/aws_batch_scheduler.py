@@ -343,7 +343,7 @@ def create_scheduler(
         kwargs: ``aws_region``, ``aws_profile`` and ``aws_endpoint_url``, which override boto3's configuration. Others
             are ignored.
     """
-    clients = Clients.of(kwargs, {"batch": client, "logs": log_client})
+    clients = Clients({"batch": client, "logs": log_client}, kwargs)
     return AWSBatchScheduler(session_name, client, log_client, docker_client, clients=clients)
 
 

@@ -37,14 +37,7 @@ reexports(__name__)
 _Object = dict[str, Any]
 _Ids = list[str]  # within the class, `list` is a method
 
-__all__ = [
-    "JOB_STATE",
-    "AWSSageMakerJob",
-    "AWSSageMakerOpts",
-    "AWSSageMakerScheduler",
-    "Opts",
-    "create_scheduler",
-]
+__all__ = ["JOB_STATE", "AWSSageMakerJob", "AWSSageMakerOpts", "AWSSageMakerScheduler", "Opts", "create_scheduler"]
 
 Opts = AWSSageMakerOpts
 _ONE_BY_ONE = 3
@@ -153,5 +146,5 @@ def create_scheduler(session_name: str, **kwargs: object) -> AWSSageMakerSchedul
         kwargs: ``client``, ``docker_client``; ``aws_region``, ``aws_profile`` and ``aws_endpoint_url``, which override
             boto3's configuration. Others are ignored.
     """
-    clients = Clients.of(kwargs, {"sagemaker": kwargs.get("client")})
+    clients = Clients({"sagemaker": kwargs.get("client")}, kwargs)
     return AWSSageMakerScheduler(session_name, docker_client=kwargs.get("docker_client"), clients=clients)

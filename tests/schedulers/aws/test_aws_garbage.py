@@ -43,7 +43,7 @@ def answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[bytes], str]]
 @pytest.mark.parametrize("body", [b"[]", b"\xff\x93", b"[" * 3000 + b"]" * 3000], ids=["a list", "no text", "deep"])
 def test_an_answer_that_is_none(answers, body: bytes) -> None:
     """One sentence, and the class of an unknown outcome."""
-    clients = Clients(region="us-east-1", endpoint_url=answers(body))
+    clients = Clients(options={"aws_region": "us-east-1", "aws_endpoint_url": answers(body)})
     with pytest.raises(TransientError, match="job `x` cannot be described: the answer is not valid") as e:
         call(clients.client("batch", retries=False), "describe_jobs", "job `x` cannot be described", jobs=["x"])
     assert "proxy" in e.value.hint

@@ -56,7 +56,7 @@ def aws(monkeypatch):
     opened = []
 
     def make(respond):
-        clients = Clients(region="us-east-1")
+        clients = Clients(options={"aws_region": "us-east-1"})
         original = clients.client
 
         def client(service, **options):

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from torchx.errors import MissingDependencyError, install_extra
-from torchx.schedulers.aws.errors import ThrottledError, aws_errors
+from torchx.schedulers.aws.errors import AwsError, ThrottledError, aws_errors, is_missing
 from torchx.version import __version__
 
-_OPTIONS = ("region", "profile", "endpoint_url")
 _ATTEMPTS = 8
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 
@@ -25,29 +24,19 @@ class Clients:
 
     Args:
         given: clients to use instead of new ones, by service.
-        region, profile, endpoint_url: override boto3's configuration.
+        options: of the scheduler: ``aws_region``, ``aws_profile``, ``aws_endpoint_url`` override boto3's configuration.
     """
 
     def __init__(
-        self,
-        given: Mapping[str, Any | None] | None = None,
-        *,
-        region: str | None = None,
-        profile: str | None = None,
-        endpoint_url: str | None = None,
+        self, given: Mapping[str, Any | None] | None = None, options: Mapping[str, object] | None = None
     ) -> None:
         self._given = {service: client for service, client in (given or {}).items() if client is not None}
-        self._options = {"region_name": region, "profile_name": profile}
-        self._endpoint_url = endpoint_url
+        found = {name: str(value) for name, value in (options or {}).items() if value}
+        self._options = {"region_name": found.get("aws_region"), "profile_name": found.get("aws_profile")}
+        self._endpoint_url = found.get("aws_endpoint_url")
         self._session: Any = None
         self._lock = allocate_lock()
         self._made: dict[tuple[str, bool, str | None], Any] = {}
-
-    @staticmethod
-    def of(options: Mapping[str, object], given: Mapping[str, Any | None]) -> Clients:
-        """Creates it from the scheduler options ``aws_region``, ``aws_profile`` and ``aws_endpoint_url``."""
-        found = {name: str(options[f"aws_{name}"]) for name in _OPTIONS if options.get(f"aws_{name}")}
-        return Clients(given, **found)
 
     def client(self, service: str, *, retries: bool = True, region: str | None = None) -> Any:
         """The client of a service. Without ``retries`` boto3 repeats no call: for those that must not run twice.
@@ -91,6 +80,16 @@ def call(client: Any, operation: str, doing: str, **params: object) -> dict[str,
     with aws_errors(doing):
         answer: dict[str, Any] = getattr(client, operation)(**params)
     return answer
+
+
+def call_if_there(client: Any, operation: str, doing: str, **params: object) -> dict[str, Any] | None:
+    """Like :func:`call`; None if AWS reports that a named resource does not exist."""
+    try:
+        return call(client, operation, doing, **params)
+    except AwsError as e:
+        if is_missing(e):
+            return None
+        raise
 
 
 def call_once(

@@ -53,12 +53,9 @@ class EcrLogins:
         return self._known[registry][1]
 
     def prepare(self, pushes: Iterable[tuple[str, str]], engine: Any | None, *, create: bool) -> None:
-        """Prepares repositories for a push.
+        """Prepares the repositories of a push (each with its tag); ``create``: creates missing ones.
 
-        Args:
-            pushes: repository and tag of each image.
-            engine: the Docker client that pushes, which is logged in; None: no engine pushes.
-            create: create missing repositories.
+        ``engine`` is the Docker client that pushes, which is logged in; None: no engine pushes.
         """
         for repository in dict.fromkeys(repository for repository, _ in pushes):
             registry, _, name = repository.partition("/")

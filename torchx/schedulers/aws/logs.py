@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torchx.errors import NotFoundError, TorchXError
-from torchx.schedulers.aws.client import call
-from torchx.schedulers.aws.errors import AwsError, is_missing
+from torchx.schedulers.aws.client import call, call_if_there
 from torchx.schedulers.kit.follow import Lines
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
@@ -72,8 +71,9 @@ class StreamReader:
     def news(self) -> Iterator[dict[str, Any]]:
         """The events since the last call. At the end CloudWatch returns the same token; earlier pages may be empty."""
         while True:
-            page = self._page()
-            if page is None:
+            given = {"nextToken": self._token} if self._token else {}
+            page = call_if_there(self._client, "get_log_events", _DOING, **self._params, **given)
+            if page is None:  # not written yet, or removed
                 return
             yield from page.get("events") or ()
             token = page.get("nextForwardToken")
@@ -81,27 +81,12 @@ class StreamReader:
                 return
             self._token = token
 
-    def _page(self) -> dict[str, Any] | None:
-        given = {"nextToken": self._token} if self._token else {}
-        try:
-            return call(self._client, "get_log_events", _DOING, **self._params, **given)
-        except AwsError as e:
-            if is_missing(e):
-                return None  # not written yet, or removed
-            raise
-
 
 class ReplicaLog(Lines):
     """The lines of a replica, of all attempts. Raises NotFoundError if the job has no such replica."""
 
     def __init__(
-        self,
-        client: Any,
-        replica: tuple[str, int],
-        job: SharedLook,
-        query: LogQuery,
-        *,
-        sleep: Callable[[float], None],
+        self, client: Any, replica: tuple[str, int], job: SharedLook, query: LogQuery, *, sleep: Callable[[float], None]
     ) -> None:
         super().__init__(query)
         self._client = client
@@ -142,15 +127,8 @@ class ReplicaLog(Lines):
 def tail(client: Any, group: str, stream: str) -> str:
     """The last lines of a stream; empty if it cannot be read."""
     try:
-        page = call(
-            client,
-            "get_log_events",
-            _DOING,
-            logGroupName=group,
-            logStreamName=stream,
-            startFromHead=False,
-            limit=_TAIL_EVENTS,
-        )
+        params = {"logGroupName": group, "logStreamName": stream, "startFromHead": False, "limit": _TAIL_EVENTS}
+        page = call(client, "get_log_events", _DOING, **params)
     except TorchXError:
         return ""
     return "".join(map(_line, page.get("events") or ()))

@@ -48,12 +48,9 @@ def tag_value(text: str) -> str:
 
 
 def console_url(arn: str, region: str, page: str) -> str | None:
-    """URL of a job in the AWS console; None if no region is known.
+    """URL of a job in the AWS console; None if no region is known, neither from its ARN nor as ``region``.
 
-    Args:
-        arn: the job's ARN, with partition and region.
-        region: used if the ARN has none.
-        page: ``<service>/home``, and the fragment of the URL.
+    ``page`` is ``<service>/home``, and the fragment of the URL.
 
     >>> console_url("arn:aws:batch:eu-west-1:1:job/j1", "", "batch/home#jobs/detail/j1")
     'https://eu-west-1.console.aws.amazon.com/batch/home?region=eu-west-1#jobs/detail/j1'

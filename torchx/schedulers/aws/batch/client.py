@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from torchx.errors import TorchXError
-from torchx.schedulers.aws.client import call, call_once, pages
+from torchx.schedulers.aws.client import call, call_if_there, call_once, pages
 from torchx.schedulers.aws.errors import AwsError, LostAnswerError, is_missing
 from torchx.util.notices import logger
 
@@ -37,15 +37,8 @@ def submit(
 ) -> str:
     """Registers the job definition unless it exists, and submits the job; returns its id.
 
-    SubmitJob has no idempotency token. So it is called once, and if its answer is lost, the job is looked up by its
-    unique name.
-
-    Args:
-        once: a client without automatic retries.
-
-    Raises:
-        LostAnswerError: it is not known whether the job was submitted.
-        TorchXError: it was not submitted.
+    SubmitJob has no idempotency token. So ``once``, a client without automatic retries, calls it once; if its answer is
+    lost, the job is looked up by its unique name. LostAnswerError: it is not known whether it was submitted.
     """
     arn, made = need_definition(client, definition)
     doing = f"job `{request['jobName']}` could not be submitted"
@@ -151,8 +144,4 @@ def nodes(client: Any, job: _Object) -> dict[int, _Object]:
 
 def terminate(client: Any, job_id: str, reason: str) -> None:
     """Terminates a job, whether it runs or waits; does nothing if it does not exist."""
-    try:
-        call(client, "terminate_job", f"job `{job_id}` could not be cancelled", jobId=job_id, reason=reason)
-    except AwsError as e:
-        if not is_missing(e):
-            raise
+    call_if_there(client, "terminate_job", f"job `{job_id}` could not be cancelled", jobId=job_id, reason=reason)

@@ -39,11 +39,9 @@ def size_for(vcpus: float, memory_mib: int) -> tuple[int, int]:
 
 
 def to_fargate(definition: _Object, *, assign_public_ip: bool) -> _Object:
-    """A copy of the definition for Fargate.
+    """A copy of the definition for Fargate; ConfigError without an execution role, which Fargate requires.
 
-    Raises:
-        NotSupportedError: the job needs something that Fargate does not support.
-        ConfigError: the execution role is missing, which Fargate requires.
+    NotSupportedError: the job needs something that Fargate does not support.
     """
     if definition["type"] != "container":
         raise NotSupportedError(

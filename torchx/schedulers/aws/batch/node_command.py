@@ -20,11 +20,9 @@ def _head() -> list[str]:
 
 
 def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[list[str], dict[str, str]]:
-    """The command of a role's nodes, and the variables that are the same for all of them.
+    """The command of a role's nodes, from ``first_node`` on, and the variables that are the same for all of them.
 
-    Args:
-        words: entrypoint and arguments, with :data:`~torchx.schedulers.aws.tags.REPLICA` for the replica's number.
-        first_node: index of the role's first node.
+    ``words`` have :data:`~torchx.schedulers.aws.tags.REPLICA` for the replica's number.
 
     >>> command, shared = wrap(["echo", REPLICA], {"K": f"k{REPLICA}", "A": "1"}, 3)
     >>> command[4:], shared

@@ -45,12 +45,7 @@ class Queue:
 
 
 def look_at(client: Any, name: str) -> Queue | None:
-    """The queue; None if the user may not describe it, though a submission may still work.
-
-    Raises:
-        NotFoundError: it does not exist.
-        TorchXError: AWS failed, or did not answer.
-    """
+    """The queue, which has to exist; None if the user may not describe it, though a submission may still work."""
     doing = f"queue `{name}` cannot be inspected"
     try:
         found = call(client, "describe_job_queues", doing, jobQueues=[name])["jobQueues"]

@@ -18,14 +18,7 @@ from torchx.schedulers.aws.batch.client import PREFIX
 from torchx.schedulers.aws.batch.fargate import to_fargate
 from torchx.schedulers.aws.batch.options import AUTO, DEFAULT_USER, FARGATE, AWSBatchOpts, check
 from torchx.schedulers.aws.batch.queues import Queue
-from torchx.schedulers.aws.tags import (
-    ENV_RANK0_HOST,
-    ENV_REPLICA_ID,
-    ENV_ROLE_INDEX,
-    ENV_ROLE_NAME,
-    REPLICA,
-    tags,
-)
+from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_REPLICA_ID, ENV_ROLE_INDEX, ENV_ROLE_NAME, REPLICA, tags
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.native_retries import NativeRetries
@@ -88,11 +81,7 @@ class BatchJob:
 def render_job(
     app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user: str, retries: NativeRetries | None = None
 ) -> BatchJob:
-    """Renders a job. ``app`` is not changed.
-
-    Args:
-        user: the submitting user.
-        retries: the retry policy by cause; None: use ``max_retries``.
+    """Renders a job, without changing ``app``. ``retries``: the retry policy by cause; None: use ``max_retries``.
 
     Raises:
         SpecError, ConfigError, NotSupportedError: Batch does not support such a job.
@@ -113,8 +102,9 @@ def render_job(
         per_job += [{"targetNodes": targets, "containerOverrides": {"environment": late}}] if late else []
         first += role.num_replicas
     own_tags = tags(app.name, user if opts.user == DEFAULT_USER else opts.user, session, opts.tags)
+    most = max(role.max_retries for role in app.roles)
     definition: _Object = {
-        "retryStrategy": _retry_strategy(app, opts, retries),
+        "retryStrategy": attempts.render(retries) if retries else parts.render_retries(most, opts.host_retries),
         **({"timeout": {"attemptDurationSeconds": opts.timeout_s}} if opts.timeout_s else {}),
         "propagateTags": True,
         "tags": own_tags,
@@ -203,12 +193,6 @@ def _render_container(
         container.update(volumes=volumes, mountPoints=points)
     container.update(_container_options(opts, arns))
     return container, parts.variables(late)
-
-
-def _retry_strategy(app: AppDef, opts: AWSBatchOpts, retries: NativeRetries | None) -> _Object:
-    if retries is None:
-        return parts.render_retries(max(role.max_retries for role in app.roles), opts.host_retries)
-    return attempts.render(retries)
 
 
 def _container_options(opts: AWSBatchOpts, arns: dict[str, str]) -> _Object:

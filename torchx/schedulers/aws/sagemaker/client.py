@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from torchx.schedulers.aws.client import Clients, call, pages
-from torchx.schedulers.aws.errors import AwsError, is_missing
+from torchx.schedulers.aws.client import Clients, call, call_if_there, pages
+from torchx.schedulers.aws.errors import AwsError
 from torchx.schedulers.aws.sagemaker.answers import state_of
 from torchx.schedulers.aws.sagemaker.request import DEFAULT_OUTPUT, MANAGED_BY, NAME_RULE, TAG_MANAGED_BY
 from torchx.schedulers.aws.tags import TAG_USER
@@ -50,12 +50,8 @@ def describe(client: Any, name: str) -> _Object | None:
     """The description of a job; None if it does not exist."""
     if not NAME_RULE.obeys(name):
         return None
-    try:
-        return call(client, "describe_training_job", f"the state of job `{name}` is not known", TrainingJobName=name)
-    except AwsError as e:
-        if is_missing(e):
-            return None
-        raise
+    doing = f"the state of job `{name}` is not known"
+    return call_if_there(client, "describe_training_job", doing, TrainingJobName=name)
 
 
 def search(client: Any, user: str = "") -> Iterator[_Object]:

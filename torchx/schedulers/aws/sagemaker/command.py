@@ -29,14 +29,9 @@ def _head() -> str:
 
 
 def render(words: list[str], env: Mapping[str, str], *, hosts: int) -> tuple[list[str], list[str], dict[str, str]]:
-    """Renders ``ContainerEntrypoint``, ``ContainerArguments`` and ``Environment``.
+    """``ContainerEntrypoint``, ``ContainerArguments`` and ``Environment``; SpecError if the command is too long.
 
-    Args:
-        words: entrypoint and arguments, with :data:`REPLICA` for the replica's number.
-        hosts: number of hosts.
-
-    Raises:
-        SpecError: the command is too long.
+    ``words`` are entrypoint and arguments, with :data:`REPLICA` for the replica's number.
 
     >>> render(["python", "a.py"], {"A": "1"}, hosts=1)[:2]
     (['python'], ['a.py'])

@@ -52,14 +52,8 @@ def render(
 ) -> tuple[dict[str, str], dict[str, str], Source | None]:
     """Renders hyperparameters (without the archive's location), ``Environment``, and the folder to upload.
 
-    Args:
-        source_dir: a folder, or an archive in S3.
-        words: entrypoint and arguments, with :data:`REPLICA` for the host's number.
-        given: hyperparameters of the user.
-
-    Raises:
-        ConfigError: the folder does not exist, or there is a name conflict.
-        NotSupportedError: the toolkit cannot run this command in an archive in S3.
+    ``source_dir`` is a folder, or an archive in S3; ``words`` have :data:`REPLICA` for the host's number; ``given`` are
+    the hyperparameters of the user. NotSupportedError: the toolkit cannot run this command in an archive in S3.
     """
     own = sorted(name for name in given if name in (PROGRAM, ARCHIVE))
     if own:
@@ -140,15 +134,10 @@ def place(request: _Object, job_name: str) -> str:
 
 
 def upload(client: Any, source: Source, request: _Object, *, owner: str, region: str) -> None:
-    """Uploads the folder, and adds its location to the request.
+    """Uploads the folder, and adds its location to the request; SpecError if it cannot be read, or is too large.
 
-    Args:
-        owner: the account that owns the default bucket, which is created if missing; a bucket of another owner is not
-            written to. Empty: another bucket was given.
-
-    Raises:
-        SpecError: the folder cannot be read, or is too large.
-        TorchXError: S3 refused, or did not answer.
+    ``owner`` is the account that owns the default bucket, which is created if missing; a bucket of another owner is not
+    written to. Empty: another bucket was given.
     """
     import tempfile
 
