@@ -18,10 +18,7 @@ WAIT = "wait"
 
 
 def split_condition(text: str) -> tuple[str, str]:
-    """Split ``JOB[:CONDITION]`` into job reference and condition; the default condition is ``ok``.
-
-    Raises:
-        SpecError: the condition is unknown.
+    """Split ``JOB[:CONDITION]`` (default: ``ok``) into both parts; raises SpecError for an unknown condition.
 
     >>> split_condition("@last"), split_condition("slurm://torchx/7:any"), split_condition("queue:train-x1b2")
     (('@last', 'ok'), ('slurm://torchx/7', 'any'), ('queue:train-x1b2', 'ok'))
@@ -35,10 +32,7 @@ def split_condition(text: str) -> tuple[str, str]:
 
 
 def earlier_jobs(app: AppDef) -> list[tuple[str, str]]:
-    """Return the ``(condition, handle)`` pairs of the jobs that this job depends on.
-
-    Raises:
-        SpecError: the metadata is malformed.
+    """Return ``(condition, handle)`` of the jobs that this job depends on; raises SpecError if that is malformed.
 
     >>> earlier_jobs(AppDef("a", metadata={AFTER: "ok:slurm://torchx/7"}))
     [('ok', 'slurm://torchx/7')]

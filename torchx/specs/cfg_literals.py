@@ -18,11 +18,7 @@ FALSE = ("false", "0", "no", "off")
 def split_options(text: str, known: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """Split a literal into ``(name, text of the value)`` pairs; quotes are kept.
 
-    Args:
-        known: names of the known options: after a ``;`` a new option begins only with one of these.
-
-    Raises:
-        ConfigError: there is text before the first name.
+    After a ``;``, only a name of ``known`` begins a new option. Text before the first name raises ConfigError.
     """
     name = ""
     value = ""
@@ -50,10 +46,7 @@ def join_options(cfg: Mapping[str, CfgVal]) -> str:
 
 
 def cast(text: str, tp: Any) -> CfgVal:
-    """Convert ``text`` to type ``tp``.
-
-    Raises:
-        ConfigError: the text is not a value of that type.
+    """Convert ``text`` to type ``tp``; raises ConfigError if it is not a value of that type.
 
     >>> cast("yes", bool), cast("A:1;B:x=y", dict[str, str])
     (True, {'A': '1', 'B': 'x=y'})
@@ -103,8 +96,7 @@ def _is_name(text: str) -> bool:
 def pieces(text: str, separators: str = ",;", marks: str = "=:") -> Iterator[tuple[str, str]]:
     """Split a text at separators outside of quotes; yields ``(preceding separator, piece)``.
 
-    Args:
-        marks: characters that end a name: a quote opens at the start of a piece or after a mark.
+    A quote opens at the start of a piece or after one of ``marks``, which end a name.
 
     >>> [piece for _, piece in pieces("a='1,2',b,\\"c;d\\"")]
     ["a='1,2'", 'b', '"c;d"']
@@ -141,11 +133,7 @@ def unquote(text: str) -> str:
 
 
 def _closing_quote(text: str, start: int, after: str = ",;:=") -> int:
-    """Return the index of the quote that closes the one at ``start``; 0 if none does, or not at the end of a word.
-
-    Args:
-        after: characters that may follow the closing quote.
-    """
+    """Return the index of the quote before the end or one of ``after`` that closes the one at ``start``, or 0."""
     quote = text[start : start + 1]
     if quote not in ("'", '"'):
         return 0

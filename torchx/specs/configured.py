@@ -11,12 +11,7 @@ _provider: Callable[[], Mapping[str, str]] = dict
 
 
 def provide_named_resources(provider: Callable[[], Mapping[str, str]]) -> None:
-    """Set the source of the resources of section ``[named_resources]``.
-
-    Args:
-        provider: called at each lookup; returns a mapping of names to texts that
-            :func:`torchx.specs.named_resources.parse_resource` parses.
-    """
+    """Set the source of section ``[named_resources]``: called at each lookup, it returns texts by name."""
     global _provider
     _provider = provider
 

@@ -63,11 +63,7 @@ def _copier_of(kind: type) -> Callable[[Any], Any]:
 
 
 def copy_fields(record: T, *, shallow: str = "") -> T:
-    """Return a deep copy of an object whose state is its ``__dict__``.
-
-    Args:
-        shallow: name of a dict field that is copied one level deep only.
-    """
+    """Return a deep copy of an object whose state is its ``__dict__``; the dict ``shallow``, one level deep only."""
     new = record.__class__.__new__(record.__class__)
     fields = new.__dict__ = record.__dict__.copy()
     for name, value in fields.items():

@@ -21,10 +21,7 @@ EVENTS = ("start", "end", "fail", "hang")
 
 
 def wish_of(metadata: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the channels and events of a job; both are empty if it sends no notifications.
-
-    Raises:
-        SpecError: a channel or an event is not in :data:`CHANNELS` or :data:`EVENTS`.
+    """Return the channels and events of a job, none if it sends no notifications; raises SpecError for unknown ones.
 
     >>> wish_of({NOTIFY: "slack, exec:./hook.sh", NOTIFY_ON: "start,fail"})
     (['slack', 'exec:./hook.sh'], ['start', 'fail'])

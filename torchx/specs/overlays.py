@@ -251,14 +251,7 @@ def _added(overlay: _Overlay, more: _Overlay) -> _Overlay:
 
 
 def read_file(location: str, what: str) -> Any:
-    """Load a YAML or JSON file.
-
-    Args:
-        what: beginning of the error message.
-
-    Raises:
-        SpecError: the file cannot be read or parsed.
-    """
+    """Load a YAML or JSON file; raises SpecError, which begins with ``what``, if it cannot be read."""
     try:
         with open(location.removeprefix("file://"), encoding="utf-8") as f:
             text = f.read()

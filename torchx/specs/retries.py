@@ -85,14 +85,10 @@ class RetryRules:
         return ", ".join(map(str, self.rules))
 
     def within(self, actions: Collection[str], backend: str) -> RetryRules:
-        """Restrict the policy to the actions that a backend supports.
-
-        Args:
-            actions: the supported actions, of ``avoid``, ``mem`` and ``checkpoint``.
-            backend: name of the backend, for error messages.
+        """Restrict the policy to the supported ones of ``avoid``, ``mem`` and ``checkpoint``.
 
         Raises:
-            SpecError: an explicit rule uses an unsupported action.
+            SpecError: an explicit rule uses another; the message names ``backend``.
 
         >>> str(RetryRules.parse("standard").within((), "local_cwd").rule("oom"))
         'oom:2'
@@ -115,10 +111,7 @@ class RetryRules:
     @classmethod
     @functools.lru_cache(maxsize=16)  # a dry run parses the policy several times
     def parse(cls, text: str) -> RetryRules:
-        """Parse a policy.
-
-        Raises:
-            SpecError: a rule is invalid.
+        """Parse a policy; raises SpecError if a rule is invalid.
 
         >>> rules = RetryRules.parse("standard, error:1")
         >>> rules.rule("error").times, rules.rule("oom").memory, rules.rule("image").times

@@ -61,10 +61,7 @@ class Directive:
 
 
 def directives(text: str, name: str = "the script") -> list[Directive]:
-    """Parse the ``#SBATCH`` lines before the first command of a script.
-
-    Raises:
-        SpecError: the text is not a script, or ``sbatch`` would reject a line.
+    """Parse the ``#SBATCH`` lines before the first command; raises SpecError for what ``sbatch`` would reject.
 
     >>> directives("#!/bin/sh\\n#SBATCH -N2 --time=1:00  # short\\necho\\n#SBATCH -n 3\\n")[1]
     Directive(line=2, option='time', value='1:00', text='--time=1:00')
@@ -96,11 +93,7 @@ def directives(text: str, name: str = "the script") -> list[Directive]:
 def read_options(words: Sequence[str], where: str) -> tuple[list[tuple[str, str, str]], list[str]]:
     """Split a command line into ``(long name, value, text)`` of its options, and the words from the script on.
 
-    Args:
-        where: location for error messages.
-
-    Raises:
-        SpecError: an option is unknown, or its value is missing.
+    Raises SpecError, which names ``where``, if an option is unknown or its value is missing.
 
     >>> read_options(["-p", "gpu", "--mem=4G", "run.sh", "-x"], "here")
     ([('partition', 'gpu', '-p gpu'), ('mem', '4G', '--mem=4G')], ['run.sh', '-x'])
@@ -155,10 +148,7 @@ def _words(text: str) -> list[str]:
 
 
 def expand(pattern: str, values: Mapping[str, str]) -> str:
-    """Expand a filename pattern: https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN.
-
-    Args:
-        values: replacement by letter; other letters are not expanded.
+    """Expand a filename pattern by letter: https://slurm.schedmd.com/sbatch.html#SECTION_FILENAME-PATTERN.
 
     >>> expand("out/%x-%4j.%N%%", {"x": "train", "j": "17", "N": "n1"})
     'out/train-0017.n1%'

@@ -30,11 +30,7 @@ _UNREADABLE = "has a value that torchx cannot parse"
 
 
 def script_app(path: str, text: str, args: Iterable[str], image: str) -> AppDef:
-    """Return the job that a batch script describes.
-
-    Raises:
-        SpecError: ``sbatch`` would reject a line of the script.
-    """
+    """Return the job that a batch script describes; raises SpecError if ``sbatch`` would reject a line."""
     name = posixpath.basename(path)
     found = directives(text, name)
     given = {d.option: d for d in found}
@@ -54,11 +50,7 @@ def script_app(path: str, text: str, args: Iterable[str], image: str) -> AppDef:
 
 
 def translate(found: Iterable[Directive], name: str) -> tuple[Resource, int]:
-    """Return the resource that a script requests, and its time limit in seconds (0: none).
-
-    Raises:
-        NotSupportedError: a line requires Slurm.
-    """
+    """Return the resource and the time limit in seconds (0: none); raises NotSupportedError if a line needs Slurm."""
     numbers: dict[str, float] = {}
     for one in found:
         if one.option in _IGNORED or (one.option == "export" and one.value == "ALL"):

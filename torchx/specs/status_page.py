@@ -26,13 +26,7 @@ _ALWAYS_LISTED = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
 
 
 def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = False) -> str:
-    """Render a status as text.
-
-    Args:
-        status: status of the job.
-        roles: the roles to show.
-        color: use terminal colours.
-    """
+    """Render a status with the given roles as text."""
     msg = "" if status.msg == "<NONE>" else printable(status.msg, lines=True)
     failure = None if status.state == AppState.SUCCEEDED else parse_failure(status.structured_error_msg)
     lines = [f"state:    {state_text(status.state, color=color)}"]

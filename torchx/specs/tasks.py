@@ -177,11 +177,7 @@ def texts(app: AppDef) -> Iterable[str]:
 
 
 def check_placeholders(app: AppDef, names: Sequence[str]) -> None:
-    """Check that each placeholder of a job has a value.
-
-    Raises:
-        SpecError: a placeholder has none.
-    """
+    """Raise SpecError if a placeholder of a job has no value."""
     for text in texts(app):
         for name in sorted(placeholders(text) - set(names)):
             close = nearest(name, names)

@@ -16,10 +16,7 @@ _MAX_S = 366 * 86400
 
 
 def timeout_s(app: AppDef) -> int:
-    """Return the time limit of a job in seconds; 0 if it has none.
-
-    Raises:
-        SpecError: the limit is invalid.
+    """Return the time limit of a job in seconds, 0 if it has none; raises SpecError if it is invalid.
 
     >>> timeout_s(AppDef("a", metadata={TIMEOUT: "1h30m"})), timeout_s(AppDef("a"))
     (5400, 0)
@@ -29,10 +26,7 @@ def timeout_s(app: AppDef) -> int:
 
 
 def parse_timeout(text: str) -> int:
-    """Parse a time limit; returns seconds.
-
-    Raises:
-        SpecError: the text is not a duration with a unit, or not between 1 second and 366 days.
+    """Return a time limit in seconds; raises SpecError unless it has a unit, and is from 1 second to 366 days.
 
     >>> parse_timeout("2h"), parse_timeout("90 s"), parse_timeout("1.5h")
     (7200, 90, 5400)

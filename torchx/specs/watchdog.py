@@ -36,11 +36,7 @@ class Watchdog(NamedTuple):
 
 
 def watchdog_of(app: AppDef) -> Watchdog | None:
-    """Return the watchdog of a job, or None.
-
-    Raises:
-        SpecError: the setting is invalid, or requires a retry policy that the job does not have.
-    """
+    """Return the watchdog of a job; raises SpecError if it is invalid, or needs a retry policy that the job lacks."""
     text = app.metadata.get(WATCHDOG) if app.metadata else None
     if not text:
         return None
@@ -53,10 +49,7 @@ def watchdog_of(app: AppDef) -> Watchdog | None:
 
 
 def parse_watchdog(text: str) -> Watchdog:
-    """Parse a watchdog setting, ``TIME`` or ``TIME:ACTION``.
-
-    Raises:
-        SpecError: the setting is invalid.
+    """Parse a watchdog setting, ``TIME`` or ``TIME:ACTION``; raises SpecError if it is invalid.
 
     >>> parse_watchdog("10m"), parse_watchdog("1h30m:retry")
     (Watchdog(seconds=600, action='stacks'), Watchdog(seconds=5400, action='retry'))

@@ -59,11 +59,7 @@ class Entry:
     opener: Callable[[], IO[bytes]] | None = None
 
     def chunks(self) -> Iterator[bytes]:
-        """Yields the content: ``size`` bytes, even if the file grows in the meantime.
-
-        Raises:
-            SpecError: the file cannot be read, or has become shorter.
-        """
+        """Yields ``size`` bytes, even if the file grows; raises SpecError if it is unreadable or became shorter."""
         left = self.size
         with self.open() as f:
             while left and (chunk := self._read(f, min(left, CHUNK))):
@@ -76,11 +72,7 @@ class Entry:
             )
 
     def open(self) -> IO[bytes]:
-        """Opens the file for reading. Prefer :meth:`chunks`, which handles a file that changes.
-
-        Raises:
-            SpecError: it cannot be opened.
-        """
+        """Opens the file, or raises SpecError. Prefer :meth:`chunks`, which handles a file that changes."""
         if self.opener is None:
             raise SpecError(f"workspace entry `{self.path}` is not a file")
         try:
@@ -100,9 +92,6 @@ def entries(workspace: Workspace | str) -> list[Entry]:
 
     Each project is filtered by its own ignore file. If two projects have the same path, the later one wins.
     Only directories and ignore files are read.
-
-    Args:
-        workspace: a string is the path or URL of one directory.
 
     Raises:
         SpecError: a project does not exist or cannot be read, a place is not below the root, or it is a home directory
@@ -129,12 +118,8 @@ def entries(workspace: Workspace | str) -> list[Entry]:
 def content_hash(files: Iterable[Entry], digest_of: Callable[[Entry], str] | None = None) -> str:
     """Returns ``sha256:<hex>`` of paths, permissions, link targets and contents, but not of owners and times.
 
-    Args:
-        files: sorted, as :func:`entries` returns them.
-        digest_of: returns the SHA-256 of a file's content in hex; by default the file is read.
-
-    Raises:
-        SpecError: a file cannot be read.
+    ``files`` are sorted as by :func:`entries`. ``digest_of`` returns the SHA-256 of a content in hex; by default the
+    file is read, which may raise SpecError.
     """
     import hashlib
 

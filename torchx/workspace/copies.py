@@ -23,15 +23,10 @@ _FICLONE = 0x40049409
 
 
 def copy_tree(files: Iterable[Entry], target: str, hashes: FileHashes | None = None) -> str:
-    """Copies a workspace into the existing, empty folder ``target``; preserves modes and times.
+    """Copies a workspace into an empty folder, with modes and times; returns the content hash of what was copied.
 
-    The caller owns the copies, which are independent of the source.
-
-    Args:
-        hashes: the kernel copies files with a known hash; the others are read once, to copy and to hash them.
-
-    Returns:
-        The content hash of what was copied.
+    The copies are independent of the source. The kernel copies files with a known hash in ``hashes``; the others are
+    read once, to copy and to hash them.
 
     Raises:
         SpecError: a file cannot be read.
@@ -67,11 +62,9 @@ def write_tree(files: Iterable[Entry], target: str, fill: Callable[[Entry, str],
 
 
 def copy_file(entry: Entry, path: str, hashes: FileHashes | None = None) -> str:
-    """Copies a workspace file to the new file ``path``; returns the SHA-256 of its content in hex digits.
+    """Copies a workspace file to a new file; returns the SHA-256 of its content in hex digits.
 
-    Raises:
-        SpecError: the file cannot be read.
-        OSError: ``path`` exists already, or cannot be written.
+    Raises SpecError if it cannot be read, and OSError if ``path`` exists or cannot be written.
     """
     with new_file(path, entry.mode, entry.mtime) as fd:
         digest = hashes.known(entry) if hashes is not None else ""
@@ -82,11 +75,7 @@ def copy_file(entry: Entry, path: str, hashes: FileHashes | None = None) -> str:
 
 @contextmanager
 def new_file(path: str, mode: int, mtime: float = 0.0) -> Iterator[int]:
-    """Creates a file to be written in the block, then sets its mode and, unless 0, its time. Never follows a link.
-
-    Raises:
-        OSError: the file exists already, or cannot be written.
-    """
+    """Creates a file to be written in the block, then sets its mode and, unless 0, its time. Never follows a link."""
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         yield fd
@@ -116,11 +105,7 @@ def clone(source: int, target: int) -> bool:
 
 
 def remove_tree(path: str, *, keep: bool = False) -> None:
-    """Removes a folder of any depth that torchx has created; skips what cannot be removed.
-
-    Args:
-        keep: keep the folder itself, empty.
-    """
+    """Removes what it can of a folder of any depth that torchx has created; with ``keep``, not the folder itself."""
     folders = [path]
     for folder in folders:  # grows
         try:
@@ -138,12 +123,7 @@ def remove_tree(path: str, *, keep: bool = False) -> None:
 
 
 def merge(workspace: Workspace, outdir: str) -> None:
-    """Copies a workspace into a folder, which may contain files; replaces conflicting ones.
-
-    Raises:
-        SpecError: a project cannot be read, or its place is not below ``outdir``.
-        ConfigError: a file cannot be written.
-    """
+    """Copies a workspace into a folder, where it replaces files in its way; errors as in `Workspace.merge_into`."""
     files = entries(workspace)  # before anything is written: a target below a source must not become part of it
     try:
         os.makedirs(outdir, exist_ok=True)

@@ -67,9 +67,7 @@ def ignore_file(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> str:
 def open_workspace(source: str) -> tuple[Any, str]:
     """Returns the file system and the root of a workspace given as a path or a URL.
 
-    Raises:
-        SpecError: there is no file system of that kind, or it rejects the address.
-        MissingDependencyError: the package that fsspec needs for it is not installed.
+    Raises SpecError for an unknown kind or a rejected address, and MissingDependencyError if a package is missing.
 
     >>> open_workspace("file:///tmp")[1]
     '/tmp'

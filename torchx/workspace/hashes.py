@@ -21,12 +21,9 @@ _CACHE = Cache("workspaces", most=500)
 
 
 class FileHashes:
-    """SHA-256 of the files of one workspace, cached in ``$TORCHX_HOME/cache/workspaces``.
+    """SHA-256 of the files of one workspace, cached in ``$TORCHX_HOME/cache/workspaces`` under a key.
 
     If the cache cannot be read or written, files are read again.
-
-    Args:
-        workspace: key of the workspace in the cache.
 
     >>> import tempfile
     >>> from torchx.workspace.content import entries
@@ -41,11 +38,7 @@ class FileHashes:
         self._used: dict[tuple[int, ...], str] = {}
 
     def of(self, entry: Entry) -> str:
-        """Returns the SHA-256 of the file's content in hex digits.
-
-        Raises:
-            SpecError: the file has to be read, but cannot be.
-        """
+        """Returns the SHA-256 of the content in hex; raises SpecError if the file has to be read, but cannot be."""
         if not entry.identity:
             return sha256_of(entry)
         known = self.known(entry)
@@ -66,11 +59,7 @@ class FileHashes:
         return digest
 
     def learn(self, entry: Entry, digest: str, *, read_at: float) -> None:
-        """Caches a hash, unless the file may have changed while it was read, or may still change undetected.
-
-        Args:
-            read_at: when reading began, in seconds since the epoch.
-        """
+        """Caches a hash, unless the file may have changed since the Unix time ``read_at``, or may yet undetected."""
         changed_at = max(entry.identity[-2:], default=0) / 1e9
         if entry.identity and changed_at < read_at - TICK_S and identity(entry.local) == entry.identity:
             self._used[entry.identity] = digest

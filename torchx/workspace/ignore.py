@@ -63,11 +63,7 @@ class IgnoreRules:
 
     @staticmethod
     def parse(text: str, *, origin: str = TORCHX_IGNORE) -> IgnoreRules:
-        """Parses the text of an ignore file.
-
-        Raises:
-            SpecError: a pattern is malformed; the message has ``origin`` and the line number.
-        """
+        """Parses an ignore file; the SpecError for a malformed pattern has ``origin`` and the line number."""
         rules = []
         for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
             if line.startswith("#") or not line.strip(_SPACE):
@@ -90,11 +86,9 @@ class IgnoreRules:
     def step(self, above: tuple[bool, ...] | None, path: str) -> tuple[bool, tuple[bool, ...]]:
         """One step of a walk: returns whether ``path`` is ignored, and the matches to pass on to its contents.
 
+        ``above`` are those of its directory; None at the root.
         As in Docker's walk, a pattern that cannot change the result for a directory is not tried on it, and then does
         not cover its contents: after ``a``, ``!a/b``, a second ``a`` does not exclude ``a/b`` again.
-
-        Args:
-            above: the matches returned for the directory of ``path``; None at the root.
         """
         ignored = False
         seen = []

@@ -91,11 +91,7 @@ class Contents:
 
 
 class ImageBuilder:
-    """Plans and pushes images. Keeps connections to registries open until it is closed.
-
-    Args:
-        connect: creates the client of a registry from its host.
-    """
+    """Plans and pushes images, with registries from ``connect(host)``. Keeps connections open until it is closed."""
 
     def __init__(self, connect: Callable[[str], Registry] = Registry) -> None:
         self._connect = connect
@@ -108,11 +104,6 @@ class ImageBuilder:
 
     def plan(self, workspace: Workspace, *, base: str, repository: str, platform: str = "") -> Plan:
         """Determines what to push: reads the workspace and queries the registries. Sends nothing.
-
-        Args:
-            base: name of the base image.
-            repository: target of the push.
-            platform: of a multi-platform base image.
 
         Raises:
             SpecError: a name is invalid, or the workspace cannot be read.
@@ -147,8 +138,7 @@ class ImageBuilder:
     def push(self, plan: Plan, sent: Callable[[int, bool], None] = lambda _bytes, _done: None) -> None:
         """Uploads missing blobs, and finally the manifest, which makes the image visible.
 
-        Args:
-            sent: called from several threads with the size of each chunk in bytes, and whether it completes a blob.
+        Several threads call ``sent`` with the size of each chunk in bytes, and whether it completes a blob.
 
         Raises:
             SpecError: the workspace has changed since it was planned.
@@ -224,11 +214,7 @@ def push_visibly(builder: ImageBuilder, plan: Plan, *, quiet: bool = False, stre
 
 
 def refuse_dockerfile(workspace: Workspace) -> None:
-    """Rejects a workspace with its own build instructions, which need an engine.
-
-    Raises:
-        NotSupportedError: there is a ``Dockerfile.torchx``.
-    """
+    """Raises NotSupportedError for a workspace with its own build instructions, which need an engine."""
     for source, place in workspace.projects.items():
         if not place and own_dockerfile(source):
             raise NotSupportedError(

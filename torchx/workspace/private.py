@@ -26,11 +26,7 @@ def is_torchx_home(path: str) -> bool:
 
 
 def check_root(root: str) -> None:
-    """Rejects a workspace that is a whole machine or a whole home directory.
-
-    Raises:
-        SpecError: the folder is ``/`` or the user's home directory.
-    """
+    """Raises SpecError for a workspace that is ``/`` or the user's home directory."""
     real = os.path.realpath(root)
     if _is_allowed():
         return
@@ -44,14 +40,7 @@ def check_root(root: str) -> None:
 
 
 def check_entries(root: str, files: Iterable[Any]) -> None:
-    """Rejects a workspace that contains credentials, and warns about an unusually large one.
-
-    Args:
-        files: the entries that would be sent, see :class:`torchx.workspace.content.Entry`.
-
-    Raises:
-        SpecError: one of them is private.
-    """
+    """Raises SpecError if an entry that would be sent contains credentials; warns if there are unusually many bytes."""
     allowed = _is_allowed()
     count = size = 0
     for entry in files:

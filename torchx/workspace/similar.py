@@ -11,11 +11,7 @@ _MOST = 100
 
 
 def similar_file(name: str, root: str) -> str:
-    """Returns a file of that name in another folder, or a similar name in the same folder; empty if there is none.
-
-    Args:
-        name: relative to ``root``, like the result.
-    """
+    """Returns a file below ``root`` with that name in another folder, or a similar name in the same one, or ""."""
     folder, base = os.path.split(name)
     folders = [folder, *(os.path.join(folder, child) for child in _listed(root, folder, os.path.isdir)), ""]
     folders += _listed(root, "", os.path.isdir)

@@ -54,11 +54,7 @@ def can_clone(folder: str) -> bool:
 
 
 class SnapshotStore:
-    """The snapshots next to the job folders of one directory. Any number of processes may use it at once.
-
-    Args:
-        parent: the directory of the job folders.
-    """
+    """The snapshots in ``parent``, next to the job folders. Any number of processes may use it at once."""
 
     def __init__(self, parent: str) -> None:
         self.path = os.path.join(parent, f"{STORE}-{os.geteuid()}")
@@ -75,13 +71,9 @@ class SnapshotStore:
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
     def place(self, files: list[Entry], target: str, hashes: FileHashes, *, shared: bool) -> str:
-        """Fills the empty folder ``target`` with the workspace, from a snapshot that is created if missing.
+        """Fills the empty folder ``target`` from a snapshot, which is created if missing; returns the content hash.
 
-        Args:
-            shared: make hard links to the read-only files of the snapshot; else writable clones.
-
-        Returns:
-            The content hash of the folder.
+        ``shared`` makes hard links to the read-only files of the snapshot; otherwise the files are writable clones.
 
         Raises:
             SpecError: a file cannot be read.

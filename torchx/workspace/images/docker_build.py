@@ -35,12 +35,8 @@ def build(
 ) -> str:
     """Builds the workspace onto ``image`` with the engine, which pulls that image only if it needs and lacks it.
 
-    Args:
-        platform: by default the engine's.
-        quiet: show only the output of a failed build.
-
-    Returns:
-        The id of the new image, ``sha256:...``.
+    Returns the id of the new image, ``sha256:...``. The default platform is the engine's. With ``quiet``, only the
+    output of a failed build is shown.
 
     Raises:
         BackendError: the build or the engine failed.
@@ -76,14 +72,7 @@ def build(
 
 
 def push(client: Any, image: str, repository: str, tag: str, *, quiet: bool = False) -> str:
-    """Pushes an image under a name with the engine.
-
-    Returns:
-        ``repository@sha256:...`` if the engine reports the digest, else the empty string.
-
-    Raises:
-        BackendError: the registry rejected the push, or the engine failed.
-    """
+    """Pushes an image with the engine; returns ``repository@sha256:...``, empty if the engine reports no digest."""
     display = Display(sys.stderr, quiet=quiet)
     with engine_errors(f"image `{repository}:{tag}` could not be pushed"):
         try:
@@ -108,11 +97,7 @@ def short_name(repository: str, tag: str) -> str:
 def show_push(events: Iterable[Mapping[str, Any]], display: Display, name: str = "") -> str:
     """Shows the progress of a push: on a terminal one line that changes, else a line for each change of a layer.
 
-    Returns:
-        The digest of the image in the registry, or the empty string.
-
-    Raises:
-        BackendError: the registry rejected the push.
+    Returns the digest in the registry, or the empty string; raises BackendError if the registry rejected the push.
     """
     transfer = Transfer(display, f"Pushing {name}".strip())
     shown: dict[str, str] = {}

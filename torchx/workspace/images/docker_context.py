@@ -19,9 +19,6 @@ def context_chunks(workspace: Workspace | str) -> Iterator[bytes]:
     """Returns the tar archive of a build context: the workspace without ignored files, and a ``Dockerfile.torchx``.
 
     The bytes depend only on the files and their times: entries are sorted, owners are dropped.
-
-    Raises:
-        SpecError: the workspace cannot be read, or is written to in the meantime.
     """
     return (chunk for chunk, _ in archive.gathered((block, True) for block in _blocks(workspace)))
 

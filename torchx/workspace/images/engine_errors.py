@@ -73,11 +73,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
 
 @contextmanager
 def engine_errors(doing: str) -> Iterator[None]:
-    """Translates errors of the engine, of its client and of the connection in the block to ours.
-
-    Args:
-        doing: what failed, as the beginning of a sentence.
-    """
+    """Translates errors of the engine, of its client and of the connection to ours, which begin with ``doing``."""
     try:
         yield
     except TorchXError:
@@ -90,11 +86,7 @@ def engine_errors(doing: str) -> Iterator[None]:
 
 
 def translate(error: Exception, doing: str) -> TorchXError | None:
-    """Returns our error for an error of the client; None for any other error.
-
-    Args:
-        doing: what failed, as the beginning of a sentence.
-    """
+    """Returns our error for one of the client, beginning with ``doing``; None for any other error."""
     import docker.errors
     import requests.exceptions
     import urllib3.exceptions  # raised while a stream is read

@@ -32,12 +32,9 @@ class Arrangement:
 
 
 def arrange(desired: Mapping[str, Item], pushed: Sequence[Layer], most_layers: int = MOST_LAYERS) -> Arrangement:
-    """Selects the layers to reuse. Unpacking ``kept`` and ``new`` in order yields exactly the desired items.
+    """Selects the layers of an earlier push, bottom first, to reuse in a result of at most ``most_layers``.
 
-    Args:
-        desired: path -> item of the whole workspace.
-        pushed: layers of an earlier push, bottom first.
-        most_layers: maximum number of layers of the result.
+    Unpacking ``kept`` and ``new`` in order yields exactly the desired items.
     """
     kept = [layer for layer in pushed if layer.contents.keys() <= desired.keys()]
     while True:

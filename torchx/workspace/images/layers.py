@@ -75,11 +75,7 @@ class Layer:
 
 
 def item(entry: Entry, sha256: Callable[[Entry], str]) -> Item:
-    """Returns the entry with its key.
-
-    Raises:
-        SpecError: the file cannot be read, or its name has a special meaning in a layer.
-    """
+    """Returns the entry with its key; raises SpecError if it is unreadable, or its name has a meaning in a layer."""
     name = entry.path.rpartition("/")[2]
     if name.startswith(_REMOVES):
         raise SpecError(
@@ -97,9 +93,6 @@ def pack(items: list[Item], place: str, above: list[Folder]) -> tuple[Layer, Blo
         items: sorted, with all parent directories.
         place: directory of the workspace in the image, without the leading slash.
         above: directories of the image down to ``place``, inclusive.
-
-    Raises:
-        SpecError: a file has changed, cannot be read, or no longer exists.
     """
     contents = {i.entry.path: (i.key, i.size) for i in items}
 

@@ -13,12 +13,7 @@ _REFRESH_S = 0.1
 
 
 class Display:
-    """Writes lines to a stream, followed by a progress line on a terminal. Thread-safe.
-
-    Args:
-        quiet: show nothing.
-        clock: returns seconds; limits how often the progress line changes.
-    """
+    """Writes lines to a stream, followed by a progress line on a terminal; nothing if ``quiet``. Thread-safe."""
 
     def __init__(self, stream: TextIO, *, quiet: bool = False, clock: Callable[[], float] = time.monotonic) -> None:
         self.stream = stream

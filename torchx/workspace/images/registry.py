@@ -95,11 +95,7 @@ class Registry:
         self._http.abort()
 
     def manifest(self, image: ImageName) -> Manifest:
-        """Returns the manifest or index under a tag or digest.
-
-        Raises:
-            NotFoundError: there is no such image.
-        """
+        """Returns the manifest or index under a tag or digest; raises NotFoundError if there is none."""
         path = f"{image.repository}/manifests/{image.reference}"
         answer = self._call("GET", path, _scope(image.repository, PULL), headers={"Accept": _ACCEPT})
         if answer.status == 404:
@@ -166,11 +162,7 @@ class Registry:
         persist(f"registry `{self.host}` did not accept a layer of `{repository}`", attempt, sleep=self._http.sleep)
 
     def read_blob(self, repository: str, digest: str) -> Iterator[bytes]:
-        """Yields the bytes of a blob, for a copy to another registry.
-
-        Raises:
-            Again: the connection broke.
-        """
+        """Yields a blob for a copy to another registry; raises :class:`Again` if the connection broke."""
         path = f"{repository}/blobs/{digest}"
         scopes = _scope(repository, PULL)
         self.has_blob(repository, digest, action=PULL)  # get the token first: a stream cannot be retried
@@ -182,11 +174,7 @@ class Registry:
             yield from chunks(response)
 
     def blob(self, repository: str, digest: str) -> bytes:
-        """Returns a small blob, after checking its digest.
-
-        Raises:
-            NotFoundError: it is not in the repository.
-        """
+        """Returns a small blob, after checking its digest; raises NotFoundError if the repository lacks it."""
         answer = self._call("GET", f"{repository}/blobs/{digest}", _scope(repository, PULL))
         if answer.status == 404:
             raise NotFoundError(f"`{self.host}/{repository}` has no blob `{digest}`")

@@ -74,11 +74,7 @@ class Answer:
 
 
 def persist(what: str, attempt: Callable[[], T], *, sleep: Callable[[float], None] = time.sleep) -> T:
-    """Returns the result of ``attempt``. Calls it again, after growing pauses, while it raises :class:`Again`.
-
-    Raises:
-        TransientError: no attempt succeeded, or the server requested too long a pause.
-    """
+    """Calls ``attempt``, again after growing pauses while it raises :class:`Again`; at last raises TransientError."""
     for number in range(1, ATTEMPTS + 1):
         try:
             return attempt()
@@ -225,11 +221,7 @@ class Http:
 
 
 def chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """Yields the body of an answer. The connection is reused if all of it was read.
-
-    Raises:
-        Again: the connection failed before the body's end.
-    """
+    """Yields the body; the connection is reused if all of it was read. Raises :class:`Again` if it breaks."""
     from urllib3.exceptions import HTTPError
 
     try:
