@@ -27,7 +27,7 @@ LATER = {
         runner/capsule/* */export.py cli/cmd_diff.py cli/cmd_export.py cli/cmd_rerun.py""",
     "doctor, jobs of others, sbatch scripts": """
         runner/doctor/* runner/checks.py schedulers/findings/* */doctor.py cli/cmd_doctor.py schedulers/foreign/*
-        */foreign.py slurm/outputs.py slurm/scripts.py cli/cmd_why.py specs/sbatch_*.py
+        */foreign.py slurm/scripts.py cli/cmd_why.py specs/sbatch_*.py
         specs/scripts.py""",
     "retry by cause, checkpoints, faults on purpose": """
         specs/retries.py specs/timeouts.py */attempts.py */next_attempts.py kit/native_retries.py */simulat*.py

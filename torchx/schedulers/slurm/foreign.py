@@ -1,34 +1,54 @@
-"""Slurm jobs that torchx did not launch, as facts.
+"""Slurm jobs that torchx did not launch: facts about them, and their output files.
 
 A job is one replica, ``job/0``, because its script runs once. An array has its tasks, such as ``task/3``; a
 heterogeneous job has its components, such as ``component/1``.
+
+``scontrol`` reports the files. For jobs that it no longer knows, they follow from the command line in accounting and
+from the script, if that still exists.
 """
 
 from __future__ import annotations
 
 import functools
+import posixpath
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from torchx.errors import SpecError
 from torchx.schedulers.batch.folders import JobFolder
-from torchx.schedulers.batch.foreign import ForeignAtSites, task_facts
+from torchx.schedulers.batch.foreign import ForeignAtSites, Outputs, task_facts
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.batch.sites import Site
 from torchx.schedulers.failures import Evidence, signal_name
 from torchx.schedulers.foreign import Named
+from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.files import Files
 from torchx.schedulers.slurm.answers import bare, explained, facts_of, pending_sentence
 from torchx.schedulers.slurm.client import SlurmQueries
 from torchx.schedulers.slurm.events import JobEvents
-from torchx.schedulers.slurm.outputs import COMPONENT, JOB, TASK, SlurmOutputs
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state
-from torchx.schedulers.slurm.records import JobRecord
+from torchx.schedulers.slurm.records import SEPARATOR, JobRecord
 from torchx.specs.api import AppState, is_terminal
+from torchx.specs.sbatch_lines import directives, expand, read_options
 from torchx.util.records import replace
 
 _NO_OUTPUT = 53  # slurmstepd reports it as a signal when it cannot open the output files
 _REFERENCE = re.compile(r"(\d+)(_\d+)?(?:\+\d+)?(?:\.\w+)?")
+
+_Shown = dict[str, str]
+
+JOB, TASK, COMPONENT = "job", "task", "component"
+_OWN_LINE = ("Command", "WorkDir", "StdErr", "StdOut")
+_ACCOUNTED = ("JobID", "JobIDRaw", "User", "NodeList", "SubmitLine", "WorkDir", "JobName")
+_MOST_SCRIPT = 1 << 20
+
+_NO_FILE = (
+    "`salloc` and `srun` write to the terminal that started them; the output of a job that ended long ago is found"
+    " only through accounting"
+)
 
 
 class ForeignSlurmJobs(ForeignAtSites):
@@ -96,21 +116,16 @@ def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]], *, no
     if tasks:
         waiting = list(records.get(app_id, ()))
         waits = pending_sentence(waiting, JobEvents(), now=now) if waiting else ""
-        return _array(facts, tasks, waits=waits)
+        members = []
+        for k, found in sorted(tasks.items()):
+            kind, why = ENDINGS.get(found[0].state, ("", ""))
+            replica = _replica(TASK, k, found[0])
+            members.append(replace(replica, reason=why, kind=kind, signal="") if why else replica)
+        return task_facts(facts, members, waits=waits)
     role = COMPONENT if len(every) > 1 else JOB
     members = [_replica(role, r.component, r) for r in sorted(every, key=lambda r: r.component)]
     failed = facts.state is AppState.FAILED and not facts.kind
     return replace(facts, reason="" if failed else facts.reason, roles=[RoleFacts(name=role, replicas=members)])
-
-
-def _array(facts: JobFacts, tasks: Mapping[int, Sequence[JobRecord]], *, waits: str) -> JobFacts:
-    """Facts about an array, whose tasks continue when one has failed. ``waits``: why further tasks are pending."""
-    members = []
-    for k, found in sorted(tasks.items()):
-        kind, why = ENDINGS.get(found[0].state, ("", ""))
-        replica = _replica(TASK, k, found[0])
-        members.append(replace(replica, reason=why, kind=kind, signal="") if why else replica)
-    return task_facts(facts, members, waits=waits)
 
 
 def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:
@@ -135,3 +150,120 @@ def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:
         kind="error" if no_output else "",
         stopped=state is AppState.CANCELLED,
     )
+
+
+# -- output files ----------------------------------------------------------------------------------------
+
+
+class SlurmOutputs(Outputs):
+    """The output files of a job, found by Slurm's commands."""
+
+    def __init__(self, files: Files, app_id: str, run: Callable[[list[str]], Completed]) -> None:
+        super().__init__(files, app_id, _NO_FILE)
+        self._run = run
+
+    @functools.cached_property
+    def shown(self) -> dict[str, _Shown]:
+        """Slurm's description of the job, or of each task or component: ``job/0``, ``task/3``."""
+        done = self._run(["scontrol", "show", "job", self.app_id])
+        found = parse_scontrol(done.stdout) if done.returncode == 0 else []
+        return _by_replica([self._filled(job) for job in found or self._accounted()], self.app_id)
+
+    def places(self) -> dict[str, tuple[str, str]]:
+        return {replica: (shown.get("StdOut", ""), shown.get("StdErr", "")) for replica, shown in self.shown.items()}
+
+    def _accounted(self) -> list[_Shown]:
+        """Descriptions from accounting: its command line, and the script if it exists, say where the output is."""
+        form = ["--noheader", "--parsable2", f"--delimiter={SEPARATOR}", f"--format={','.join(_ACCOUNTED)}"]
+        done = self._run(["sacct", "--allocations", *form, f"--jobs={self.app_id}"])
+        rows = [line.split(SEPARATOR, len(_ACCOUNTED) - 1) for line in done.stdout.split("\n") if line]
+        found = [dict(zip(_ACCOUNTED, row, strict=True)) for row in rows if len(row) == len(_ACCOUNTED)]
+        return [self._placed(row) for row in found if done.returncode == 0]
+
+    def _placed(self, row: _Shown) -> _Shown:
+        full, component = row["JobID"].partition("+")[::2]
+        master, task = full.partition("_")[::2]
+        shown = {"JobName": row["JobName"], "UserId": row["User"], "WorkDir": row["WorkDir"]}
+        shown |= {"JobId": row["JobIDRaw"].partition("+")[0], "ArrayTaskId": task, "HetJobOffset": component}
+        shown |= {"ArrayJobId": master, "NodeList": row["NodeList"]}
+        try:
+            words = shlex.split(row["SubmitLine"])
+        except ValueError:
+            words = []
+        if not words or posixpath.basename(words[0]) != "sbatch" or (component or "0") != "0":
+            return shown
+        try:
+            options, rest = read_options(words[1:], "sbatch")
+        except SpecError:
+            return shown  # options of a newer release
+        given = {option: value for option, value, _ in options}
+        script = posixpath.join(row["WorkDir"], rest[0]) if rest else ""
+        shown["Command"] = " ".join([script, *rest[1:]])
+        for option, value in self._in_script(script):
+            given.setdefault(option, value)
+        folder = given.get("chdir", row["WorkDir"])
+        output = given.get("output", "slurm-%A_%a.out" if task else "slurm-%j.out")
+        shown["StdOut"] = posixpath.join(folder, output)
+        shown["StdErr"] = posixpath.join(folder, given.get("error", output))
+        return shown
+
+    def _filled(self, shown: _Shown) -> _Shown:
+        """Replaces patterns in file names, which Slurm does not always expand."""
+        job, task = shown.get("JobId", ""), shown.get("ArrayTaskId", "")
+        values = {"j": job, "J": job, "A": shown.get("ArrayJobId", job), "a": task or "4294967294"}
+        values |= {"x": shown.get("JobName", ""), "u": shown.get("UserId", "").partition("(")[0], "s": "batch"}
+        values |= {"n": "0", "t": "0", "b": str(int(task) % 10 if task.isdigit() else 0)}
+        names = {name: expand(shown[name], values) for name in ("StdOut", "StdErr") if "%" in shown.get(name, "")}
+        for name, path in names.items():
+            if "%N" in path:  # the host name, which may differ from the node name
+                folder, pattern = posixpath.split(path)
+                shape = "(.+)".join(map(re.escape, pattern.split("%N")))
+                there = [n for n in self.files.names(folder) if re.fullmatch(shape, n)] if "%N" not in folder else []
+                node = re.split(r"[\[,]", shown.get("NodeList", ""), maxsplit=1)[0]
+                names[name] = posixpath.join(folder, there[0] if len(there) == 1 else pattern.replace("%N", node))
+        return {**shown, **names}
+
+    def _in_script(self, path: str) -> list[tuple[str, str]]:
+        text = self.files.read(path, 0, _MOST_SCRIPT) if path else None
+        try:
+            return [(d.option, d.value) for d in directives((text or b"").decode("utf-8", "replace"))]
+        except SpecError:
+            return []
+
+
+def parse_scontrol(text: str) -> list[_Shown]:
+    r"""The output of ``scontrol show job``: a dict for each job, task or component.
+
+    >>> parse_scontrol("JobId=8 ArrayTaskId=2 JobName=my job\n   UserId=me(7)\n   Command=/x a b=c\n")
+    [{'JobId': '8', 'ArrayTaskId': '2', 'JobName': 'my job', 'UserId': 'me(7)', 'Command': '/x a b=c'}]
+    """
+    found: list[_Shown] = []
+    for line in map(str.strip, text.splitlines()):
+        if line.startswith("JobId="):
+            before, _, name = line.partition(" JobName=")
+            found.append({**_pairs(before), "JobName": name})
+        elif found and line.partition("=")[0] in _OWN_LINE:
+            key, _, value = line.partition("=")
+            found[-1][key] = value
+        elif found:
+            found[-1].update(_pairs(line))
+    return found
+
+
+def _pairs(line: str) -> _Shown:
+    return {key: value for word in line.split() for key, equals, value in [word.partition("=")] if equals}
+
+
+def _by_replica(shown: Sequence[_Shown], app_id: str) -> dict[str, _Shown]:
+    several = len(shown) > 1
+    found = {}
+    for job in sorted(shown, key=lambda job: int(job.get("HetJobOffset") or 0)):
+        task, offset = job.get("ArrayTaskId", ""), job.get("HetJobOffset", "")
+        if task.isdigit() and "_" not in app_id:
+            found[f"{TASK}/{task}"] = job
+        elif offset.isdigit() and several:
+            silent = () if offset == "0" else ("StdOut", "StdErr")  # only the first component runs the script
+            found[f"{COMPONENT}/{offset}"] = {key: value for key, value in job.items() if key not in silent}
+        elif not task or task.isdigit():
+            found[f"{JOB}/0"] = job
+    return found
