@@ -44,7 +44,7 @@ def _request(app_id: str = "a-1") -> Any:
 def _container(number: int = 0) -> Container:
     return Container(
         id=f"id{number}", name=f"a-1-r-{number}", role="r", k=number, raw="running", state=AppState.RUNNING,
-        exit_code=None, created=0.0, image="img", labels={},
+        exit_code=None, created=0.0, labels={},
     )  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from tests.schedulers.docker.test_gangs import BAD, KILLED, OK, R, job
 from tests.schedulers.docker.test_watcher import Engine
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.answers import facts_of
-from torchx.schedulers.docker.gangs import Rules, is_over, needs_watcher, next_step, rules_for
+from torchx.schedulers.docker.gangs import Rules, is_over, next_step, rules_for
 from torchx.schedulers.docker.simulate import simulation
 from torchx.schedulers.kit.verdict import judge
 from torchx.specs.api import AppDef, AppState, Role
@@ -40,7 +40,6 @@ def test_a_job_that_was_too_long_has_failed() -> None:
     late = job(("r-0.late", KILLED), ("r-1.late", BAD))
     assert _cause(late) == (AppState.FAILED, "timeout")
     assert is_over(late)
-    assert not needs_watcher(late)
     assert "it reached its time limit" in judge(facts_of(late)).sentence
 
 

@@ -13,7 +13,7 @@ from torchx.schedulers.docker import container_names, gangs
 from torchx.schedulers.docker.answers import facts_of
 from torchx.schedulers.docker.container_names import Mark
 from torchx.schedulers.docker.containers import Job, jobs_of
-from torchx.schedulers.docker.gangs import Rules, is_over, needs_watcher, next_step, rules_for, waves
+from torchx.schedulers.docker.gangs import Rules, is_over, next_step, rules_for, waves
 from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 
@@ -122,7 +122,6 @@ def test_what_is_to_be_done(of: Job, stop: list[str], again: list[str]) -> None:
     """A table of situations; the same list always gives the same step."""
     assert step(of)[:2] == (stop, again) == step(of)[:2]
     assert is_over(of) == (not stop and not again and R not in {c.raw for c in of.containers} and not _waits(of))
-    assert needs_watcher(of) is not is_over(of)
 
 
 def _waits(of: Job) -> bool:
@@ -185,7 +184,6 @@ def test_containers_with_other_labels(label: str) -> None:
     for container in of.containers:
         container.labels = {**container.labels, gangs.LABEL_RULES: label}
     assert gangs.rules_of(of) == Rules()
-    assert not needs_watcher(of)
 
 
 @given(st.from_regex(r"[a-z][a-z0-9.-]{0,20}-[0-9]", fullmatch=True), st.builds(Mark))
@@ -229,7 +227,7 @@ def test_a_policy_is_asked_when_all_have_ended(of: Job, end: list[str], ask: boo
     found = next_step(of)
     assert ([c.id for c in found.end], found.ask) == (end, ask)
     if end or ask:
-        assert not is_over(of) and needs_watcher(of)
+        assert not is_over(of) and gangs.rules_of(of).place
         assert describe(facts_of(of)).state is AppState.RUNNING
         assert all(gangs.goes_on(of, c) for c in of.containers)
 

@@ -33,16 +33,10 @@ def facts_of(
     hang: str = "",
     now: float | None = None,
 ) -> JobFacts:
-    """The facts of a job.
+    """The facts of a job. If a replica's container was removed, the job fails as soon as no other replica runs.
 
-    A replica whose container was removed counts as lost: the job fails as soon as no other replica runs.
-
-    Args:
-        history: the ends of its containers, for a job that has ended or is being ended.
-        definition: the roles as they were submitted.
-        attempts: finished attempts of a job with a retry policy.
-        hang: the last finding of the job's watchdog.
-        now: Unix time; the clock's if None.
+    ``history`` has the ends of its containers, if it has ended or is being ended; ``attempts`` are the finished ones of
+    a job with a retry policy; ``hang`` is the last finding of its watchdog. ``now``: Unix time; the clock's if None.
     """
     step = gangs.next_step(job)
     cancelled = any(c.mark.cancelled for c in job.containers)

@@ -44,11 +44,7 @@ _STOPPED = (204, 304, 404)
 
 
 def pull(client: Any, image: str) -> str:
-    """Pulls an image unless the engine has it. Returns ``name@sha256:...``, or its id if no registry has it.
-
-    Raises:
-        BackendError: the image does not exist, or its registry does not answer.
-    """
+    """Pulls an image unless the engine has it. Returns ``name@sha256:...``, or its id if no registry has it."""
     import docker.errors
 
     try:
@@ -220,16 +216,9 @@ def events(
 ) -> Iterator[Any]:
     """Events of containers: ``id``, ``status``, ``time`` (seconds), ``timeNano``, ``Actor.Attributes.exitCode``.
 
-    The engine keeps only recent events (Docker: the last 256), and none from before its start.
-
-    Args:
-        kinds: ``die`` (Podman: ``died``), ``start``, ``oom``, ...
-        labels: of the containers, ``name=value``.
-        since: Unix time.
-        until: Unix time in the past; None: follow until no event arrives for ``read_s`` seconds.
-
-    Raises:
-        TimeoutError: no event arrived for ``read_s`` seconds.
+    The engine keeps only recent events (Docker: the last 256), and none from before its start. ``kinds`` are ``die``
+    (Podman: ``died``), ``start``, ``oom``, ...; ``since`` and ``until`` are Unix times. Without ``until``, it follows
+    until no event arrives for ``read_s`` seconds, and then raises TimeoutError.
     """
     filters = {"type": ["container"], "event": kinds, "label": labels}
     params: dict[str, object] = {"filters": json.dumps(filters), "since": f"{since:.9f}"}

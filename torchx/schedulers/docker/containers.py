@@ -53,7 +53,6 @@ class Container:
     state: AppState
     exit_code: int | None
     created: float
-    image: str
     labels: Mapping[str, str]
     address: str = ""
     mark: Mark = field(default_factory=Mark)
@@ -90,7 +89,6 @@ def read_container(summary: Mapping[str, Any], role: str, k: int) -> Container:
         state=state,
         exit_code=exit_code,
         created=_seconds(summary.get("Created")),
-        image=str(summary.get("ImageID") or ""),
         labels=labels,
         address=published(summary.get("Ports") or ()),
         mark=mark,

@@ -93,11 +93,7 @@ def put_files(engine: EngineHttp, container_id: str, texts: dict[str, str]) -> N
 
 
 def text_in(engine: EngineHttp, container_id: str, name: str) -> str:
-    """Reads a file that :func:`put_files` has written; empty if there is none.
-
-    Raises:
-        OSError: the engine does not answer, or stopped in the middle of its answer.
-    """
+    """Reads a file that :func:`put_files` has written; empty if there is none. Raises OSError if the engine stops."""
     import tarfile
 
     try:

@@ -220,8 +220,3 @@ def ends(job: Job) -> bool:
     """Whether it has ended, or is being stopped."""
     step = next_step(job)
     return bool(step.stop or step.end or step.ask) or is_over(job)
-
-
-def needs_watcher(job: Job) -> bool:
-    """Whether the job was submitted with a watcher, and is not over."""
-    return bool(rules_of(job).place) and not is_over(job)

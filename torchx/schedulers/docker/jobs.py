@@ -164,7 +164,8 @@ class EngineJobs:
     def _ensure_watcher(self, job: Job) -> None:
         """Starts another watcher on this machine for a job that has lost its own; a submission starts its own."""
         submitting = any(c.state is AppState.SUBMITTED for c in job.containers)
-        if not submitting and gangs.needs_watcher(job) and gangs.rules_of(job).place == watchers.place():
+        here = gangs.rules_of(job).place == watchers.place()
+        if here and not submitting and not gangs.is_over(job):
             watcher = None if watchers.lives(job.app_id) else self.watch(job.app_id)
             if watcher is not None:
                 from torchx.schedulers.notices import sender_of

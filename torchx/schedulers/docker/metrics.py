@@ -74,10 +74,7 @@ def usage(
 ) -> tuple[dict[str, Any], dict[str, Any], tuple[float, float]] | None:
     """The header of the file, a sample, and its time and CPU seconds; None if the container has just ended.
 
-    Args:
-        details: what ``docker inspect`` shows.
-        before: time and CPU seconds of the previous sample.
-        started: Unix time of the container's last start, which resets its counters.
+    ``before`` has the time and CPU seconds of the previous sample; a start, at the Unix time ``started``, resets them.
 
     >>> memory = {"usage": 900, "limit": 4096, "stats": {"inactive_file": 100}}
     >>> stats = {"read": "1970-01-01T00:00:11Z", "cpu_stats": {"cpu_usage": {"total_usage": 9 * 10**9}}}

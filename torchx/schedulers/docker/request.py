@@ -41,16 +41,7 @@ ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
 _MOST_PRINTED = 3  # replicas of a role in a dry run
-_HIDDEN = (
-    "labels",
-    "name",
-    "hostname",
-    "environment",
-    "network",
-    "networking_config",
-    "entrypoint",
-    "memswap_limit",
-)
+_HIDDEN = ("labels", "name", "hostname", "environment", "network", "networking_config", "entrypoint", "memswap_limit")
 
 _SHM_BYTES = 8 << 30
 """Limit of ``/dev/shm`` for a role without a memory request."""

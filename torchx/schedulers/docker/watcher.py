@@ -130,7 +130,7 @@ class Watcher:
         for attempt in range(10):
             try:
                 job = self._job()
-                if job is None or self._stop(job, [c for c in job.containers if not is_terminal(c.state)]):
+                if job is None or self._stop(job, cancelled=True):
                     return
             except (OSError, RefusedError, ValueError):
                 pass
@@ -167,7 +167,7 @@ class Watcher:
             elif all(is_terminal(c.state) for c in job.containers):
                 return
             elif (left_s := self._time_left_s(job)) <= 0:
-                self._end_attempt(job, late=True)
+                self._stop(job, late=True)
                 continue
             elif (silence_s := self._watch_silence(job)) <= 0:
                 continue
@@ -224,7 +224,7 @@ class Watcher:
 
                 spawn(self.at_end, f"{self.clock():.0f}")  # it checks whether a notice of a hang is due
             if watchdog.action != "stacks":
-                self._end_attempt(job, late=True, silent=True, final=watchdog.action == "cancel")
+                self._stop(job, late=True, silent=True, final=watchdog.action == "cancel")
                 return 0.0
         return max(due - self.clock(), 0.01)
 
@@ -258,10 +258,9 @@ class Watcher:
 
     def _do(self, job: Job, step: gangs.Step) -> None:
         if step.stop:
-            self._stop(job, step.stop)
+            self._stop(job, step.stop, cancelled=True)
         elif step.end:
-            self._rename((c, replace(c.mark, ended=True)) for c in step.end)
-            self._end(job, step.end)
+            self._stop(job, step.end, ended=True)
         elif step.again:
             self._again(job, step)
         elif self.may_start_again(self.app_id):
@@ -269,15 +268,10 @@ class Watcher:
         else:
             self._rename((c, replace(c.mark, final=True)) for c in job.containers)
 
-    def _end_attempt(self, job: Job, **mark: bool) -> None:
-        """Marks and stops all running containers."""
-        live = [c for c in job.containers if not is_terminal(c.state)]
-        self._rename((c, replace(c.mark, **mark)) for c in live)
-        self._end(job, live)
-
-    def _stop(self, job: Job, which: list[Container]) -> bool:
-        """Marks containers as cancelled, and stops them. Returns whether all were stopped."""
-        self._rename((c, replace(c.mark, cancelled=True)) for c in which)
+    def _stop(self, job: Job, which: list[Container] | None = None, **mark: bool) -> bool:
+        """Marks containers, or all that run, and stops them. Returns whether all were stopped."""
+        which = [c for c in job.containers if not is_terminal(c.state)] if which is None else which
+        self._rename((c, replace(c.mark, **mark)) for c in which)
         return self._end(job, which)
 
     def _again(self, job: Job, step: gangs.Step) -> bool:

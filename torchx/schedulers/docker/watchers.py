@@ -31,15 +31,9 @@ _HAS_NAMES = sys.platform == "linux"  # abstract socket names, which are in no f
 def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *, later: bool = False) -> Process:
     """Starts a watcher, as a process that forks and ends at once. It exits if the job already has one.
 
-    Pass :data:`GO` to ``communicate`` when the job is submitted; without it, the watcher cancels what was submitted.
-
-    Args:
-        environ: environment with the engine's address.
-        every_s: seconds between two samples of resource usage; 0: no samples.
-        later: it only takes samples, and sleeps until the first one is due.
-
-    Raises:
-        OSError: no process can be started.
+    Pass :data:`GO` to ``communicate`` when the job is submitted; without it, the watcher cancels what was submitted. It
+    samples the resource usage every ``every_s`` seconds (0: never); if it starts ``later``, it does nothing else, and
+    sleeps until the first sample is due. Raises OSError if no process can be started.
     """
     import subprocess
 
