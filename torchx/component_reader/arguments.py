@@ -37,10 +37,7 @@ def parse(
 ) -> dict[str, Any]:
     """Return the value of each argument by name; ``*args`` is a list under its own name.
 
-    Args:
-        words: the command line after the component's name.
-        defaults: values for missing arguments, for example from a ``[component:dist.ddp]`` section; text or typed.
-        config: values for missing arguments, text or typed; they take precedence over ``defaults``.
+    Missing ones come from ``config``, then from ``defaults``; both have text or typed values.
 
     Raises:
         SpecError: an argument is unknown, missing, repeated, or of the wrong type.

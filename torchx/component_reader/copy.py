@@ -14,12 +14,9 @@ from torchx.errors import SpecError
 
 
 def standalone_source(fn: Callable[..., Any]) -> str:
-    """Return a file with a function and the imports that it needs.
+    """Return a file with a function and the imports that it needs; raises SpecError if there is no source.
 
     Other functions and constants of its module are imported from that module.
-
-    Raises:
-        SpecError: the source is not available.
     """
     inner = unwrap(fn)
     try:

@@ -63,10 +63,7 @@ class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
 
 
 def format_help(fn: Callable[..., Any], *, name: str = "") -> str:
-    """Return the help page of a component.
-
-    Args:
-        name: name of the component in the page.
+    """Return the help page of a component, under ``name``.
 
     >>> from torchx.components.utils import touch
     >>> print(format_help(touch).splitlines()[0])

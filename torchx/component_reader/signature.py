@@ -47,11 +47,7 @@ class Parameter:
 
 @dataclass(frozen=True)
 class Signature:
-    """The name and the parameters of a component.
-
-    Args:
-        name: its name in messages: the name that the user gave, ``dist.ddp`` for a built-in, or the function name.
-    """
+    """The parameters of a component, and its name in messages: what the user gave, ``dist.ddp``, or the function."""
 
     name: str
     parameters: tuple[Parameter, ...]
@@ -73,9 +69,6 @@ class Signature:
 
 def read(fn: Callable[..., Any], *, name: str = "") -> Signature:
     """Return the signature of a component, through decorators that use ``functools.wraps``.
-
-    Args:
-        name: name of the component in messages.
 
     Raises:
         SpecError: it takes ``**kwargs``, or a parameter of an unsupported type.

@@ -16,14 +16,10 @@ _loaded: dict[str, tuple[tuple[int, int], ModuleType]] = {}
 
 
 def load_file(path: str) -> ModuleType:
-    """Import a component file; the module is cached until the file changes.
+    """Import a component file, or raise its own exception (see :func:`blame`); cached until the file changes.
 
     During the import, its directory (the parent of its top-level package, if it is in one) is first on ``sys.path`` and
     the current directory last, so that the file can import its siblings.
-
-    Raises:
-        OSError: the file cannot be read.
-        Exception: an exception of the file; see :func:`blame`.
     """
     absolute = os.path.realpath(os.path.expanduser(path))
     stat = os.stat(absolute)

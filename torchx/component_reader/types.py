@@ -141,10 +141,7 @@ def generic(name: str, args: Sequence[Shape] = ()) -> Shape:
 
 
 def shape_of(annotation: Any, scope: Mapping[str, Any] | None = None) -> Shape:
-    """Return the shape of a live annotation.
-
-    Args:
-        scope: namespace for quoted annotations such as ``list["int"]``, in addition to ``typing``.
+    """Return the shape of a live annotation; quoted parts are looked up in ``scope`` and ``typing``.
 
     >>> import typing
     >>> shape_of(typing.Optional[typing.List[str]]) == shape_of(list[str] | None)

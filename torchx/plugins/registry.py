@@ -106,11 +106,7 @@ def winners(group: str) -> dict[str, EntryPoint]:
 
 
 def load(entry: EntryPoint) -> Any:
-    """Load the object of a plugin.
-
-    Raises:
-        PluginError: the import failed.
-    """
+    """Load the object of a plugin; raises PluginError if the import fails."""
     if not entry.value.startswith("torchx."):
         notices.ready()
     try:

@@ -32,11 +32,10 @@ class Bounded:
         self._pid = 0
 
     def call(self, work: Callable[[], T]) -> T:
-        """Returns the result of ``work``.
+        """Returns the result of ``work``, or raises its exception.
 
         Raises:
             TimeoutError: the call timed out, or an earlier call has not returned yet.
-            Exception: whatever ``work`` raises.
         """
         if self._calls is None or self._pid != os.getpid():  # a forked process does not inherit the thread
             self._calls = _started()

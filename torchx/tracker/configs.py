@@ -15,10 +15,7 @@ _FILE_ENDINGS = (".ini", ".cfg", ".conf")
 def read_config(text: str, section: str) -> Mapping[str, object] | None:
     """Returns the settings in a config, or None if it is an address.
 
-    Args:
-        text: a JSON object, an address, or the path of an INI file with ``[section]``, ``[tracker:section]`` or no
-            sections at all.
-        section: of the INI file.
+    Otherwise it is a JSON object, or the path of an INI file with ``[section]``, ``[tracker:section]`` or no sections.
 
     Raises:
         ConfigError: the file, or the JSON, cannot be read, or the file has no such section.
@@ -84,11 +81,7 @@ def _value(text: str) -> object:
 
 
 def seconds(value: object, name: str) -> float:
-    """Returns a positive number of seconds.
-
-    Raises:
-        ConfigError: ``value`` is not one.
-    """
+    """Returns a positive number of seconds, or raises ConfigError."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         return float(value)
     raise ConfigError(f"`{name}` of the tracker's config must be a number of seconds, not `{value}`")

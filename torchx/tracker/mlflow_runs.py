@@ -32,14 +32,7 @@ _GONE = (_CONFLICT, "INVALID_STATE", "RESOURCE_DOES_NOT_EXIST")  # error codes f
 
 
 class Runs:
-    """The runs of one experiment.
-
-    Args:
-        uri: MLflow's tracking URI.
-        experiment_name: where runs are created.
-        artifact_location: for a new experiment.
-        search_all: also search the other experiments.
-    """
+    """The runs of one experiment, which is created if missing; ``search_all`` also searches the other experiments."""
 
     def __init__(self, uri: str, experiment_name: str, artifact_location: str | None, *, search_all: bool) -> None:
         try:
@@ -59,11 +52,7 @@ class Runs:
         self._params: set[tuple[str, str]] = set()
 
     def experiment_id(self) -> str:
-        """Returns the experiment's id; creates the experiment if missing.
-
-        Raises:
-            BackendError: it was deleted, and MLflow reserves its name.
-        """
+        """Returns the experiment's id, created if missing; raises BackendError if MLflow reserves a deleted name."""
         from mlflow.exceptions import MlflowException
 
         if self._experiment_id:
@@ -134,11 +123,7 @@ class Runs:
         return list(dict.fromkeys(str(r.info.run_name) for r in sorted(runs, key=_age)))
 
     def write(self, name: str, write: Callable[[str], None]) -> None:
-        """Calls ``write`` with MLflow's id of the run.
-
-        Raises:
-            ConnectionError: the server does not answer.
-        """
+        """Calls ``write`` with MLflow's id of the run; raises ConnectionError if the server does not answer."""
         from mlflow.exceptions import MlflowException
 
         self._reach()
@@ -267,11 +252,7 @@ def _silent_mlflow() -> Iterator[None]:
 
 
 def probe(uri: str) -> None:
-    """Checks that the server accepts connections, because MLflow's client would retry for minutes.
-
-    Raises:
-        ConnectionError: it does not.
-    """
+    """Raises ConnectionError if the server accepts no connections: MLflow's client would retry for minutes."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return

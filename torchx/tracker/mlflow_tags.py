@@ -52,11 +52,7 @@ def unsafe(name: str) -> str:
 
 
 def encode(name: str, value: object) -> str:
-    """Encodes a value as the text of a tag.
-
-    Raises:
-        ValueError: the value or the name is too long for MLflow.
-    """
+    """Encodes a value as the text of a tag; raises ValueError if it or the name is too long for MLflow."""
     text = json.dumps(plain(value))
     if len(text) > LONGEST_VALUE:
         raise ValueError(

@@ -12,11 +12,7 @@ _MAX_SLEEP_S = 2.0  # inotify does not report changes that another machine makes
 
 
 class FolderWatch:
-    """Watches a folder for changes by this machine; see ``inotify(7)``.
-
-    Args:
-        path: the folder.
-        tick_s: poll interval in seconds where inotify is not available.
+    """Watches a folder for changes by this machine; see ``inotify(7)``. Without it, polls every ``tick_s`` seconds.
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()

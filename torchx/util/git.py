@@ -59,8 +59,7 @@ class GitState:
 def probe(cwd: str | None = None, *, patches: str = "") -> Probe:
     """Start to probe a directory; calls within a few seconds return the same probe.
 
-    Args:
-        patches: folder for patches of uncommitted changes; empty for no patch.
+    Uncommitted changes are saved in the folder ``patches``, if given.
 
     >>> probe("/").result()
     GitState(commit='', dirty=None, patch='')

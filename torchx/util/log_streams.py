@@ -65,10 +65,7 @@ class FindsLastLines(Ability):
 
 
 class LineFormat:
-    """Formats lines with a prefix.
-
-    Args:
-        prefix: prefix of each line; may be empty.
+    """Formats lines with a prefix, which may be empty.
 
     >>> LineFormat("trainer/0 ").chunk(b"a\\nb")
     b'trainer/0 a\\ntrainer/0 b\\n'
@@ -81,9 +78,7 @@ class LineFormat:
     def chunk(self, data: bytes, *, begun: bool = False) -> bytes:
         """Format a block of complete lines; only the very last line of a source may lack its line feed.
 
-        Args:
-            data: the block.
-            begun: whether its first line continues the preceding :class:`Part` of the same source.
+        If ``begun``, the first line continues the preceding :class:`Part` of the same source.
         """
         prefix = self._bytes
         if not prefix:
@@ -141,10 +136,8 @@ class Sink:
 
     It writes only the last state of a progress bar: to a pipe or file once its line ends; a terminal also shows the
     current state, and draws the next one over it. Bytes that are not UTF-8 reach a binary buffer unchanged. If a source
-    has left its line open, a line feed precedes the output of another source.
-
-    Args:
-        raw: whether to write all escape sequences of a job to a terminal.
+    has left its line open, a line feed precedes the output of another source. With ``raw``, a terminal gets all escape
+    sequences of a job.
     """
 
     def __init__(self, file: TextIO, *, raw: bool = False) -> None:
@@ -231,11 +224,7 @@ class Sink:
 
 
 def copy_in_turn(sources: Iterable[Source], sink: Sink, *, some: bool = False) -> None:
-    """Copy finite sources one after the other.
-
-    Args:
-        some: skip sources that are not found, unless none is found.
-    """
+    """Copy finite sources one after the other; ``some`` skips those that are not found, unless none is."""
     missing: NotFoundError | None = None
     found = False
     for line_format, open_lines in sources:
@@ -254,15 +243,10 @@ def copy_in_turn(sources: Iterable[Source], sink: Sink, *, some: bool = False) -
 
 
 def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] | None = None) -> None:
-    """Copy sources of one kind while they grow, until all have ended.
+    """Copy sources of one kind while they grow, until all have ended; then raises the first exception of a source.
 
-    Sources that cannot be polled get a thread each, at most :data:`MOST_THREADS` at the same time.
-
-    Args:
-        say: called with a sentence if some sources have to wait for a thread.
-
-    Raises:
-        Exception: the first exception of a source, after all others have ended.
+    Sources that cannot be polled get a thread each, at most :data:`MOST_THREADS` at the same time; ``say`` gets a
+    sentence if some have to wait for one.
     """
     (first_format, open_first), *others = sources
     first = _opened(open_first)

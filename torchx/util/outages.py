@@ -15,12 +15,7 @@ _MAX_PAUSE_S = 15.0
 
 
 class Outage:
-    """Backoff for the outages of a polled resource.
-
-    Args:
-        what: the thing that continues during an outage, for the warning.
-        warn: called with the warning, once per outage.
-        now: returns the time in seconds; by default ``time.monotonic``.
+    """Backoff for the outages of a polled resource: ``warn`` is called once per outage, ``what`` continues meanwhile.
 
     >>> said, clock = [], [0.0]
     >>> outage = Outage("the job", said.append, now=lambda: clock[0])
@@ -38,7 +33,7 @@ class Outage:
         self._pause = 0.0
 
     def bear(self, error: TorchXError) -> float:
-        """Return how many seconds to sleep before the next poll.
+        """Return the seconds to sleep before the next poll.
 
         Raises:
             TorchXError: ``error``, if it is not transient or the outage is longer than :data:`OUTAGE_S`.

@@ -6,12 +6,7 @@ import os
 
 
 def find_program(name: str, path: str, cwd: str) -> str | None:
-    """Return the absolute path of a program; None if there is none.
-
-    Args:
-        name: a path, or a name to look up.
-        path: value of ``PATH``.
-        cwd: base of relative paths.
+    """Return the absolute path of a program in ``path`` (a ``PATH``), or None; relative paths are below ``cwd``.
 
     >>> find_program("sh", "/nowhere:/bin", "/")
     '/bin/sh'

@@ -57,11 +57,7 @@ class Redactor:
         self._held = b""
 
     def block(self, data: bytes, *, more: bool) -> bytes:
-        """Mask the next block.
-
-        Args:
-            more: whether the next block continues its last line; then a possible start of a value is held back.
-        """
+        """Mask the next block. If ``more`` continues its last line, a possible start of a value is held back."""
         if self._held:
             data, self._held = self._held + data, b""
         for value in _known.values():

@@ -6,10 +6,7 @@ from collections.abc import Iterable
 
 
 def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | None:
-    """Return the choice that is most similar to ``word``, or None.
-
-    Args:
-        cutoff: minimum similarity, from 0 to 1.
+    """Return the choice that is most similar to ``word``, or None if no similarity (0 to 1) reaches ``cutoff``.
 
     >>> nearest("dist.dpp", ["dist.ddp", "utils.echo"])
     'dist.ddp'
@@ -75,11 +72,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: list[float], room: int, most: float = 0.0) -> str:
-    """Draw the values as a line of bars; if there are more values than characters, each bar shows a maximum.
+    """Draw the values as bars in ``room`` characters, each the maximum of several values if there is less room.
 
-    Args:
-        room: number of characters.
-        most: value of a full bar; 0 for the maximum of the values.
+    A full bar is ``most``, or the maximum of the values.
 
     >>> sparkline([0, 1, 2, 4, 8], 8), sparkline([1, 9, 1, 1], 2), sparkline([50], 4, most=100)
     ('▁▁▂▄█', '█▁', '▄')

@@ -37,8 +37,7 @@ def has_color(stream: TextIO) -> bool:
 def printable(text: str, *, lines: bool = False) -> str:
     r"""Replace control characters, so that text of users and jobs cannot control the terminal; mask known secrets.
 
-    Args:
-        lines: keep line feeds and tabs; otherwise the text becomes one line.
+    The text becomes one line, unless ``lines`` keeps line feeds and tabs.
 
     >>> printable("a\x1b[31mb\nc"), printable("a\x1b]52;c;eA==\x07\n\tb", lines=True)
     ('a?[31mb c', 'a?]52;c;eA==?\n\tb')

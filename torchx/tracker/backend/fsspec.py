@@ -149,11 +149,7 @@ class FsspecTracker(TrackerBase):
             self._fs.pipe_file(path, data)
 
     def _read(self, folder: str, *, most: int | None = None) -> list[dict[str, Any]]:
-        """Returns the records in a folder, oldest first.
-
-        Args:
-            most: maximum number of files to read.
-        """
+        """Returns the records in a folder, oldest first, of at most ``most`` files."""
         endings = (_ENDING, _LINES_ENDING)
         names = [n for n in self._names(folder) if n.endswith(endings) and not n.startswith(".")][:most]
         found: list[tuple[int, dict[str, Any]]] = []

@@ -9,12 +9,7 @@ from torchx.settings import make_private, torchx_home
 
 
 class Cache:
-    """Stores bytes by key in its own folder.
-
-    Args:
-        folder: its name below ``$TORCHX_HOME/cache``.
-        most: maximum number of entries.
-    """
+    """Stores at most ``most`` values of bytes by key, in its own folder below ``$TORCHX_HOME/cache``."""
 
     def __init__(self, folder: str, *, most: int) -> None:
         self._folder = folder

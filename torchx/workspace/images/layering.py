@@ -79,8 +79,7 @@ def _divide(desired: Mapping[str, Item], changed: set[str]) -> list[list[Item]]:
 class Pushed:
     """Cache of the pushed layers in ``$TORCHX_HOME/cache/images``; without it, everything is pushed again.
 
-    Args:
-        what: everything except the files that the layers depend on: repository, workspace, place in the image.
+    ``what``: all that the layers depend on except the files: repository, workspace, place in the image.
     """
 
     def __init__(self, what: Iterable[str]) -> None:
