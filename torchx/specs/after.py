@@ -5,8 +5,6 @@ from __future__ import annotations
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef
 
-__all__ = ["AFTER", "CONDITIONS", "WAIT", "earlier_jobs", "split_condition"]
-
 AFTER = "torchx/after"
 """Metadata key: space-separated ``CONDITION:HANDLE``, one for each job that this job depends on."""
 

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import Role
     from torchx.specs.mounts import Mount
 
-__all__ = ["macros"]
-
 
 class macros:  # noqa: N801 - a public name
     """Placeholders for a role's ``entrypoint``, ``args``, ``env``, ``metadata`` and ``mounts``.

@@ -21,8 +21,6 @@ from torchx.errors import SpecError
 from torchx.util.records import dataclass, field, replace
 from torchx.util.strings import did_you_mean
 
-__all__ = ["FREE", "RETRY", "STANDARD", "Attempt", "RetryRule", "RetryRules", "read_attempts", "to_line"]
-
 RETRY = "torchx/retry"
 """Metadata key of the retry policy."""
 

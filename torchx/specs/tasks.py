@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from torchx.specs.api import AppDef, Role
 
-__all__ = ["ENV_TASK", "NAME", "TaskList", "TaskTable", "check_placeholders", "fill", "placeholders"]
-
 ENV_TASK = "TORCHX_TASK"
 """Environment variable with the index of a task within the sweep, from 0."""
 

@@ -16,8 +16,6 @@ from torchx.errors import SpecError
 if TYPE_CHECKING:
     from torchx.specs.api import AppDef
 
-__all__ = ["ACTIONS", "SILENT", "WATCHDOG", "Watchdog", "parse_watchdog", "watchdog_of"]
-
 WATCHDOG = "torchx/watchdog"
 """Metadata key of the watchdog setting, for example ``10m:cancel``."""
 
