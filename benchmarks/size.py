@@ -37,7 +37,7 @@ LATER = {
     "the first hour: attach, shorthand, init, wait": """
         cli/attach.py cli/shorthand.py cli/cmd_init.py workspace/similar.py specs/html_pages.py""",
     "Kubernetes: placement, code without a registry, TrainJob, rights": """
-        kubernetes/placement.py kubernetes/inline_code.py kubernetes/bucket_code.py kubernetes/trainjob.py
+        kubernetes/placement.py kubernetes/shipped_code.py kubernetes/trainjob.py
         kubernetes/rights.py kubernetes/kept_logs.py""",
 }
 BEFORE = ("util/secrets.py",)  # older than what its name is listed for

@@ -26,7 +26,6 @@ from torchx.schedulers.kit.tasks import as_replicas
 from torchx.schedulers.kubernetes import (
     answers,
     attempts,
-    bucket_code,
     doctor,
     kinds,
     names,
@@ -35,11 +34,9 @@ from torchx.schedulers.kubernetes import (
     trainjob,
 )
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
-from torchx.schedulers.kubernetes.bucket_code import BucketCode
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.export import export as as_manifests
 from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
-from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, Code, TooLargeError, pack
 from torchx.schedulers.kubernetes.logs import EvidenceReader
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
@@ -47,6 +44,7 @@ from torchx.schedulers.kubernetes.pod_answers import read_pods
 from torchx.schedulers.kubernetes.pods import NEWEST
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.rights import needed, role_manifest
+from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, BucketCode, Code, TooLargeError, pack, plan
 from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
@@ -157,7 +155,7 @@ class KubernetesScheduler(KubeScheduler):
             except TooLargeError:
                 if opts.code != AUTO or not opts.bucket:
                     raise
-        code = bucket_code.plan(workspace, opts.bucket or "", quiet=quiet)
+        code = plan(workspace, opts.bucket or "", quiet=quiet)
         self._in_buckets[code.url] = code
         return code
 

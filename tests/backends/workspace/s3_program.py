@@ -57,7 +57,7 @@ def code_of_pods(folder: str, s3: Any) -> dict[str, object]:
     """A workspace goes into the bucket for the pods of a job, which fetch it as they do there: by a real shell."""
     import subprocess
 
-    from torchx.schedulers.kubernetes.bucket_code import plan, upload
+    from torchx.schedulers.kubernetes.shipped_code import plan, upload
     from torchx.specs import Workspace
 
     def objects() -> list[tuple[str, str]]:

@@ -23,7 +23,7 @@ from tests.schedulers.kubernetes.test_inline_code import GROUPS, KINDS, app, cod
 from tests.schedulers.kubernetes.test_kubernetes_golden import built_in
 from torchx.errors import BackendError, ConfigError, MissingDependencyError
 from torchx.runner import Runner
-from torchx.schedulers.kubernetes import bucket_code
+from torchx.schedulers.kubernetes import shipped_code
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 
 __all__ = ["code"]
@@ -314,8 +314,8 @@ def test_progress_is_shown_on_a_terminal(code, store, monkeypatch):
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys, "stderr", stream)
-    plan = bucket_code.plan(app_workspace(code), "tstore://mine/code")
-    bucket_code.upload(plan)
+    plan = shipped_code.plan(app_workspace(code), "tstore://mine/code")
+    shipped_code.upload(plan)
     assert "\rPacking the code: " in stream.getvalue() and "Uploaded the code to" in stream.getvalue()
 
 

@@ -16,7 +16,7 @@ from tests.schedulers.kubernetes.fake_cluster import Cluster
 from tests.schedulers.kubernetes.test_kubernetes_golden import built_in
 from torchx.errors import ConfigError
 from torchx.runner import Runner
-from torchx.schedulers.kubernetes.inline_code import pack
+from torchx.schedulers.kubernetes.shipped_code import pack
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, Resource, Role, Workspace
 

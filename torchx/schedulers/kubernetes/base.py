@@ -18,7 +18,6 @@ from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
 from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, ports, queries, sweeps, verbs
 from torchx.schedulers.kubernetes.answers import JobObjects
-from torchx.schedulers.kubernetes.bucket_code import BucketCode, signed
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
 from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot
@@ -28,6 +27,7 @@ from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.secrets import with_secret
+from torchx.schedulers.kubernetes.shipped_code import BucketCode, signed
 from torchx.schedulers.kubernetes.simulate import simulation
 from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle

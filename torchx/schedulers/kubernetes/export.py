@@ -9,9 +9,9 @@ from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.export import Export, build_lines
 from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.shell import quote
-from torchx.schedulers.kubernetes.inline_code import SCRIPT
 from torchx.schedulers.kubernetes.names import KUBEFLOW, PYTORCH
 from torchx.schedulers.kubernetes.request import KubernetesJob
+from torchx.schedulers.kubernetes.shipped_code import SCRIPT
 
 JOB_FILE, CODE_FILE = "job.yaml", "code.yaml"
 

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 from torchx.errors import SpecError
 from torchx.schedulers.kubernetes import attempts, names, request, trainjob
-from torchx.schedulers.kubernetes.inline_code import objects_of
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object
 from torchx.schedulers.kubernetes.pod_answers import main_container
 from torchx.schedulers.kubernetes.pods import JobRules
+from torchx.schedulers.kubernetes.shipped_code import objects_of
 from torchx.specs.api import AppDef, RetryPolicy, Role
 from torchx.util.records import replace
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes import placement
-from torchx.schedulers.kubernetes.bucket_code import check_bucket
-from torchx.schedulers.kubernetes.inline_code import AUTO, BUCKET, REGISTRY, WAYS
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO, Object
+from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, REGISTRY, WAYS, check_bucket
 from torchx.specs.overlays import read_file
 from torchx.util.records import dataclass
 

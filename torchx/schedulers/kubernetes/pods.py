@@ -21,10 +21,9 @@ from torchx.schedulers.devices import EFA_DEVICE
 from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.schedulers.kit.native_retries import NativeRetries
 from torchx.schedulers.kubernetes import names, placement
-from torchx.schedulers.kubernetes.bucket_code import BucketCode
-from torchx.schedulers.kubernetes.inline_code import Code
 from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, Object, label_value
 from torchx.schedulers.kubernetes.options import KubernetesOpts
+from torchx.schedulers.kubernetes.shipped_code import BucketCode, Code
 from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount
 from torchx.specs.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
 from torchx.util.records import dataclass, field

@@ -11,7 +11,7 @@ from torchx.errors import SpecError
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import DNS_LABEL
-from torchx.schedulers.kubernetes import inline_code, names, pods
+from torchx.schedulers.kubernetes import names, pods, shipped_code
 from torchx.schedulers.kubernetes.names import JOB, LABEL_ROLE_INDEX, Object
 from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
 from torchx.schedulers.kubernetes.pods import JobRules, render_pod
@@ -57,9 +57,9 @@ class KubernetesJob:
     def __str__(self) -> str:
         """YAML for ``kubectl apply``, with secrets masked, and without the code."""
         note = ""
-        if self.kind == JOB and self.opts.kind == inline_code.AUTO and not self.by_cause:
+        if self.kind == JOB and self.opts.kind == shipped_code.AUTO and not self.by_cause:
             note = "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
-        return note + secret_note(self.secret) + shown_yaml(inline_code.without_data(self.resource))
+        return note + secret_note(self.secret) + shown_yaml(shipped_code.without_data(self.resource))
 
 
 def rules_of(app: AppDef, app_id: str, opts: KubernetesOpts, **more: Any) -> JobRules:
@@ -197,7 +197,7 @@ def template_of(
         template["spec"]["activeDeadlineSeconds"] = rules.timeout_s
     code = rules.codes.get(int(labels[LABEL_ROLE_INDEX]))
     if code is not None:
-        inline_code.mount(template["spec"], code, inline_code.names_of(app_id, rules.codes)[code.hash])
+        shipped_code.mount(template["spec"], code, shipped_code.names_of(app_id, rules.codes)[code.hash])
     return template
 
 

@@ -1,27 +1,46 @@
-"""Ships a workspace with an object store: as an archive in a bucket, which containers download before they start.
+"""Ships a workspace without an image: in a ConfigMap, or as an archive in a bucket that each container downloads.
 
-An archive is named after the hash of its files, so that an unchanged workspace is not uploaded again. Pods get no
-credentials but a signed URL, in a Secret that is deleted with their job.
+As in an image with the workspace, its files are laid over those in the working directory of the image, before the
+program starts. An archive in a bucket is named after the hash of its files, so that an unchanged workspace is not
+uploaded again. Pods get no credentials but a signed URL, in a Secret that is deleted with their job.
 """
 
 from __future__ import annotations
 
+import base64
 import datetime
 import re
 import sys
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, install_extra
 from torchx.schedulers.kit.shell import read_script
-from torchx.schedulers.kubernetes.inline_code import SCRIPT, URL, archive_of, entries_of
-from torchx.schedulers.kubernetes.names import Object
+from torchx.schedulers.kubernetes.names import ANNOTATION_SUBMISSION, LABEL_QUEUE, MAIN_CONTAINER, Object
 from torchx.specs.api import Workspace
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.redaction import learn
 from torchx.workspace import content
+from torchx.workspace.content import FILE, Entry
+from torchx.workspace.docker_workspace import TORCHX_DOCKERFILE
+from torchx.workspace.images import archive
 from torchx.workspace.images.progress import Display, megabytes
+
+AUTO, BUCKET, INLINE, REGISTRY = "auto", "bucket", "inline", "registry"
+WAYS = (AUTO, BUCKET, INLINE, REGISTRY)
+MOST_BYTES = 1_000_000
+"""Limit after compression. A ConfigMap holds 1 MiB: https://kubernetes.io/docs/concepts/configuration/configmap/"""
+
+_MOST_UNPACKED = 100 << 20
+_TIME = 347155200  # 1981, as in images
+_FILE = "code.tgz"
+_VOLUME = "torchx-code"
+FOLDER = f"/{_VOLUME}"
+"""Mount point of the code's volume in a container."""
+URL, SCRIPT = "url", "start.sh"
+"""Files in that folder: the URL of the code if it is in a bucket, and the script that unpacks it."""
 
 SIGNED_S = 7 * 86400
 """Seconds for which a signed URL is valid: the maximum of S3.
@@ -30,6 +49,30 @@ https://docs.aws.amazon.com/AmazonS3/latest/userguide/using-presigned-url.html
 """
 _NOT_BUCKETS = ("file", "local", "memory", "http", "https", "ftp", "sftp", "ssh")
 _TEMPORARY = re.compile(r"[?&]X-(Amz|Goog)-Security-Token=", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Code:
+    """A packed workspace.
+
+    Attributes:
+        data: a reproducible ``.tgz`` archive.
+        hash: hash of the files.
+    """
+
+    data: bytes
+    hash: str
+
+    @staticmethod
+    def volume(name: str) -> Object:
+        """The source of the volume at :data:`FOLDER`."""
+        return {"configMap": {"name": name}}
+
+    def as_object(self, metadata: Object) -> Object:
+        """The ConfigMap of the volume."""
+        script = {SCRIPT: read_script(__file__, SCRIPT)}
+        data = {_FILE: base64.b64encode(self.data).decode()}
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": script, "binaryData": data}
 
 
 @dataclass(frozen=True)
@@ -58,6 +101,10 @@ class BucketCode:
         return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}
 
 
+class TooLargeError(ConfigError):
+    """A workspace is too large for a ConfigMap."""
+
+
 def check_bucket(bucket: str) -> None:
     """Raise ConfigError for a text that is not the URL of a location in an object store, such as ``file:///tmp``."""
     scheme, separator, rest = bucket.partition("://")
@@ -66,10 +113,93 @@ def check_bucket(bucket: str) -> None:
         raise ConfigError(said, hint="for example `s3://my-bucket/code`")
 
 
+def pack(workspace: Workspace) -> Code:
+    """Pack a workspace; TooLargeError if a ConfigMap cannot hold it. Other errors are those of :func:`entries_of`."""
+    entries = entries_of(workspace)
+    data = bytearray()
+    if sum(entry.size for entry in entries) <= _MOST_UNPACKED:
+        for block in archive_of(entries):
+            data += block
+            if len(data) > MOST_BYTES:
+                break
+    if not data or len(data) > MOST_BYTES:
+        raise TooLargeError(
+            f"the workspace `{workspace}` is larger than the {MOST_BYTES // 1000} kB, compressed, of inline code",
+            hint="exclude what the job does not need in `.torchxignore`; or push an image: "
+            "`-cfg image_repo=<registry>/<name>`; or name a bucket: `-cfg bucket=s3://<name>`",
+        )
+    return Code(bytes(data), content.content_hash(entries))
+
+
 def plan(workspace: Workspace, bucket: str, *, quiet: bool = False) -> BucketCode:
     """The location of the archive of a workspace, which is not uploaded yet; errors are those of :func:`entries_of`."""
     found = content.content_hash(entries_of(workspace))
     return BucketCode(workspace, found, f"{bucket.rstrip('/')}/{found.replace(':', '-')}.tgz", quiet)
+
+
+def entries_of(workspace: Workspace) -> list[Entry]:
+    """The files of a workspace that is shipped without an image; ConfigError if a ``Dockerfile.torchx`` needs one."""
+    entries = content.entries(workspace)
+    if any(entry.path == TORCHX_DOCKERFILE for entry in entries):
+        hint = "push an image: `-cfg code=registry,image_repo=<registry>/<name>`"
+        raise ConfigError(f"the workspace has a `{TORCHX_DOCKERFILE}`, which needs an image", hint=hint)
+    return entries
+
+
+def archive_of(entries: Iterable[Entry]) -> Iterator[bytes]:
+    """A reproducible ``.tgz`` archive of files."""
+    packer = zlib.compressobj(6, wbits=31)
+    for entry in entries:
+        yield packer.compress(archive.header_of(entry, entry.path, _TIME))
+        if entry.kind == FILE:
+            yield from map(packer.compress, entry.chunks())
+            yield packer.compress(archive.padding(entry.size))
+    yield packer.compress(archive.END) + packer.flush()
+
+
+def names_of(app_id: str, codes: Mapping[int, Code | BucketCode]) -> dict[str, str]:
+    """Hash of a code -> name of its ConfigMap or Secret, which roles with the same code share."""
+    return {code: f"{app_id}-code-{i}" for i, code in enumerate(dict.fromkeys(c.hash for c in codes.values()))}
+
+
+def objects_of(codes: Mapping[int, Code | BucketCode], owner: Object) -> list[Object]:
+    """The ConfigMaps or Secrets with the code of the roles; ``owner`` is the metadata of the app's first object."""
+    different = {code.hash: code for code in codes.values()}
+    named = names_of(owner["name"], codes).items()
+    return [different[code].as_object(metadata_of_part(name, owner)) for code, name in named]
+
+
+def metadata_of_part(name: str, owner: Object) -> Object:
+    """The metadata of a dependent object of a job, from those of its first object."""
+    labels = {key: value for key, value in owner["labels"].items() if key != LABEL_QUEUE}
+    marks = {key: value for key, value in owner["annotations"].items() if key == ANNOTATION_SUBMISSION}
+    return {"name": name, "namespace": owner["namespace"], "labels": labels, "annotations": marks}
+
+
+def mount(pod: Object, code: Code | BucketCode, name: str) -> None:
+    """Mount the ConfigMap or Secret ``name`` into a pod, and make it unpack its code before its program starts."""
+    main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
+    main["command"] = ["sh", f"{FOLDER}/{SCRIPT}", *main["command"]]
+    pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, **code.volume(name)}]
+    mount = {"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}
+    main["volumeMounts"] = [*(main.get("volumeMounts") or ()), mount]
+
+
+def without_data(resource: Object) -> Object:
+    """A copy to print, with the size or the URL of the code instead of the code."""
+    if resource["kind"] == "List":
+        return {**resource, "items": [without_data(item) for item in resource["items"]]}
+    texts = resource.get("data") or resource.get("stringData") or {}
+    if SCRIPT not in texts:
+        return resource
+    script = {SCRIPT: f"({len(texts[SCRIPT])} bytes)"}
+    if URL in texts:
+        return {**resource, "stringData": {URL: f"(signed at the submission) {texts[URL]}", **script}}
+    archive_size = len(resource["binaryData"][_FILE]) * 3 // 4
+    return {**resource, "data": script, "binaryData": {_FILE: f"({archive_size} bytes)"}}
+
+
+# -- buckets ---------------------------------------------------------------------------------------
 
 
 def signed(item: Object, codes: Mapping[str, BucketCode]) -> Object:
