@@ -81,6 +81,12 @@ class Submission:
     timeout_s: float = COMMAND_TIMEOUT_S
     without: Sequence[str] = ()
 
+    @property
+    def env(self) -> list[str]:
+        """The words before the command that hide these variables from it; empty if there are none."""
+        words = [word for name in self.without for word in ("-u", name)]
+        return ["env", *words] if words else []
+
 
 class BatchScheduler(SiteScheduler):
     """Base class; backends override the methods under "the backend's part". Arguments: see :class:`SiteScheduler`."""
@@ -287,12 +293,10 @@ class BatchScheduler(SiteScheduler):
 
     def _run_without(self, run: Callable[..., Completed], site: Site, submission: Submission) -> Completed:
         """Runs the command without the variables to hide, by ``env``; the answer looks like the command's own."""
-        words = [word for name in submission.without for word in ("-u", name)]
-        argv = ["env", *words, *submission.argv] if words else submission.argv
-        done = run(argv, stdin=submission.stdin, timeout=submission.timeout_s)
-        if words and done.returncode == 127:
+        done = run([*submission.env, *submission.argv], stdin=submission.stdin, timeout=submission.timeout_s)
+        if submission.env and done.returncode == 127:
             raise self._missing(site, CommandError(argv=submission.argv, returncode=127))
-        return Completed(submission.argv, done.returncode, done.stdout, done.stderr) if words else done
+        return replace(done, argv=submission.argv)
 
     def _refusal(self, done: Completed) -> BackendError:
         """The error for a rejected submission. Backends add hints."""

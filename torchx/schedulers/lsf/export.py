@@ -14,8 +14,7 @@ def export(submission: Submission, app: AppDef) -> Export:
     """The files of a submission, whose scripts find their folder by themselves."""
     secrets = [*dict.fromkeys(name for role in app.roles for name in split(role.env)[1])]
     files = [*submission.files, "job.json"]
-    hidden = [word for name in submission.without for word in ("-u", name)]
-    unset = " ".join(["env", *hidden, ""]) if hidden else ""
+    unset = " ".join([*submission.env, ""])
     return Export(
         files=dict(submission.files),
         about={

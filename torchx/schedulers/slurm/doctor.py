@@ -48,8 +48,7 @@ def of_job(run: Run, submission: Submission, without_memory: Callable[[Completed
     at = next(i for i, word in enumerate(argv) if word.startswith(f"{submission.folder}/"))  # its arguments follow
     script = submission.files[posixpath.basename(argv[at])]
     words = [word for word in argv[1:at] if word != "--parsable"]
-    hidden = [word for name in submission.without for word in ("-u", name)]
-    return [Check("sbatch", lambda: _trial(run, words, script, without_memory, hidden))]
+    return [Check("sbatch", lambda: _trial(run, words, script, without_memory, submission.env))]
 
 
 def _version(run: Run) -> str:
@@ -92,9 +91,9 @@ def _accounts(run: Run, opts: SlurmOpts) -> str | Finding:
 
 
 def _trial(
-    run: Run, words: list[str], script: str, without_memory: Callable[[Completed], bool], hidden: Sequence[str] = ()
+    run: Run, words: list[str], script: str, without_memory: Callable[[Completed], bool], env: Sequence[str] = ()
 ) -> str | Finding:
-    done = run([*(["env", *hidden] if hidden else []), "sbatch", "--test-only", *words], stdin=script)
+    done = run([*env, "sbatch", "--test-only", *words], stdin=script)
     said = last_line(done.stderr).removeprefix("sbatch: ").removeprefix("error: ").removeprefix("allocation failure: ")
     if done.returncode == 0:
         when = re.search(r"to start at (\S+)", said)

@@ -18,13 +18,9 @@ def export(submission: Submission, request: SlurmBatchRequest) -> Export:
     files = {SCRIPT_FILE: f'{head}. "$folder/{MACHINERY}"\n', MACHINERY: machinery, **more}
     envs = [replica.env for replica in request.replicas.values()]
     secrets = [*dict.fromkeys(name for env in envs for name in split(env)[1])]
-    words = [
-        *(word for name in submission.without for word in ("-u", name)),
-        *submission.argv[:-1],
-        f"{submission.folder}/{SCRIPT_FILE}",
-    ]
+    words = [*submission.env, *submission.argv[:-1], f"{submission.folder}/{SCRIPT_FILE}"]
     late = {submission.folder.replace("%", "%%"): "job", submission.folder: "job"}
-    line = " ".join([*(["env"] if submission.without else []), *(quote(word, late) for word in words)])
+    line = " ".join(quote(word, late) for word in words)
     line = line.replace('--output="${job}"', '--output="${job//%/%%}"')
     return Export(
         files=files,
