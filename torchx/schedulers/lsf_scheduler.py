@@ -15,7 +15,6 @@ import copy
 import functools
 import posixpath
 import re
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -260,13 +259,10 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
         found = by_app(self._bjobs(site, app_ids))
-        known = {i: JobFolder(site.files, found[i][0].folder) for i in app_ids if i in found and found[i][0].folder}
-        return jobs_of(site.files, {i: found.get(i, []) for i in app_ids}, {**known, **folders}, now=time.time())
+        return jobs_of(site.files, {i: found.get(i, []) for i in app_ids}, folders)
 
     def _query_all(self, site: Site) -> _Jobs:
-        found = by_app(self._bjobs(site, []))
-        folders = {i: JobFolder(site.files, of[0].folder) for i, of in found.items() if of[0].folder}
-        return [line_of(job) for job in jobs_of(site.files, found, folders, now=time.time()).values()]
+        return [line_of(job) for job in jobs_of(site.files, by_app(self._bjobs(site, [])), {}).values()]
 
     # -- sweeps ----------------------------------------------------------------------------------
 

@@ -124,7 +124,7 @@ def test_what_lsf_has_forgotten(tmp_path, monkeypatch) -> None:
         waits = lsf.submit(app(1), {"hosts": "127.0.0.11", "bsub_args": "-n 99"})
         lsf.cancel(waits)
         eventually(lambda: not command("bjobs", "-a", "-noheader"))
-        assert (tmp_path / "home/lsf" / waits / "submitted").write_text(str(time.time() - 3600))
+        assert (tmp_path / "home/lsf" / waits / "submitted").write_text(str(int(time.time() - 3600)))
         assert lsf.describe(good).state is AppState.SUCCEEDED
         assert lsf.describe(bad).state is AppState.FAILED
         assert "exit code 5" in lsf.describe(bad).msg

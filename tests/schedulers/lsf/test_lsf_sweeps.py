@@ -230,7 +230,7 @@ def test_lsf_has_forgotten_them() -> None:
     scheduler, fake = lsf(2)
     app_id, folder = submitted(scheduler, app("{v}"), list("abcde"))
     (folder / "reports").mkdir()
-    (folder / "submitted").write_text(str(time.time() - 7200))
+    (folder / "submitted").write_text(str(int(time.time() - 7200)))
     (folder / "ends.h1").write_text("0 0 0 1700000000\n3 143 1 1700000005\n")
     (folder / "ends.h2").write_text("1 9 0 1700000009\n")
     (folder / "reports" / "0.2.1").write_text(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import time
 from collections.abc import Mapping, Sequence
 
 from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, read_whole, roles_of
@@ -19,7 +20,7 @@ from torchx.schedulers.lsf.replicas import (
     STARTED_FILE,
     SUBMITTED_FILE,
 )
-from torchx.schedulers.lsf.rows import Row
+from torchx.schedulers.lsf.rows import Row, whole
 from torchx.schedulers.lsf.sweeps import SWEEP_FILE, describe, ends_of, report_name, size_of
 from torchx.specs.api import Role
 from torchx.specs.retries import read_attempts
@@ -34,10 +35,12 @@ _SMALL = (
 _KNOWN_AFTER_S = 120.0
 
 
-def jobs_of(
-    files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, JobFolder], *, now: float
-) -> dict[str, Known]:
-    """Many jobs with the contents of their folders, by two queries for all of them; unknown jobs are left out."""
+def jobs_of(files: Files, found: Mapping[str, list[Row]], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
+    """Many jobs with the contents of their folders, by two queries for all of them; unknown jobs are left out.
+
+    ``folders`` are the recorded ones; those of other jobs are taken from LSF's answer.
+    """
+    folders = {**{i: JobFolder(files, of[0].folder) for i, of in found.items() if of and of[0].folder}, **folders}
     texts = read_whole(files, [f.file(name) for f in folders.values() for name in _SMALL])
     roles = {app_id: roles_of(texts.get(f.file(JOB_FILE))) for app_id, f in folders.items()}
     sweeps = {i: size_of(texts.get(f.file(SWEEP_FILE), b"").decode()) for i, f in folders.items()}
@@ -53,15 +56,14 @@ def jobs_of(
         def text(name: str, folder: JobFolder = folder) -> str:
             return texts.get(folder.file(name), b"").decode("utf-8", "replace")
 
-        young = now - _number(text(SUBMITTED_FILE)) < _KNOWN_AFTER_S
+        young = time.time() - whole(text(SUBMITTED_FILE).strip()) < _KNOWN_AFTER_S
         rest = [
             left_row(app_id, *position, left=exits[app_id].get(position), report=reports[app_id].get(position, ""))
             or nothing_left(app_id, *position, young=young)
             for position in sorted(_forgotten(members, roles[app_id]))
         ]
-        noted = text(ATTEMPTS_FILE)
-        attempts = read_attempts(noted.splitlines()) if noted else []
-        folder.begins = begins_of(attempts) if attempts else {}
+        attempts = read_attempts(text(ATTEMPTS_FILE).splitlines())
+        folder.begins = begins_of(attempts)
         if members or rest:
             facts = facts_of(
                 app_id,
@@ -72,7 +74,7 @@ def jobs_of(
                 attempts=attempts,
                 hang=text(HANG_FILE).strip(),
                 silent=bool(text(SILENT_FILE)),
-                times=(_number(text(STARTED_FILE)), _number(text(ENDED_FILE))),
+                times=(whole(text(STARTED_FILE).strip()), whole(text(ENDED_FILE).strip())),
             )
             width, size = sweeps[app_id]
             jobs[app_id] = Known(facts, folder, describe(facts, width) if size else None)
@@ -122,10 +124,3 @@ def _ends(
         elif (left := Exit.parse(text)) is not None:
             exits[app_id][position] = left
     return exits, reports
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return 0.0

@@ -151,8 +151,9 @@ class ForeignLsfJobs(ForeignAtSites):
             number, index = wanted.groups() if wanted else ("", None)
             own = {j.index: j for j in reversed(every) if j.row.jobid == number and index in (None, str(j.index))}
             if own:
-                tasks = index is None and max(own) > 0
-                jobs[app_id] = [_task(own[k]) if tasks else own[k] for k in sorted(own)]
+                if index is None and max(own) > 0:
+                    own = {k: replace(job, role=TASK, row=replace(job.row, k=k)) for k, job in own.items()}
+                jobs[app_id] = [own[k] for k in sorted(own)]
         return jobs
 
     def _cancel_argv(self, app_id: str) -> list[str]:
@@ -171,10 +172,6 @@ def foreign_facts(app_id: str, jobs: Sequence[Job]) -> JobFacts:
         roles=[RoleFacts(name=jobs[0].role, replicas=members)],
     )
     return task_facts(facts, members) if jobs[0].role == TASK else facts
-
-
-def _task(job: Job) -> Job:
-    return replace(job, role=TASK, row=replace(job.row, k=job.index))
 
 
 def _job(fields: Mapping[str, str]) -> Job | None:

@@ -12,7 +12,7 @@ from torchx.util.records import dataclass
 # https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bjobs.o.1.html. The last field may contain the delimiter.
 FIELDS = (
     *("jobid", "jobindex", "stat", "job_group", "job_name", "exec_host", "exit_code"),
-    *("submit_time", "start_time", "finish_time", "output_file", "exit_reason", "pend_reason"),
+    *("start_time", "finish_time", "output_file", "exit_reason", "pend_reason"),
 )
 DELIMITER = "|"
 
@@ -50,7 +50,6 @@ class Row:
     exit_reason: str = ""
     pend_reason: str = ""
     output_file: str = ""
-    submitted: float | None = None
     started: float | None = None
     ended: float | None = None
 
@@ -163,7 +162,6 @@ def row_of(values: Mapping[str, str], now: float | None = None, *, app_id: str =
         exit_reason=values.get("exit_reason", ""),
         pend_reason=values.get("pend_reason", ""),
         output_file=values.get("output_file", ""),
-        submitted=moment(values.get("submit_time", ""), now),
         started=moment(values.get("start_time", ""), now),
         ended=moment(values.get("finish_time", ""), now),
     )
