@@ -374,7 +374,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
                 job_id = self.schedule(dryrun_info)
                 break
             except CommandError as e:
-                if request.arrays.size <= 1 or not sweeps.is_over_limit(e):
+                if request.arrays.size <= 1 or not sweeps.NO_ROOM.search(str(e)):
                     raise
                 request.arrays.size = min(request.arrays.size, len(tasks.points)) // 2
         app_id = f"{SWEEP_PREFIX}{job_id}"

@@ -200,11 +200,9 @@ def parse_times(text: str) -> Times:
     for line in text.splitlines():
         words = line.split()
         try:
-            moment, out, err = float(words[0]), int(words[1]), int(words[2])
+            found.append((float(words[0]), int(words[1]), int(words[2])))
         except (ValueError, IndexError):
             continue
-        if not found or moment >= found[-1][0]:
-            found.append((moment, out, err))
     return found
 
 

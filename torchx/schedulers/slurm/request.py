@@ -281,10 +281,6 @@ def render(request: SlurmBatchRequest) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _is_requeued(request: SlurmBatchRequest) -> bool:
-    return request.retry or any("requeue" in replica.sbatch_opts for replica in request.replicas.values())
-
-
 def _groups(replicas: list[SlurmReplicaRequest]) -> list[list[SlurmReplicaRequest]]:
     """Replicas grouped by equal node options: each group is a component of the job."""
     groups: dict[tuple[tuple[str, str | None], ...], list[SlurmReplicaRequest]] = {}
@@ -307,7 +303,7 @@ def group_options(request: SlurmBatchRequest, group: list[SlurmReplicaRequest]) 
         rule = request.rules.get(role)
         size = sum(replica.role == role for replica in group)
         spare += max(0, size - rule.least) if rule is not None else 0
-    again = _is_requeued(request)
+    again = request.retry or any("requeue" in replica.sbatch_opts for replica in request.replicas.values())
     least = most - spare // per_node
     options: dict[str, str | None] = {"nodes": str(most)}
     if again or request.requeue != "auto":

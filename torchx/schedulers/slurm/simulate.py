@@ -34,7 +34,8 @@ def simulation(
     if fault == "oom":
         why = "Slurm limits the memory of each step, and the memory of a replica cannot be filled from outside"
         raise cannot("slurm", fault, why, instead="kill")
-    shown = _shown(run, job_id)
+    said = run(["scontrol", "show", "job", "--oneliner", job_id]).check().stdout
+    shown = dict(re.findall(r"(\w+)=(\S*)", said))
     if fault == "preempt":
         if shown.get("Requeue") == "0":
             raise NotSupportedError(
@@ -61,12 +62,6 @@ def simulation(
 
 def _do(run: _Run, argv: list[str]) -> None:
     run(argv).check()
-
-
-def _shown(run: _Run, job_id: str) -> dict[str, str]:
-    """The fields of ``scontrol show job``."""
-    said = run(["scontrol", "show", "job", "--oneliner", job_id]).check().stdout
-    return dict(re.findall(r"(\w+)=(\S*)", said))
 
 
 def _sooner(shown: dict[str, str]) -> int:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Container, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from torchx.errors import CommandError, NotSupportedError
+from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.folders import JobFolder, LogPaths, ends_of
 from torchx.schedulers.batch.logs import BatchLog, check_query
@@ -60,7 +60,9 @@ _NUMBER = "@TORCHX_TASK@"
 _WHICH = "\ue001task\ue001"
 _LATE = {APP_ID: "app_id", RDZV_ID: "SLURM_JOB_ID", _NUMBER: "k"}
 _DEFAULT_MOST = 1001  # Slurm's default for MaxArraySize
-_NO_ROOM = re.compile(r"job submit limit|SubmitJobsPer|MaxSubmitJob|GrpSubmit|job array specification", re.IGNORECASE)
+NO_ROOM = re.compile(r"job submit limit|SubmitJobsPer|MaxSubmitJob|GrpSubmit|job array specification", re.IGNORECASE)
+"""Matches rejections of an array because of a limit on the user's jobs or on the array's size."""
+
 _ELEMENT = re.compile(r"(\d+)_(?:(\d+)|\[([^\]%]*)(?:%\d+)?\])$")
 
 
@@ -94,7 +96,7 @@ def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
     """Raises NotSupportedError for a job that cannot be the task of an array."""
     if app is not None and is_script(app.roles):
         raise NotSupportedError("a batch script of your own is not the task of a job array")
-    if request.retry or any(role.max_retries for role in (app.roles if app is not None else ())):
+    if request.retry or request.max_retries:
         raise NotSupportedError("the tasks of job arrays are not started again")
     replicas = request.replicas.values()
     if len({str(replica.sbatch_opts) for replica in replicas}) > 1:
@@ -157,11 +159,6 @@ def most_tasks(run: Run) -> int:
     """The maximum number of tasks in an array on this cluster."""
     found = re.search(r"MaxArraySize\s*=\s*(\d+)", run(["scontrol", "show", "config"]).stdout)
     return max(int(found[1]), 1) if found else _DEFAULT_MOST
-
-
-def is_over_limit(error: CommandError) -> bool:
-    """Whether an array was rejected because of a limit on the user's jobs or on the array's size."""
-    return bool(_NO_ROOM.search(str(error)))
 
 
 # -- what became of them --------------------------------------------------------------------------------------
@@ -236,7 +233,7 @@ class Sweep:
     def more(self, table: TaskTable) -> None:
         """Submits the remaining arrays if the last task of the previous one did not do so."""
         submitted = sum(n for _, n, _ in self.chunks)
-        is_due = submitted < len(table.states) and not self._is_cancelled()
+        is_due = submitted < len(table.states) and not self._has(_CANCELLED)
         if is_due and (submitted == 0 or is_terminal(table.states[submitted - 1])):
             self.submit_more()
 
@@ -310,9 +307,6 @@ class Sweep:
         lines = [line.split() for line in self.folder.text(CHUNKS_FILE).splitlines()]
         found = [(int(w[0]), int(w[1]), w[2]) for w in lines if len(w) == 3 and all(map(str.isdigit, w))]
         return found or [(0, min(self.count, self._size), self.app_id.removeprefix(SWEEP_PREFIX))]
-
-    def _is_cancelled(self) -> bool:
-        return self._has(_CANCELLED)
 
     def _has(self, name: str) -> bool:
         return None not in self._files.sizes([self.folder.file(name)]).values()

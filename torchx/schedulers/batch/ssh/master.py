@@ -14,7 +14,6 @@ import re
 import subprocess
 import threading
 import time
-from collections.abc import Mapping
 from typing import IO
 
 from torchx.errors import CommandError, ConfigError, TransientError
@@ -154,7 +153,7 @@ class Master:
 
         Then a login that the user made in another window counts.
         """
-        config: Mapping[str, str] = self._read_config()
+        config = self._read_config()
         path = os.path.expanduser(config.get("controlpath", "none"))
         keeps = config.get("controlpersist", "no") not in ("no", "false")
         shared = config.get("controlmaster", "no") in ("auto", "yes", "true")

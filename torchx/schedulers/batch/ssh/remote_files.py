@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.schedulers.batch.ssh.script import Answer
+from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.files import MOST_GROWN
 from torchx.schedulers.kit.shell import quote
 
@@ -200,14 +201,13 @@ class RemoteFiles:
         stdin: bytes = b"",
         allowed: tuple[int, ...] = (),
         timeout: float | None = None,
-        patience: float | None = None,
+        patience: float = PATIENCE_S,
     ) -> Answer:
-        patience = PATIENCE_S if patience is None else patience
         what_for = f"access to `{path}`"
         answer = self._runner.script(script, stdin=stdin, timeout=timeout, patience=patience, what=what_for)
         if answer.returncode and answer.returncode not in allowed:
-            reason = answer.stderr.decode("utf-8", "replace").strip().splitlines() or [f"exit code {answer.returncode}"]
-            raise BackendError(f"`{path}` cannot {what} on `{self._runner.target}`: {reason[-1]}")
+            reason = last_line(answer.stderr.decode("utf-8", "replace"), f"exit code {answer.returncode}")
+            raise BackendError(f"`{path}` cannot {what} on `{self._runner.target}`: {reason}")
         return answer
 
 
