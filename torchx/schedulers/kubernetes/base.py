@@ -16,7 +16,7 @@ from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.logs import LogQuery, refuse_streams
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
-from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, ports, queries, sweeps, verbs
+from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, queries, sweeps, verbs
 from torchx.schedulers.kubernetes.answers import JobObjects
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
@@ -294,7 +294,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def way_to(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
         """See :class:`torchx.schedulers.kit.abilities.Forwards`."""
-        return ports.way_to(self._api_of(app_id), self._running(app_id, role, k))
+        return inside.way_to(self._api_of(app_id), self._running(app_id, role, k))
 
     def _running(self, app_id: str, role: str, k: int) -> Object:
         """The pod of a running replica."""

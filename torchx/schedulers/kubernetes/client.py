@@ -52,7 +52,6 @@ PAGE = 500
 _ATTEMPTS = 5
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
-_JSON = "application/json"
 
 
 def path_of(kind: str, namespace: str | None, name: str = "") -> str:
@@ -98,7 +97,6 @@ class _Request:
     path: str
     query: Mapping[str, object]
     body: Object | None = None
-    content_type: str = _JSON
     timeout_s: float | None = _ANSWER_S
     headers: Mapping[str, str] | None = None
 
@@ -184,10 +182,10 @@ class KubeApi:
 
     def patch(self, path: str, patch: Object) -> Object:
         """Merge ``patch`` into an object (RFC 7386)."""
-        return self._json("PATCH", path, None, patch, content_type="application/merge-patch+json")
+        return self._json("PATCH", path, None, patch)
 
     def post(self, path: str, item: Object) -> Object:
-        """Post an object to a subresource, such as an eviction to a pod."""
+        """Post an object that is not kept, such as an eviction of a pod."""
         return self._json("POST", path, None, item)
 
     def delete(self, path: str, *, propagation: str = "Background", grace_s: int | None = None) -> None:
@@ -242,7 +240,7 @@ class KubeApi:
             "spec": {"resourceAttributes": right},
         }
         try:
-            answer = self._json("POST", "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", None, review)
+            answer = self.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", review)
         except (ApiError, NotFoundError):
             return True
         return bool((answer.get("status") or {}).get("allowed", True))
@@ -264,11 +262,11 @@ class KubeApi:
 
     def stream(self, path: str, query: Mapping[str, object] | None = None, *, timeout_s: float | None = None) -> Any:
         """An open ``urllib3`` response, which the caller closes; reading fails after ``timeout_s`` without data."""
-        return self._open(_Request("GET", path, query or {}, timeout_s=timeout_s))
+        return self._retried(lambda: self._send(_Request("GET", path, query or {}, timeout_s=timeout_s)))
 
     def upgraded(self, path: str, query: Mapping[str, object], headers: Mapping[str, str]) -> Any:
         """Request a switch from HTTP to another protocol. Returns the response, which the caller closes."""
-        return self._open(_Request("POST", path, query, headers=headers))
+        return self._retried(lambda: self._send(_Request("POST", path, query, headers=headers)))
 
     def events(
         self, path: str, query: Mapping[str, object], version: str, *, timeout_s: float
@@ -291,14 +289,9 @@ class KubeApi:
     # -- calls -------------------------------------------------------------------------------------------
 
     def _json(
-        self,
-        method: str,
-        path: str,
-        query: Mapping[str, object] | None = None,
-        body: Object | None = None,
-        content_type: str = _JSON,
+        self, method: str, path: str, query: Mapping[str, object] | None = None, body: Object | None = None
     ) -> Object:
-        text = self._whole(_Request(method, path, query or {}, body, content_type))
+        text = self._whole(_Request(method, path, query or {}, body))
         try:
             found = json.loads(text)
         except (ValueError, RecursionError) as e:
@@ -321,10 +314,6 @@ class KubeApi:
                 response.release_conn()
 
         return self._retried(read)
-
-    def _open(self, request: _Request) -> Any:
-        """An open response, which the caller closes."""
-        return self._retried(lambda: self._send(request))
 
     def _retried(self, call: Callable[[], _T]) -> _T:
         """The result of a call, which is repeated with exponential backoff if it fails transiently.
@@ -372,7 +361,8 @@ class KubeApi:
         configuration = self.client.configuration
         query = {name: value for name, value in request.query.items() if value not in (None, "")}
         url = f"{configuration.host.rstrip('/')}{request.path}{'?' + urlencode(query, doseq=True) if query else ''}"
-        about = {"Accept": "application/json, */*", "Content-Type": request.content_type, "User-Agent": "torchx"}
+        content_type = "application/merge-patch+json" if request.method == "PATCH" else "application/json"
+        about = {"Accept": "application/json, */*", "Content-Type": content_type, "User-Agent": "torchx"}
         headers = {**about, **(request.headers or {})}
         for auth in configuration.auth_settings().values():
             if auth.get("in") == "header" and auth.get("value"):

@@ -44,10 +44,7 @@ _ROLES = (
     *("training.kubeflow.org/replica-type", "jobset.sigs.k8s.io/replicatedjob-name"),
     *("ray.io/group", "ray.io/node-type", "job-name"),
 )
-_INDEXES = (
-    *("training.kubeflow.org/replica-index", "jobset.sigs.k8s.io/job-index"),
-    *(names.INDEX_ANNOTATION, "batch.kubernetes.io/job-completion-index"),
-)
+_INDEXES = (names.INDEX_LABEL, "jobset.sigs.k8s.io/job-index", names.INDEX_ANNOTATION)
 
 
 class ForeignKubeJobs(ForeignJobs, _Base):
@@ -167,7 +164,7 @@ def _role_of(pod: Object) -> str:
 
 def _index_of(pod: Object) -> tuple[int, ...]:
     known = {**names.annotations_of(pod), **names.labels_of(pod)}
-    return tuple(int(known[name]) for name in dict.fromkeys(_INDEXES) if str(known.get(name, "")).isdigit())
+    return tuple(int(known[name]) for name in _INDEXES if str(known.get(name, "")).isdigit())
 
 
 def _parts(app_id: str) -> tuple[str, str, str]:

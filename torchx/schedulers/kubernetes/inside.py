@@ -1,12 +1,16 @@
-"""A process inside a pod, with ``pods/exec``: https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/."""
+"""Processes inside a pod, with ``pods/exec``, and connections to its ports, with ``pods/portforward``.
+
+https://kubernetes.io/docs/reference/kubernetes-api/workload-resources/pod-v1/
+"""
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError
-from torchx.schedulers.inside import STDERR, STDOUT, Tty
+from torchx.schedulers.inside import STDERR, STDOUT, Duplex, Tty
 from torchx.schedulers.inside.marks import MarkedProcess, kill_words
 from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.names import Object
@@ -14,8 +18,9 @@ from torchx.schedulers.kubernetes.pod_answers import main_container, read_pod
 from torchx.schedulers.kubernetes.spdy import Spdy
 from torchx.specs.api import AppState
 
-_PROTOCOL = "v4.channel.k8s.io"
+_EXEC, _FORWARD = "v4.channel.k8s.io", "portforward.k8s.io"
 _STATUS, _STDIN, _OUT, _ERR_OR_SIZE = 1, 3, 5, 7
+_ERROR, _DATA = 1, 3
 
 
 def is_running(pods: Sequence[Object]) -> bool:
@@ -39,7 +44,7 @@ class PodProcess(MarkedProcess):
         on = {"stdin": "true", "stdout": "true", "stderr": str(not tty).lower(), "tty": str(tty).lower()}
         query = {"container": self._container, **on, "command": words}
         streams = [{"streamtype": kind} for kind in ("error", "stdin", "stdout", "resize" if tty else "stderr")]
-        return Spdy(self._api, self._path, _PROTOCOL, streams, query=query)
+        return Spdy(self._api, self._path, _EXEC, streams, query=query)
 
     def write(self, data: bytes) -> None:
         self._send(_STDIN, data)
@@ -93,3 +98,48 @@ class PodProcess(MarkedProcess):
                 f"the exit code of the command is unknown: {self._why}", hint="it may still run inside the replica"
             )
         return self._mark.code
+
+
+def way_to(api: KubeApi, pod: Object) -> Callable[[int], PodPort] | None:
+    """A function that connects to a port of a running pod; None if the cluster rejects this or the node is lost."""
+    path = f"{path_to('Pod', pod)}/portforward"
+    try:
+        Spdy(api, path, _FORWARD, ()).close()
+    except BackendError:
+        return None
+    return functools.partial(PodPort, api, path)
+
+
+class PodPort(Duplex):
+    """One connection, with a stream for data and one for errors.
+
+    It has its own SPDY session, because a slow stream blocks all others of its session.
+    """
+
+    def __init__(self, api: KubeApi, path: str, port: int) -> None:
+        streams = [{"streamtype": kind, "port": str(port), "requestid": "0"} for kind in ("error", "data")]
+        self._spdy = Spdy(api, path, _FORWARD, streams, ended=(_ERROR,))
+        self._said: bytes | None = b""
+        self._over = False
+
+    def write(self, data: bytes) -> None:
+        self._spdy.write(_DATA, data)
+
+    def close_stdin(self) -> None:
+        self._spdy.end(_DATA)
+
+    def read(self) -> tuple[int, bytes] | None:
+        while not self._over:
+            stream, data, ended = self._spdy.read()
+            self._over = ended and stream != _ERROR
+            if stream == _DATA and data:
+                self._said = None
+                return STDOUT, data
+            if stream == _ERROR and self._said is not None:
+                self._said += data
+        said, self._said = self._said, None
+        refused = b"connection refused" in (said or b"").lower()
+        return (STDERR, b"Connection refused" if refused else said.strip()) if said else None
+
+    def close(self) -> None:
+        self._spdy.close()

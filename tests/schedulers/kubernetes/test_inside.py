@@ -23,8 +23,7 @@ from torchx.runner.forward import Forwarding, OwnForwarding, forwarding
 from torchx.schedulers.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.inside import PodProcess
-from torchx.schedulers.kubernetes.ports import PodPort, way_to
+from torchx.schedulers.kubernetes.inside import PodPort, PodProcess, way_to
 
 POD = {"metadata": {"namespace": "team", "name": "web-0"}, "spec": {"containers": [{"name": "main"}]}}
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
