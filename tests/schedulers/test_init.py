@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 import torchx.schedulers as schedulers
-from torchx.errors import NotFoundError
 from torchx.plugins import PluginError
+from torchx.runner import Runner
+from torchx.specs import UnknownSchedulerException
 from torchx.testing import Site
 from torchx.testing.fixtures import torchx_site_fixture  # noqa: F401  # pytest finds fixtures by name
 
@@ -31,9 +32,13 @@ def test_table_names() -> None:
 
 def test_unknown_scheduler_suggests_the_nearest() -> None:
     """A typo gets the nearest scheduler."""
-    error = schedulers.missing_scheduler("local_cdw", list(schedulers.get_scheduler_factories()))
-    assert isinstance(error, NotFoundError)
-    assert error.hint == "did you mean `local_cwd`?"
+    factories = schedulers.get_scheduler_factories()
+    with Runner() as runner, pytest.raises(UnknownSchedulerException) as e:
+        runner.scheduler_run_opts("local_cdw")
+    assert e.value.hint == "did you mean `local_cwd`?"
+    with Runner("s", {"local_cwd": factories["local_cwd"]}) as runner, pytest.raises(UnknownSchedulerException) as e:
+        runner.scheduler_run_opts("slurm")  # a built-in that this Runner does not have
+    assert e.value.hint == "one of: local_cwd"
 
 
 def test_every_offered_builtin_makes_its_scheduler() -> None:

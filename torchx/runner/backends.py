@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx import config
@@ -75,7 +75,7 @@ class Backends:
     def _make(self, name: str, session: str) -> Scheduler[Any]:
         factories = self.factories()
         if name not in factories:
-            raise _no_such_scheduler(name, factories)
+            raise UnknownSchedulerException(name, factories)
         try:
             made = factories[name](session, **self._params)
         except TorchXError:
@@ -124,11 +124,3 @@ def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> li
     for thread in threads:
         thread.join(max(deadline - time.monotonic(), 0))
     return [results.get(i) for i in range(len(questions))]
-
-
-def _no_such_scheduler(name: str, known: Iterable[str]) -> TorchXError:
-    from torchx.schedulers import DEFAULT_SCHEDULER_MODULES, missing_scheduler
-
-    if name in DEFAULT_SCHEDULER_MODULES:
-        return missing_scheduler(name, [*known])
-    return UnknownSchedulerException(name, known)

@@ -13,7 +13,7 @@ from torchx.errors import BackendError, SpecError, TransientError
 from torchx.runner import answers, pipeline, wait
 from torchx.runner.backends import Backends, is_near
 from torchx.runner.events import is_on, log_event
-from torchx.runner.record import Recorder, describe_event, run_registry
+from torchx.runner.record import Recorder, describe_event, forget_notices, run_registry
 from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
 
 if TYPE_CHECKING:
@@ -222,7 +222,7 @@ class RunnerCore:
         sweep, slash, task = reference.rpartition("/")
         if slash and task.isascii() and task.isdigit():
             return f"{self.resolve(sweep)}/{int(task)}"
-        self._recorder.settle_intents(self._scheduler)
+        self._settle_intents()
         return run_registry().find(reference).handle
 
     def status(self, app_handle: str) -> AppStatus | None:
@@ -244,7 +244,7 @@ class RunnerCore:
             except BackendError as e:
                 return answers.as_recorded(run_registry().get(handle), e)
             if found is None:
-                self._recorder.settle_intents(self._scheduler)
+                self._settle_intents()
                 return answers.last_known(run_registry().get(handle))
             near = is_near(backend)
             status = answers.status_of(found, near=near)
@@ -280,7 +280,7 @@ class RunnerCore:
         query = RunQuery() if query is None else query
         if not refresh:
             return answers.Jobs(run_registry().list(query))
-        self._recorder.settle_intents(self._scheduler, timeout_s)
+        self._settle_intents(timeout_s)
         return answers.Jobs(listing.runs(run_registry(), query, self._scheduler, timeout_s))
 
     def tells_ends(self, app_handle: str) -> bool:
@@ -314,7 +314,7 @@ class RunnerCore:
         """
         from torchx.runner import foreign
 
-        return foreign.disown(self, self.resolve(app_handle))
+        return foreign.disown(self.resolve(app_handle))
 
     def log_lines(  # noqa: PLR0917  # public signature
         self,
@@ -399,7 +399,7 @@ class RunnerCore:
             handle, backend, app_id = self._known(app_handle, event, force=force)
             backend.delete(app_id)
             run_registry().forget(handle)
-            self._recorder.forget(handle)
+            forget_notices(handle)
 
     def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
         """Lists the jobs that a scheduler knows, including those that torchx did not submit.
@@ -446,6 +446,13 @@ class RunnerCore:
         except Exception:
             self.discard(info)
             raise
+
+    def _settle_intents(self, timeout_s: float = 10.0) -> None:
+        """Finds out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`."""
+        if run_registry().intents():
+            from torchx.runner.intents import settle_intents
+
+            settle_intents(run_registry(), self._scheduler, timeout_s)
 
     # -- schedulers ------------------------------------------------------------------------------
 

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from torchx.specs.retries import Attempt
     from torchx.specs.tasks import TaskTable
 
-_NONE = ("", "<NONE>")
-
 
 def handle_fields(handle: str) -> dict[str, Any]:
     """The parts of a handle, as in the JSON documents of all commands."""
@@ -31,7 +29,7 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
     """State, message, restarts, cause of failure, replicas; with ``roles`` only those."""
     return {
         "state": str(status.state),
-        "msg": None if status.msg in _NONE else status.msg,
+        "msg": status.msg or None,
         "num_restarts": max(status.num_restarts, 0),
         "ui_url": status.ui_url,
         "cause": _cause(status),
@@ -93,7 +91,7 @@ def run_fields(run: Run) -> dict[str, Any]:
         "app_id": run.app_id,
         "name": run.name,
         "state": str(run.state),
-        "msg": None if run.msg in _NONE else run.msg,
+        "msg": run.msg or None,
         "note": run.note or None,
         "created_at": iso(run.created_at),
         "updated_at": iso(run.updated_at),

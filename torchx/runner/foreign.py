@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torchx.errors import BackendError, HandleError, NotFoundError, NotSupportedError, SpecError, TorchXError
 from torchx.runner.backends import answers_within
 from torchx.runner.notices import Plan
-from torchx.runner.record import masked_settings
+from torchx.runner.record import forget_notices, masked_settings
 from torchx.runner.tee import log_openers
 from torchx.runs import NewRun, Run, RunRegistry, default_registry
 from torchx.runs.registry import user_name
@@ -81,7 +81,7 @@ def why(runner: RunnerCore, reference: str, scheduler: str | None = None, *, lin
 
 def find(runner: RunnerCore, reference: str, scheduler: str | None) -> str:
     """Resolves a reference to a handle; arguments and errors are those of :func:`why`."""
-    runner._recorder.settle_intents(runner._scheduler)
+    runner._settle_intents()
     registry = default_registry()
     scheme, separator, rest = reference.partition("://")
     if separator and scheme not in ALIASES:
@@ -197,12 +197,12 @@ def _read_log(runner: RunnerCore, found: Explained, replica: tuple[str, int], li
         found.log_note = f"{e}; {e.hint}" if e.hint else str(e)
 
 
-def disown(runner: RunnerCore, handle: str) -> str:
+def disown(handle: str) -> str:
     """Implements :meth:`RunnerCore.disown`."""
     if parse_app_handle(handle).session_name != FOREIGN:
         raise SpecError(f"torchx launched `{handle}`", hint="`torchx delete` removes it, with its record")
     default_registry().forget(handle)
-    runner._recorder.forget(handle)
+    forget_notices(handle)
     return handle
 
 

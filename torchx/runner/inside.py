@@ -12,20 +12,21 @@ from torchx.schedulers.inside import Duplex, InsideProcess, Tty
 from torchx.schedulers.inside.run import Ran, run
 from torchx.schedulers.kit.abilities import Archives, Enters, Forwards, SharesFiles
 
-__all__ = ["Ran", "able", "archives", "enter", "run", "shares_files", "way_to"]
+__all__ = ["Ran", "able", "archives", "enter", "job_of", "run", "shares_files", "way_to"]
 
 
 def enter(
     backend: Scheduler[Any], app_id: str, replica: tuple[str, int], argv: Sequence[str], tty: Tty | None
 ) -> InsideProcess:
     """Starts ``argv`` inside a replica; raises NotSupportedError if the backend cannot."""
-    backend, app_id, replica = _job_of(backend, app_id, replica)
+    backend, app_id, replica = job_of(backend, app_id, replica)
     return able(backend).enter(app_id, *replica, list(argv), tty)
 
 
-def _job_of(
+def job_of(
     backend: Scheduler[Any], app_id: str, replica: tuple[str, int]
 ) -> tuple[Scheduler[Any], str, tuple[str, int]]:
+    """The scheduler, app id and replica by which a replica is really known; the following functions need these."""
     return backend.job_of(app_id, replica) if isinstance(backend, View) else (backend, app_id, replica)
 
 
@@ -39,21 +40,20 @@ def able(backend: Scheduler[Any]) -> Enters:
     return backend
 
 
-def archives(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callable[[str, bool], InsideProcess] | None:
+def archives(
+    backend: Scheduler[Any], app_id: str, replica: tuple[str, int]
+) -> Callable[[str, bool], InsideProcess] | None:
     """The backend's own API to copy files, called with a path and the direction; None if it has none."""
-    backend, app_id, (role, k) = _job_of(backend, app_id, (role, k))
     if not isinstance(backend, Archives):
         return None
-    return lambda path, into: backend.archive(app_id, role, k, path, into=into)
+    return lambda path, into: backend.archive(app_id, *replica, path, into=into)
 
 
-def shares_files(backend: Scheduler[Any], app_id: str, role: str, k: int) -> bool:
+def shares_files(backend: Scheduler[Any], app_id: str) -> bool:
     """Whether the replica uses the files of this machine."""
-    backend, app_id, _ = _job_of(backend, app_id, (role, k))
     return isinstance(backend, SharesFiles) and backend.shares_files(app_id)
 
 
-def way_to(backend: Scheduler[Any], app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
+def way_to(backend: Scheduler[Any], app_id: str, replica: tuple[str, int]) -> Callable[[int], Duplex] | None:
     """The backend's own API to connect to ports of a replica; None if it has none, or is not permitted to use it."""
-    backend, app_id, (role, k) = _job_of(backend, app_id, (role, k))
-    return backend.way_to(app_id, role, k) if isinstance(backend, Forwards) else None
+    return backend.way_to(app_id, *replica) if isinstance(backend, Forwards) else None

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from torchx.errors import TorchXError
 from torchx.runner.backends import answers_within, is_near
+from torchx.runner.record import forget_notices
 from torchx.runner.sweeps import resolve_backend
 from torchx.runner.wait import warn
 from torchx.runs import Run, RunRegistry, submitter
@@ -62,10 +63,7 @@ def _settle(registry: RunRegistry, run: Run, app_id: str | None, find: Find, *, 
         warn(f"{_what(run)} led to `{handle}`, which is on record now: {_LOST}")
     elif _age(run) > _GIVEN_UP_AFTER_S or (app_id == "" and not elsewhere):
         registry.abandoned(run.id, f"nothing was submitted: {_LOST} before")
-        if run.handle:
-            from torchx.runner.notices import forget
-
-            forget(run.handle)
+        forget_notices(run.handle)
         warn(f"{_what(run)} led to no job: {_LOST} before")
     elif not elsewhere:
         warn(f"whether {_what(run)} led to a job is not known yet: `{run.scheduler}` will be asked again")

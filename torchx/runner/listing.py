@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchx.errors import TorchXError
 from torchx.runner.answers import is_fresh, lost, message_of, status_of
 from torchx.runner.backends import answers_within, is_near
+from torchx.runner.record import forget_notices
 from torchx.runs import Run, RunRegistry
 from torchx.runs.records import RunQuery
 from torchx.settings import SAMPLE_S
@@ -91,7 +92,8 @@ def refresh(
             if kept is not None and is_terminal(run.state):
                 kept.pop(run.handle, None)
     registry.saw_many(changed, _texts(statuses) if statuses else None)
-    _lose(registry, forgotten)
+    registry.lost(forgotten)
+    forget_notices(*forgotten)
     if ended:
         from torchx.runner.metrics import keep
 
@@ -154,15 +156,6 @@ def _update(run: Run, answer: DescribeAppResponse) -> bool:
     run.state, run.msg, run.updated_at = answer.state, msg, time.time()
     run.ended_at = (answer.ended_at or run.updated_at) if is_terminal(answer.state) else None
     return True
-
-
-def _lose(registry: RunRegistry, handles: list[str]) -> None:
-    """Records that the schedulers no longer know these runs, and removes their notices."""
-    registry.lost(handles)
-    for handle in handles:
-        from torchx.runner.notices import forget
-
-        forget(handle)
 
 
 def _is_lost(run: Run, *, near: bool) -> bool:

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.kit.caps import Capabilities
 
-_LITTLE_MB = 1024
 _FOR_THIS_JOB = ("-cfg", "code", "--stdin")  # sources of options other than config files and the environment
 
 _STRINGS = frozenset({str})
@@ -37,7 +36,7 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
     check(app)
     new: AppDef = copy_data(app)
     for role in new.roles:
-        if role.resource.gpu > 0 and 0 < role.resource.memMB <= _LITTLE_MB and backend.capabilities.resources:
+        if role.resource.gpu > 0 and backend.capabilities.resources:
             from torchx.runner.doctor.static import act, memory
 
             act(memory(role))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from torchx.config import Setting
@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDryRunInfo, CfgVal, Role
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
-
-    Find = Callable[[str, str], Scheduler[Any]]
 
 NOTIFY = "torchx/notify"  # as in torchx.specs.notices
 GIT_TIMEOUT_S = 0.1
@@ -92,20 +90,6 @@ class Recorder:
             plan.submitted(handle)
         return handle
 
-    def forget(self, handle: str) -> None:
-        """Removes the notices of a job that was deleted."""
-        if os.path.isdir(torchx_home("notices")):
-            from torchx.runner import notices
-
-            notices.forget(handle)
-
-    def settle_intents(self, find: Find, timeout_s: float = 10.0) -> None:
-        """Finds out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`."""
-        if run_registry().intents():
-            from torchx.runner.intents import settle_intents
-
-            settle_intents(run_registry(), find, timeout_s)
-
     def settle(self) -> None:
         """Records the state of the source code of earlier submissions."""
         sources, self._sources = self._sources, []
@@ -119,6 +103,15 @@ def run_registry() -> RunRegistry:
     from torchx.runs import default_registry
 
     return default_registry()
+
+
+def forget_notices(*handles: str) -> None:
+    """Removes the notices of jobs that do not exist."""
+    if os.path.isdir(torchx_home("notices")):
+        from torchx.runner.notices import forget
+
+        for handle in handles:
+            forget(handle)
 
 
 def _has_macros(role: Role) -> bool:

@@ -24,10 +24,9 @@ def run_row(run: Run) -> Row:
 
     ``created`` and ``ended`` are Unix times in seconds; ``tasks`` is the progress of a sweep, as recorded by a poller.
     """
-    msg = "" if run.msg == "<NONE>" else run.msg
     return {
         **{"handle": run.handle, "name": run.name or run.app_id, "app_id": run.app_id, "scheduler": run.scheduler},
-        **{"state": str(run.state), "msg": msg, "tasks": progress(msg), "note": run.note, "user": run.user},
+        **{"state": str(run.state), "msg": run.msg, "tasks": progress(run.msg), "note": run.note, "user": run.user},
         **{"created": run.created_at, "ended": run.ended_at if run.is_terminal() else None, "order": run.id},
     }
 

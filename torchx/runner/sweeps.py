@@ -26,7 +26,7 @@ from torchx.util.secrets import is_secret_name
 if TYPE_CHECKING:
     from torchx.runner.verbs import RunnerVerbs
 
-_SHELLS = ("sh", "bash", "dash", "zsh")
+SHELLS = ("sh", "bash", "dash", "zsh")
 _MOST_DESCRIBED = 10  # failed tasks per exit code
 _MOST_CODES = 8
 _AGAIN = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
@@ -91,7 +91,7 @@ def _check_quotes(app: AppDef, tasks: TaskList) -> None:
     """Raises SpecError for a value with a single quote whose placeholder is within single quotes in a shell command."""
     quoted: set[str] = set()
     for role in app.roles:
-        if os.path.basename(role.entrypoint) in _SHELLS and role.args[:1] == ["-c"]:
+        if os.path.basename(role.entrypoint) in SHELLS and role.args[:1] == ["-c"]:
             for script in role.args[1:2]:
                 for word in script.split("'")[1::2]:
                     quoted |= placeholders(word)

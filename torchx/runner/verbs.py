@@ -57,7 +57,7 @@ class RunnerVerbs(RunnerCore):
         """
         from torchx.runner.changes import TaskChanges, Watch
 
-        self._recorder.settle_intents(self._scheduler)
+        self._settle_intents()
         handles = [self.resolve(reference) for reference in app_handles] or None
         looks = TaskChanges(self.status, handles) if tasks and handles else None
         return Watch(run_registry(), self._backends, handles, mine=mine, tasks=looks)
@@ -432,8 +432,8 @@ class RunnerVerbs(RunnerCore):
         from torchx.runner import copy, inside
 
         start = partial(self.open, app_handle, role_name=role_name, k=k)
-        where = (*self._find(app_handle)[1:], self._role(app_handle, role_name), k)
-        archive, here = inside.archives(*where), inside.shares_files(*where)
+        where = inside.job_of(*self._find(app_handle)[1:], (self._role(app_handle, role_name), k))
+        archive, here = inside.archives(*where), inside.shares_files(*where[:2])
         return (copy.upload if into else copy.download)(start, source, target, progress, archive, here=here)
 
     def forward(
@@ -450,9 +450,9 @@ class RunnerVerbs(RunnerCore):
         from torchx.runner import inside
         from torchx.runner.forward import forwarding
 
-        where = (*self._find(app_handle)[1:], self._role(app_handle, role_name), k)
+        where = (*self._find(app_handle)[1:], (self._role(app_handle, role_name), k))
         start = partial(self.open, app_handle, role_name=role_name, k=k)
-        return forwarding(start, lambda: inside.way_to(*where), ports)
+        return forwarding(start, lambda: inside.way_to(*inside.job_of(*where)), ports)
 
     def doctor(
         self,

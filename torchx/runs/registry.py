@@ -25,9 +25,6 @@ if TYPE_CHECKING:
     _Strings = list[str]
     _Changes = list[Change]  # `list` is a method below
 
-LAST = "@last"
-"""The reference to the newest run."""
-
 SWEEP = "sweep"
 """The tag of a sweep: the names of its values, and how many tasks may run at the same time, as JSON."""
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torchx.errors import NotFoundError
 from torchx.plugins import Registry, load_group
 from torchx.util.reexports import reexports
 
@@ -59,14 +58,6 @@ def get_scheduler_factories(
 def get_default_scheduler_name() -> str:
     """The scheduler that ``torchx run`` uses unless the user names one."""
     return next(iter(DEFAULT_SCHEDULER_MODULES))
-
-
-def missing_scheduler(name: str, choices: list[str]) -> NotFoundError:
-    """Returns the error for a scheduler name that is not in ``choices``."""
-    from torchx.util.strings import did_you_mean
-
-    hint = did_you_mean(name, choices) or f"there are: {', '.join(choices)}"
-    return NotFoundError(f"no scheduler `{name}`", hint=hint)
 
 
 def _deferred(registry: Registry[SchedulerFactory], name: str) -> SchedulerFactory:

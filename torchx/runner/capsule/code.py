@@ -68,7 +68,7 @@ def checkout(run: Run, cwd: str) -> tuple[str, str]:
     import tempfile
 
     top, patch = toplevel(run, cwd), patch_of(run)
-    folder = torchx_home("code", f"{run.git_commit[:12]}-{_digest(patch)}")
+    folder = torchx_home("code", f"{run.git_commit[:12]}-{digest(patch)}")
     if os.path.isdir(folder):
         os.utime(folder)  # so that it is not pruned
         return folder, top
@@ -141,7 +141,8 @@ def _git(where: str, words: Sequence[str], otherwise: str, env: dict[str, str] |
     return done.stdout.decode(errors="replace")
 
 
-def _digest(path: str) -> str:
+def digest(path: str) -> str:
+    """Identifies the contents of a patch file; ``path`` is empty if there were no uncommitted changes."""
     if not path:
         return "clean"
     with open(path, "rb") as file:

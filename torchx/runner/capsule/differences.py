@@ -9,13 +9,13 @@ from typing import Any
 
 from torchx.errors import NotFoundError
 from torchx.runner.capsule import code
+from torchx.runner.sweeps import SHELLS
 from torchx.runs import Run
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_WORKSPACE_HASH
 from torchx.util.records import dataclass, field
 
 _OURS = (ENV_JOB_ID, ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH)
 """Variables whose values are compared in other rows."""
-_SHELLS = ("sh", "bash", "zsh", "dash")
 _FIELDS = ("num_replicas", "min_replicas", "max_retries", "retry_policy", "port_map", "mounts", "overrides")
 
 
@@ -115,7 +115,7 @@ def _arguments(role: Mapping[str, Any]) -> dict[str, Any]:
     """
     words: list[str | None] = []
     for i, arg in enumerate(role["args"]):
-        line = i > 0 and str(role["args"][i - 1]).endswith("c") and os.path.basename(role["entrypoint"]) in _SHELLS
+        line = i > 0 and str(role["args"][i - 1]).endswith("c") and os.path.basename(role["entrypoint"]) in SHELLS
         words += [None, *_split(str(arg))] if line else [str(arg)]  # None: start of a shell command
     found: dict[str, Any] = {"program": role["entrypoint"]}
     option, place = "", 0
@@ -169,7 +169,7 @@ def _compare_code(found: Comparison) -> None:
             found.unknown.append("the code: neither run was launched in a git repository")
         return
     try:
-        if a.git_commit == b.git_commit and _content(a) == _content(b):
+        if a.git_commit == b.git_commit and code.digest(code.patch_of(a)) == code.digest(code.patch_of(b)):
             return
         numbers = code.difference(a, b, "--numstat")
         found.patch = code.difference(a, b)
@@ -180,11 +180,3 @@ def _compare_code(found: Comparison) -> None:
         added, removed, name = line.split("\t", 2)
         what = "changed" if added == "-" else f"+{added} -{removed}"
         found.rows.append(Difference("code", "", name, None, what))
-
-
-def _content(run: Run) -> bytes:
-    path = code.patch_of(run)
-    if not path:
-        return b""
-    with open(path, "rb") as file:
-        return file.read()
