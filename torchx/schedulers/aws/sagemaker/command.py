@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 from torchx.errors import SpecError
 from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_REPLICA_ID, REPLICA
-from torchx.schedulers.kit.shell import read_script
+from torchx.schedulers.kit.shell import exports, quote, read_script
 from torchx.specs.api import macros
 
 MAX_WORD = 256
@@ -21,7 +21,8 @@ MAX_WORDS = 100
 MAX_VALUE = 512
 
 _JOIN = ["/bin/sh", "-c", 'eval "$(printf %s "$@")"', "torchx"]
-_EXEC = "; exec "
+_VARIABLES = {"\n": "_tx_n", REPLICA: "_tx_k"}
+"""Parts of words that the host has in variables of ``host.sh``."""
 
 
 def _head() -> str:
@@ -69,7 +70,7 @@ def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[s
         return [*entrypoint, *arguments], {}
     _, _, line = "".join(arguments).partition(_head())
     try:
-        words = [w.replace("$_tx_k", macros.replica_id).replace("$_tx_n", "\n") for w in shlex.split(line)]
+        words = [w.replace("${_tx_k}", macros.replica_id).replace("${_tx_n}", "\n") for w in shlex.split(line)]
         start = words.index("exec")
     except ValueError:
         return [*entrypoint, *arguments], {}
@@ -84,13 +85,5 @@ def _late(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def _line(words: list[str], late: Mapping[str, str]) -> str:
-    for name in late:
-        if not name.isidentifier():
-            raise SpecError(f"a shell cannot set a variable named `{name}`")
-    exports = "".join(f"; export {name}={_quote(value)}" for name, value in sorted(late.items()))
-    return f"{_head()}{exports}{_EXEC}{' '.join(_quote(word) for word in words)}"
-
-
-def _quote(word: str) -> str:
-    quoted = "'" + word.replace("'", "'\"'\"'") + "'"
-    return quoted.replace("\n", "'\"$_tx_n\"'").replace(REPLICA, "'\"$_tx_k\"'")
+    command = " ".join(quote(word, _VARIABLES) for word in words)
+    return "; ".join([_head(), *exports(dict(sorted(late.items())), _VARIABLES), f"exec {command}"])
