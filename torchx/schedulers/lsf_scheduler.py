@@ -48,7 +48,7 @@ from torchx.schedulers.lsf.client import (
 from torchx.schedulers.lsf.folders import jobs_of
 from torchx.schedulers.lsf.options import Opts, check, job_dir
 from torchx.schedulers.lsf.reasons import STATES
-from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE, get_docker_command
+from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE, get_command, get_docker_command
 from torchx.schedulers.lsf.request import (
     NAMES,
     RANK0_HOST,
@@ -56,7 +56,6 @@ from torchx.schedulers.lsf.request import (
     after,
     cleanup_str,
     get_bsub,
-    get_command,
     get_submit_script,
 )
 from torchx.schedulers.lsf.rows import Row, group_of, was_released
@@ -176,9 +175,11 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         files = {SUBMIT_FILE: script, REPLICAS_FILE: request.replicas()}
         files.update(request.arrays.files() if request.arrays is not None else {})
         if request.app.metadata.get(RETRY):
-            from torchx.schedulers.lsf import attempts
+            import json
 
-            files.update(attempts.files(request.cfg))
+            from torchx.schedulers.lsf.attempts import OPTIONS_FILE
+
+            files[OPTIONS_FILE] = json.dumps(dict(request.cfg))
         if request.app.metadata.get(RETRY) or request.app.metadata.get(WATCHDOG):
             from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 

@@ -38,6 +38,8 @@ from torchx.util.records import replace
 from torchx.util.strings import parse_size
 
 OPTIONS_FILE = "retry.json"
+"""The options for later submissions, as a file for the hosts."""
+
 CANCELLED_FILE = "cancelled"
 _ENOUGH = 0.98  # `bjobs` rounds memory sizes
 _GONE = ("unavail", "unreach")  # states of hosts in bhosts
@@ -53,11 +55,6 @@ _REASONS = {
 def policy(app: AppDef, opts: Opts, caps: Capabilities) -> RetryRules | None:
     """See :func:`torchx.schedulers.batch.attempts.policy`."""
     return attempts.policy(app, "LSF", caps, no_memory="`memory=none`" if opts.memory == "none" else "")
-
-
-def files(opts: Opts) -> dict[str, str]:
-    """The options for later submissions, as a file for the hosts."""
-    return {OPTIONS_FILE: json.dumps(dict(opts))}
 
 
 def main() -> None:

@@ -16,12 +16,11 @@ from __future__ import annotations
 
 import posixpath
 import sys
-from collections.abc import Callable
 
 from torchx.schedulers.kit.replicas import Replica
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
-from torchx.schedulers.lsf.options import Opts
+from torchx.schedulers.lsf.options import Opts, in_docker
 from torchx.schedulers.lsf.rows import group_of, job_name
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
@@ -49,25 +48,9 @@ ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
 
 
-def render_replicas(
-    app_id: str,
-    app: AppDef,
-    members: list[Replica],
-    command: Callable[[str, Role], str],
-    *,
-    docker: bool = False,
-    own_network: bool = False,
-    whole: bool = True,
-) -> str:
-    """The text of ``replicas.sh``.
-
-    Args:
-        members: all replicas, macros replaced.
-        command: returns the shell command line of a replica for the name of its LSF job and its role.
-        docker: the commands run containers.
-        own_network: replicas do not share the network of their host, so its ports do not apply to them.
-        whole: False: omit the part that is the same in every job.
-    """
+def render_replicas(app_id: str, app: AppDef, members: list[Replica], cfg: Opts, *, whole: bool = True) -> str:
+    """The text of ``replicas.sh`` for these replicas; not ``whole``: without the part that is the same in every job."""
+    own_network = in_docker(cfg) and not cfg.host_network  # the ports of the host do not apply to replicas
     python, more = _python(app, RETRY), []
     parts = [name for name, wished in (("retries.sh", RETRY), ("watchdog.sh", WATCHDOG)) if _python(app, wished)]
     if parts and whole:
@@ -86,13 +69,11 @@ def render_replicas(
     ]
     numbers = {role.name: index for index, role in enumerate(app.roles)}
     for member in members:
-        lines += _replica(app_id, numbers[member.role.name], member, command, docker=docker, retry=bool(python))
+        lines += _replica(app_id, numbers[member.role.name], member, cfg, retry=bool(python))
     return "\n".join([*lines, '*) echo "torchx: no replica $1.$2" >&2; exit 64 ;;', "esac", ""])
 
 
-def _replica(
-    app_id: str, index: int, member: Replica, command: Callable[[str, Role], str], *, docker: bool, retry: bool
-) -> list[str]:
+def _replica(app_id: str, index: int, member: Replica, cfg: Opts, *, retry: bool) -> list[str]:
     role, k = member.role, member.k
     folder = folder_name(role.name)
     everybody = role.retry_policy is RetryPolicy.APPLICATION
@@ -103,6 +84,7 @@ def _replica(
     words = env_words(plain)
     fixed = [f"{name}={quote(value)}" for name, value in plain.items() if name in READ_ONLY]
     words += fixed if words or not fixed else ["env", *fixed]
+    container = f"torchx_container {_container(name)}" if in_docker(cfg) else "exec --"
     return [
         f"{index}.{k})",
         f"role={index} k={k} folder={quote(posixpath.join(folder, str(k)))} rank0={quote(rank0)}",
@@ -112,7 +94,7 @@ def _replica(
         "torchx_program() {",
         *exports({name: value for name, value in plain.items() if name not in READ_ONLY}),
         *(["torchx_secrets"] if secret else []),
-        " ".join([f"torchx_container {_container(name)}" if docker else "exec --", *words, command(name, role)]),
+        " ".join([container, *words, get_command(name, role, cfg)]),
         "}",
         'torchx_run "$3" ;;' if retry else "torchx_run ;;",
     ]
@@ -135,6 +117,13 @@ def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -
 
 def _container(name: str) -> str:
     return f'{quote(f"torchx-{name}")}"$suffix"'  # the attempt, because attempts may overlap
+
+
+def get_command(job_name: str, role: Role, cfg: Opts) -> str:
+    """The shell command line of one replica."""
+    if in_docker(cfg):
+        return get_docker_command(job_name, role, cfg)
+    return " ".join(map(quote, [role.entrypoint, *role.args]))
 
 
 def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:

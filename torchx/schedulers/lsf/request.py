@@ -14,7 +14,7 @@ from torchx.schedulers.kit.replicas import Replica, replicas
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.lsf.client import NO_LSF
-from torchx.schedulers.lsf.options import Opts, bsub_words, in_docker
+from torchx.schedulers.lsf.options import Opts, bsub_words
 from torchx.schedulers.lsf.replicas import (
     ATTEMPT_FILE,
     ENV_RANK0_HOST,
@@ -23,7 +23,6 @@ from torchx.schedulers.lsf.replicas import (
     REQUEUE_CODE,
     SUBMIT_FILE,
     SUBMITTED_FILE,
-    get_docker_command,
     render_replicas,
     render_secrets,
 )
@@ -101,15 +100,7 @@ class LsfBsub:
         """The script that the LSF jobs run; not ``whole``: without the part that is the same in every job."""
         if self.arrays is not None:
             return self.arrays.script(self.app_id, self._members()[0].role)
-        return render_replicas(
-            self.app_id,
-            self.app,
-            self._members(),
-            lambda name, role: get_command(name, role, self.cfg),
-            docker=in_docker(self.cfg),
-            own_network=in_docker(self.cfg) and not self.cfg.host_network,
-            whole=whole,
-        )
+        return render_replicas(self.app_id, self.app, self._members(), self.cfg, whole=whole)
 
     def __str__(self) -> str:
         app, rest = shown_part(self.app)
@@ -228,13 +219,6 @@ def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
     number = parts[1:] if parts else ("0", "0")
     report = f'"$job/{REPORTS}/{".".join(number)}{".%I" if elements else ""}"'
     return " ".join([*map(quote, words), "-oo", report, f'"$run {" ".join(number)}{" $attempt" if again else ""}"'])
-
-
-def get_command(job_name: str, role: Role, cfg: Opts) -> str:
-    """The shell command line of one replica."""
-    if in_docker(cfg):
-        return get_docker_command(job_name, role, cfg)
-    return " ".join(map(quote, [role.entrypoint, *role.args]))
 
 
 def _resource_words(role: Role, cfg: Opts) -> list[str]:

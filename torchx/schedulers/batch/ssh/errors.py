@@ -98,7 +98,8 @@ def login_error(target: str, said: str) -> BackendError | ConfigError:
     for meaning in _MEANINGS:
         found = re.search(meaning.pattern, said, re.IGNORECASE)
         if found:
-            detail = _detail(said, found) if meaning.error is ConfigError else ""
+            line = said[said.rfind("\n", 0, found.start()) + 1 :].splitlines()[0].strip()
+            detail = f": {line}" if meaning.error is ConfigError else ""
             message = f"cannot log in to `{target}`: {meaning.message}{detail}"
             return meaning.error(message, hint=meaning.hint.format(target=target, host=host))
     hint = f"see the output of `ssh -v {target}`"
@@ -106,11 +107,6 @@ def login_error(target: str, said: str) -> BackendError | ConfigError:
         return UnreachableError(f"cannot log in to `{target}`: the connection was closed", hint=hint)
     last = said.strip().splitlines()[-1].strip()
     return CommandError(f"cannot log in to `{target}`: {last}", argv=["ssh", target], stderr=said, hint=hint)
-
-
-def _detail(said: str, found: re.Match[str]) -> str:
-    start = said.rfind("\n", 0, found.start()) + 1
-    return f": {said[start:].splitlines()[0].strip()}"
 
 
 def no_session(said: str) -> bool:

@@ -161,8 +161,7 @@ def _send(runner: SSHCommandRunner, files: list[Entry], digest: str, there: _The
         if usable and _by_rsync(runner, folder, f"{there.place}/{part}", there.latest):
             return digest, part, "rsync"
         with open(os.path.join(staged, "tar"), "w+b") as archive:
-            _pack(folder, archive, compress=there.has_gzip)
-            _by_tar(runner, archive, part, compressed=there.has_gzip)
+            _by_tar(runner, folder, archive, part, compress=there.has_gzip)
         return digest, part, "tar"
 
 
@@ -171,7 +170,9 @@ def _by_rsync(runner: SSHCommandRunner, folder: str, target: str, latest: str) -
     argv = ["rsync", "-rlptcz", "--delete", "--timeout=60", "-e", _remote_shell(runner.master.session()[:-1])]
     if re.fullmatch(r"[0-9a-f]+", latest):
         argv.append(f"--copy-dest=../{latest}")
-    argv += [f"{folder}/", f"{_rsync_host(runner.target)}:{target}/"]
+    # The shared connection decides where it leads.
+    host = runner.target if re.fullmatch(r"[A-Za-z0-9_.@-]+", runner.target) else "login"
+    argv += [f"{folder}/", f"{host}:{target}/"]
     for _ in range(_SEND_ATTEMPTS):
         runner.master.ensure()
         try:
@@ -193,19 +194,16 @@ def _not_by_rsync(reason: str) -> bool:
     return False
 
 
-def _pack(folder: str, archive: BinaryIO, *, compress: bool) -> None:
+def _by_tar(runner: SSHCommandRunner, folder: str, archive: BinaryIO, part: str, *, compress: bool) -> None:
     # Every tar reads GNU's format, with names of any length and bytes.
     with (
         gzip.open(archive, "wb", 1) if compress else contextlib.nullcontext(archive) as stream,
         tarfile.open(fileobj=stream, mode="w|", format=tarfile.GNU_FORMAT) as tar,
     ):
         tar.add(folder, arcname=".")
-
-
-def _by_tar(runner: SSHCommandRunner, archive: BinaryIO, part: str, *, compressed: bool) -> None:
     archive.flush()
-    tar = f"gzip -dc < ../{part}.tar | tar -xof -" if compressed else f"tar -xof ../{part}.tar"
-    script = _UNPACK.format(folder=runner.folder, part=part, size=os.fstat(archive.fileno()).st_size, tar=tar)
+    unpack = f"gzip -dc < ../{part}.tar | tar -xof -" if compress else f"tar -xof ../{part}.tar"
+    script = _UNPACK.format(folder=runner.folder, part=part, size=os.fstat(archive.fileno()).st_size, tar=unpack)
     answer = runner.script(script, stdin=archive, timeout=_SEND_S, patience=60.0, what="sending the workspace")
     if answer.returncode:
         reason = last_line(answer.stderr.decode("utf-8", "replace"))
@@ -218,12 +216,6 @@ def _by_tar(runner: SSHCommandRunner, archive: BinaryIO, part: str, *, compresse
 def _remote_shell(words: list[str]) -> str:
     """The words in rsync's syntax for ``-e``: a quote within quotes is doubled (rsync(1))."""
     return " ".join("'" + word.replace("'", "''") + "'" if re.search(r"[\s'\"]", word) else word for word in words)
-
-
-def _rsync_host(target: str) -> str:
-    """The host for rsync. The shared connection decides where it leads."""
-    plain = re.fullmatch(r"[A-Za-z0-9_.@-]+", target)
-    return target if plain else "login"
 
 
 def _folder_name(digest: str) -> str:
