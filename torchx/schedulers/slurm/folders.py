@@ -122,11 +122,11 @@ class LegacyFolder(JobFolder):
     @classmethod
     def find(cls, files: Files, index: str, app_id: str) -> LegacyFolder | None:
         """The job's folder from the index in the current folder; None if the job is not in it."""
-        text = files.read(posixpath.join(files.cwd(), index)) or b""
-        for line in reversed(text.decode("utf-8", "replace").splitlines()):
+        here = JobFolder(files, files.cwd())
+        for line in reversed(here.text(index).splitlines()):
             name, found, path = line.partition(" = ")
             if found and name.strip() == app_id:
-                return cls(files, posixpath.join(files.cwd(), path.strip()), app_id)
+                return cls(files, here.file(path.strip()), app_id)
         return None
 
     def log_paths(self, role: str, k: int) -> LogPaths:

@@ -36,13 +36,6 @@ class ScriptRequest(SlurmBatchRequest):
         """The script."""
         return self.text
 
-    def check(self) -> None:
-        """Left to Slurm."""
-
-    def without_memory(self) -> ScriptRequest:
-        """Unchanged: the script's own lines apply."""
-        return self
-
     def __str__(self) -> str:
         command = " ".join(map(quote, mask_args([*self.cmd, self.file, *self.args])))
         return f"# submitted with: {command}\n{mask_text(self.text)}"
