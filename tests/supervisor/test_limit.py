@@ -131,6 +131,29 @@ def test_a_job_that_is_ending_is_not_preempted_too(job, tmp_path, up) -> None:
     gate.close()
 
 
+@pytest.mark.parametrize(("word", "kind"), [("preempt", "preempted"), ("expire", "timeout")])
+def test_an_attempt_that_begins_is_ended(job, tmp_path, up, word, kind) -> None:
+    """A command that comes between two attempts is for the next one."""
+    gate = Gate(tmp_path / "gate")
+    script = f"""
+        test -e '{tmp_path}/was' && exec sleep 600
+        touch '{tmp_path}/was'
+        trap "{up.pass_on}; {gate.wait}; exit 3" TERM
+        {up.pass_on}
+        while :; do sleep 0.05; done
+    """
+    once = f"test ! -e '{tmp_path}/asked' && touch '{tmp_path}/asked'"
+    with _run(job, role(script), limit={}, again=once) as fork:
+        up.reached()
+        assert send_command(job, "preempt")
+        up.reached()
+        assert send_command(job, word)
+        gate.open()
+        assert fork.end() == 0
+    assert (state(job).state, state(job).kind, state(job).replicas[0].attempt) == ("FAILED", kind, 1)
+    gate.close()
+
+
 def test_preemption_has_a_class(job, up) -> None:
     """Where nothing starts it again the job has failed, and is not called cancelled."""
     with _run(job, role(f"{up.pass_on}; exec sleep 600"), limit={}) as fork:

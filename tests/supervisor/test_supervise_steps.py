@@ -415,6 +415,39 @@ def test_who_failed_first_is_forgotten_when_it_is_started_again(job, gate, first
     in_fork(steps)
 
 
+def test_a_failure_while_others_are_being_started(job, gate, clock) -> None:
+    """Those that wait for their first start wait for the restart of all."""
+
+    def steps() -> None:
+        supervisor = Supervisor(request(job, role("exit 3", *[gate.wait] * 20, retries=1)), GUARDIAN)
+        supervisor._start_pending()
+        until_dead(supervisor.replicas[0].line.pid)
+        supervisor._reap(1000.0)
+        supervisor._start_pending()
+        assert _states(supervisor).count("PENDING") == 5
+        for replica in supervisor.replicas[1:16]:
+            until_dead(replica.line.pid)
+        supervisor._reap(1000.0)
+        supervisor._sweep(1000.0)
+        assert supervisor._pending == supervisor.replicas
+        assert [r.line.attempt for r in supervisor.replicas] == [1] * 16 + [0] * 5
+
+    in_fork(steps)
+
+
+def test_a_time_limit_ends_also_what_is_being_restarted(job, gate, clock) -> None:
+    """One replica is restarted, another one runs: the attempt of the whole job is over."""
+
+    def steps() -> None:
+        supervisor = started(job, role(gate.wait, gate.wait, retries=1, policy="REPLICA"))
+        supervisor._restart(supervisor.replicas[:1], 1000.0)
+        supervisor._end_attempt("timeout", "it reached its time limit of 1h")
+        assert (supervisor._outcome, supervisor.job.kind) == ("FAILED", "timeout")
+        assert all(replica.stopping for replica in supervisor.replicas)
+
+    in_fork(steps)
+
+
 def test_what_waits_for_a_restart_is_not_started_after_a_cancellation(job, clock) -> None:
     """A replica between two attempts, and one that waits for its start, end as CANCELLED."""
 

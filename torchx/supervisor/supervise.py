@@ -84,6 +84,7 @@ class Supervisor:
         self._outcome = ""  # set when no more replicas will be started
         self._last_deadline = 0.0
         self._last_kills = 0
+        self._words = b""  # commands that are not obeyed yet
         self._senders: set[int] = set()  # pids of programs that send a notice of a hang; they outlive the job
         self._quiet_looks = 0
         self._lasting = lasting
@@ -119,7 +120,8 @@ class Supervisor:
                 if fd == self._wake:
                     os.read(fd, 512)
                 else:
-                    self._obey(os.read(fd, 512))
+                    self._words += os.read(fd, 512)
+            self._obey()
             if self._stop_requested:
                 self._cancel("the supervisor got SIGTERM: the machine or the session is shutting down")
             now = time.monotonic()
@@ -190,7 +192,7 @@ class Supervisor:
     def _start_pending(self) -> None:
         started = []
         for _ in range(min(len(self._pending), _STARTS_PER_TURN)):
-            if not self._pending:  # the job was given up because a replica could not be started
+            if not self._pending:  # the job was given up or is restarted because a replica could not be started
                 break
             replica = self._pending.pop(0)
             self._start(replica)
@@ -292,11 +294,15 @@ class Supervisor:
             replica.restart = mark
             if replica.line.state != PENDING:
                 self._unclean.add(replica)
+        self._pending = [replica for replica in self._pending if replica.restart is None]
         self._stop(wave, now)
 
-    def _obey(self, words: bytes) -> None:
+    def _obey(self) -> None:
+        words, self._words = self._words, b""
         if b"cancel" in words:
             self._cancel("")
+        elif words and self._is_restarting():
+            self._words = words  # for the attempt that begins
         elif b"preempt" in words:
             self._limit.ask()
             self._end_attempt("preempted", "it was preempted (simulated)")
@@ -322,7 +328,8 @@ class Supervisor:
     def _end_attempt(self, kind: str, why: str) -> None:
         """End all replicas for a reason outside of them. The job may then be restarted like after a failure."""
         self._limit.forget()
-        if self._outcome or not (self._by_pid or self._pending) or any(r.restart for r in self.replicas):
+        goes_on = self._by_pid or self._pending or any(r.restart is not None for r in self.replicas)
+        if self._outcome or not goes_on or self._is_restarting():
             return  # it is already ending
         self.job.kind, self.job.msg = kind, why
         if self._again:
@@ -440,8 +447,7 @@ class Supervisor:
                 self._begin_again(members)
 
     def _begin_again(self, members: list[Replica]) -> None:
-        if self._again:
-            self.writer.flush()  # the program reads the state file
+        self.writer.flush()  # the program reads the state file
         if self._again and not may_start_again(self._again, self.env):
             self.job.restarts -= 1
             self._give_up(FAILED, time.monotonic())
@@ -453,10 +459,10 @@ class Supervisor:
             self.writer.header_changed()
         for replica in members:
             replica.restart = None
+            self._pending.append(replica)
             if replica.line.state != PENDING:  # else it was never started
                 replica.line.state = PENDING
                 replica.line.attempt += 1
-                self._pending.append(replica)
                 self.writer.replica_changed(replica.index)
 
     def _end_the_rest(self, now: float) -> bool:
@@ -481,6 +487,10 @@ class Supervisor:
         for replica in (*self._by_pid.values(), *self._unclean):
             if replica.follower and replica.follower.due <= now:
                 replica.follower.look(now, wall=time.time())
+
+    def _is_restarting(self) -> bool:
+        """Whether the whole job is between two attempts."""
+        return all(replica.restart is not None for replica in self.replicas)
 
     def _states(self, role: int) -> list[str]:
         return [r.line.state for r in self.replicas if r.role == role]
