@@ -6,9 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from torchx.cli.argparse_util import ArgOnceAction, Parser, torchxconfig, torchxconfig_list, torchxconfig_run
+from torchx.cli.argparse_util import (
+    ArgOnceAction,
+    Parser,
+    parse_moment,
+    torchxconfig,
+    torchxconfig_list,
+    torchxconfig_run,
+)
 from torchx.cli.failures import UsageError
-from torchx.cli.moments import parse_moment
 from torchx.util.spans import parse_span
 
 

@@ -109,6 +109,7 @@ MALFORMED: dict[str, Case] = {
     "cfg number": (["run", "-cfg", "cancel_grace_s=x", "utils.echo"], 2, "`x`", ""),
     "int argument": (["run", "utils.echo", "--num_replicas", "x"], 2, "`x`", "int"),
     "regex": (["log", "@last", "--regex", "("], 2, "`(`", "backslash"),
+    "rank": (["log", "@last", "--rank", "x"], 2, "`--rank`: `x` is not the number of a rank", "torchx log --help"),
     "since": (["log", "@last", "--since", "yesterday"], 2, "`yesterday`", "10m"),
     "since of list": (["list", "--since", "soon"], 2, "`soon`", "10m"),
     "limit": (["list", "--limit", "-1x"], 2, "--limit", ""),

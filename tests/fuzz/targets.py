@@ -19,7 +19,7 @@ from io import StringIO
 from typing import Any, Optional
 from unittest import mock
 
-from torchx.cli import moments
+from torchx.cli.argparse_util import parse_moment
 from torchx.cli.log_targets import parse_ids, parse_target
 from torchx.component_reader import arguments, linter, signature, types
 from torchx.component_reader.help import format_help, get_fn_docstring
@@ -120,7 +120,7 @@ def cfg(data: bytes) -> None:
 def moment(data: bytes) -> None:
     """``--since`` and ``--until``."""
     try:
-        moments.parse_moment(_text(data), now=1e9)
+        parse_moment(_text(data), now=1e9)
     except TorchXError as e:
         assert e.hint
 

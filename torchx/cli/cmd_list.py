@@ -7,10 +7,9 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, Row, declare
+from torchx.cli.argparse_util import CFG, CFG_ROW, JSON, Row, declare, parse_moment
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
-from torchx.cli.moments import parse_moment
 from torchx.cli.render import document, fits, table
 from torchx.runner import Runner
 from torchx.runner.documents import run_fields
@@ -29,9 +28,6 @@ reexports(__name__)
 HANDLE_HEADER = "APP HANDLE"
 NAME_HEADER = "APP NAME"
 STATUS_HEADER = "APP STATUS"
-_ID_HEADER = "APP ID"
-_LAUNCHED_HEADER = "LAUNCHED"
-_TOOK_HEADER = "TOOK"
 _DEFAULT_LIMIT = 50
 
 
@@ -118,10 +114,10 @@ def _print_runs(runs: Sequence[Run]) -> None:
         launched = ago(run.created_at) if tty else iso(run.created_at) or ""
         took = "" if run.ended_at is None else duration(run.ended_at - run.created_at)
         rows.append([run.handle or "(being submitted)", run.name, str(run.state), launched, took])
-    headers = [HANDLE_HEADER, NAME_HEADER, STATUS_HEADER, _LAUNCHED_HEADER, _TOOK_HEADER]
+    headers = [HANDLE_HEADER, NAME_HEADER, STATUS_HEADER, "LAUNCHED", "TOOK"]
     if tty and not fits([headers, *rows], shrink=[1]):
         # App ids are valid references too, and a wrapped table is hard to read.
-        headers[0] = _ID_HEADER
+        headers[0] = "APP ID"
         rows = [[run.app_id or row[0], *row[1:]] for run, row in zip(runs, rows, strict=True)]
     table(headers, rows, shrink=[1], state_column=2)
 

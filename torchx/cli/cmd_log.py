@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import re
 import sys
+from argparse import ArgumentTypeError
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, TextIO
 
-from torchx.cli.argparse_util import Row, declare
+from torchx.cli.argparse_util import Row, declare, parse_moment
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
-from torchx.cli.moments import parse_moment
 from torchx.errors import NotFoundError
 from torchx.runner import Runner, get_runner
 from torchx.runner.documents import exit_code_of
@@ -178,13 +178,7 @@ def show_logs(
     prefix: bool = True,
     raw: bool = False,
 ) -> None:
-    """Copies the log lines that a query selects to ``file``; like :func:`get_logs`, with all options of ``torchx log``.
-
-    Args:
-        json: print a JSON object per line.
-        prefix: prefix lines with ``role/replica``.
-        raw: keep control sequences on a terminal.
-    """
+    """Copies the log lines that a query selects to ``file``: :func:`get_logs` with all options of ``torchx log``."""
     target = parse_target(identifier)
     handle = runner.resolve(target.reference)
     if query.follow:
@@ -253,7 +247,7 @@ def _exit_code(runner: Runner, identifier: str, *, ended: bool) -> int:
 
 def _rank(text: str) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 10):
-        raise ValueError
+        raise ArgumentTypeError(f"`{text}` is not the number of a rank")
     return int(text)
 
 
