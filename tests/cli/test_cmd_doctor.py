@@ -155,7 +155,7 @@ def test_on_a_terminal(project: Path) -> None:
 
 def test_completion(install_plugin: Callable[..., None]) -> None:
     """Completes the verb, its options, and the names of schedulers."""
-    from torchx.cli.completion import candidates
+    from torchx.cli.cmd_complete import candidates
 
     assert "doctor" in [word for word, _ in candidates(["doc"])]
     assert "slurm" in [word for word, _ in candidates(["doctor", "-s", "sl"])]

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx.errors import SpecError
-from torchx.notebook import WORKSPACE, commands, magics, streams, workspace, workspacefile
+from torchx.notebook import WORKSPACE, commands, magics, workspace, workspacefile
 from torchx.notebook.job import Job
 from torchx.runner.answers import status_of
 from torchx.schedulers.api import DescribeAppResponse
@@ -219,7 +219,7 @@ def test_where_we_are_afterwards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 def shown(*texts: str, keep: bool = False) -> tuple[str, str]:
     out = io.StringIO()
-    stream = streams.Output(out)
+    stream = commands.Output(out)
     for text in texts:
         stream.write(text)
         stream.flush()
@@ -251,7 +251,7 @@ def test_the_process_is_as_before() -> None:
 
     root, before = logging.getLogger(), (sys.argv, sys.stdout, sys.stderr, list(logging.getLogger().handlers))
     level = root.level
-    with streams.as_a_command_line(["--log_level", "INFO", "--version"]):
+    with commands.as_a_command_line(["--log_level", "INFO", "--version"]):
         main(["--log_level", "INFO", "builtins"])
     assert (sys.argv, sys.stdout, sys.stderr, list(root.handlers), root.level) == (*before, level)
 

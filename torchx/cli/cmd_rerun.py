@@ -8,7 +8,7 @@ from argparse import REMAINDER
 
 from torchx.cli.argparse_util import CFG, CFG_ROW, declare
 from torchx.cli.cmd_base import RunnerCommand
-from torchx.cli.cmd_run import launch, show_dryrun, what_was_run
+from torchx.cli.cmd_run import launch, parsed, show_dryrun, what_to_run
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.questions import ask_a_person
@@ -104,7 +104,7 @@ def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
         )
     # Component files and config files are relative to the directory of the launch.
     with inside(run.cwd if os.path.isdir(run.cwd) else "."):
-        component, old = what_was_run(words[words.index("run", 1) + 1 :])
+        component, old = what_to_run(parsed(words[words.index("run", 1) + 1 :]))
         if "--" in old:
             kept = [*old[: old.index("--")], "--"]
         elif _takes_more(component):

@@ -19,7 +19,6 @@ from torchx.cli.run_args import (
     WHAT_TO_DO,
     WHERE,
     TorchXRunArgs,
-    default_scheduler,
     fill_from_config,
     notices_wanted,
     parse_secrets,
@@ -30,6 +29,7 @@ from torchx.cli.run_args import (
 from torchx.config import SourcedCfg, check_sections, use_profile
 from torchx.runner import Runner, get_runner
 from torchx.runner.documents import handle_fields
+from torchx.schedulers import get_default_scheduler_name, get_scheduler_factories
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
 from torchx.specs import AppDef, AppDryRunInfo
 from torchx.specs.api import Workspace
@@ -131,7 +131,7 @@ class CmdRun(SubCommand):
             self.verify_no_extra_args(args)
             run_args = torchx_run_args_from_json(self.torchx_json_from_stdin(args))
         else:
-            component, component_args = _what_to_run(args)
+            component, component_args = what_to_run(args)
             run_args = torchx_run_args_from_argparse(args, component, component_args, {})
             if not hasattr(args, "workspace"):
                 run_args.workspace = Workspace({f"file://{os.getcwd()}": ""}).to_text()  # with its commas
@@ -139,7 +139,7 @@ class CmdRun(SubCommand):
             os.environ[ENV_NO_CHECK] = "1"
         if run_args.scheduler == "local":
             warn(LOCAL_SCHEDULER_WARNING_MSG)
-            run_args.scheduler = default_scheduler()
+            run_args.scheduler = get_default_scheduler_name()
         with get_runner() as runner:
             _set_cfg(runner, run_args, literals=getattr(args, "cfg", []), from_stdin=from_stdin)
             self.go(runner, run_args, args)
@@ -170,7 +170,7 @@ class CmdRun(SubCommand):
             launch(runner, run_args.scheduler, lambda: asked(runner, "run", run_args), given)
 
 
-def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
+def what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
     """Returns the component and its arguments.
 
     Adds to ``args`` the options of torchx that stand after the component, and those of the config files.
@@ -192,14 +192,9 @@ def _what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
     if program is None:
         component, component_args = _split_component(args, words)
         return component, ["-j", size, *component_args] if size else component_args
-    if "--script" in program[1] and (getattr(args, "scheduler", None) or default_scheduler()) == _LOCAL[0]:
+    if "--script" in program[1] and (getattr(args, "scheduler", None) or get_default_scheduler_name()) == _LOCAL[0]:
         shorthand.check_script(program[1])
     return program
-
-
-def what_was_run(words: list[str]) -> tuple[str, list[str]]:
-    """Returns the component and its arguments of a recorded ``torchx run`` command line."""
-    return _what_to_run(parsed(words))
 
 
 def parsed(words: list[str]) -> argparse.Namespace:
@@ -224,16 +219,12 @@ def _fill(args: argparse.Namespace) -> None:
 def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, list[str]]:
     """Returns the component, by default that of the config file, and its arguments."""
     configured = getattr(args, "component", None)
-    if words[:1] == ["--"] and configured:
-        return configured, words[1:]
-    if words[:1] == ["--"]:
-        words = words[1:]
-    if words and not words[0].startswith("-"):
+    dashes = words[:1] == ["--"]
+    words = words[dashes:]
+    if words and not words[0].startswith("-") and not (dashes and configured):
         return words[0], words[1:]
     if configured:
         return configured, words
-    from torchx.schedulers import get_scheduler_factories
-
     check_sections(get_scheduler_factories())  # warns of a misspelled section, which may hold the component
     raise UsageError(MISSING_COMPONENT_ERROR_MSG, hint="`torchx builtins` lists components")
 
@@ -253,8 +244,7 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
 def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = False) -> Any:
     """Calls ``run``, ``dryrun`` or ``check`` of the Runner for the component, with its secrets, policies and notices.
 
-    Args:
-        sweep: the result of ``dryrun`` is going to be submitted as a sweep.
+    With ``sweep``, the result of ``dryrun`` is going to be submitted as a sweep.
     """
     given = {
         "cfg": run_args.scheduler_cfg,
@@ -305,11 +295,7 @@ def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: M
 
 
 def launch(runner: Runner, scheduler: str, submit: Callable[[], str], given: Mapping[str, Any]) -> None:
-    """Submits a job, prints its handle, and waits for it or follows it if the options say so.
-
-    Args:
-        given: the options ``wait``, ``log``, ``json`` and ``detach``; missing ones are off.
-    """
+    """Submits a job, prints its handle, and waits for it or follows it; ``given`` may have the options for that."""
     with_logs, as_json = given.get("log", False), given.get("json", False)
     waits = given.get("wait", False) or with_logs
     alone = not (waits or as_json or given.get("detach"))

@@ -9,6 +9,7 @@ from typing import Any
 from torchx.cli.argparse_util import CFG, CFG_ROW, Row
 from torchx.cli.failures import UsageError
 from torchx.errors import ConfigError, SpecError
+from torchx.schedulers import get_default_scheduler_name
 from torchx.specs import CfgVal
 from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
 from torchx.specs.secret import Secret
@@ -204,7 +205,7 @@ def torchx_run_args_from_argparse(
     given = {name: value for name, value in vars(args).items() if name in fields and value is not None}
     given.update(component_name=component_name, component_args_str=list(component_args), scheduler_args={})
     given.update(scheduler_cfg=scheduler_cfg, secrets=getattr(args, "secret", []))
-    return TorchXRunArgs(**{**given, "scheduler": given.get("scheduler") or default_scheduler()})
+    return TorchXRunArgs(**{**given, "scheduler": given.get("scheduler") or get_default_scheduler_name()})
 
 
 def parse_secrets(given: list[str]) -> dict[str, Secret]:
@@ -230,13 +231,6 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
     return found
 
 
-def default_scheduler() -> str:
-    """Returns the scheduler to use when none is named."""
-    from torchx.schedulers import get_default_scheduler_name
-
-    return get_default_scheduler_name()
-
-
 # The keys of `[cli:run]` in a config file.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check")
 _CONFIG_TEXTS = ("component", *TEXT_OPTIONS)
@@ -244,11 +238,7 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 
 def fill_from_config(args: argparse.Namespace) -> None:
-    """Fills options that the command line lacks from ``[cli:run]``; warns of unknown keys.
-
-    Raises:
-        ConfigError: a value is invalid, or the file is malformed.
-    """
+    """Fills options that the command line lacks from ``[cli:run]``; warns of unknown keys."""
     from torchx.config import get_configs, warn_of_unknown
 
     given = vars(args)
@@ -275,11 +265,7 @@ def _flag(key: str, text: str) -> bool:
 
 
 def read_json(text: str) -> dict[str, Any]:
-    """Parses the JSON object of ``--stdin``.
-
-    Raises:
-        UsageError: the text is not a JSON object.
-    """
+    """Parses the text of ``--stdin``; raises UsageError if it is not a JSON object."""
     import json
 
     example = 'for example: echo \'{"scheduler": "local_cwd", "component_name": "utils.echo"}\' | torchx run --stdin'

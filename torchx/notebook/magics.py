@@ -9,8 +9,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-from torchx.cli.cmd_complete import split_line
-from torchx.cli.completion import candidates
+from torchx.cli.cmd_complete import candidates, split_line
 from torchx.errors import SpecError, TorchXError
 from torchx.notebook import workspace
 from torchx.notebook.commands import run
