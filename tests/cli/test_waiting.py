@@ -65,11 +65,11 @@ def test_how_long_it_took(clock: FakeClock, capsys: pytest.CaptureFixture[str]) 
 
 
 def test_nothing_is_said_where_nobody_looks(clock: FakeClock, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without a terminal only the handle is printed, and the job is checked less often."""
+    """Without a terminal only the handle is printed, and the job is waited for at once."""
     runner = Runner(clock, 187.0)
     _wait(runner)
     assert capsys.readouterr() == (f"{HANDLE}\n", "")
-    assert {timeout for _, timeout in runner.waited} == {waiting._LOOK_S}
+    assert [timeout for _, timeout in runner.waited] == [None]
 
 
 @pytest.mark.parametrize(("state", "code"), [(AppState.FAILED, 1), (AppState.CANCELLED, 1)])

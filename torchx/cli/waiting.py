@@ -19,7 +19,6 @@ from torchx.util.term import fit, has_color, is_tty, width
 
 _TICK_S = 1.0
 _POLL_S = 1.0
-_LOOK_S = 15.0  # interval of checks that the job was submitted
 
 
 def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, cancels: bool = True) -> None:
@@ -69,17 +68,17 @@ def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, can
 def _wait(
     runner: Runner, handle: str, *, shows: bool, since: float, killed_at: float | None = None
 ) -> AppStatus | None:
+    if not shows:
+        return runner.wait(handle, wait_interval=_POLL_S)
     try:
         while True:
             try:
-                return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S if shows else _LOOK_S)
+                return runner.wait(handle, wait_interval=_POLL_S, timeout=_TICK_S)
             except TimeoutError:
-                status = runner.seen(handle)
-            if shows and status is not None:
-                show_progress(status, since, killed_at)
+                if (status := runner.seen(handle)) is not None:
+                    show_progress(status, since, killed_at)
     finally:
-        if shows:
-            progress("")
+        progress("")
 
 
 def show_progress(status: AppStatus, since: float, killed_at: float | None = None) -> None:
