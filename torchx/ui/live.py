@@ -18,9 +18,7 @@ _SHARE = 10  # after a read that took a second, wait ten seconds
 class Live:
     """Changes of runs, for any number of listeners.
 
-    Args:
-        look: returns the rows of all runs on record, newest first.
-        watch: starts to watch them, so that their schedulers are polled.
+    ``look`` returns the rows of all runs on record, newest first; ``watch`` makes their schedulers be polled.
     """
 
     def __init__(self, look: Callable[[], list[Row]], watch: Callable[[], Watch]) -> None:

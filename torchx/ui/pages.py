@@ -42,12 +42,7 @@ _ALIVE_S = 15.0  # interval of empty lines, by which a closed connection is noti
 
 
 def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Guard:
-    """Returns the ASGI application.
-
-    Args:
-        token: the secret that requests must have.
-        allowed: the permitted ones of :data:`torchx.ui.ACTIONS`.
-    """
+    """Returns the ASGI application; ``allowed`` are the permitted ones of :data:`torchx.ui.ACTIONS`."""
     live = Live(lambda: [run_row(run) for run in runner.runs(refresh=False)], runner.watch)
 
     async def events(_: Request) -> Response:

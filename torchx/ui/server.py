@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import socket
@@ -16,16 +17,9 @@ _LAST_ANSWERS_S = 1
 
 
 def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[str], None]) -> None:
-    """Serves the page until SIGINT or SIGTERM.
+    """Serves the page until SIGINT or SIGTERM; raises ImportError if an optional package is not installed.
 
-    Args:
-        port: 0 for any free port.
-        allowed: the permitted ones of :data:`torchx.ui.ACTIONS`.
-        ready: called with the address, including the token, once the port is open.
-
-    Raises:
-        ConfigError: the port is not available.
-        ImportError: an optional package is not installed.
+    ``ready`` is called with the address, including the token, once the port is open.
     """
     import uvicorn
 
@@ -50,14 +44,9 @@ def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[
 
 
 def _listen(port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((_HOST, port))
-        listener.listen()
+        return socket.create_server((_HOST, port))
     except OSError as e:
-        listener.close()
-        raise ConfigError(
-            f"port {port} of {_HOST} is not available: {e.strerror or e}", hint="choose another, or omit --port"
-        ) from e
-    return listener
+        why = os.strerror(e.errno) if e.errno else e
+        hint = "choose another, or omit --port"
+        raise ConfigError(f"port {port} of {_HOST} is not available: {why}", hint=hint) from e

@@ -68,11 +68,7 @@ class Help(ModalScreen[None]):
 
 
 class Top(App[None]):
-    """The list of runs.
-
-    Args:
-        runner: reads the record, and asks the scheduler of the open run.
-    """
+    """The list of runs."""
 
     TITLE = "torchx top"
     CSS_PATH = "top.tcss"
@@ -112,7 +108,7 @@ class Top(App[None]):
         self._words.display = False
         self._list.focus()
         self.run_worker(self._read(), group="news")
-        self.set_interval(1.0, self._tick)
+        self.set_interval(1.0, self._list.refresh)  # updates the ages
 
     # -- updates -----------------------------------------------------------------------------------
 
@@ -125,9 +121,6 @@ class Top(App[None]):
                 page, new = self.screen, {row["handle"] for row in news["rows"]}
                 if isinstance(page, Page) and not new.isdisjoint((page.handle, page.handle.rpartition("/")[0])):
                     page.changed()
-
-    def _tick(self) -> None:
-        self._list.refresh()  # updates the ages
 
     def _show(self) -> None:
         """Shows the list, and keeps the chosen run chosen."""
@@ -142,7 +135,7 @@ class Top(App[None]):
             text.append(row["handle"], MUTED)
             if row["msg"]:
                 text.append("\n" + printable(" ".join(row["msg"].split())), STYLES.get(row["state"], ""))
-        elif not self.runs.counts() or not any(self.runs.counts().values()):
+        elif not any(self.runs.counts().values()):
             text.append("no runs on record: `torchx run` launches one", MUTED)
         else:
             text.append("no run matches: Esc shows all", MUTED)

@@ -46,11 +46,7 @@ class Lines(Log):
 
 
 class Page(Screen[None]):
-    """The page of a run, a task, or a sweep.
-
-    Args:
-        sweep: whether it is known to be a sweep; otherwise the first status shows.
-    """
+    """The page of a run, a task, or a sweep. Without ``sweep``, the first status shows whether it is one."""
 
     BINDINGS: ClassVar = [
         Binding("escape,q", "back", "back"),
