@@ -30,12 +30,7 @@ def terminal() -> Tty:
 
 
 def attach(process: InsideProcess, *, stdin: bool, tty: bool) -> int:
-    """Connects a process with our stdin, stdout and stderr until it ends, and returns its exit code.
-
-    Args:
-        stdin: forward our stdin to the process.
-        tty: the process has a terminal.
-    """
+    """Connects a process with our stdin, stdout and stderr until it ends, and returns its exit code."""
     import threading
 
     sys.stdout.flush()
@@ -84,16 +79,11 @@ def _raw(tty: bool) -> Iterator[None]:
 
 
 class Every:
-    """The running processes of a command in several replicas, which get a signal together.
-
-    Attributes:
-        running: the processes.
-        interrupted: a signal has come, so no further process is to be started.
-    """
+    """The running processes of a command in several replicas, which get a signal together."""
 
     def __init__(self) -> None:
         self.running: list[InsideProcess] = []
-        self.interrupted = False
+        self.interrupted = False  # a signal has come, so no further process is to be started
 
     def send_signal(self, number: int) -> None:
         self.interrupted = True

@@ -8,7 +8,7 @@ import sys
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.render import document, gray
 from torchx.component_reader.finder import get_builtin_source, get_components
-from torchx.util.term import has_color, is_tty, printable, width
+from torchx.util.term import fit, has_color, is_tty, printable, width
 
 
 class CmdBuiltins(SubCommand):
@@ -39,8 +39,6 @@ def _print_list(rows: list[tuple[str, str, list[str]]]) -> None:
         if not tty:
             print(f"{name}\t{text}")
             continue
-        space = room - column - 4
-        text = text if len(text) <= space else text[: max(space - 1, 0)] + "…"
-        print(f"  {name:<{column}}  {gray(text, color=color)}")
+        print(f"  {name:<{column}}  {gray(fit(text, room - column - 4, pad=False), color=color)}")
     if tty:
         print(gray("\ntorchx run NAME --help shows a component's arguments", color=color))

@@ -47,8 +47,7 @@ class CmdCancel(RunnerCommand):
 def for_each_job(runner: Runner, references: list[str], act: Callable[[str], str]) -> None:
     """Applies an action, which returns a message for the terminal, to several jobs; one that fails stops no other.
 
-    Raises:
-        SystemExit: with the exit code of the first failure.
+    Exits with the code of the first failure.
     """
     failed: list[int] = []
     for handle in resolve_all(runner, references, failed):

@@ -27,7 +27,6 @@ Each finding is good, bad, or `?` if it cannot be determined from here. A bad fi
 
 Exits with 1 if a finding is bad."""
 _COLORS = {"good": "\033[32m", "bad": "\033[31m", "unknown": "\033[33m"}
-_SHOWN = {"unknown": "?"}
 
 
 class CmdDoctor(RunnerCommand):
@@ -85,7 +84,7 @@ def _print(title: str, findings: Sequence[Finding]) -> None:
     room = max(width(sys.stdout) - column - 8, 30) if is_tty(sys.stdout) else 10_000
     print(bold(title, color=color))
     for finding in findings:
-        word = _SHOWN.get(finding.verdict, finding.verdict)
+        word = "?" if finding.verdict == "unknown" else finding.verdict
         mark = f"{_COLORS[finding.verdict]}{word:<4}\033[0m" if color else f"{word:<4}"
         first, *rest = wrap(printable(finding.said), room, break_on_hyphens=False, break_long_words=False) or [""]
         print(f"  {mark} {printable(finding.what):<{column}}  {first}".rstrip())

@@ -117,10 +117,7 @@ def find(name: str) -> SubCommand:
     """Returns the verb of that name; its arguments are not declared yet.
 
     A plugin that replaces a built-in verb and cannot be loaded causes a warning, and the built-in is returned.
-
-    Raises:
-        NotFoundError: there is no such verb.
-        PluginError: the plugin that offers it cannot be loaded.
+    Another one causes a PluginError, and an unknown name a NotFoundError.
     """
     table = registry()
     try:

@@ -145,13 +145,10 @@ def _traceback_if_wanted() -> None:
 
 def _place(e: BaseException) -> str:
     """Returns `` at MODULE:LINE`` of the code that raised it, which may be a plugin's."""
-    tb = e.__traceback__
-    while tb is not None and tb.tb_next is not None:
-        tb = tb.tb_next
-    if tb is None:
-        return ""
-    module = str(tb.tb_frame.f_globals.get("__name__", "?"))
-    return f" at {module}:{tb.tb_lineno}"
+    import traceback
+
+    *_, (frame, line) = traceback.walk_tb(e.__traceback__)
+    return f" at {frame.f_globals.get('__name__', '?')}:{line}"
 
 
 def _silence_stdout() -> None:

@@ -78,8 +78,7 @@ def job_reference(text: str) -> str:
 def resolve_all(runner: Runner, references: Sequence[str], failed: list[int] | None = None) -> list[str]:
     """Resolves references to handles, without duplicates. Call it before using the first: ``@last`` may change.
 
-    Args:
-        failed: receives the exit codes of references that cannot be resolved, which are reported; None: raise instead.
+    With ``failed``, references that cannot be resolved are reported, and their exit codes added to it.
     """
     handles = []
     for reference in dict.fromkeys(references):
@@ -121,11 +120,7 @@ def find_role_replicas(app: AppDef, role_name: str | None = None) -> list[tuple[
 
 
 def select(replicas: Sequence[tuple[str, int]], target: LogTarget) -> list[tuple[str, int]]:
-    """Returns the replicas that the target names.
-
-    Raises:
-        NotFoundError: the job has no such role or replica.
-    """
+    """Returns the replicas that the target names; raises NotFoundError if the job has no such role or replica."""
     if target.role is None:
         return list(replicas)
     of_role = [(role, k) for role, k in replicas if role == target.role]

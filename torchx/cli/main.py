@@ -54,7 +54,8 @@ def main(argv: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if argv is None else list(argv)
     _reopen_closed_streams()
     _replace_unencodable_characters()
-    _exit(failures.guard(lambda: _dispatch(arguments)))
+    if code := failures.guard(lambda: _dispatch(arguments)):
+        sys.exit(code)
 
 
 def run_main(subcmds: dict[str, SubCommand], argv: list[str] | None = None) -> None:
@@ -62,7 +63,8 @@ def run_main(subcmds: dict[str, SubCommand], argv: list[str] | None = None) -> N
     import logging  # noqa: F401  # custom verbs may log: with the module loaded, `_set_up_logging` installs our handler
 
     arguments = sys.argv[1:] if argv is None else list(argv)
-    _exit(failures.guard(lambda: _run(subcmds, arguments)))
+    if code := failures.guard(lambda: _run(subcmds, arguments)):
+        sys.exit(code)
 
 
 def create_parser(subcmds: dict[str, SubCommand]) -> argparse.ArgumentParser:
@@ -197,11 +199,6 @@ def _replace_unencodable_characters() -> None:
     out = sys.stdout
     if out is sys.__stdout__ and getattr(out, "errors", "") in ("strict", "surrogateescape"):
         out.reconfigure(errors="replace")  # type: ignore[union-attr]  # sys.__stdout__ is a TextIOWrapper
-
-
-def _exit(code: int) -> None:
-    if code:
-        sys.exit(code)
 
 
 if __name__ == "__main__":

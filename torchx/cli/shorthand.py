@@ -70,10 +70,8 @@ def check_script(component_args: Sequence[str]) -> None:
 def hoist(parser: argparse.ArgumentParser, component: str, words: list[str]) -> tuple[list[str], list[str]]:
     """Returns the options of torchx that stand after the component, and the remaining words.
 
-    An option that both have is the component's, and so is everything after ``--``.
-
-    Raises:
-        UsageError: an option of torchx stands among words that are passed to the program.
+    An option that both have is the component's, and so is everything after ``--``. An option of torchx among words
+    that are passed to the program is a UsageError.
     """
     options: dict[str, Any] = parser._option_string_actions
     named = words[: words.index("--")] if "--" in words else words

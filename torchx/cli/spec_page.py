@@ -24,8 +24,7 @@ _LEAST_SECRET = 4
 def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) -> None:
     """Prints what ``torchx run`` would submit, secrets masked.
 
-    Args:
-        full: also print options at their default, and the sections of a script that are the same for every job.
+    With ``full``, also options at their default, and the sections of a script that are the same for every job.
     """
     app, scheduler = info._app, str(info._scheduler)
     shown = serialize.masked(app) if app is not None else None
@@ -63,8 +62,7 @@ def app_page(
 ) -> str:
     """Formats an AppDef, with a block for each role. The caller masks secrets.
 
-    Args:
-        provenance: image digests and workspace hashes, each by role name.
+    ``provenance`` holds image digests and workspace hashes, each by role name.
     """
     head = f"{bold('app', color=color)} {printable(app.name)}"
     if app.metadata:

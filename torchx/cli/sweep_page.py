@@ -23,11 +23,7 @@ _WINDOW_S = 60.0
 def lines(
     runner: Runner, handle: str, status: AppStatus, table: TaskTable, *, launched: float | None = None
 ) -> list[str]:
-    """Returns the lines of the page below the times.
-
-    Args:
-        launched: Unix time of the launch, if known.
-    """
+    """Returns the lines of the page below the times; ``launched`` is the Unix time of the launch, if known."""
     color, tty = has_color(sys.stdout), is_tty(sys.stdout)
     found = [f"state:    {state_text(status.state, color=color)}"]
     done = sum(n for state, n in table.counts().items() if is_terminal_task(state))
