@@ -23,21 +23,11 @@ from torchx.schedulers.findings import Check
 from torchx.schedulers.foreign import ForeignJobs
 from torchx.schedulers.kit.export import Export, bases_of
 from torchx.schedulers.kit.tasks import as_replicas
-from torchx.schedulers.kubernetes import (
-    answers,
-    attempts,
-    doctor,
-    kinds,
-    names,
-    request,
-    sweeps,
-    trainjob,
-)
+from torchx.schedulers.kubernetes import answers, attempts, doctor, kinds, names, request, sweeps, trainjob
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.export import export as as_manifests
 from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
-from torchx.schedulers.kubernetes.logs import EvidenceReader
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.pod_answers import read_pods
@@ -224,11 +214,7 @@ class KubernetesScheduler(KubeScheduler):
         found = self._find(app_id, [JOB])
         if found is None or not any(map(answers.is_sweep, found.owners)):
             return None
-        api, namespace, _ = self._locate(app_id)
-        pods = read_pods(found.pods)
-        role = next((role for role, _ in self.log_replicas(app_id) or ()), "")
-        look = EvidenceReader(api, namespace, {(role, pod.facts.replica): pod for pod in pods})
-        return sweeps.describe_some(app_id, found.owners[0], pods, numbers, look)
+        return sweeps.describe_some(self._api_of(app_id), app_id, found.owners[0], read_pods(found.pods), numbers)
 
     def cancel_task(self, app_id: str, number: int) -> None:
         if (found := self._find(app_id, [JOB])) is not None:

@@ -7,7 +7,6 @@ https://kubernetes.io/docs/concepts/workloads/controllers/job/#backoff-limit-per
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
@@ -24,6 +23,7 @@ from torchx.schedulers.kit.tasks import (
 from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.answers import definition, read_owner
 from torchx.schedulers.kubernetes.client import KubeApi, path_of, path_to
+from torchx.schedulers.kubernetes.logs import EvidenceReader
 from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, PER_INDEX_SINCE, Object, annotations_of
 from torchx.schedulers.kubernetes.pod_answers import Pod
 from torchx.schedulers.kubernetes.pods import literal
@@ -32,9 +32,6 @@ from torchx.schedulers.kubernetes.shipped_code import AUTO, metadata_of_part
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable, placeholders
 from torchx.util.records import replace
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kit.facts import Look
 
 MOST_TASKS = 100_000
 """The limit of an Indexed Job with ``backoffLimitPerIndex``."""
@@ -131,18 +128,19 @@ def describe(app_id: str, item: Object, pods: Sequence[Pod]) -> DescribeAppRespo
 
 
 def describe_some(
-    app_id: str, item: Object, pods: Sequence[Pod], numbers: Sequence[int], look: Look
+    api: KubeApi, app_id: str, item: Object, pods: Sequence[Pod], numbers: Sequence[int]
 ) -> list[DescribeAppResponse]:
     """The answers for some tasks, with the causes of failures."""
     table = table_of(item, pods)
     check_numbers(app_id, numbers, len(table.states))
     app = definition([item])
     role = app.roles[0].name if app is not None else ""
-    there = {pod.facts.replica: pod.facts for pod in pods}
+    there = {pod.facts.replica: pod for pod in pods}
+    look = EvidenceReader(api, item["metadata"]["namespace"], {(role, k): pod for k, pod in there.items()})
     answers = []
     for k in numbers:
         state = table.states[k]
-        facts = there.get(k) or ReplicaFacts(role=role, replica=k, state=state)
+        facts = there[k].facts if k in there else ReplicaFacts(role=role, replica=k, state=state)
         facts = replace(facts, role=role, state=state, stopped=state is AppState.CANCELLED)
         answers.append(describe_task(f"{app_id}/{k}", facts, look))
     return answers
