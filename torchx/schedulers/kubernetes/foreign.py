@@ -7,13 +7,13 @@ the labels of torchx's pods here, not in the cluster, and are then read like tho
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.foreign import ForeignJobs, Named
 from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.answers import JobObjects
+from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.logs import Snapshot
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, Object
@@ -21,14 +21,6 @@ from torchx.schedulers.kubernetes.pod_answers import by_age, read_pods
 from torchx.schedulers.kubernetes.queries import name_of
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.specs.api import is_terminal
-
-if TYPE_CHECKING:
-    from torchx.schedulers.kubernetes.base import KubeScheduler
-
-    _Base = KubeScheduler
-else:
-    _Base = object
-
 
 KINDS = {
     **{"pod": "Pod", "job": "Job", "jobset": "JobSet", "trainjob": "TrainJob"},
@@ -47,8 +39,8 @@ _ROLES = (
 _INDEXES = (names.INDEX_LABEL, "jobset.sigs.k8s.io/job-index", names.INDEX_ANNOTATION)
 
 
-class ForeignKubeJobs(ForeignJobs, _Base):
-    """A :class:`torchx.schedulers.kubernetes.base.KubeScheduler` for jobs that torchx did not create."""
+class ForeignKubeJobs(ForeignJobs, KubeScheduler):
+    """A view of a scheduler for jobs that torchx did not create."""
 
     def find(self, reference: str) -> Named | None:
         *namespace, kind, name = ["", *reference.split("/")]
