@@ -271,10 +271,8 @@ def facts_of(
 ) -> JobFacts:
     """State, replicas and definition of a job.
 
-    Args:
-        pods: those of ``found``, if they have been parsed already.
-        missing: why pods are not created, if known.
-        ended: returns the final state of a deleted Job by its name; None if unknown.
+    ``pods`` are those of ``found``, if they are parsed already; ``missing`` is why pods are not created, if known.
+    ``ended`` returns the final state of a deleted Job by its name; None if unknown.
     """
     found = found.newest()
     app = definition(found.owners)

@@ -84,8 +84,7 @@ def spare_of(role: Role) -> int:
 def render(role: Role, retries: NativeRetries, template: Object) -> Object:
     """The fields of a Job that implement the policy; with :data:`BY_TORCHX`, only its number of tolerated failures.
 
-    Raises:
-        SpecError: an overlay sets ``restartPolicy``, which such a Job does not allow.
+    SpecError if an overlay sets ``restartPolicy``, which such a Job does not allow.
     """
     if template["spec"].get("restartPolicy") != "Never":
         raise SpecError(

@@ -235,9 +235,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         found = queries.all_jobs(api, namespace, self.owners)
         return [
             ListAppResponse(
-                app_id,
-                self._state(api, app_id, job),
-                name=labels_of(job.owners[0]).get(LABEL_APP_NAME, ""),
+                app_id, self._state(api, app_id, job), name=labels_of(job.owners[0]).get(LABEL_APP_NAME, "")
             )
             for app_id, job in found.items()
         ]

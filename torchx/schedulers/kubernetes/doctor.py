@@ -48,12 +48,9 @@ class HastyApi(KubeApi):
 def of_cluster(
     api: KubeApi, namespace: str, kind: str, needed: Callable[[], dict[str, str]], queues: Mapping[str, str]
 ) -> list[Check]:
-    """The checks of a cluster.
+    """The checks of a cluster for jobs of a kind, a key of :data:`OWNERS` or ``auto``.
 
-    Args:
-        kind: kind of the jobs, a key of :data:`OWNERS`, or ``auto``.
-        needed: returns the rights that jobs need on this cluster: kind -> verbs.
-        queues: names of queues by their plural.
+    ``needed`` returns the rights that they need there: kind -> verbs. ``queues`` has names of queues by their plural.
     """
     return [
         Check("cluster", lambda: _cluster(api), certain=(BackendError,)),

@@ -56,12 +56,9 @@ class Snapshot:
 
 
 class JobPoller:
-    """Polls one job on behalf of all readers of its replicas' logs.
+    """Polls one job on behalf of all readers of its replicas' logs: only ``once``, or at most once a second.
 
-    Args:
-        poll: reads the state of the cluster.
-        once: poll only once; otherwise results are cached for a second.
-        outage: handles transient errors; None to raise them.
+    ``outage`` handles transient errors of ``poll``; None to raise them.
     """
 
     def __init__(self, poll: Callable[[], Snapshot], *, once: bool = False, outage: Outage | None = None) -> None:
@@ -106,12 +103,7 @@ class JobPoller:
 class ReplicaLog(Lines):
     """Lines of a replica. Lines of containers other than the role's are prefixed with ``[<container>]``.
 
-    Args:
-        replica: name of the role, and number of the replica.
-        kept: lines that were archived or followed on this machine, used after the pods were deleted.
-
-    Raises:
-        NotFoundError: the pods and their logs were deleted.
+    After the pods were deleted, they are the lines ``kept`` on this machine; NotFoundError if there are none.
     """
 
     def __init__(
@@ -164,8 +156,7 @@ class ReplicaLog(Lines):
 def previous_run(api: KubeApi, pods: Sequence[Object], query: LogQuery) -> _Lines:
     """The log of the role's container before its last restart, or of the previous one of ``pods`` (oldest first).
 
-    Raises:
-        NotFoundError: the replica was not restarted, or that log was deleted.
+    NotFoundError if the replica was not restarted, or that log was deleted.
     """
     if not pods:
         raise gone()

@@ -26,8 +26,7 @@ def read(
 ) -> list[ReplicaMetrics]:
     """The usage of each replica, from its ``newest`` pod; ``query`` selects the pods of the job.
 
-    Raises:
-        NotSupportedError: the cluster has no metrics API, and we may not query its kubelets.
+    NotSupportedError if the cluster has no metrics API, and we may not query its kubelets.
     """
     try:
         path = f"/apis/metrics.k8s.io/v1beta1/namespaces/{quote(namespace, safe='')}/pods"

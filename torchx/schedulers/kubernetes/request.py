@@ -174,10 +174,8 @@ def template_of(
 ) -> Object:
     """The pod template of one replica, or of all replicas if ``replica_id`` is :data:`pods.REPLICA`.
 
-    Args:
-        labels: labels of the pod.
-        rank0: host name of replica 0.
-        number: field of the pod with the replica's number, for a template of all replicas.
+    ``rank0`` is the host name of replica 0. In a template of all replicas, ``number`` is the field of the pod with the
+    replica's number.
     """
     values = macros.Values(img_root="", app_id=app_id, replica_id=replica_id, rank0_env=pods.ENV_RANK0_HOST)
     env: dict[str, Any] = {
@@ -202,13 +200,7 @@ def template_of(
 
 
 def shared_template(
-    role: Role,
-    rules: JobRules,
-    app_id: str,
-    labels: Mapping[str, str],
-    *,
-    rank0: str,
-    number: str = BY_JOB,
+    role: Role, rules: JobRules, app_id: str, labels: Mapping[str, str], *, rank0: str, number: str = BY_JOB
 ) -> Object:
     """The pod template of all replicas of a role, which read their number from their environment."""
     template = template_of(role, rules, app_id, labels, replica_id=pods.REPLICA, rank0=rank0, number=number)

@@ -53,12 +53,7 @@ _TEMPORARY = re.compile(r"[?&]X-(Amz|Goog)-Security-Token=", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Code:
-    """A packed workspace.
-
-    Attributes:
-        data: a reproducible ``.tgz`` archive.
-        hash: hash of the files.
-    """
+    """A packed workspace: a reproducible ``.tgz`` archive, and the hash of its files."""
 
     data: bytes
     hash: str
@@ -77,13 +72,7 @@ class Code:
 
 @dataclass(frozen=True)
 class BucketCode:
-    """A workspace, and the location of its archive.
-
-    Attributes:
-        hash: hash of the files.
-        url: URL of the archive, such as ``s3://bucket/code/<hash>.tgz``.
-        quiet: do not show the progress of the upload.
-    """
+    """A workspace, the hash of its files, and the URL of its archive, such as ``s3://bucket/code/<hash>.tgz``."""
 
     workspace: Workspace
     hash: str

@@ -27,15 +27,9 @@ _PIECE = _READ_AHEAD = 1 << 16
 class Spdy:
     """One connection with its streams. One thread may read while others write.
 
-    Args:
-        path: subresource of a pod, such as ``exec``.
-        protocol: Kubernetes' name of the protocol in the streams.
-        streams: headers of the streams to open, whose numbers will be 1, 3, 5 and so on.
-        query: query parameters.
-        ended: numbers of the streams that are never written to.
-
-    Raises:
-        BackendError: the server rejects the request, or a proxy on the way does not support SPDY.
+    ``path`` is a subresource of a pod, such as ``exec``. ``streams`` are the headers of the streams to open, whose
+    numbers will be 1, 3, 5 and so on; nothing is ever written to those in ``ended``. BackendError if the server rejects
+    the request, or a proxy on the way does not support SPDY.
     """
 
     def __init__(

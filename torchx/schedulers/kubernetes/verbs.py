@@ -18,11 +18,8 @@ _QUEUED_S = 4
 def create_all(api: KubeApi, objects: list[Object], *, mutual: bool = False) -> None:
     """Create all objects. The first one becomes the owner of the others, which are deleted with it.
 
-    Args:
-        mutual: the others also own the first one, so that it is deleted with the last of them, such as by a TTL.
-
-    Raises:
-        BackendError: the server rejects an object. The others have been deleted, or the hint says how to delete them.
+    With ``mutual``, the others also own the first one, so that it is deleted with the last of them, such as by a TTL.
+    BackendError if the server rejects an object: the others have been deleted, or the hint says how to delete them.
     """
     owner, *others = objects
     try:
@@ -69,10 +66,8 @@ def cancel(api: KubeApi, found: JobObjects) -> None:
     """End a job and keep its objects and the pods that have ended.
 
     A Job is suspended, or before Kubernetes 1.22, its parallelism is set to 0; a Volcano job is aborted. A job in a
-    queue of Kueue is removed from the queue first, because Kueue would resume it.
-
-    Raises:
-        BackendError: the server rejected one of the calls; the others have been made.
+    queue of Kueue is removed from the queue first, because Kueue would resume it. If the server rejects a call, the
+    others are made nevertheless.
     """
     refused = None
     for item in found.going():
