@@ -28,14 +28,9 @@ _COMMAND_S = 30.0
 
 
 def policy(app: AppDef, system: str, caps: Capabilities, *, no_memory: str = "") -> RetryRules | None:
-    """The retry policy of a job; None if it has none.
+    """The retry policy of a job; None if it has none. Raises SpecError if ``system`` cannot apply it to this job.
 
-    Args:
-        system: name of the scheduler as messages show it; in lower case it is the name of the backend.
-        no_memory: why the next attempt of this job cannot get more memory; empty: it can.
-
-    Raises:
-        SpecError: the backend cannot apply the policy to this job.
+    ``no_memory`` says why the next attempt of this job cannot get more memory.
     """
     rules = policy_of(app, system.lower(), caps)
     if rules is None:

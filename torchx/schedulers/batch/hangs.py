@@ -37,10 +37,7 @@ def main(
     """Watches the job in the current folder until its script ends; as ``hangs look``, inspects it once.
 
     Args:
-        module: name of the backend's module.
-        folders: returns the folders of the replicas.
         news: called when there are findings, with the action to take: ``cancel``, ``retry`` or empty.
-        stacks: inspects the job.
         up: whether all required replicas run; while some are missing, the job does not count as silent.
     """
     if sys.argv[1] == _LOOK:

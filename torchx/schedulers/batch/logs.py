@@ -67,11 +67,9 @@ class Growth:
             self._full.add(path) if len(data) == MOST_GROWN else self._full.discard(path)
 
     def read(self, path: str, offset: int, size: int, *, keep: int, ask: bool) -> bytes:
-        """The data from ``offset`` on.
+        """The data from ``offset`` on; drops cached data before ``keep``.
 
-        Args:
-            keep: drop cached data before this offset.
-            ask: read the file if the cache has no more data; otherwise only if the last answer had the maximum size.
+        If the cache has no more data, it reads the file with ``ask``, or if the last answer had the maximum size.
         """
         begin, data = self._held[path]
         if keep > begin:

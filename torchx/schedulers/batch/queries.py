@@ -54,13 +54,9 @@ class JobQueries:
         fresh_s: float,
         others: Callable[[list[str]], Iterable[str]] = lambda _: (),
     ) -> Answers:
-        """The answers for these jobs; None for unknown ones.
+        """The answers for these jobs, none of them older than ``fresh_s``; None for unknown ones.
 
-        Args:
-            ask: queries all of the given jobs, by as few commands as possible.
-            fresh_s: maximum age of a cached answer, seconds.
-            others: jobs that are likely to be queried next. A caller that loops over jobs queries all of them with the
-                second one.
+        ``others`` are likely to be queried next: a caller that loops over jobs queries all of them with the second one.
         """
         wanted = dict.fromkeys(app_ids)
         now = time.monotonic()

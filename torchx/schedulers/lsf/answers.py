@@ -87,12 +87,9 @@ def facts_of(
     """Facts about one job.
 
     Args:
-        found: its replicas.
         roles: as submitted; without them, roles are named by their numbers.
         exits: the recorded ends of replicas, by the numbers of role and replica.
-        attempts: the finished ones, of a job with a retry policy.
         times: Unix times of the first start and the last end of a replica, or 0; LSF itself reports minutes only.
-        hang: the watchdog's finding.
         silent: the watchdog ended the job.
     """
     members = sorted(found, key=lambda row: (row.role, row.k))

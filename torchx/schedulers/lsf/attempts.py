@@ -76,10 +76,7 @@ def main() -> None:
 
 def attempt_ended(folder: str, how: str, failed: tuple[int, int], *, host: str = "") -> Attempt | None:
     """Records the attempt that has just ended, and whether to start another one; None if the job was cancelled.
-
-    Args:
-        failed: numbers of the role and replica that failed.
-        host: its previous host, if LSF requeued it.
+    ``failed`` are the numbers of the role and replica that failed, ``host`` is its previous one, if LSF requeued it.
     """
     kind = _kind(how, host)
     if kind == "cancelled":

@@ -94,10 +94,8 @@ def _ends(
     roles: Mapping[str, Sequence[Role]],
     sizes: Mapping[str, int],
 ) -> tuple[dict[str, dict[Position, Exit]], dict[str, dict[Position, str]]]:
-    """How failed and forgotten replicas ended, from the records of their scripts and from LSF's reports.
-
-    Args:
-        sizes: array size of sweeps, whose tasks share one file per host; 0 for other jobs.
+    """How failed and forgotten replicas ended, from the records of their scripts and from LSF's reports. ``sizes`` are
+    those of the arrays of sweeps, whose tasks share one file per host; 0 for other jobs.
     """
     places: dict[str, tuple[str, Position]] = {}
     exits: dict[str, dict[Position, Exit]] = {i: ends_of(f) if sizes[i] else {} for i, f in folders.items()}

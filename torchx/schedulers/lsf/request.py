@@ -73,11 +73,8 @@ class LsfBsub:
     arrays: Arrays | None = None
 
     def check(self) -> None:
-        """Renders one replica per role, because the others differ by macros only.
-
-        Raises:
-            SpecError: a word that cannot be passed to a program.
-            ConfigError: options that bsub does not accept.
+        """Renders one replica per role, because the others differ by macros only. Raises SpecError for a word that
+        cannot be passed to a program, and ConfigError for options that ``bsub`` does not accept.
         """
         app = copy.deepcopy(self.app)
         for role in app.roles:

@@ -72,10 +72,8 @@ def job_name(app_id: str, role_index: int, role: str, k: int) -> str:
 def rows(text: str, *, now: float | None = None) -> list[Row]:
     """The jobs in the output of ``bjobs -o FORMAT``; foreign jobs and other lines are left out.
 
-    Of several jobs with one name the newest counts: the others remain from an interrupted submission.
-
-    Args:
-        now: Unix time, from which the year is inferred, because LSF omits it.
+    Of several jobs with one name the newest counts: the others remain from an interrupted submission. The year, which
+    LSF omits, is inferred from ``now``.
     """
     found: dict[tuple[str, int], tuple[int, Row]] = {}
     for values in cells(text):

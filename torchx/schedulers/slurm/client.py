@@ -121,10 +121,8 @@ class SlurmQueries:
         self._seen: dict[str, JobRecord] = {}  # parsed lines of the last answer about all of the user's jobs
 
     def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
-        """Known jobs by id; None: all of the user's. The final state of ``COMPLETING`` jobs comes from accounting.
-
-        Args:
-            tasks: for arrays, include tasks that only accounting still knows.
+        """Known jobs by id; None: all of the user's. The final state of ``COMPLETING`` jobs comes from accounting, and
+        so do, with ``tasks``, those of an array that have ended.
         """
         records = self.squeue(app_ids)
         ending = {i for i, found in records.items() if any(r.state == "COMPLETING" for r in found)}

@@ -65,13 +65,9 @@ class JobRecord:
 
 
 def parse_squeue(text: str, seen: Mapping[str, JobRecord] | None = None) -> list[JobRecord]:
-    """Parses the output of ``squeue`` with :data:`SQUEUE_FIELDS`.
+    """Parses the output of ``squeue`` with :data:`SQUEUE_FIELDS`. Raises ParseError if a line has too few fields.
 
-    Args:
-        seen: records of earlier lines, which are reused: most of thousands of pending jobs do not change.
-
-    Raises:
-        ParseError: a line has too few fields.
+    The records of lines that were ``seen`` before are reused: most of thousands of pending jobs do not change.
     """
     known = seen or {}
     return [known.get(line) or _of_row(_row(line, SQUEUE_FIELDS, "squeue", text)) for line in lines_of(text)]

@@ -172,11 +172,8 @@ class SlurmBatchRequest:
         return f"case $0 in\n{''.join(cases)}esac\n" if cases else ""
 
     def check(self) -> None:
-        """Renders one replica per role, because the others differ by macros only.
-
-        Raises:
-            SpecError: a word that cannot be passed to a program.
-            ConfigError: a run option that ``sbatch`` does not accept.
+        """Renders one replica per role, because the others differ by macros only. Raises SpecError for a word that
+        cannot be passed to a program, and ConfigError for a run option that ``sbatch`` does not accept.
         """
         sample = copy.copy(self)
         sample.replicas = {replica.role: replica for replica in self.replicas.values()}
@@ -212,10 +209,8 @@ class SlurmBatchRequest:
 def make_request(
     app: AppDef, opts: SlurmOpts, *, name: str, cwd: str, retry: RetryRules | None = None
 ) -> SlurmBatchRequest:
-    """The request of a job. The keywords are attributes of :class:`SlurmBatchRequest`.
-
-    Raises:
-        NotSupportedError: mounts without containers.
+    """The request of a job; the keywords are attributes of :class:`SlurmBatchRequest`. Raises NotSupportedError for
+    mounts without containers.
     """
     if any(role.mounts for role in app.roles) and not (opts.container or opts.container_image):
         raise NotSupportedError(

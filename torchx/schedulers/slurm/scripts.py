@@ -46,11 +46,8 @@ class ScriptRequest(SlurmBatchRequest):
 def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
     """The request; run options that are set take precedence over the script's lines.
 
-    Args:
-        name: unique; used as the job's name, or as its comment if the script sets the name.
-
-    Raises:
-        NotSupportedError: the job needs a feature of torchx's own script.
+    ``name`` becomes the job's name, or its comment if the script sets the name. Raises NotSupportedError if the job
+    needs a feature of torchx's own script.
     """
     (role,) = app.roles
     if any(value.__class__ is not str for value in role.env.values()):

@@ -165,11 +165,7 @@ def most_tasks(run: Run) -> int:
 
 
 class Sweep:
-    """One sweep, from its folder and Slurm.
-
-    Args:
-        app_id: ``sweep-`` and the id of its first array.
-        run: runs a command of Slurm's.
+    """One sweep, from its folder and Slurm; ``app_id`` is ``sweep-`` and the id of its first array.
 
     Attributes:
         count: number of tasks; 0 if the folder is gone.

@@ -97,10 +97,7 @@ def workspace_hash(workspace: Workspace | str) -> str:
 
 
 def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target: str) -> Placed:
-    """Copies a workspace to the new folder ``target`` of the login node, by rsync if both sides have it, else by tar.
-
-    Args:
-        target: absolute; if it exists, it must be empty.
+    """Copies a workspace to an absolute path of the login node, by rsync if both sides have it, else by tar.
 
     Raises:
         SpecError: the workspace does not exist or cannot be read.

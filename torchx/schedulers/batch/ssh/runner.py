@@ -188,10 +188,7 @@ class SSHCommandRunner(ConnectedRunner):
             stdin: its input; a file is read from the beginning.
             timeout: time limit of one attempt, seconds; None: :data:`COMMAND_S`.
             patience: for how many seconds a lost connection is retried. The script may run twice then.
-            what: name of the script in errors.
-
-        Raises:
-            BackendError: see :meth:`run`.
+            what: name of the script in errors, which are those of :meth:`run`.
         """
         timeout_s = COMMAND_S if timeout is None else timeout
         patient_until, pause = 0.0, 0.25
@@ -218,13 +215,8 @@ class SSHCommandRunner(ConnectedRunner):
                 return answer
 
     def session(self, argv: Sequence[str], *, tty: bool) -> tuple[list[str], bytes, str]:
-        """The ``ssh`` command that runs ``argv`` with connected streams.
-
-        Returns:
-            Its command line, the first bytes of its input, and the mark that precedes each stream of output.
-
-        Raises:
-            BackendError: the login node cannot be reached, or rejects the login.
+        """The ``ssh`` command that runs ``argv`` with connected streams, the first bytes of its input, and the mark
+        that precedes each stream of output. Raises BackendError if the login node cannot be reached, or rejects the login.
         """
         self.master.ensure()
         begin = f"printf %s {self._mark}" + ("" if tty else f"; printf %s {self._mark} >&2")
