@@ -164,9 +164,11 @@ def test_replicas_that_there_are() -> None:
         assert e.value.hint == hint
 
 
-def test_statuses_that_are_kept() -> None:
+def test_statuses_that_are_kept(monkeypatch) -> None:
     """The oldest entries are dropped; storing one again, or one that cannot be checked, does not change the others."""
-    kept, there = EndedJobs(most=2), {"a", "b", "c"}
+    assert answers.MOST_ENDED == 1000
+    monkeypatch.setattr(answers, "MOST_ENDED", 2)
+    kept, there = EndedJobs(), {"a", "b", "c"}
     for name in "aab":
         status = AppStatus(AppState.FAILED, msg=name, roles=[RoleStatus("r", [])])
         kept.keep(name, status, partial(there.__contains__, name))
@@ -178,7 +180,6 @@ def test_statuses_that_are_kept() -> None:
     assert kept.status("b") is None
     there.add("b")
     assert kept.status("b") is None  # asked for again, for it may be another job
-    assert EndedJobs()._most == answers.MOST_ENDED == 1000
 
 
 # -- submissions of which the answer was lost ----------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from torchx.runner import Runner, events, get_runner
+from torchx.runner import Runner, answers, events, get_runner
 from torchx.runner.answers import EndedJobs
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppDef, AppState, AppStatus, ReplicaStatus, Role, RoleStatus
@@ -128,9 +128,10 @@ def test_an_event_is_told_of_each_call(near, jobs, monkeypatch):
     assert [(event.api, event.app_id) for event in seen] == [("status", "a-1")] * 2
 
 
-def test_only_so_many_are_kept():
+def test_only_so_many_are_kept(monkeypatch):
     """The cache keeps only the latest entries."""
-    kept = EndedJobs(most=2)
+    monkeypatch.setattr(answers, "MOST_ENDED", 2)
+    kept = EndedJobs()
     for name in "abc":
         kept.keep(name, AppStatus(AppState.SUCCEEDED, msg=name), lambda: True)
     assert kept.status("a") is None

@@ -20,7 +20,7 @@ FRESH_S = 60.0
 """For this many seconds after a submission, a scheduler may not list the job yet."""
 
 MOST_ENDED = 1000
-"""How many statuses of jobs that have ended are cached."""
+"""How many statuses of jobs that have ended are cached: the latest."""
 
 
 def message_of(found: DescribeAppResponse) -> str:
@@ -125,9 +125,6 @@ class Jobs(list):  # type: ignore[type-arg]  # a base with an argument would imp
 class EndedJobs:
     """Caches the final statuses of local jobs by handle; an entry is valid as long as its job exists.
 
-    Args:
-        most: maximum number of entries; the oldest are dropped.
-
     >>> from torchx.specs.api import AppState
     >>> jobs, there = EndedJobs(), ["job-1"]
     >>> jobs.keep("local_cwd://s/job-1", AppStatus(AppState.SUCCEEDED), lambda: "job-1" in there)
@@ -138,8 +135,7 @@ class EndedJobs:
     True
     """
 
-    def __init__(self, most: int = MOST_ENDED) -> None:
-        self._most = most
+    def __init__(self) -> None:
         self._entries: dict[str, tuple[AppStatus, Callable[[], bool]]] = {}
 
     def keep(self, handle: str, status: AppStatus, is_there: Callable[[], bool] | None) -> None:
@@ -151,7 +147,7 @@ class EndedJobs:
         """
         if is_there is None:
             return
-        for oldest in list(self._entries)[: max(len(self._entries) - self._most + 1, 0)]:
+        for oldest in list(self._entries)[: max(len(self._entries) - MOST_ENDED + 1, 0)]:
             self._entries.pop(oldest, None)  # another thread may have removed it
         self._entries[handle] = (copy_data(status), is_there)
 

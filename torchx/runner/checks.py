@@ -104,14 +104,14 @@ def _check_name(name: object, whose: str) -> None:
     if not name:
         kind = "Role" if whose == "a role" else "AppDef"
         raise SpecError(f"{whose} has no name", hint=f"give it one: `{kind}(name=...)`")
-    if not isinstance(name, str) or not _is_encodable(name):
+    if not isinstance(name, str) or not is_encodable(name):
         raise SpecError(f"{whose} has the name `{name!a}`, which is not text", hint="use letters of any script")
 
 
 def _check_text(role: Role, what: str, value: Any) -> None:
     if value.__class__ is not str:
         _check_kind(role, what, value)
-    if "\0" in value or not _is_encodable(value):
+    if "\0" in value or not is_encodable(value):
         odd = "a NUL character" if "\0" in value else "half of a surrogate pair"
         raise SpecError(f"role `{role.name}`: {what}, `{value!a}`, has {odd} in it", hint="remove it")
 
@@ -130,7 +130,7 @@ def _check_kind(role: Role, what: str, value: object) -> None:
         )
 
 
-def _is_encodable(text: str) -> bool:
+def is_encodable(text: str) -> bool:
     """Whether a text can be passed to a program; bytes that are not UTF-8 are surrogates, as of ``os.fsdecode``."""
     if text.isascii():
         return True

@@ -36,10 +36,7 @@ def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -
         return found
     # Recorded states may be outdated: refresh first, then select.
     states = {AppState(state) for state in query.states}
-    anything = RunQuery(
-        scheduler=query.scheduler, name=query.name, since=query.since, mine=query.mine, limit=_MOST_REFRESHED
-    )
-    unfinished = registry.list(anything, unfinished=True)
+    unfinished = registry.list(replace(query, states=None, limit=_MOST_REFRESHED), unfinished=True)
     refresh(registry, unfinished, find, timeout_s)
     by_id = {run.id: run for run in registry.list(replace(query, states=states))}
     by_id.update({run.id: run for run in unfinished})

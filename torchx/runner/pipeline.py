@@ -107,10 +107,7 @@ def _build_workspaces(app: AppDef, backend: Scheduler[Any], values: dict[str, Cf
     """Builds the workspaces into the images; returns the images before, which reruns need."""
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
-    tags = {}
-    for role in app.roles:
-        if role.workspace:
-            tags[f"image.{role.name}"] = role.image
+    tags = {f"image.{role.name}": role.image for role in app.roles if role.workspace}
     if isinstance(backend, BuildsWorkspaces):
         if tags:
             from torchx.runner.doctor.static import refuse_scripts

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError, TransientError
 from torchx.runner.after import refuse_sweep
+from torchx.runner.checks import is_encodable
 from torchx.runner.views import TaskOf
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
@@ -43,7 +44,7 @@ def check(tasks: TaskList) -> None:
         )
     for k, point in enumerate(tasks.points):
         for name, value in zip(tasks.names, point, strict=True):
-            if not _is_word(value):
+            if "\0" in value or not is_encodable(value):
                 raise SpecError(
                     f"the value {value!r} of `{name}`, of task {k}, cannot be passed to a program",
                     hint="it contains a NUL character, or half of a surrogate pair",
@@ -54,13 +55,6 @@ def check(tasks: TaskList) -> None:
                 f"`{name}` is the name of a credential, and the values of a sweep are on record",
                 hint=f"pass it as `--secret {name.upper()}`; if it is not a credential, rename it",
             )
-
-
-def _is_word(value: str) -> bool:
-    try:
-        return b"\0" not in os.fsencode(value)
-    except UnicodeEncodeError:
-        return False
 
 
 def check_job(app: AppDef | None, tasks: TaskList) -> None:

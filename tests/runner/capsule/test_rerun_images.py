@@ -11,7 +11,7 @@ from tests.runner.memory_backend import MemoryScheduler, echo_app
 from torchx.errors import NotFoundError
 from torchx.runner import Runner
 from torchx.runner.capsule.differences import compare
-from torchx.runner.capsule.rerun import NOW, THEN, Rerun, inside
+from torchx.runner.capsule.rerun import NOW, THEN, Plan, Rerun
 from torchx.runs import default_registry
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs.images import set_image_digest, set_workspace_hash
@@ -138,16 +138,19 @@ def test_two_at_once(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
 
+    def surroundings(name):
+        return Plan(run=None, app=None, scheduler="memory", cfg={}, cwd=str(tmp_path / name)).surroundings()
+
     def second():
         entered.wait()
-        with inside(str(tmp_path / "b")):
+        with surroundings("b"):
             found.append(os.getcwd())
             left.wait(0.2)  # without a lock, the first would leave in between
             found.append(os.getcwd())
 
     thread = threading.Thread(target=second)
     thread.start()
-    with inside(str(tmp_path / "a")):
+    with surroundings("a"):
         entered.set()
         thread.join(0.1)
         assert os.getcwd() == str(tmp_path / "a")
