@@ -44,6 +44,12 @@ def pod(cluster: Cluster, name: str, owner: str, status: dict, **more) -> None:
     put(cluster, "Pod", name, owner=owner, status=status, spec=spec, **more)
 
 
+def test_they_are_polled_although_the_scheduler_reports_changes(cluster: Cluster, jobs) -> None:
+    """Its watch selects jobs by torchx's labels, so that changes of others are not reported."""
+    assert KubernetesScheduler("me", client=cluster).hears_all
+    assert not jobs.hears_all
+
+
 @pytest.mark.parametrize("reference", ["team/job/train", "team/jobs/train", "team/pod/train-b"])
 def test_a_job_of_kubectl(cluster: Cluster, jobs, reference: str) -> None:
     """It can also be named by one of its pods. A failed and replaced pod is an earlier attempt of its replica."""

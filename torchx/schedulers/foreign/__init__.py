@@ -49,6 +49,7 @@ class ForeignJobs(_Base):
     """Base class of views, combined with the class of a backend by :meth:`of`. Each system has a subclass."""
 
     _force = False
+    hears_all = False  # a backend selects the changes that it reports by torchx's labels
 
     @classmethod
     def of(cls, backend: Scheduler[Any]) -> Self:
