@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.schedulers.docker import container_names, gangs
+from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.answers import facts_of
-from torchx.schedulers.docker.container_names import Mark
-from torchx.schedulers.docker.containers import Job, jobs_of
+from torchx.schedulers.docker.containers import Job, Mark, jobs_of, join_name, split_name
 from torchx.schedulers.docker.gangs import Rules, is_over, next_step, rules_for, waves
 from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
@@ -31,10 +30,10 @@ def job(
     found: dict[str, int] = {}
     for name, _ in replicas:
         role = name.partition("-")[0]
-        found[role] = max(found.get(role, 0), 1 + int(container_names.split(name)[0].partition("-")[2]))
+        found[role] = max(found.get(role, 0), 1 + int(split_name(name)[0].partition("-")[2]))
     summaries = []
     for name, state in replicas:
-        base = container_names.split(name)[0]
+        base = split_name(name)[0]
         raw, _, code = state.partition(" ")
         labels = {
             "torchx.pytorch.org/app-id": "a-1",
@@ -134,7 +133,7 @@ def test_it_comes_to_an_end() -> None:
     for attempt in (1, 2, 3):
         found = next_step(of)
         assert {c.id for c in found.again} == {"r-0", "r-1", "o-0"}
-        names = {c.id: container_names.join(c.id, found.mark(c, due=False)) for c in of.containers}
+        names = {c.id: join_name(c.id, found.mark(c, due=False)) for c in of.containers}
         of = job((names["r-0"], R), (names["r-1"], BAD), (names["o-0"], R), retries={"r": (3, "APPLICATION")})
         assert waves(of) == attempt
         assert describe(facts_of(of)).num_restarts == attempt
@@ -190,14 +189,14 @@ def test_containers_with_other_labels(label: str) -> None:
 def test_marks_can_be_read_again(base: str, mark: Mark) -> None:
     """Whatever the container's own name, which ends with a replica's number."""
     mark.app, mark.role = abs(mark.app), abs(mark.role)
-    if container_names.split(base)[1] == Mark():
-        assert container_names.split(container_names.join(base, mark)) == (base, mark)
+    if split_name(base)[1] == Mark():
+        assert split_name(join_name(base, mark)) == (base, mark)
 
 
 @given(st.text())
 def test_any_name(name: str) -> None:
     """Any name can be split and joined without a change."""
-    base, mark = container_names.split(name)
+    base, mark = split_name(name)
     if mark == Mark():
         assert base == name
 
@@ -238,7 +237,7 @@ def test_another_attempt_that_is_begun_is_seen_through(done: int) -> None:
     names = ["r-0.ended", "r-1", "r-2.ended"]
     of = job(*((name, BAD if "." not in name else KILLED) for name in names), policy=POLICY)
     step = gangs.another_attempt(of)
-    renamed = [container_names.join(c.id, step.mark(c, due=True)) for c in of.containers[:done]]
+    renamed = [join_name(c.id, step.mark(c, due=True)) for c in of.containers[:done]]
     of = job(*((name, KILLED) for name in [*renamed, *names[done:]]), policy=POLICY)
     assert [c.id for c in next_step(of).again] == ["r-0", "r-1", "r-2"]
     assert next_step(of).app == 1 and not next_step(of).ask

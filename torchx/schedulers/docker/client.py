@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.docker import secrets
-from torchx.schedulers.docker.container_names import join
-from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, join_name
 from torchx.schedulers.docker.plain_http import EngineHttp, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.schedulers.kit.follow import split_stamp
@@ -133,7 +132,7 @@ def _mark_cancelled(client: Any, container: Container, grace_s: int) -> int:
     mark = replace(container.mark, cancelled=True)
     try:
         if mark != container.mark:
-            client.api.rename(container.id, join(container.name, mark))
+            client.api.rename(container.id, join_name(container.name, mark))
     except docker.errors.APIError as e:
         if not is_missing(e) and "same name" not in explanation(e) and not is_conflict(e):  # a concurrent cancel
             raise

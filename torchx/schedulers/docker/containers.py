@@ -12,8 +12,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.docker import container_names
-from torchx.schedulers.docker.container_names import Mark
 from torchx.schedulers.docker.plain_http import EngineHttp
 from torchx.schedulers.docker.reasons import container_state
 from torchx.specs.api import AppState, Role, is_terminal
@@ -31,6 +29,64 @@ LABEL_ROLE = "torchx.pytorch.org/role"
 """On replica 0 of each role: the role as JSON, with secrets masked."""
 
 _STATUS = re.compile(r"(?:Exited|Restarting|Dead) \((-?\d+)\)")
+_NAME = re.compile(
+    r"(.*?)(?:\.app(\d+))?(?:\.role(\d+))?(\.due)?(\.ended)?(\.late)?(\.silent)?(\.final)?(\.cancelled)?", re.DOTALL
+)
+
+
+@dataclass
+class Mark:
+    """Marks at the end of a container's name, which record what torchx has done with the container.
+
+    Labels of a container are immutable, but it can be renamed, and the name survives a restart of the engine. So the
+    state of a job needs no file outside the engine, and a new watcher continues where a killed one stopped::
+
+        APP_ID-ROLE-K[.appN][.roleM][.due][.ended][.late][.silent][.final][.cancelled]
+
+    Attributes:
+        app, role: how often it was restarted with the application, and with its role.
+        due: a restart is decided, but has not happened yet.
+        ended: (retry policy) stopped because another replica failed; the policy has not been evaluated yet.
+        late: stopped at the job's time limit; with ``silent``: it was silent for longer than its watchdog allows.
+        final: (retry policy) the job is not retried.
+        cancelled: stopped by torchx; its exit code has no meaning.
+    """
+
+    app: int = 0
+    role: int = 0
+    due: bool = False
+    ended: bool = False
+    late: bool = False
+    silent: bool = False
+    final: bool = False
+    cancelled: bool = False
+
+
+def split_name(name: str) -> tuple[str, Mark]:
+    """Splits a container's name into its original name and its marks.
+
+    >>> split_name("app-1-trainer-0.role2.due") == ("app-1-trainer-0", Mark(role=2, due=True))
+    True
+    """
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return name, Mark()
+    return found[1], Mark(int(found[2] or 0), int(found[3] or 0), *map(bool, found.groups()[3:]))
+
+
+def join_name(base: str, mark: Mark) -> str:
+    """The name of a container with marks.
+
+    >>> join_name("app-1-trainer-0", Mark(app=1, cancelled=True))
+    'app-1-trainer-0.app1.cancelled'
+    """
+    parts = [base]
+    if mark.app:
+        parts.append(f"app{mark.app}")
+    if mark.role:
+        parts.append(f"role{mark.role}")
+    parts += [word for word in ("due", "ended", "late", "silent", "final", "cancelled") if getattr(mark, word)]
+    return ".".join(parts)
 
 
 @dataclass
@@ -75,7 +131,7 @@ def read_container(summary: Mapping[str, Any], role: str, k: int) -> Container:
     labels = summary.get("Labels") or {}
     name, mark = next(iter(summary.get("Names") or ()), "").lstrip("/"), Mark()
     if LABEL_APP_ID in labels:  # others have no marks
-        name, mark = container_names.split(name)
+        name, mark = split_name(name)
     state = container_state(raw, exit_code)
     if is_terminal(state) or state is AppState.SUBMITTED:
         stopped = mark.cancelled or ((mark.ended or mark.late) and not mark.due)

@@ -9,8 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from torchx.schedulers.docker.container_names import Mark
-from torchx.schedulers.docker.containers import Container, Job
+from torchx.schedulers.docker.containers import Container, Job, Mark
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.supervisor.gang import GIVE_UP, GO_ON, RESTART_APPLICATION, Gang, RoleRules
 from torchx.util.records import dataclass, field

@@ -8,8 +8,7 @@ from typing import Any
 from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.client import side_by_side
-from torchx.schedulers.docker.container_names import join
-from torchx.schedulers.docker.containers import Container, Job
+from torchx.schedulers.docker.containers import Container, Job, join_name
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
@@ -60,7 +59,7 @@ def _expire(client: Any, job: Job, live: list[Container]) -> None:
     grace_s = gangs.rules_of(job).grace_s
 
     def end(container: Container) -> None:
-        client.api.rename(container.id, join(container.name, replace(container.mark, late=True)))
+        client.api.rename(container.id, join_name(container.name, replace(container.mark, late=True)))
         client.api.stop(container.id, timeout=grace_s)
 
     with engine_errors(f"`{job.app_id}` could not be ended"):

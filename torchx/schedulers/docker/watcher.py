@@ -36,8 +36,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from torchx.schedulers.docker import gangs
-from torchx.schedulers.docker.container_names import Mark, join
-from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, list_jobs
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, Mark, join_name, list_jobs
 from torchx.schedulers.docker.plain_http import EngineHttp, Events, RefusedError, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.schedulers.docker.watchers import GO, hold
@@ -274,20 +273,20 @@ class Watcher:
         self._rename((c, replace(c.mark, **mark)) for c in which)
         return self._end(job, which)
 
-    def _again(self, job: Job, step: gangs.Step) -> bool:
-        """Stops and restarts containers. Returns False if it has to be retried."""
+    def _again(self, job: Job, step: gangs.Step) -> None:
+        """Stops and restarts containers, as far as the engine lets it: the next step repeats the rest."""
         by_failure = sorted(step.again, key=lambda c: c.state is not AppState.FAILED)
         # The first mark makes the decision final, whichever watcher carries it out.
         if not self._rename((c, step.mark(c, due=True)) for c in by_failure[:1]):
-            return False
+            return
         self._rename((c, step.mark(c, due=True)) for c in by_failure[1:])
         if not self._end(job, [c for c in step.again if not is_terminal(c.state)]):
-            return False
+            return
         ids = {c.id for c in step.again}
         for first in (True, False):  # replicas 0 first: the others resolve their names as soon as they start
             fresh = self._job()
             if fresh is None or any(c.mark.cancelled for c in fresh.containers):
-                return True
+                return
             due = [c for c in fresh.containers if c.id in ids and c.mark.due and (c.k == 0) is first]
             answers = self.engine.post((f"/containers/{_full_name(c)}/start" for c in due), timeout_s=_ANSWER_S)
             for container in due:
@@ -296,8 +295,7 @@ class Watcher:
             answered = {c.id for c, answer in zip(due, answers, strict=True) if answer}
             self._remove_due(step, answered)
             if len(answered) < len(due):
-                return False
-        return True
+                return
 
     def _remove_due(self, step: gangs.Step, started: set[str]) -> None:
         fresh = self._job()
@@ -307,7 +305,7 @@ class Watcher:
 
     def _rename(self, which: Iterable[tuple[Container, Mark]]) -> bool:
         """Changes marks. Returns whether all were changed: a concurrent cancel, for example, prevents it."""
-        wanted = [(c, join(c.name, mark)) for c, mark in which if mark != c.mark]
+        wanted = [(c, join_name(c.name, mark)) for c, mark in which if mark != c.mark]
         answers = self.engine.post(target(f"/containers/{_full_name(c)}/rename", {"name": name}) for c, name in wanted)
         return all(answer == 204 for answer in answers)
 
@@ -335,7 +333,7 @@ def _reap() -> None:
 
 def _full_name(container: Container) -> str:
     """Its name when it was listed. A request by this name fails if its marks have changed since, unlike one by id."""
-    return join(container.name, container.mark)
+    return join_name(container.name, container.mark)
 
 
 def main() -> None:
