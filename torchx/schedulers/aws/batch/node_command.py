@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from torchx.errors import SpecError
 from torchx.schedulers.aws.tags import REPLICA
-from torchx.schedulers.kit.shell import read_script
+from torchx.schedulers.kit.shell import is_name, read_script
 from torchx.specs.api import macros
 
 
@@ -30,7 +30,7 @@ def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[lis
     """
     own = {name: value for name, value in env.items() if REPLICA in value}
     for name in own:
-        if not name.isidentifier():
+        if not is_name(name):
             raise SpecError(
                 f"variable `{name}` uses the replica's number, but a shell cannot set a variable of that name"
             )
