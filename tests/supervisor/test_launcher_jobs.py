@@ -240,6 +240,7 @@ def test_a_supervisor_that_is_killed(caller, tmp_path, gate) -> None:
     assert [r.state for r in read.replicas] == ["CANCELLED"] * 2
     assert not any(proctree.start_ticks(pid) for pid in pids)
     assert state(other).state == "RUNNING" and has_supervisor(str(other))
+    assert caller.answer() == b"Djob\n"
     assert caller.submit(request(tmp_path / "next", role("true"))) == b"K\n"
     gate.open()
     assert _ended(other) == "SUCCEEDED"

@@ -217,7 +217,7 @@ def test_an_end_that_the_guardian_saw(tmp_path, processes, gate, code, seen, out
     job = _job(tmp_path, "RUNNING", "SUCCEEDED")
     job.replicas[0].pid, job.replicas[0].ticks = gone.pid, gone.ticks
     _write(tmp_path, job)
-    assert end_job(str(tmp_path), "it was killed", {gone.pid: code, 1: 7})
+    assert end_job(str(tmp_path), "it was killed", {gone.pid: code, 1: 7}.get)
     read = state(tmp_path)
     assert (read.state, read.msg) == (outcome, "" if outcome == "SUCCEEDED" else "it was killed")
     assert (read.replicas[0].state, read.replicas[0].exit) == (seen, None if code == -9 else code)

@@ -43,19 +43,6 @@ def spawn(words: bytes, alarm: str = "") -> int:
         return 0
 
 
-def is_it(folder: str, pid: int) -> bool:
-    """Whether a process is this program of the job, which keeps running if the process that started it is killed.
-
-    >>> is_it("/no/such/folder", 1)
-    False
-    """
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return file.read().split(b"\0")[:-1] == parts(_words(folder))[0]
-    except (OSError, ValueError):
-        return False
-
-
 def parts(words: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
     r"""Parses the arguments and the environment of the program.
 

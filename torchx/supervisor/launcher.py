@@ -55,8 +55,6 @@ class Launcher:
         self._wake, self._wake_writer = os.pipe()
         for fd in (self._news, self._wake, self._wake_writer):
             os.set_blocking(fd, False)
-        self._answered: set[int] = set()  # pids of those in `jobs` whose caller has got its response
-        self._at_end: set[int] = set()  # pids of `at_end` programs of jobs whose supervisor was killed
         self._ends: dict[int, int] = {}  # exit codes of replicas of supervisors that were killed
         self._partial = b""
         self._last_return = -_STREAM_S
@@ -97,8 +95,8 @@ class Launcher:
             os._exit(code)
 
     def _read_news(self) -> bool:
-        """Read reports of supervisors, each terminated by NUL: ``pid folder`` after reading a request, ``pid +`` after
-        the response, ``pid`` when it is idle again.
+        """Read reports of supervisors, each terminated by NUL: ``pid folder`` after reading a request, ``pid`` when it
+        is idle again.
 
         Returns:
             False if no process is left that could take a request.
@@ -112,14 +110,11 @@ class Launcher:
         for line in lines:
             word, _, folder = line.partition(b" ")
             pid = int(word)
-            if folder == b"+":
-                self._answered.add(pid)
-            elif folder:
+            if folder:
                 self.jobs[pid] = os.fsdecode(folder)
                 self.idle.discard(pid)
             else:
                 del self.jobs[pid]
-                self._answered.discard(pid)
                 self.idle.add(pid)
                 self._last_return = time.monotonic()
         return bool(data)
@@ -135,10 +130,9 @@ class Launcher:
                 break
             self._read_news()  # it may have read a request and died since the last time
             code = os.waitstatus_to_exitcode(status)
-            self._at_end.discard(pid)
             folder = self.jobs.pop(pid, None)
             if folder is not None and code != 0:
-                died.append((pid, folder, code))
+                died.append((folder, code))
             elif pid in self.idle:
                 self.idle.discard(pid)
                 if code in (_NO_MORE, _CRASHED):  # another spare would crash, too
@@ -147,11 +141,9 @@ class Launcher:
                     self._say_died("")
             elif folder is None:
                 self._ends[pid] = code
-        for supervisor, folder, code in died:
+        for folder, code in died:
             self._supervisor_died(folder, code)
-            if supervisor not in self._answered:
-                self._say_died(folder)
-        self._answered &= self.jobs.keys()
+            self._say_died(folder)  # its caller ignores this if it has had the response before
         self._ends.clear()
         if pid < 0:
             self.jobs.clear()  # no children are left, so nothing would end our wait for them
@@ -169,27 +161,18 @@ class Launcher:
 
     def _supervisor_died(self, folder: str, code: int) -> None:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
-        # Its orphans are our children now.
-        for _ in range(200):
-            left = (proctree.children_of_self() or set()) - {*self.jobs, *self.idle, *self._at_end}
-            self._at_end |= {pid for pid in left if at_end.is_it(folder, pid)}
-            left -= {pid for pid in left if pid in self._at_end or self._has_ended(pid)}
-            if not left:
-                break
-            proctree.send_all(proctree.descendants(proctree.snapshot(), left), signal.SIGKILL)
-            select.select([], [], [], 0.002)
-        orphans.end_job(folder, f"the supervisor of the job {how}; its processes were ended", self._ends)
-        self._at_end.add(at_end.start(folder))
+        if not orphans.end_job(folder, f"the supervisor of the job {how}; its processes were ended", self._code_of):
+            orphans.end_processes(folder, set(), "")  # its state file is gone
+        at_end.start(folder)
 
-    def _has_ended(self, pid: int) -> bool:
-        """Whether a child has ended. Keeps its exit code for the job's record."""
-        try:
-            ended, status = os.waitpid(pid, os.WNOHANG)
-        except ChildProcessError:
-            return True
-        if ended:
-            self._ends[pid] = os.waitstatus_to_exitcode(status)
-        return bool(ended)
+    def _code_of(self, pid: int) -> int | None:
+        """The exit code of a replica, which has become our child; None if it is unknown."""
+        if pid and pid not in self._ends:
+            with suppress(ChildProcessError):
+                ended, status = os.waitpid(pid, os.WNOHANG)
+                if ended:
+                    self._ends[pid] = os.waitstatus_to_exitcode(status)
+        return self._ends.get(pid)
 
 
 def serve(reserve: Reserve) -> int:
@@ -218,7 +201,6 @@ def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
         return False
     with suppress(OSError):  # the caller was killed, but the job continues
         os.write(reserve.answers, b"K\n")
-    reserve.report_answer()
     reserve.let_next_read()
     try:
         supervisor.run()

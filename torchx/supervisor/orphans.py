@@ -6,7 +6,7 @@ import fcntl
 import os
 import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Callable
 from contextlib import suppress
 
 from torchx.supervisor import proctree
@@ -35,7 +35,7 @@ _LEAST_KILLS = 50  # in addition to the time, in case this process itself was st
 _QUIET_LOOKS = 2
 
 
-def end_job(folder: str, reason: str, ends: Mapping[int, int] | None = None) -> bool:
+def end_job(folder: str, reason: str, code_of: Callable[[int], int | None] = lambda _: None) -> bool:
     """End all processes of a job without supervisor and record it as FAILED with the reason.
 
     Several processes may call this concurrently; a lock serializes them. Does nothing if the job has ended properly.
@@ -45,7 +45,7 @@ def end_job(folder: str, reason: str, ends: Mapping[int, int] | None = None) -> 
 
     Args:
         reason: of the failure; the part after a semicolon is dropped if a replica is lost.
-        ends: exit codes of replicas, by pid, that the caller collected; ``-n`` for signal n.
+        code_of: returns the exit code of a replica by its pid, if the caller knows it; ``-n`` for signal n.
 
     Returns:
         Whether the job is recorded as ended.
@@ -58,14 +58,14 @@ def end_job(folder: str, reason: str, ends: Mapping[int, int] | None = None) -> 
     try:
         with suppress(OSError):  # without locks in the file system, several processes write the same data
             fcntl.flock(lock, fcntl.LOCK_EX)
-        return _end_job(folder, path, reason, ends or {})
+        return _end_job(folder, path, reason, code_of)
     except (OSError, StateFileError):
         return False
     finally:
         os.close(lock)
 
 
-def _end_job(folder: str, path: str, reason: str, ends: Mapping[int, int]) -> bool:
+def _end_job(folder: str, path: str, reason: str, code_of: Callable[[int], int | None]) -> bool:
     data = read_bytes(path)
     job = parse_state(data)
     if job.state in TERMINAL:
@@ -80,7 +80,7 @@ def _end_job(folder: str, path: str, reason: str, ends: Mapping[int, int]) -> bo
     try:
         for index, (replica, position) in enumerate(zip(job.replicas, job.positions(), strict=True)):
             if replica.state in (PENDING, RUNNING):
-                _settle(replica, ends.get(replica.pid), killed)
+                _settle(replica, code_of(replica.pid), killed)
                 replica.ended = now
                 writer.replica_changed(index)
             _complete_logs(job.facts.get("logs", folder), position, now)

@@ -61,10 +61,6 @@ class Reserve:
         """Report to the guardian which job this process has taken; False if the guardian is gone."""
         return self._write(b"%d %s\0" % (os.getpid(), os.fsencode(folder)))
 
-    def report_answer(self) -> None:
-        """Report that the caller has its response, so that it need not be notified if this process is killed."""
-        self._write(b"%d +\0" % os.getpid())
-
     def let_next_read(self) -> None:
         """Let another process read the next request."""
         if self._locks is not None:

@@ -53,7 +53,7 @@ def guard(folder: str, env: dict[str, str], control: int) -> None:
         TaskSupervisor(folder, env, control=control, ends=ends, started=started).run()
     except Exception as e:
         orphans.leave_note(folder, e)
-        orphans.end_job(folder, f"the supervisor of the sweep crashed; see `{CRASH_FILE}` in `{folder}`", ends)
+        orphans.end_job(folder, f"the supervisor of the sweep crashed; see `{CRASH_FILE}` in `{folder}`", ends.get)
 
 
 def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int]:
