@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, SpecError
+from torchx.errors import BackendError, CommandError, NotSupportedError, SpecError
 from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 from torchx.schedulers.batch.base import CAPABILITIES, Known, Site, Submission
@@ -378,9 +378,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
                     raise
                 request.arrays.size = min(request.arrays.size, len(tasks.points)) // 2
         app_id = f"{SWEEP_PREFIX}{job_id}"
-        folder = self.folders(site).of(job_id)
-        if folder is None:
-            raise NotFoundError(f"there is no sweep `{app_id}`", hint="`torchx list` shows the runs on record")
+        folder = JobFolder(site.files, self.folders(site).place(request.name, request.job_dir))
         self._remember(app_id, site, folder.path)
         sweeps.Sweep(app_id, folder, functools.partial(self.run_command, site)).begin()
         return app_id

@@ -155,6 +155,15 @@ def test_a_sweep_that_is_submitted_in_a_job(
         assert "".join(log) == "none /etc/slurm.conf\n"
 
 
+def test_a_sweep_whose_folder_cannot_be_recorded(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """It runs anyway, with all of its arrays."""
+    folder = Path(os.environ["TORCHX_HOME"], "slurm")
+    folder.mkdir(parents=True)
+    (folder / "ids").write_text("")  # in place of the folder of the records
+    assert submit(scheduler, "true", 7).startswith("sweep-")
+    assert len(cluster.asked("sbatch")) == 2
+
+
 def test_a_width_holds_across_arrays(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """Each array waits for the previous one; otherwise two of them would run twice as many tasks."""
     submit(scheduler, "true", 7, width=3)
