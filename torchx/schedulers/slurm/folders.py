@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from torchx.schedulers.batch.folders import JOB_FILE, TAIL_BYTES, JobFolder, LogPaths, read_whole, roles_of
 from torchx.schedulers.batch.queries import Known
@@ -51,7 +51,11 @@ def files_of(
             roles=roles_of(record),
             attempts=attempts,
         )
-    _read_more(files, jobs.values())
+    # Another query, for what explains a failure.
+    wanted = {job.folder.file(name): (job, name) for job in jobs.values() if job.folder for name in telling_files(job)}
+    for path, data in (files.grown(dict.fromkeys(wanted, -TAIL_BYTES)) if wanted else {}).items():
+        job, name = wanted[path]
+        job.texts[name] = data.decode("utf-8", "replace")
     return jobs
 
 
@@ -83,17 +87,6 @@ class Waiting:
 
 def _seen(records: Sequence[JobRecord], folder: JobFolder | None) -> object:
     return list(records), folder and folder.path
-
-
-def _read_more(files: Files, jobs: Iterable[Job]) -> None:
-    wanted = {
-        job.folder.file(name): (job, name) for job in jobs if job.folder is not None for name in telling_files(job)
-    }
-    if not wanted:
-        return
-    for path, data in files.grown(dict.fromkeys(wanted, -TAIL_BYTES)).items():
-        job, name = wanted[path]
-        job.texts[name] = data.decode("utf-8", "replace")
 
 
 def job_id_in(folder: JobFolder) -> str:

@@ -187,18 +187,12 @@ class SlurmBatchRequest:
             replica.srun_opts.pop("mem", None)
         return other
 
-    def masked(self) -> SlurmBatchRequest:
-        """A copy with secrets masked."""
+    def __str__(self) -> str:
         shown = copy.deepcopy(self)
-        shown.cmd = mask_args(shown.cmd)
         for replica in shown.replicas.values():
             replica.env = mask_env(replica.env)
             replica.args = mask_args(replica.args)
-        return shown
-
-    def __str__(self) -> str:
-        shown = self.masked()
-        command = " ".join([*map(quote, shown.cmd), f"--chdir=<folder of {self.name}>", "job.sh"])
+        command = " ".join([*map(quote, mask_args(self.cmd)), f"--chdir=<folder of {self.name}>", "job.sh"])
         names = dict.fromkeys(name for replica in shown.replicas.values() for name in split(replica.env)[1])
         secret = f"# {SECRETS_FILE}, which the steps read: {', '.join(names)}\n" if names else ""
         return f"# submitted with: {command}\n{secret}{render(shown)}"

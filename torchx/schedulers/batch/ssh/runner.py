@@ -216,7 +216,7 @@ class SSHCommandRunner(ConnectedRunner):
 
     def session(self, argv: Sequence[str], *, tty: bool) -> tuple[list[str], bytes, str]:
         """The ``ssh`` command that runs ``argv`` with connected streams, the first bytes of its input, and the mark
-        that precedes each stream of output. Raises BackendError if the login node cannot be reached or rejects the login.
+        that precedes each stream of output. Raises BackendError if the login node is unreachable, or rejects it.
         """
         self.master.ensure()
         begin = f"printf %s {self._mark}" + ("" if tty else f"; printf %s {self._mark} >&2")
