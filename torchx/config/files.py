@@ -47,7 +47,11 @@ def find(dirs: Iterable[str] | None = None) -> list[str]:
 
 
 def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
-    """Loads the active config files. A file is read again only if it has changed."""
+    """Loads the active config files. A file is read again only if it has changed.
+
+    Raises:
+        ConfigError: a file cannot be read, or is malformed.
+    """
     return ConfigFiles([_sections(signature) for signature in _signatures(dirs)])
 
 

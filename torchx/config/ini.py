@@ -49,11 +49,7 @@ Sections = dict[str, Section]
 
 
 def read(path: str) -> Sections:
-    """Reads the sections of a file.
-
-    Raises:
-        ConfigError: the file cannot be read, is not valid UTF-8, or has a malformed line.
-    """
+    """Reads the sections of a file; raises ConfigError if it cannot be read, is not UTF-8, or is malformed."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             lines = file.readlines()

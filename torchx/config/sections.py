@@ -12,10 +12,6 @@ _WHOLE = ("named_resources", "cli:run", "torchx:tracker", "secrets", "notify", "
 def meant(section: str, schedulers: Iterable[str]) -> str | None:
     """The probable intended name of a section; None if the name is valid, or belongs to another tool.
 
-    Args:
-        section: the name of the section, without a profile.
-        schedulers: names of the installed schedulers.
-
     >>> meant("local_cdw", ["local_cwd"]), meant("componnt:utils.echo", []), meant("my_tool", ["slurm"])
     ('local_cwd', 'component:utils.echo', None)
     """

@@ -26,19 +26,10 @@ class NotStartedError(TorchXError):
 def put_after(
     runner: Runner, app: AppDef, earlier: Sequence[str], scheduler: str, *, sweep: bool = False
 ) -> list[tuple[str, str]]:
-    """Adds the dependencies of a job to its metadata.
+    """Adds the dependencies of a job on ``earlier`` ones to its metadata.
 
-    Args:
-        earlier: references to jobs, each with an optional condition ``:ok``, ``:any`` or ``:fail``; ``wait`` among them
-            allows this process to wait for jobs that the scheduler cannot wait for.
-        sweep: the job is a sweep, which no scheduler can start after another job.
-
-    Returns:
-        Conditions and handles of the jobs that the caller must wait for, with :func:`wait_for`.
-
-    Raises:
-        NotFoundError: a job is not on record.
-        SpecError: ``earlier`` has no job.
+    Among these references, ``wait`` allows this process to wait for jobs that the scheduler cannot wait for. Returns
+    conditions and handles of those, for :func:`wait_for`. No scheduler can start a ``sweep`` after another job.
     """
     jobs = [split_condition(reference) for reference in earlier if reference != WAIT]
     if not jobs:

@@ -25,9 +25,7 @@ NEAR_S = 0.2
 class Backends:
     """Scheduler instances by name and session, created on first use.
 
-    Args:
-        factories: factory of each scheduler, by name; None: all installed schedulers.
-        params: keyword arguments for the factories.
+    ``factories``: None means all installed schedulers. ``params`` are keyword arguments for the factories.
     """
 
     def __init__(self, factories: Mapping[str, SchedulerFactory] | None, params: Mapping[str, object]) -> None:
@@ -47,9 +45,7 @@ class Backends:
     def get(self, name: str, session: str) -> Scheduler[Any]:
         """The scheduler of that name, for the jobs of a session.
 
-        Raises:
-            UnknownSchedulerException: there is no scheduler of that name.
-            TorchXError: the scheduler cannot be loaded or created; the message names it.
+        Raises UnknownSchedulerException, or a TorchXError that names it if it cannot be loaded or created.
         """
         key = (name, session)
         if key not in self._made:

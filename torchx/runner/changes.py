@@ -86,11 +86,7 @@ class _Cursor:
 
 
 class News:
-    """Sleeps until jobs must be queried, so that callers that wait need not poll the scheduler.
-
-    Args:
-        handles: the jobs; more may be added.
-    """
+    """Sleeps until one of some jobs must be queried, so that callers that wait need not poll the scheduler."""
 
     def __init__(self, registry: RunRegistry, backends: Backends, handles: Iterable[str]) -> None:
         self._registry = registry
@@ -300,12 +296,7 @@ class Watch:
 
 
 class TaskChanges:
-    """Finds changes of the tasks of sweeps, by comparing successive statuses.
-
-    Args:
-        status: queries the status of a job.
-        handles: app handles; those of jobs that are not sweeps are queried once.
-    """
+    """Finds changes of the tasks of sweeps, by comparing successive statuses; other jobs are queried once."""
 
     def __init__(self, status: Callable[[str], AppStatus | None], handles: Iterable[str]) -> None:
         self._status = status
@@ -313,11 +304,7 @@ class TaskChanges:
         self._due = 0.0
 
     def look(self, *, now: bool = False) -> list[Change]:
-        """Returns the changes since the last query, if a query is due; at first, those of tasks that are not PENDING.
-
-        Args:
-            now: query in any case.
-        """
+        """Returns the changes since the last query, if one is due or wanted ``now``; at first, those of started tasks."""
         began = time.monotonic()
         if not self._seen or (began < self._due and not now):
             return []

@@ -13,11 +13,7 @@ _DEEPEST = 100
 
 
 def check(app: AppDef) -> None:
-    """Validates an AppDef.
-
-    Raises:
-        SpecError: no scheduler could run it; the message names the role and the problem.
-    """
+    """Raises SpecError for an AppDef that no scheduler could run; the message names the role and the problem."""
     if not hasattr(app, "roles"):
         raise SpecError(f"`{app!r}` is not an AppDef", hint="to run a component by its name, call `run_component`")
     _check_name(app.name, "the app")

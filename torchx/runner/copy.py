@@ -183,9 +183,7 @@ def upload(
 class _Sent:
     """Files of this machine to send into a replica: folders, regular files, and links that stay inside.
 
-    Args:
-        found: names in the replica and paths on this machine.
-        owner: user and group in the replica.
+    ``found`` are names in the replica and paths here; ``owner`` are user and group in the replica.
     """
 
     def __init__(self, found: Sequence[tuple[str, str]], owner: tuple[int, int]) -> None:
@@ -289,9 +287,7 @@ def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str]) -> No
 def _finish(process: InsideProcess, pipe: _Pipe, drained: Callable[[], None], names: Collection[str], cut: str) -> None:
     """Waits for a process that packs or unpacks, and raises BackendError if the copy is incomplete.
 
-    Args:
-        drained: waits until all output of the process is read.
-        cut: why the stream is incomplete; empty if it is complete.
+    ``drained`` waits until all its output is read. ``cut``: why the stream is incomplete, or empty.
     """
     try:
         drained()

@@ -15,11 +15,7 @@ KEYS = ("via", "on", "slack", "webhook", "mail", "mail_from", "smtp", "smtp_user
 
 
 def settings_of(channel: str) -> dict[str, Any]:
-    """The settings of a channel, with the values of its secrets: another process may need them much later.
-
-    Raises:
-        ConfigError: a setting is missing in the config files, or a program does not exist.
-    """
+    """The settings of a channel, with the values of its secrets: another process may need them much later."""
     kind, _, place = channel.partition(":")
     if kind == "exec":
         path = os.path.abspath(os.path.expanduser(place))

@@ -51,11 +51,7 @@ _STARTED = (AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANC
 
 
 class Plan:
-    """The notices of a job that is being submitted.
-
-    Args:
-        content: the plan as it is written to its file.
-    """
+    """The notices of a job that is being submitted."""
 
     def __init__(self, content: dict[str, Any]) -> None:
         self._content = content
@@ -65,9 +61,7 @@ class Plan:
     def of(cls, app: AppDef) -> Plan | None:
         """The plan of a job before it is submitted; None if the job has no notices.
 
-        Raises:
-            SpecError: a channel or an event is invalid.
-            ConfigError: ``[notify]`` lacks a setting of a channel, or a secret there has no value.
+        Raises SpecError for an invalid channel or event, and ConfigError if ``[notify]`` lacks a setting.
         """
         from torchx.runner.notice_channels import settings_of
 
@@ -167,8 +161,7 @@ def send_due(scheduler: str, registry: RunRegistry) -> None:
 def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
     """Sends the due notices of a job, each once, even if several processes call this at the same time.
 
-    Args:
-        pauses_s: pauses in seconds between retries of transient failures; None: the default of each channel.
+    Transient failures are retried after ``pauses_s``, or after the default pauses of each channel.
     """
     path = plan_path(handle)
     if not os.path.exists(path):

@@ -91,9 +91,7 @@ def interval_s(jobs: int, took_s: float, *, near: bool, before_s: float = MOST_S
 class Poller:
     """Polls one scheduler for all unfinished runs on record, while no other process does.
 
-    Args:
-        scheduler: its name.
-        backends: scheduler instances for this poller only: its thread uses and closes them.
+    Its thread uses and closes ``backends``, which no other thread may use.
     """
 
     def __init__(self, scheduler: str, registry: RunRegistry, backends: Backends) -> None:

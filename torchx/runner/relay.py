@@ -91,8 +91,7 @@ class Relay:
 class Channel:
     """One connection, with a thread that reads it and one that writes it.
 
-    Args:
-        credit: initial send window in bytes; 0 until the other end has connected.
+    ``credit`` is the initial send window in bytes; 0 until the other end has connected.
     """
 
     def __init__(self, relay: Relay, number: int, connection: socket.socket, credit: int) -> None:

@@ -18,13 +18,7 @@ _PART = ".torchx-part"  # suffix of a file that is not complete yet
 
 
 class Taker:
-    """Writes members of a tar stream below one folder.
-
-    Args:
-        root: the folder.
-        rename: new names of members, by their names in the stream.
-        progress: called with the number of bytes of each chunk.
-    """
+    """Writes members of a tar stream below the folder ``root``; ``rename`` has new names of members, by their names."""
 
     def __init__(self, root: str, rename: dict[str, str], progress: Callable[[int], object] = lambda _: None) -> None:
         self._root = root
@@ -52,11 +46,7 @@ class Taker:
         return 0
 
     def take(self, member: tarfile.TarInfo, opened: Callable[[], Any], begun: int = 0) -> None:
-        """Writes one member of the stream.
-
-        Args:
-            opened: opens the member's data, from byte ``begun`` on.
-        """
+        """Writes one member of the stream; ``opened`` opens its data, from byte ``begun`` on."""
         name = os.path.normpath(member.name)
         path = None if ".." in member.name.split("/") else self._place(self._rename.get(name, name))
         other = self._taken.get(os.path.normpath(member.linkname)) if member.islnk() else None

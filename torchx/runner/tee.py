@@ -147,8 +147,7 @@ def _unchanged(lines: Iterable[str]) -> Iterable[str]:
 def _last_lines(lines: Any, count: int, now: Iterable[str] | None) -> Iterable[str]:
     """The last ``count`` lines and those that follow; uses :class:`FindsLastLines` if the source implements it.
 
-    Args:
-        now: the existing lines, if the source follows the log; None: it does not follow.
+    ``now`` are the existing lines, if the source follows the log.
     """
     if isinstance(lines, FindsLastLines):
         return lines.last(count)

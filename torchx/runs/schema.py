@@ -109,9 +109,6 @@ def create(path: str) -> None:
     """Creates a new, empty registry file with mode 0600, unless another process was faster.
 
     The file is created under another name and renamed, so that no process sees an incomplete schema.
-
-    Raises:
-        OSError, sqlite3.Error: it cannot be created.
     """
     import sqlite3
 

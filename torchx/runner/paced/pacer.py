@@ -45,10 +45,8 @@ _PERMANENT = (SpecError, ConfigError, NotSupportedError)  # a retry would fail a
 class Pacer:
     """Submits the tasks of a sweep and follows their jobs until all tasks have ended.
 
-    Args:
-        tasks: the sweep; this process holds its lock.
-        app: the job, with placeholders; None: the job is not known, and no further task is submitted.
-        head: the properties that all tasks share.
+    This process holds the lock of ``tasks``. If the job ``app``, with placeholders, is not known, no further task is
+    submitted. ``head`` has the properties that all tasks share.
     """
 
     def __init__(self, tasks: Tasks, backend: Scheduler[Any], app: AppDef | None, head: dict[str, Any]) -> None:

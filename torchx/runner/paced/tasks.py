@@ -109,11 +109,7 @@ def opened(app_id: str) -> Tasks | None:
 class Tasks:
     """The tasks of one sweep. Each method is a transaction.
 
-    Args:
-        folder: the folder of the sweep, which must exist.
-
-    Raises:
-        BackendError: at the end of a ``with`` block whose transactions failed, for example because the disk is full.
+    A ``with`` block ends with a BackendError if one of them failed, for example because the disk is full.
     """
 
     def __init__(self, folder: str) -> None:
