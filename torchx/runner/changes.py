@@ -304,7 +304,7 @@ class TaskChanges:
         self._due = 0.0
 
     def look(self, *, now: bool = False) -> list[Change]:
-        """Returns the changes since the last query, if one is due or wanted ``now``; at first, those of started tasks."""
+        """Returns the changes since the last query, if one is due or wanted ``now``; at first, of started tasks."""
         began = time.monotonic()
         if not self._seen or (began < self._due and not now):
             return []
