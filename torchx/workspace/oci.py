@@ -25,8 +25,7 @@ from torchx.workspace.content import Entry
 from torchx.workspace.hashes import FileHashes
 from torchx.workspace.images.docker_build import short_name
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, own_dockerfile
-from torchx.workspace.images.layering import MOST_LAYERS, Pushed, arrange
-from torchx.workspace.images.layers import Item, Layer, item, pack
+from torchx.workspace.images.layers import MOST_LAYERS, Item, Layer, Pushed, arrange, item, pack
 from torchx.workspace.images.names import ImageName
 from torchx.workspace.images.oci_base import BaseImage, resolve
 from torchx.workspace.images.progress import Display, megabytes
@@ -55,25 +54,15 @@ _LABEL_BASE = "org.opencontainers.image.base.digest"
 
 @dataclass(frozen=True)
 class Plan:
-    """A completely determined image, and the parts of it to upload.
+    """A completely determined image, and the parts of it to upload."""
 
-    Attributes:
-        name: repository and tag; the tag is a hash of base image and workspace.
-        digest: of its manifest.
-        workspace_hash: of the workspace only.
-        base: the base image.
-        manifest: None if the registry has the image.
-        uploads: blobs to upload, unless the registry has them.
-        layers: of the workspace, to be cached after the push.
-    """
-
-    name: ImageName
-    digest: str
-    workspace_hash: str
+    name: ImageName  # repository and tag, which is a hash of base image and workspace
+    digest: str  # of its manifest
+    workspace_hash: str  # of the workspace only
     base: BaseImage
-    manifest: Manifest | None
-    uploads: list[Blob]
-    layers: list[Layer]
+    manifest: Manifest | None  # None if the registry has the image
+    uploads: list[Blob]  # unless the registry has them
+    layers: list[Layer]  # of the workspace, to be cached in `pushed` after the push
     pushed: Pushed
 
     @property

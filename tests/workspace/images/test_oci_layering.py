@@ -9,8 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx.workspace.content import DIRECTORY, FILE, Entry
-from torchx.workspace.images.layering import Arrangement, Pushed, arrange
-from torchx.workspace.images.layers import Item, Layer, parents
+from torchx.workspace.images.layers import Arrangement, Item, Layer, Pushed, arrange, parents
 
 _MB = 1 << 20
 
