@@ -316,7 +316,8 @@ def ignore_rules(data: bytes) -> None:
         return
     parts = path.split("/")
     for n in range(1, len(parts)):
-        if rules.prunes("/".join(parts[:n])):
+        folder = "/".join(parts[:n])
+        if rules.ignores(folder) and not rules.may_include_below(folder):
             assert rules.ignores(path)
 
 

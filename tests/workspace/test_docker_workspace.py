@@ -421,7 +421,7 @@ def test_display_does_not_flicker() -> None:
     display = Display(out, clock=lambda: next(times))
     for text in ("one\x1b[2J\n", "two", "three"):
         display.doing(text)
-    assert out.getvalue() == "\rone [2J \x1b[K\rthree\x1b[K"
+    assert out.getvalue() == "\rone?[2J \x1b[K\rthree\x1b[K"
 
 
 def test_display_that_nobody_sees() -> None:

@@ -27,16 +27,14 @@ REQUIRED: Any = _Missing()
 class Parameter:
     """A parameter of a component.
 
-    Args:
-        kind: ``positional``, ``var`` (``*args``) or ``keyword``.
-        flags: its names on the command line: ``--name``, ``-x`` if the name is one letter, and ``-cn`` for
-            ``Annotated[str, "-cn"]``.
+    ``flags`` are its names on the command line: ``--name``, ``-x`` if the name is one letter, and ``-cn`` for
+    ``Annotated[str, "-cn"]``.
     """
 
     name: str
     shape: Shape
     default: Any = REQUIRED
-    kind: str = "positional"
+    kind: str = "positional"  # or "var" (`*args`), or "keyword"
     flags: tuple[str, ...] = ()
 
     @property

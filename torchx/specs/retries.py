@@ -37,21 +37,13 @@ _ACTION = re.compile(r"mem\*(\d+(?:\.\d+)?)")
 
 @dataclass(frozen=True)
 class RetryRule:
-    """The retry rule for one failure class.
+    """The retry rule for one failure class."""
 
-    Attributes:
-        kind: failure class, one of ``torchx.schedulers.failures.classes.CLASSES``.
-        times: maximum number of restarts; :data:`FREE` for no limit.
-        avoid: whether the next attempt excludes the failed hosts.
-        memory: factor by which the next attempt increases the memory.
-        checkpoint: whether to ask the ranks for a checkpoint before the attempt ends.
-    """
-
-    kind: str
-    times: int = 0
-    avoid: bool = False
-    memory: float = 1.0
-    checkpoint: bool = False
+    kind: str  # one of CLASSES
+    times: int = 0  # maximum number of restarts; FREE for no limit
+    avoid: bool = False  # whether the next attempt excludes the failed hosts
+    memory: float = 1.0  # factor by which the next attempt increases the memory
+    checkpoint: bool = False  # whether to ask the ranks for a checkpoint before the attempt ends
 
     def __str__(self) -> str:
         actions = [
@@ -64,12 +56,10 @@ class RetryRule:
 
 @dataclass(frozen=True)
 class RetryRules:
-    """A retry policy. Failure classes without a rule are not retried.
+    """A retry policy: rules in the order given. Failure classes without a rule are not retried.
 
-    Attributes:
-        rules: the rules in the order given.
-        named: classes with an explicit rule, as opposed to one from ``standard``. A backend rejects unsupported actions
-            of these, and drops those of ``standard``.
+    A backend rejects unsupported actions of the classes in ``named``, whose rules are explicit, and drops those of
+    ``standard``.
     """
 
     rules: tuple[RetryRule, ...]

@@ -45,19 +45,12 @@ HETJOB = "hetjob"
 
 @dataclass(frozen=True)
 class Directive:
-    """An option in a script.
+    """An option in a script."""
 
-    Attributes:
-        line: line number, from 1.
-        option: the long name.
-        value: the value; empty for a flag.
-        text: the option as written.
-    """
-
-    line: int
-    option: str
-    value: str
-    text: str
+    line: int  # from 1
+    option: str  # the long name
+    value: str  # empty for a flag
+    text: str  # the option as written
 
 
 def directives(text: str, name: str = "the script") -> list[Directive]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -100,21 +101,16 @@ def _help_of(cls: type[StructuredOpts], name: str) -> Callable[[], str]:
     return lambda: cls.get_docstrings().get(name, "")  # lazy: it parses the source
 
 
-_known_fields: dict[Any, list[tuple[str, Any, CfgVal, bool]]] = {}
-
-
+@functools.cache
 def _fields(cls: Any) -> list[tuple[str, Any, CfgVal, bool]]:
     """Return name, type, default, and whether there is a default, of each field."""
-    if cls not in _known_fields:
-        # A subclass without a decorator has the fields of its base.
-        decorated = next((base for base in cls.__mro__ if "__dataclass_fields__" in base.__dict__), None)
-        if decorated is None:
-            raise ConfigError(
-                f"`{cls.__name__}` is a StructuredOpts, but not a dataclass", hint="put `@dataclass` above the class"
-            )
-        fields = record_fields(decorated)
-        _known_fields[cls] = [(n, _resolve_type(cls, n, tp), default, has) for n, tp, default, has in fields]
-    return _known_fields[cls]
+    # A subclass without a decorator has the fields of its base.
+    decorated = next((base for base in cls.__mro__ if "__dataclass_fields__" in base.__dict__), None)
+    if decorated is None:
+        raise ConfigError(
+            f"`{cls.__name__}` is a StructuredOpts, but not a dataclass", hint="put `@dataclass` above the class"
+        )
+    return [(n, _resolve_type(cls, n, tp), default, has) for n, tp, default, has in record_fields(decorated)]
 
 
 def _resolve_type(cls: Any, name: str, annotation: Any) -> Any:

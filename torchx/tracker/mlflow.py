@@ -6,6 +6,7 @@ import atexit
 import json
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -201,7 +202,7 @@ class MLflowTracker(TrackerBase):
     def _log(self, run: str, values: Mapping[str, object], written: Mapping[str, str]) -> None:
         from mlflow.entities import Metric
 
-        now_ms = self._runs.now_ms()
+        now_ms = time.time_ns() // 1_000_000
         numbers = {tags.safe(k): v for k, v in tags.numbers(values).items()}
         self._tags(run, written, [Metric(name, value, now_ms, 0) for name, value in numbers.items()])
         self._params(run, tags.flat(values, ""))

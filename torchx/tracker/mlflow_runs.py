@@ -170,11 +170,6 @@ class Runs:
                     if e.error_code not in _GONE:
                         raise
 
-    @staticmethod
-    def now_ms() -> int:
-        """Returns the timestamp for a metric."""
-        return time.time_ns() // 1_000_000
-
     def _own(self, run: Run) -> None:
         """Lets rank 0 of a job own its run; reopens a run that ended before the job was restarted."""
         if os.environ.get(ENV_JOB_ID) != run.info.run_name or os.environ.get("RANK", "0") != "0":

@@ -43,17 +43,11 @@ _PATCH = f"""
 
 @dataclass(frozen=True)
 class GitState:
-    """The state of a working tree.
+    """The state of a working tree."""
 
-    Args:
-        commit: 40 hex digits (64 with SHA-256); empty outside of a repository and before the first commit.
-        dirty: whether tracked files differ from the commit; None if ``git status`` timed out.
-        patch: name of the file for the uncommitted changes, which exists only if there are any.
-    """
-
-    commit: str = ""
-    dirty: bool | None = None
-    patch: str = ""
+    commit: str = ""  # 40 hex digits (64 with SHA-256); empty outside of a repository and before the first commit
+    dirty: bool | None = None  # whether tracked files differ from the commit; None if `git status` timed out
+    patch: str = ""  # name of the file for the uncommitted changes, which exists only if there are any
 
 
 def probe(cwd: str | None = None, *, patches: str = "") -> Probe:
@@ -81,7 +75,7 @@ class Probe:
         patch = f"{os.urandom(8).hex()}.patch" if git_dir and patches else ""
         if patch and not _mark(f"{patches}/{patch}.start"):
             patch = ""
-        self._state = GitState(read_commit(git_dir), patch=patch) if git_dir else GitState()
+        self.known = GitState(read_commit(git_dir), patch=patch) if git_dir else GitState()  # as far as known now
         # In the background, because `git status` takes seconds in a large repository.
         self._child = _start(directory, f"{patches}/{patch}" if patch else "") if git_dir else None
 
@@ -90,19 +84,14 @@ class Probe:
         """Whether :meth:`result` returns immediately."""
         return self._child is None
 
-    @property
-    def known(self) -> GitState:
-        """The state as far as it is known now."""
-        return self._state
-
     def result(self, timeout_s: float = 0.3) -> GitState:
         """Wait for the state. After the timeout git is killed, and ``dirty`` stays None."""
         if self._child is not None:
             output = _finish(*self._child, timeout_s)
             self._child = None
             if output is not None:
-                self._state = _parse(output, self._state)
-        return self._state
+                self.known = _parse(output, self.known)
+        return self.known
 
 
 def find_git_dir(directory: str) -> str:

@@ -36,26 +36,18 @@ CHUNK = 1 << 20  # bytes: files are streamed, never held
 class Entry:
     """One file, directory or symbolic link of a workspace.
 
-    Attributes:
-        path: below the workspace's root, ``/`` between its parts. Bytes that are not UTF-8 are surrogate escapes, as in
-            ``os.fsdecode``. Never absolute, never with ``..``.
-        kind: ``file``, ``directory`` or ``link``.
-        mode: permission bits, without set-user-id and the like.
-        size: bytes, at the time when the directory was read.
-        mtime: seconds since the epoch; 0 if the source does not provide it.
-        target: where a link points to, within the workspace.
-        identity: changes when a local file is written to; empty if the source does not provide it.
-        local: path of the file on this machine; empty if it is elsewhere.
+    ``path`` is below the workspace's root, ``/`` between its parts, never absolute, never with ``..``. Bytes that are
+    not UTF-8 are surrogate escapes, as in ``os.fsdecode``.
     """
 
     path: str
-    kind: str
-    mode: int
-    size: int = 0
-    mtime: float = 0.0
-    target: str = ""
-    identity: tuple[int, ...] = ()
-    local: str = ""
+    kind: str  # FILE, DIRECTORY or LINK
+    mode: int  # permission bits, without set-user-id and the like
+    size: int = 0  # bytes, at the time when the directory was read
+    mtime: float = 0.0  # seconds since the epoch; 0 if the source does not provide it
+    target: str = ""  # where a link points to, within the workspace
+    identity: tuple[int, ...] = ()  # changes when a local file is written to; empty if the source does not provide it
+    local: str = ""  # path of the file on this machine; empty if it is elsewhere
     opener: Callable[[], IO[bytes]] | None = None
 
     def chunks(self) -> Iterator[bytes]:

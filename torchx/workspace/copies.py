@@ -42,7 +42,7 @@ def copy_tree(files: Iterable[Entry], target: str, hashes: FileHashes | None = N
     return content_hash(files, lambda entry: digests[entry.path])
 
 
-def write_tree(files: Iterable[Entry], target: str, fill: Callable[[Entry, str], None]) -> None:
+def write_tree(files: Iterable[Entry], target: str, fill: Callable[[Entry, str], object]) -> None:
     """Creates the directories and links of a workspace in ``target``, and calls ``fill`` to create each file."""
     directories = []
     for entry in files:
@@ -132,11 +132,7 @@ def merge(workspace: Workspace, outdir: str) -> None:
     except OSError as e:
         raise unwritable(outdir, e) from e
     kept = [e for e in files if not (e.kind == DIRECTORY and os.path.isdir(os.path.join(outdir, e.path)))]
-
-    def fill(entry: Entry, path: str) -> None:
-        copy_file(entry, path)
-
-    write_tree(kept, outdir, fill)
+    write_tree(kept, outdir, copy_file)
 
 
 def _make_way(entry: Entry, path: str) -> None:

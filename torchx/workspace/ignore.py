@@ -106,10 +106,6 @@ class IgnoreRules:
         prefix = f"{directory}/"
         return any(rule.may_match_below(prefix) for rule in self._exceptions)
 
-    def prunes(self, directory: str) -> bool:
-        """Returns whether a directory is ignored and need not be walked."""
-        return self.ignores(directory) and not self.may_include_below(directory)
-
 
 def _rule(line: str) -> _Rule:
     # Docker cleans twice, when it reads the file and when it compiles the patterns, and so must we: only the first

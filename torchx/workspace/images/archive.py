@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from torchx.workspace.content import DIRECTORY, LINK, Entry
+from torchx.workspace.content import DIRECTORY, Entry
 
 _BLOCK = 512
 _CHUNK = 1 << 20
@@ -34,11 +34,8 @@ def header(  # a header's fields
 
 def header_of(entry: Entry, path: str, mtime: int) -> bytes:
     """Returns the header of a workspace entry."""
-    if entry.kind == DIRECTORY:
-        return header(path, entry.mode, mtime=mtime, folder=True)
-    if entry.kind == LINK:
-        return header(path, entry.mode, mtime=mtime, link=entry.target)
-    return header(path, entry.mode, mtime=mtime, size=entry.size)
+    folder = entry.kind == DIRECTORY
+    return header(path, entry.mode, mtime=mtime, size=entry.size, link=entry.target, folder=folder)
 
 
 def small_file(path: str, mode: int, data: bytes) -> bytes:

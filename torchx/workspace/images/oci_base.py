@@ -32,22 +32,14 @@ _PLACES = Cache("ways", most=200)
 
 @dataclass(frozen=True)
 class BaseImage:
-    """An image for one platform.
+    """An image for one platform, with its parsed documents."""
 
-    Attributes:
-        name: by digest.
-        manifest, config: the parsed documents.
-        is_docker: whether the manifest has Docker's format (version 2, schema 2), else OCI's.
-        place: working directory without the leading slash, where the workspace goes.
-        above: the directories down to ``place``, inclusive.
-    """
-
-    name: ImageName
+    name: ImageName  # by digest
     manifest: dict[str, Any]
     config: dict[str, Any]
-    is_docker: bool
-    place: str
-    above: list[Folder]
+    is_docker: bool  # whether the manifest has Docker's format (version 2, schema 2), else OCI's
+    place: str  # working directory without the leading slash, where the workspace goes
+    above: list[Folder]  # the directories down to `place`, inclusive
 
     @property
     def layers(self) -> list[dict[str, Any]]:

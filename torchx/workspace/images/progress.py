@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from torchx.util.term import fit, is_tty, width
+from torchx.util.term import fit, is_tty, printable, width
 
 _REFRESH_S = 0.1
 
@@ -32,7 +32,7 @@ class Display:
             if self.is_live and now >= self._next:
                 self._next = now + _REFRESH_S
                 self._shown = True
-                self._write(f"\r{fit(_printable(text), width(self.stream) - 1, pad=False)}\x1b[K")
+                self._write(f"\r{fit(printable(text), width(self.stream) - 1, pad=False)}\x1b[K")
 
     def line(self, text: str) -> None:
         """Writes a permanent line."""
@@ -86,8 +86,3 @@ def megabytes(size: int) -> str:
     '12.3'
     """
     return f"{size / 1e6:.1f}"
-
-
-def _printable(text: str) -> str:
-    """Replaces line ends and control characters."""
-    return "".join(c if c.isprintable() else " " for c in text)
