@@ -40,6 +40,7 @@ class FakeDocker:
     Attributes:
         faults: name of a call -> exceptions that its next calls raise, None for a call that works.
         streams: path -> bodies of the streams that are asked for there, in order; empty when there is none left.
+        filters: of the events that were asked for.
         asked_to_follow: ``follow`` of each log that was asked for.
         pull_ends_with: an error in the middle of the next pulls.
     """
@@ -51,6 +52,7 @@ class FakeDocker:
         self.images_here = {"img": {"Id": f"sha256:{'a' * 64}", "RepoDigests": []}}
         self.faults: dict[str, list[Exception | None]] = {}
         self.streams: dict[str, list[bytes | io.BytesIO]] = {}
+        self.filters: list[dict[str, list[str]]] = []
         self.asked_to_follow: list[int] = []
         self.pull_ends_with = ""
         self.calls: list[str] = []
@@ -118,6 +120,8 @@ class FakeDocker:
     def get(self, url: str, *, params: dict[str, Any] | None = None, **_: Any) -> Answer:
         path = url.removeprefix(f"{self.base_url}/v{self.api_version}")
         self.called(f"get {path}")
+        if path == "/events":
+            self.filters.append(json.loads((params or {})["filters"]))
         if path.endswith("/logs"):
             self.asked_to_follow.append((params or {})["follow"])
         bodies = self.streams.get(path)

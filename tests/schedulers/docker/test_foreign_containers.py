@@ -85,6 +85,17 @@ def test_why_it_failed(engine: FakeDocker, jobs) -> None:
     assert list(log) == ["ValueError: no such frob\n"]
 
 
+def test_the_run_before_the_last_restart(engine: FakeDocker, jobs) -> None:
+    """The engine restarts containers of others, too."""
+    one = made(engine, "web")
+    engine.containers_made[one]["inspect"] |= {"RestartCount": 1, "State": {"StartedAt": "1970-01-01T00:00:20Z"}}
+    engine.streams["/events"] = [b'{"timeNano": 15000000000}\n']
+    engine.streams[f"/containers/{one}/logs"] = [frame("first run")]
+    (log,) = jobs.open_logs(one, [("web", 0)], LogQuery(previous=True))
+    assert list(log) == ["first run\n"]
+    assert engine.filters == [{"type": ["container"], "event": ["die", "died"], "container": [one]}]
+
+
 def test_a_container_of_ours_is_told_from_others(engine: FakeDocker, jobs) -> None:
     """It is a replica, so its job is returned."""
     made(engine, "job-x1-w-0", {LABEL_APP_ID: "job-x1", LABEL_ROLE_NAME: "w", LABEL_REPLICA_ID: "0"})

@@ -168,11 +168,9 @@ def wait_for_end(client: Any, app_id: str, timeout_s: float, ask: Callable[[], J
     live = {c.id for c in job.containers if not is_terminal(c.state)} if job else set()
     if not live:
         return
-    labels = [f"{LABEL_APP_ID}={app_id}"]
+    of = {"label": [f"{LABEL_APP_ID}={app_id}"]}
     try:
-        for event in events(
-            client, ["die", "died"], labels, since=began - _LAG_S, until=None, read_s=max(timeout_s, 0.01)
-        ):
+        for event in events(client, ["die", "died"], of, since=began - _LAG_S, read_s=max(timeout_s, 0.01)):
             actor = event.get("Actor") or {}
             ended = str(actor.get("ID") or event.get("id"))
             failed = ended in live and (actor.get("Attributes") or {}).get("exitCode") != "0"
@@ -211,15 +209,16 @@ def stream(client: Any, path: str, params: dict[str, object], *, read_s: float |
 
 
 def events(
-    client: Any, kinds: list[str], labels: list[str], *, since: float, until: float | None, read_s: float
+    client: Any, kinds: list[str], of: dict[str, list[str]], *, since: float, until: float | None = None, read_s: float
 ) -> Iterator[Any]:
     """Events of containers: ``id``, ``status``, ``time`` (seconds), ``timeNano``, ``Actor.Attributes.exitCode``.
 
     The engine keeps only recent events (Docker: the last 256), and none from before its start. ``kinds`` are ``die``
-    (Podman: ``died``), ``start``, ``oom``, ...; ``since`` and ``until`` are Unix times. Without ``until``, it follows
-    until no event arrives for ``read_s`` seconds, and then raises TimeoutError.
+    (Podman: ``died``), ``start``, ``oom``, ...; ``of`` selects containers by ``label`` or ``container`` (the id);
+    ``since`` and ``until`` are Unix times. Without ``until``, it follows until no event arrives for ``read_s`` seconds,
+    and then raises TimeoutError.
     """
-    filters = {"type": ["container"], "event": kinds, "label": labels}
+    filters = {"type": ["container"], "event": kinds, **of}
     params: dict[str, object] = {"filters": json.dumps(filters), "since": f"{since:.9f}"}
     if until is not None:
         params["until"] = f"{until:.9f}"
@@ -237,7 +236,7 @@ def events(
 def changes(client: Any) -> Iterator[str]:
     """App ids of torchx containers that start, exit or are removed; TimeoutError after ten minutes without any."""
     kinds = ["start", "die", "died", "destroy", "remove", "rename", "oom"]
-    for event in events(client, kinds, [LABEL_APP_ID], since=time.time() - _LAG_S, until=None, read_s=600.0):
+    for event in events(client, kinds, {"label": [LABEL_APP_ID]}, since=time.time() - _LAG_S, read_s=600.0):
         yield str(((event.get("Actor") or {}).get("Attributes") or {}).get(LABEL_APP_ID) or "")
 
 

@@ -122,11 +122,9 @@ def _events(client: Any, job: Job) -> History:
     past = History()
     ends = 0
     since = min(c.created for c in job.containers)
-    kinds = ["start", "oom", "die", "died"]
+    kinds, of = ["start", "oom", "die", "died"], {"label": [f"{LABEL_APP_ID}={job.app_id}"]}
     try:
-        for event in events(
-            client, kinds, [f"{LABEL_APP_ID}={job.app_id}"], since=since, until=time.time(), read_s=_READ_S
-        ):
+        for event in events(client, kinds, of, since=since, until=time.time(), read_s=_READ_S):
             container = str(event.get("id") or (event.get("Actor") or {}).get("ID") or "")
             kind = str(event.get("status") or event.get("Action") or "")
             if kind == "oom":

@@ -16,7 +16,7 @@ from typing import Any
 from torchx.errors import NotFoundError, TransientError
 from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.client import events, pause, stream
-from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, Container, Job
+from torchx.schedulers.docker.containers import Container, Job
 from torchx.schedulers.kit.follow import Lines, Piece, Seen, split_stamp, whole_lines, within
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kit.logs import Stream as LogStream
@@ -160,9 +160,8 @@ def _previous_run(client: Any, container: Container) -> tuple[float, float]:
         if restarts < 1:
             raise not_started_again()
         started = seconds(str(details["State"]["StartedAt"]))
-        names = (LABEL_APP_ID, LABEL_ROLE_NAME, LABEL_REPLICA_ID)
-        labels = [f"{name}={container.labels[name]}" for name in names]
-        found = events(client, ["die", "died"], labels, since=container.created, until=started, read_s=_EVENTS_S)
+        of = {"container": [container.id]}
+        found = events(client, ["die", "died"], of, since=container.created, until=started, read_s=_EVENTS_S)
         ends = sorted(float(event.get("timeNano") or 0) / 1e9 for event in found)
     if len(ends) < 2 <= restarts:
         logger("torchx.schedulers").warning(
