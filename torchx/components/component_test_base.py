@@ -6,15 +6,12 @@ import os
 import shutil
 import tempfile
 import unittest
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
 
+from torchx.specs import AppDef, AppStatus
 from torchx.util.reexports import reexports
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import ModuleType
-
-    from torchx.specs import AppDef, AppStatus
 
 reexports(__name__)
 

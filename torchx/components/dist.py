@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import os
 import shlex
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping
 
 import torchx
 from torchx import specs
@@ -29,9 +29,6 @@ from torchx.components.structured_arg import StructuredJArgument as StructuredJA
 from torchx.errors import SpecError
 from torchx.specs import macros
 from torchx.util.notices import logger
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
 
 _TORCH_DEBUG_FLAGS: dict[str, str] = {
     "CUDA_LAUNCH_BLOCKING": "1",

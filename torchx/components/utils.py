@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, Any
 
 import torchx
 from torchx import specs
 from torchx.components.dist import _args_join, get_role_name
 from torchx.errors import MissingDependencyError, SpecError, install_extra
 from torchx.util.strings import nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 _PYTHON = "torchx_utils_python"
 _WAIT = "trap 'exit 0' TERM INT; while :; do sleep 3600 & wait $!; done"

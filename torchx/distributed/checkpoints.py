@@ -20,10 +20,7 @@ import os
 import time
 
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from torchx.util.any import Any
 
 _CHECK_S = 0.2
 _MOST_CALLS = 100

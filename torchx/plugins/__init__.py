@@ -25,10 +25,7 @@ from torchx.plugins.discovery import (
     refresh,
 )
 from torchx.plugins.registry import PluginError, PluginInfo, Registry, load_group, report
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
+from torchx.util.any import Any
 
 __all__ = [
     "COMMANDS",

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from torchx.errors import EXIT_MISSING_DEPENDENCY, NotFoundError, TorchXError
 from torchx.plugins.discovery import KINDS, EntryPoint, LoadFailure, decorated, entry_points
 from torchx.util import notices
 from torchx.util.any import Any, Generic, T
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 OK = "ok"
 FAILED = "failed"

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
 
+from torchx.util.any import Any, T
 from torchx.util.records import is_record
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, TypeVar
-
-    T = TypeVar("T")
 
 ATOMS: set[type] = {str, int, float, bool, bytes, complex, type(None)}
 """Immutable types, which need no copy. Enum classes are added when they are first seen."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Iterator, Mapping
+
 from torchx.errors import ConfigError
 from torchx.specs.cases import cases
 from torchx.specs.cfg_literals import cast, split_options
 from torchx.specs.copies import ATOMS, copy_data
+from torchx.util.any import Any
 from torchx.util.strings import nearest
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
 
 CfgVal = str | int | float | bool | list[str] | dict[str, str] | None
 """The value of a run option."""

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from torchx.errors import SpecError
+from torchx.specs.api import AppDef, Role
 from torchx.specs.states import AppState, is_terminal
 from torchx.util.records import dataclass
 from torchx.util.strings import nearest
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
-
-    from torchx.specs.api import AppDef, Role
 
 ENV_TASK = "TORCHX_TASK"
 """Environment variable with the index of a task within the sweep, from 0."""

@@ -9,12 +9,10 @@ policy of ``--retry`` decides about another one.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from torchx.errors import SpecError
-
-if TYPE_CHECKING:
-    from torchx.specs.api import AppDef
+from torchx.specs.api import AppDef
 
 WATCHDOG = "torchx/watchdog"
 """Metadata key of the watchdog setting, for example ``10m:cancel``."""

@@ -8,11 +8,9 @@ These modules of earlier versions of torchx had the names through their own impo
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from torchx.util.any import Any
 
 _HOMES = {
     "torchx.cli.cmd_builtins": "CmdBuiltins",

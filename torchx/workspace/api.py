@@ -6,7 +6,8 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
 
 from torchx.errors import NotSupportedError
 from torchx.specs.api import AppDef, CfgVal, Role, Workspace, runopts
@@ -16,9 +17,6 @@ from torchx.workspace.files import walk_workspace
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE
 
 reexports(__name__)
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 T = TypeVar("T")
 PackageType = TypeVar("PackageType")

@@ -8,13 +8,11 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.errors import MissingDependencyError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 _BLOCK = 1 << 20  # bytes held in memory at a time
 
