@@ -128,8 +128,7 @@ def plan_path(handle: str) -> str:
 
 def problems(handle: str) -> list[str]:
     """The notices of a job that could not be sent, with the reasons, for its status page."""
-    path = plan_path(handle)
-    failed = _read(path).get("failed", {}) if os.path.exists(path) else {}
+    failed = _read(plan_path(handle)).get("failed", {})
     return [f"{channel.partition(':')[0]} was not sent: {why}" for channel, why in failed.items()]
 
 
@@ -149,8 +148,6 @@ def send_due(scheduler: str, registry: RunRegistry) -> None:
 
     A job that has ended still has a plan if the process that sent its last notice died before it removed the plan.
     """
-    if not os.path.isdir(torchx_home("notices")):
-        return
     for path in _plans(scheduler):
         plan = _read(path)
         run = registry.get(str(plan.get("handle", ""))) if plan.get("channels") else None

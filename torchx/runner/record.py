@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 from torchx.config import Setting
 from torchx.errors import HandleError, TransientError
 from torchx.runner.events import log_event
-from torchx.settings import ENV_JOB_ID, torchx_home
-from torchx.specs.api import MalformedAppHandleException, make_app_handle, parse_app_handle
+from torchx.settings import torchx_home
+from torchx.specs.api import AppDryRunInfo, CfgVal, MalformedAppHandleException, make_app_handle, parse_app_handle
 from torchx.util.secrets import mask_args, mask_told, mask_value
 
 if TYPE_CHECKING:
     from torchx.runner.notices import Plan
     from torchx.runs import NewRun, RunRegistry
     from torchx.schedulers.api import Scheduler
-    from torchx.specs.api import AppDryRunInfo, CfgVal, Role
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
 
@@ -46,13 +45,12 @@ class Recorder:
             Exception: whatever the scheduler raises. The run is then marked as abandoned, unless the job may exist
                 nevertheless; that is found out when runs are listed.
         """
+        from torchx.runner.doctor.static import refuse_names
         from torchx.runner.secrets import look_up
         from torchx.util import git
 
         _check_session(scheduler, self._session)
-        if info._app is not None and any(map(_has_macros, info._app.roles)):
-            from torchx.runner.doctor.static import refuse_names
-
+        if info._app is not None:
             refuse_names(info._app, backend)
         look_up(info, backend)
         plan = _plan_of_notices(info)
@@ -112,12 +110,6 @@ def forget_notices(*handles: str) -> None:
 
         for handle in handles:
             forget(handle)
-
-
-def _has_macros(role: Role) -> bool:
-    """Whether a role has macros to check; skips the job id, which torchx sets itself."""
-    given = [value for name, value in role.env.items() if name != ENV_JOB_ID]
-    return any("${" in text for text in (role.image, role.entrypoint, *role.args, *given))
 
 
 def _plan_of_notices(info: AppDryRunInfo[Any]) -> Plan | None:

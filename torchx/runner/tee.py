@@ -69,6 +69,12 @@ def tee_logs(  # noqa: PLR0917  # public signature
     import threading
 
     def copy() -> None:
+        try:
+            copy_all()
+        except Exception as e:
+            thread.error = e
+
+    def copy_all() -> None:
         query = LogQuery.of(regex=regex, since=None, until=None, should_tail=should_tail, streams=streams)
         wait_until_started(runner, app_handle)
         replicas = runner.log_replicas(app_handle)
@@ -77,16 +83,8 @@ def tee_logs(  # noqa: PLR0917  # public signature
         sources = list(zip(formats.values(), log_openers(runner, app_handle, replicas, query), strict=True))
         copy_together(sources, Sink(dst)) if should_tail and sources else copy_in_turn(sources, Sink(dst))
 
-    class Copying(threading.Thread):
-        error: BaseException | None = None
-
-        def run(self) -> None:
-            try:
-                copy()
-            except Exception as e:
-                self.error = e
-
-    thread: Tee = Copying(daemon=True, name="torchx-tee-logs")  # type: ignore[assignment]  # declared above, because `threading` is imported on use
+    thread: Tee = threading.Thread(target=copy, daemon=True, name="torchx-tee-logs")  # type: ignore[assignment]  # `error` is set below
+    thread.error = None
     thread.start()
     return thread
 
