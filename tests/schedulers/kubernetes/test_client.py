@@ -44,9 +44,9 @@ PATH = path_of("Pod", "ns", "a")
 def test_deleting_what_is_gone_is_quiet(api: KubeApi, cluster: Any) -> None:
     """Deleting a missing object succeeds; other failures are errors."""
     api.create(_pod("a"))
-    api.delete(PATH, propagation="Orphan")
+    api.delete(PATH, grace_s=0)
     assert cluster.objects == {}
-    assert cluster.calls[-1] == ("DELETE", PATH, {"propagationPolicy": "Orphan"})
+    assert cluster.calls[-1] == ("DELETE", PATH, {"propagationPolicy": "Background", "gracePeriodSeconds": "0"})
     api.delete(PATH)
     assert cluster.calls[-1] == ("DELETE", PATH, {"propagationPolicy": "Background"})
     cluster.faults.append(("DELETE", "", refusal(403, "Forbidden", "no"), "before"))

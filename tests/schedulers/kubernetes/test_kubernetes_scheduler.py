@@ -395,6 +395,19 @@ def test_a_watch_that_can_tell_no_more_ends(event):
     scheduler.wait_for_end(app_id, 3600)
 
 
+def test_changes_are_events_of_a_watch():
+    """The watch starts at the version of a list, because old servers end one without a version; bookmarks are no changes."""
+    cluster = Cluster()
+    _, app_id = submit(cluster)
+    (job,) = cluster.of("jobs")
+    bookmark = {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "8"}}}
+    cluster.watched = [bookmark, {"type": "MODIFIED", "object": job}, {"type": "ERROR", "object": {"code": 410}}]
+    versioned = Response(200, {"metadata": {"resourceVersion": "7"}, "items": [job]})
+    cluster.faults.append(("GET", "/jobs", versioned, "before"))
+    assert list(queries.changes(kube_api.KubeApi(cluster), "job", "default")) == [app_id]
+    assert [query.get("resourceVersion") for _, _, query in cluster.calls[-2:]] == [None, "7"]
+
+
 def test_a_job_that_goes_by_itself_takes_its_service_along():
     """With a TTL, the Jobs own the Service, too."""
     cluster = Cluster()

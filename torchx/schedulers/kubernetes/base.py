@@ -82,7 +82,6 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         self._contexts: dict[str, str | None] = {}
         self._found: dict[str, JobObjects] = {}
         self._in_buckets: dict[str, BucketCode] = {}  # by URL
-        self._versions: dict[str, dict[str, str]] = {}
         self._hearing: Ear | None = None
         self._pollers: dict[str, JobPoller] = {}
         self._defaults: Callable[[], Mapping[str, CfgVal]] = dict
@@ -324,18 +323,14 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
         """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by a watch of jobs, and one of their pods."""
-        streams: dict[str, tuple[KubeApi, str, str]] = {}
+        streams: dict[str, Callable[[], Iterable[str]]] = {}
         for app_id in app_ids:
             namespace, api = split_id(app_id)[0], self._api_of(app_id)
             for kind in (self._likeliest([app_id])[0], "Pod"):
-                streams.setdefault(f"{kind} {namespace} {id(api)}", (api, kind, namespace))
-        opened = {
-            name: functools.partial(queries.changes, *which, self._versions.setdefault(name, {}))
-            for name, which in streams.items()
-        }
+                streams[f"{kind} {namespace} {id(api)}"] = functools.partial(queries.changes, api, kind, namespace)
         if self._hearing is None:
             self._hearing = Ear()
-        return self._hearing.take(opened, most_s)
+        return self._hearing.take(streams, most_s)
 
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""

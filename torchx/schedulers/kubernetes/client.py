@@ -188,11 +188,11 @@ class KubeApi:
         """Post an object that is not kept, such as an eviction of a pod."""
         return self._json("POST", path, None, item)
 
-    def delete(self, path: str, *, propagation: str = "Background", grace_s: int | None = None) -> None:
+    def delete(self, path: str, *, grace_s: int | None = None) -> None:
         """Delete an object and those that it owns, if it exists. ``grace_s``: how long a pod has until SIGKILL."""
         grace = {} if grace_s is None else {"gracePeriodSeconds": grace_s}
         try:
-            self._json("DELETE", path, {"propagationPolicy": propagation, **grace})
+            self._json("DELETE", path, {"propagationPolicy": "Background", **grace})
         except NotFoundError:
             return
 

@@ -186,23 +186,17 @@ def watch_for_the_end(api: KubeApi, namespace: str, name: str, found: JobObjects
     time.sleep(max(min(deadline - time.monotonic(), _PAUSE_S), 0))
 
 
-def changes(api: KubeApi, kind: str, namespace: str, versions: dict[str, str]) -> Iterator[str]:
-    """App ids of torchx jobs, each when an object of a kind changes, until the server ends the watch.
+def changes(api: KubeApi, kind: str, namespace: str) -> Iterator[str]:
+    """App ids of torchx jobs, each when an object of a kind changes from now on, until the server ends the watch.
 
-    The watch continues at ``versions[kind]``, where the last one ended, and updates it; the first one starts now.
-    Bookmarks keep it recent: https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
+    Bookmarks show that the connection is alive:
+    https://kubernetes.io/docs/reference/using-api/api-concepts/#watch-bookmarks
     """
-    path = path_of("Pod" if kind == "Pod" else OWNERS[kind], namespace)
-    if kind not in versions:  # a server with an old etcd ends a watch without a version at once
-        page = api.get(path, {"labelSelector": SELECTOR, "limit": 1})
-        versions[kind] = str(page.get("metadata", {}).get("resourceVersion") or "")
-        yield from map(_id_of, page.get("items", ()))
-    for what, item in api.events(path, {"labelSelector": SELECTOR}, versions[kind], timeout_s=_SILENCE_S):
-        if what == "ERROR":
-            versions.pop(kind, None)  # the resource version is too old
-            return
-        versions[kind] = str(item.get("metadata", {}).get("resourceVersion") or "")
-        if what != "BOOKMARK":
+    path, query = path_of("Pod" if kind == "Pod" else OWNERS[kind], namespace), {"labelSelector": SELECTOR}
+    page = api.get(path, {**query, "limit": 1})  # a server with an old etcd ends a watch without a version at once
+    version = str(page.get("metadata", {}).get("resourceVersion") or "")
+    for what, item in api.events(path, query, version, timeout_s=_SILENCE_S):
+        if what not in ("BOOKMARK", "ERROR"):
             yield _id_of(item)
 
 
