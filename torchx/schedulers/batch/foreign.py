@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
+from torchx.schedulers.batch.base import BatchScheduler
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths
 from torchx.schedulers.failures import Evidence
 from torchx.schedulers.foreign import ForeignJobs
@@ -16,13 +17,8 @@ from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
 
 if TYPE_CHECKING:
-    from torchx.schedulers.batch.base import BatchScheduler
     from torchx.schedulers.batch.sites import Site
     from torchx.schedulers.kit.files import Files
-
-    _Base = BatchScheduler
-else:
-    _Base = object
 
 
 class Outputs(JobFolder):
@@ -61,7 +57,7 @@ class Outputs(JobFolder):
         return [Evidence(stdout=out, stderr=err) for out, err in ends]
 
 
-class ForeignAtSites(ForeignJobs, _Base):
+class ForeignAtSites(ForeignJobs, BatchScheduler):
     """Shared by the views of all command-driven backends."""
 
     @abstractmethod

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from torchx.errors import BackendError, CommandError
-from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
+from torchx.schedulers.kit.commands import Completed, LocalCommandRunner, last_line
 from torchx.schedulers.lsf.rows import FORMAT, Row, group_of, rows, whole
 from torchx.specs.api import Role
 
@@ -56,9 +56,9 @@ def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
 
 def refusal(done: Completed) -> CommandError:
     """The error for a rejected submission, with LSF's message."""
-    said = done.stderr.strip().splitlines() or [f"its submission ended with exit code {done.returncode}"]
+    said = last_line(done.stderr, f"its submission ended with exit code {done.returncode}")
     return CommandError(
-        f"LSF did not take the job: {said[-1]}",
+        f"LSF did not take the job: {said}",
         argv=done.argv,
         returncode=done.returncode,
         stderr=done.stderr,

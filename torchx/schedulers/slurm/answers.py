@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.failures import SHELL, Evidence, signal_name
+from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents, ReplicaEvents
@@ -266,8 +267,7 @@ def _batch_failure(job: Job) -> str:
     elif record is not None and record.exit_code:
         how = f"exit code {record.exit_code}"
     reason = reason_sentence(record.reason) if record is not None and record.reason != "NonZeroExitCode" else ""
-    lines = job.texts.get(SLURM_LOG, "").strip().splitlines()
-    said = lines[-1] if lines else ""
+    said = last_line(job.texts.get(SLURM_LOG, ""), "")
     return ": ".join(part for part in ("the batch script failed", how, reason, said) if part)
 
 

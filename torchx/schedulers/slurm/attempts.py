@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torchx.schedulers.batch import attempts
@@ -63,7 +64,7 @@ def attempt_ended(folder: str, how: str) -> Attempt:
     if how == "requeued" and job.events.retrying:
         return attempts[-1]
 
-    verdict = judge(facts_of(job), look_into(place))
+    verdict = judge(facts_of(job), functools.partial(left_in, place))
     kind = verdict.cause.kind if verdict.cause else ""
     paths = [f"{path}/{name}" for path in job.events.replicas for name in (STDOUT_LOG, STDERR_LOG)]
     attempt = Attempt(
@@ -84,14 +85,10 @@ def seen_from_inside(folder: str, state: str, **known: Any) -> tuple[Job, JobFol
     return job, job.folder or JobFolder(files, folder)
 
 
-def look_into(folder: JobFolder) -> Callable[[Sequence[ReplicaFacts]], list[Evidence]]:
-    """A function that collects the evidence of failed replicas from a job's folder."""
-
-    def look(replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-        left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
-        return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
-
-    return look
+def left_in(folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
+    """What failed replicas left behind in a job's folder."""
+    left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
+    return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
 
 
 def _last_state() -> str:

@@ -107,9 +107,9 @@ class EndsOfJobs(BatchScheduler):
         return found
 
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-        from torchx.schedulers.slurm.attempts import look_into
+        from torchx.schedulers.slurm.attempts import left_in
 
-        return look_into(folder)(replicas)
+        return left_in(folder, replicas)
 
     def _secret_files(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
         text = info.request.secrets(info._secrets)

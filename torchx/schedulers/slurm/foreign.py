@@ -108,14 +108,14 @@ def _of_job(app_id: str, records: Mapping[str, list[JobRecord]]) -> dict[str, li
     return {i: found for i, found in records.items() if i == app_id or i.startswith(f"{app_id}_")}
 
 
-def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]], *, now: float | None = None) -> JobFacts:
+def foreign_facts(app_id: str, records: Mapping[str, Sequence[JobRecord]]) -> JobFacts:
     """Facts about a job from its records, or those of each task of an array; pending tasks are under the array's id."""
     every = [record for found in records.values() for record in found]
-    facts = facts_of(bare(app_id, every), now=now)
+    facts = facts_of(bare(app_id, every))
     tasks = {int(i.rpartition("_")[2]): found for i, found in records.items() if i != app_id}
     if tasks:
         waiting = list(records.get(app_id, ()))
-        waits = pending_sentence(waiting, JobEvents(), now=now) if waiting else ""
+        waits = pending_sentence(waiting, JobEvents()) if waiting else ""
         members = []
         for k, found in sorted(tasks.items()):
             kind, why = ENDINGS.get(found[0].state, ("", ""))

@@ -8,6 +8,7 @@ archive :data:`torchx.schedulers.batch.attempts.PROGRAM_FILE`.
 from __future__ import annotations
 
 import fcntl
+import functools
 import json
 import os
 import re
@@ -22,7 +23,7 @@ from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.notices import FAR, Notice, deliver
 from torchx.schedulers.slurm.answers import facts_of
-from torchx.schedulers.slurm.attempts import look_into, seen_from_inside
+from torchx.schedulers.slurm.attempts import left_in, seen_from_inside
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.specs.api import NONE, AppDef, AppStatus
 from torchx.specs.notices import NOTIFY, hang_event, wish_of
@@ -107,7 +108,7 @@ def status_here(state: str, code: int | None = None, *, hang: str = "") -> AppSt
     """The job in the current folder, as its script sees it: with Slurm's ``state`` and the watchdog's new finding."""
     ended = None if code is None else time.time()
     job, folder = seen_from_inside(os.getcwd(), state, ended=ended, exit_code=code)
-    found = describe(facts_of(job), look_into(folder))
+    found = describe(facts_of(job), functools.partial(left_in, folder))
     return AppStatus(
         found.state,
         num_restarts=found.num_restarts,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from torchx.errors import BackendError, CommandError, ConfigError, TransientError
+from torchx.schedulers.kit.commands import last_line
 from torchx.util.records import dataclass
 
 
@@ -105,8 +106,8 @@ def login_error(target: str, said: str) -> BackendError | ConfigError:
     hint = f"see the output of `ssh -v {target}`"
     if not said.strip():  # ssh logs this case at a higher log level only
         return UnreachableError(f"cannot log in to `{target}`: the connection was closed", hint=hint)
-    last = said.strip().splitlines()[-1].strip()
-    return CommandError(f"cannot log in to `{target}`: {last}", argv=["ssh", target], stderr=said, hint=hint)
+    message = f"cannot log in to `{target}`: {last_line(said)}"
+    return CommandError(message, argv=["ssh", target], stderr=said, hint=hint)
 
 
 def no_session(said: str) -> bool:
