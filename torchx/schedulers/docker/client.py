@@ -106,8 +106,6 @@ def start(made: tuple[Any, DockerContainer]) -> None:
 
 def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Container], grace_s: int) -> None:
     """Marks containers as cancelled and stops them, all at the same time; a few at a time if ``environ`` is None."""
-    import docker.errors
-
     graces = dict(side_by_side(lambda c: (c.id, _mark_cancelled(client, c, grace_s)), which))
     left = which
     if environ is not None and len(which) > 1:
@@ -118,7 +116,7 @@ def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Contain
     def stop(container: Container) -> None:
         try:
             client.api.stop(container.id, timeout=graces[container.id])
-        except docker.errors.APIError as e:
+        except Exception as e:
             if not is_missing(e):
                 raise
 
@@ -144,13 +142,11 @@ def _mark_cancelled(client: Any, container: Container, grace_s: int) -> int:
 
 def remove(client: Any, container_id: str) -> None:
     """Removes a container, running or not, and its anonymous volumes; does nothing if it does not exist."""
-    import docker.errors
-
     for attempt in range(_REMOVALS):
         try:
             client.api.remove_container(container_id, force=True, v=True)
             return
-        except docker.errors.APIError as e:
+        except Exception as e:
             message = explanation(e)
             if is_missing(e) or "already in progress" in message:
                 return

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from torchx.errors import BackendError, NotSupportedError
-from torchx.schedulers.docker.containers import Container
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, Tty, not_running
 from torchx.schedulers.inside.marks import MarkedProcess, kill_words
@@ -29,9 +29,7 @@ def way_to(environ: Mapping[str, str] | None, container: Container) -> tuple[Eng
         NotSupportedError: ``environ`` is None: only the given client reaches the engine, and cannot carry a stream.
     """
     if container.state is not AppState.RUNNING:
-        raise not_running(
-            container.labels["torchx.pytorch.org/app-id"], container.role, container.k, str(container.state)
-        )
+        raise not_running(container.labels[LABEL_APP_ID], container.role, container.k, str(container.state))
     if environ is None:
         raise NotSupportedError(
             "only this process's own client can reach its engine, and it cannot carry a stream",

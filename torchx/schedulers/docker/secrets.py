@@ -32,12 +32,10 @@ def command(words: list[str], *, may_restart: bool) -> list[str]:
 
 def put(container: Any, env: dict[str, str]) -> None:
     """Writes the file into a container that has not been started; BackendError if its image has no shell."""
-    import docker.errors
-
     try:
         stream, _ = container.get_archive(_SHELL)
         stream.close()
-    except docker.errors.APIError as e:
+    except Exception as e:
         if not is_missing(e):
             raise
         raise BackendError(

@@ -14,15 +14,13 @@ import struct
 import threading
 import time
 import uuid
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from torchx.errors import NotSupportedError, TorchXError, TransientError
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    _Message = tuple[str, int, int, bytes, uuid.UUID]
-    """Kind, sequence number, payload type (of data messages), payload, and id."""
+_Message = tuple[str, int, int, bytes, uuid.UUID]
+"""Kind, sequence number, payload type (of data messages), payload, and id."""
 
 INPUT, OUTPUT = "input_stream_data", "output_stream_data"
 ACKNOWLEDGE, CLOSED = "acknowledge", "channel_closed"
