@@ -47,6 +47,15 @@ class _Pollers:
         """The last beat for each scheduler; None if there is none, or it is late."""
         return {name: poller.beat() for name, poller in self._pollers.items()}
 
+    def status(self, handle: str) -> AppStatus | None:
+        """The whole status of a job as recorded by a poller; None if the scheduler must be queried."""
+        status = self._registry.status(handle)
+        if status is None or status.is_terminal():
+            return status
+        name, _, app_id = parse_app_handle(handle)
+        beat = self.beats().get(name)
+        return None if beat is None or beat.error or app_id in beat.unknown else status
+
     def close(self) -> None:
         while self._pollers:
             self._pollers.popitem()[1].close()
@@ -146,12 +155,7 @@ class News:
 
     def status(self, handle: str) -> AppStatus | None:
         """The whole status of a job as recorded by a poller; None if the scheduler must be queried."""
-        status = self._registry.status(handle)
-        if status is None or status.is_terminal():
-            return status
-        name, _, app_id = parse_app_handle(handle)
-        beat = self._pollers.beats().get(name)
-        return None if beat is None or beat.error or app_id in beat.unknown else status
+        return self._pollers.status(handle)
 
     def close(self) -> None:
         """Ends its own pollers; other watches of this process keep theirs."""
@@ -199,6 +203,10 @@ class Watch:
         """Schedulers that could not be queried the last time, each with the reason."""
         beats = self._pollers.beats()
         return {name: beat.error for name, beat in beats.items() if beat is not None and beat.error}
+
+    def status(self, handle: str) -> AppStatus | None:
+        """The whole status of a job as recorded by a poller; None if the scheduler must be queried."""
+        return self._pollers.status(handle)
 
     def close(self) -> None:
         """Ends the watch; jobs keep running."""

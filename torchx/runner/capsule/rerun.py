@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from _thread import RLock
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING, Any
 
 from torchx.config import DEFAULT, Setting
@@ -89,19 +89,9 @@ class Plan:
             return runner._schedule_or_discard(info, event)
         return submit(runner, info, self.tasks)
 
-    @contextmanager
-    def surroundings(self) -> Iterator[None]:
-        """Changes to the folder to launch from: some schedulers use the current directory.
-
-        All threads share it, so other threads that call this wait.
-        """
-        with _CHANGED:
-            before = os.getcwd()
-            os.chdir(self.cwd)
-            try:
-                yield
-            finally:
-                os.chdir(before)
+    def surroundings(self) -> AbstractContextManager[None]:
+        """Changes to the folder to launch from: some schedulers use the current directory."""
+        return inside(self.cwd)
 
     def finish(self, info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
         """Adds the origin of this plan to its request: tags, source, hashes and the sources of options."""
@@ -114,6 +104,18 @@ class Plan:
                 settings[key] = Setting(settings[key].value, recorded["source"])
         info._settings = settings
         return info
+
+
+@contextmanager
+def inside(folder: str) -> Iterator[None]:
+    """Changes the current directory temporarily. All threads share it, so other threads that call this wait."""
+    with _CHANGED:
+        before = os.getcwd()
+        os.chdir(folder)
+        try:
+            yield
+        finally:
+            os.chdir(before)
 
 
 def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
