@@ -18,11 +18,7 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
     """Yields the last lines of each replica, then new lines until the job has ended, in batches.
 
     A batch is a list of ``{"role", "replica", "line"}``; the last one may be ``{"error": stderr of torchx log}``.
-
-    Args:
-        target: a job or a part of it, as for ``torchx log``.
-        last: number of lines of each replica to begin with.
-        stream: ``stdout``, ``stderr`` or ``combined``; None: the backend's default.
+    The arguments are those of ``torchx log``; ``last`` is the number of lines of each replica to begin with.
     """
     argv = [sys.executable, "-m", "torchx", "log", "--json", "--follow", "--tail", str(last)]
     argv += ["--streams", stream] if stream else []

@@ -20,8 +20,8 @@ from torchx.runner import Runner
 from torchx.runner.shown import Row, run_row
 from torchx.ui.live import Live
 from torchx.ui.top.page import Page
+from torchx.ui.top.parts import GROUPS, RunList
 from torchx.ui.top.rows import KEY, MUTED, STYLES, WARN, Rows
-from torchx.ui.top.runs import GROUPS, RunList
 from torchx.util.term import printable
 
 _KEYS = """\
@@ -68,8 +68,6 @@ class Help(ModalScreen[None]):
 
 
 class Top(App[None]):
-    """The list of runs."""
-
     TITLE = "torchx top"
     CSS_PATH = "top.tcss"
     ENABLE_COMMAND_PALETTE = False

@@ -24,7 +24,7 @@ from torchx.specs.failures import parse_failure
 from torchx.specs.tasks import TaskTable
 from torchx.ui.follow import log_lines
 from torchx.ui.top.parts import Replicas, Tasks, Timeline
-from torchx.ui.top.rows import BAD, MUTED, Rows, marked
+from torchx.ui.top.rows import BAD, MUTED, Rows, Table, marked
 from torchx.util.datetime import ago, duration
 from torchx.util.term import printable
 
@@ -145,14 +145,12 @@ class Page(Screen[None]):
         self._title()
 
     def _show_replicas(self) -> None:
-        table = self.replicas if not (self._times and self._status) else Timeline(self._timeline())
+        table: Table = self.replicas
+        if self._times and self._status:
+            row = self.row()
+            table = Timeline(timeline(self._status, row["created"] if row else None))
         self._rows.show(table)
         self._rows.styles.height = min(max(len(table), 1) + 3, max(self.size.height // 3, 6))
-
-    def _timeline(self) -> dict[str, object]:
-        row = self.row()
-        assert self._status is not None
-        return timeline(self._status, row["created"] if row else None)
 
     async def _update_tasks(self, table: TaskTable) -> None:
         if self.tasks is None:
