@@ -7,5 +7,3 @@
 ``render``             tables, colours, times
 =====================  ====================================================================
 """
-
-from __future__ import annotations

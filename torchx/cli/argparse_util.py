@@ -53,7 +53,6 @@ class Parser(argparse.ArgumentParser):
         raise self._usage_error(message)
 
     def unexpected(self, left: list[str], parsed: argparse.Namespace | None = None) -> UsageError:
-        """Returns the error for unrecognized arguments."""
         parser = getattr(parsed, "_parser", None) or self
         option = next((arg for arg in left if arg.startswith("-") and len(arg) > 1), None)
         if option is None:
@@ -123,9 +122,6 @@ def declare(parser: argparse.ArgumentParser, rows: Iterable[Row], *, sparse: boo
 
 def parse_moment(text: str, *, now: float | None = None) -> float:
     """Parses a time span before now, or a date and time (local time unless it has a zone), into a Unix time.
-
-    Raises:
-        UsageError: the text is neither.
 
     >>> parse_moment("10m", now=1000.0), parse_moment("2026-11-21T08:00:00Z")
     (400.0, 1795248000.0)

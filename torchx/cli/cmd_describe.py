@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from torchx.cli import spec_page
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.render import document, fields
@@ -56,8 +57,6 @@ def _print_json(handle: str, app: AppDef | None, run: Run | None) -> None:
 
 
 def _print_page(handle: str, app: AppDef | None, run: Run | None) -> None:
-    from torchx.cli import spec_page
-
     color = has_color(sys.stdout)
     parts = [_head(handle, run, color=color)]
     if app is not None:

@@ -63,7 +63,6 @@ class CmdExport(RunnerCommand):
 
 
 def export_to(runner: Runner, info: AppDryRunInfo[Any], folder: str, *, workspace: str, as_json: bool) -> None:
-    """Writes the folder and reports what is in it."""
     folder = os.path.abspath(os.path.expanduser(folder))
     exported = runner.export(info, folder, workspace)
     runner.discard(info)

@@ -66,10 +66,7 @@ class CmdList(RunnerCommand):
 
 
 def parse_states(text: str) -> list[AppState]:
-    """Parses state names, in upper or lower case.
-
-    Raises:
-        UsageError: there is no such state.
+    """Parses state names, in upper or lower case; raises UsageError for an unknown one.
 
     >>> parse_states("running,FAILED")
     [RUNNING (3), FAILED (5)]

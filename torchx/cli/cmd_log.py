@@ -100,8 +100,12 @@ class CmdLog(RunnerCommand):
             raise UsageError("`--previous` shows an attempt that has ended", hint="omit `--follow`")
         validate(identifier)
         show_logs(sys.stdout, identifier, runner, query=query, json=args.json, prefix=not args.no_prefix, raw=args.raw)
-        if args.exit_code and (code := _exit_code(runner, identifier, ended=query.follow)):
-            sys.exit(code)
+        if args.exit_code:
+            handle = runner.resolve(parse_target(identifier).reference)
+            status = runner.wait(handle, wait_interval=1) if query.follow else runner.status(handle)
+            if status is None:
+                raise UnknownAppException(handle)
+            sys.exit(exit_code_of(status))
 
 
 def validate(job_identifier: str) -> None:
@@ -235,14 +239,6 @@ def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None
     if identifier is None:
         raise UsageError("no job is given", hint="`torchx log @last` shows the newest; `torchx list` lists them all")
     return identifier, tail
-
-
-def _exit_code(runner: Runner, identifier: str, *, ended: bool) -> int:
-    handle = runner.resolve(parse_target(identifier).reference)
-    status = runner.wait(handle, wait_interval=1) if ended else runner.status(handle)
-    if status is None:
-        raise UnknownAppException(handle)
-    return exit_code_of(status)
 
 
 def _rank(text: str) -> int:

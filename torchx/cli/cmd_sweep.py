@@ -51,7 +51,6 @@ class CmdSweep(CmdRun):
         self.declare(subparser, _POINTS)
 
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
-        """Submits the sweep, or shows it for ``--dryrun``."""
         tasks = _tasks(args)
         runner.check_sweep(tasks)
         if run_args.dryrun:

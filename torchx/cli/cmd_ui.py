@@ -24,7 +24,6 @@ class CmdUi(RunnerCommand):
         add("--allow", type=_actions, default=(), metavar="ACTION,...", help=allow)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Prints the address, and serves the page until Ctrl-C."""
         from torchx.ui.server import serve
 
         def ready(address: str) -> None:

@@ -12,6 +12,7 @@ from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import gray
 from torchx.runner import Runner
 from torchx.runner.changes import Watch
+from torchx.runner.documents import handle_fields
 from torchx.runs import Change
 from torchx.specs.states import state_text
 from torchx.util.redaction import redact
@@ -55,8 +56,6 @@ def print_changes(watch: Watch, *, as_json: bool = False) -> None:
 
 def change_document(change: Change) -> str:
     import json
-
-    from torchx.runner.documents import handle_fields
 
     fields = {
         **handle_fields(change.handle),

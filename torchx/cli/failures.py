@@ -48,7 +48,10 @@ def guard(work: Callable[[], None]) -> int:
         finally:
             sys.stdout.flush()
     except SystemExit as e:
-        return _code_of(e)
+        if e.code is None or isinstance(e.code, int):
+            return e.code or EXIT_OK
+        print(e.code, file=sys.stderr)
+        return 1
     except TorchXError as e:
         _traceback_if_wanted()
         error(str(e) or type(e).__name__, hint=e.hint or ("" if _wants_traceback() else _WHERE))
@@ -86,12 +89,10 @@ def error(message: str, *, hint: str = "") -> None:
 
 
 def warn(message: str) -> None:
-    """Prints a warning to stderr."""
     _say("warning", message, "\033[33m")
 
 
 def note(message: str) -> None:
-    """Prints a message to stderr."""
     _end_progress()
     print(f"\033[90m{message}\033[0m" if has_color(sys.stderr) else message, file=sys.stderr, flush=True)
 
@@ -159,10 +160,3 @@ def _silence_stdout() -> None:
         os.close(devnull)
     except (OSError, ValueError, AttributeError):  # stdout is not a file
         pass
-
-
-def _code_of(e: SystemExit) -> int:
-    if e.code is None or isinstance(e.code, int):
-        return e.code or EXIT_OK
-    print(e.code, file=sys.stderr)
-    return 1

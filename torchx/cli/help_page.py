@@ -17,8 +17,6 @@ OPTIONS = """\
 
 
 def page(*, color: bool = False) -> str:
-    """Returns the help page."""
-
     def bold(text: str) -> str:
         return f"\033[1m{text}\033[0m" if color else text
 

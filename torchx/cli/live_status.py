@@ -98,7 +98,6 @@ class _Screen:
         self._write(f"{end}\033[?25h")
 
     def show(self, text: str) -> None:
-        """Replaces the lines by this text."""
         lines = text.split("\n")
         high = _height()
         if len(lines) > high:

@@ -28,10 +28,7 @@ class LogTarget:
 
 
 def parse_target(identifier: str) -> LogTarget:
-    """Parses the argument of ``torchx log``.
-
-    Raises:
-        HandleError: the identifier is malformed, or the replicas are not a list of numbers and ranges.
+    """Parses the argument of ``torchx log``; raises HandleError if it is malformed.
 
     >>> parse_target("local_cwd://torchx/echo-x1/trainer/0,2-4")
     LogTarget(reference='local_cwd://torchx/echo-x1', role='trainer', ids=[0, 2, 3, 4])
@@ -58,10 +55,7 @@ def parse_target(identifier: str) -> LogTarget:
 
 
 def job_reference(text: str) -> str:
-    """Checks the form of a reference to a job, and returns it.
-
-    Raises:
-        HandleError: the text is neither a handle nor a short form of one.
+    """Returns a reference to a job; raises HandleError if it is neither a handle nor a short form of one.
 
     >>> job_reference("@last")
     '@last'
@@ -93,10 +87,7 @@ def resolve_all(runner: Runner, references: Sequence[str], failed: list[int] | N
 
 
 def parse_ids(text: str, identifier: str = "") -> list[int]:
-    """Parses replica numbers; returns them sorted, without duplicates.
-
-    Raises:
-        HandleError: the text is not a list of numbers and ranges.
+    """Parses a list of replica numbers and ranges; returns the numbers sorted, without duplicates.
 
     >>> parse_ids("3,0-1,1")
     [0, 1, 3]

@@ -22,14 +22,8 @@ _RANGE = r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?"
 def read_points(grids: Sequence[str], path: str | None, most: int) -> tuple[list[str], list[tuple[str, ...]]]:
     """Returns the names and the values of each task: the product of the file's rows and the grid's points.
 
-    Args:
-        grids: ``name=value,value,...``; a value may be a range, ``0..99``, or in double quotes.
-        path: a ``.csv`` or ``.jsonl`` file.
-        most: the maximum number of tasks.
-
-    Raises:
-        UsageError: there are no tasks or too many, or a grid is malformed.
-        SpecError: the file is malformed; the message names the line.
+    A grid is ``name=value,value,...``; a value may be a range, ``0..99``, or in double quotes. The file ends in
+    ``.csv`` or ``.jsonl``. No tasks, or more than ``most``, are a UsageError.
 
     >>> read_points(["lr=1e-4,3e-4", "seed=0..1"], None, 10)
     (['lr', 'seed'], [('1e-4', '0'), ('1e-4', '1'), ('3e-4', '0'), ('3e-4', '1')])

@@ -23,7 +23,6 @@ def ask_a_person() -> Callable[[str], str] | None:
 
 
 def agreed(question: str) -> bool:
-    """Asks a yes/no question, and returns whether the answer is yes."""
     sys.stderr.write(f"{question}? [y/N] ")
     sys.stderr.flush()
     return sys.stdin.readline().strip().lower() in ("y", "yes")

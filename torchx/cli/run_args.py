@@ -8,6 +8,7 @@ from typing import Any
 
 from torchx.cli.argparse_util import CFG, CFG_ROW, Row
 from torchx.cli.failures import UsageError
+from torchx.config import get_configs, get_section, load_files, warn_of_unknown
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers import get_default_scheduler_name
 from torchx.specs import CfgVal
@@ -153,7 +154,6 @@ class TorchXRunArgs:
     after: list[str] = field(default_factory=list)
 
 
-_REQUIRED = ("component_name", "scheduler")
 _JSON_NAMES = {
     str: "a string",
     dict: "an object",
@@ -186,7 +186,7 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
             raise ConfigError(f"`{STDIN}`: `{key}` must be {_JSON_NAMES[wanted]}, and is {got}")
         if isinstance(value, list) and not all(isinstance(item, str) for item in value):
             raise ConfigError(f"`{STDIN}`: `{key}` must be a list of strings")
-    for key in _REQUIRED:
+    for key in ("component_name", "scheduler"):
         if not json_data.get(key):
             raise ConfigError(
                 f"`{STDIN}`: the key `{key}` is missing",
@@ -209,10 +209,7 @@ def torchx_run_args_from_argparse(
 
 
 def parse_secrets(given: list[str]) -> dict[str, Secret]:
-    """Parses the values of ``--secret`` into variable -> Secret.
-
-    Raises:
-        UsageError: a name is not a valid variable name, or a value is not a reference.
+    """Parses the values of ``--secret`` into variable -> Secret; raises UsageError for one that is malformed.
 
     >>> parse_secrets(["HF_TOKEN", "KEY=file:~/key"])
     {'HF_TOKEN': Secret('HF_TOKEN'), 'KEY': Secret('file:~/key')}
@@ -239,8 +236,6 @@ _TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 def fill_from_config(args: argparse.Namespace) -> None:
     """Fills options that the command line lacks from ``[cli:run]``; warns of unknown keys."""
-    from torchx.config import get_configs, warn_of_unknown
-
     given = vars(args)
     known = (*_CONFIG_FLAGS, *_CONFIG_TEXTS)
     for key, text in get_configs(prefix="cli", name="run").items():
@@ -282,11 +277,8 @@ def read_json(text: str) -> dict[str, Any]:
 
 def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
     """Returns the job metadata for notices: from the command line, or where that is empty, from ``[notify]``."""
-    from torchx.config import load_files
-
     if not (notify or notify_on or "notify" in load_files().names()):
         return {}
-    from torchx.config import get_section, warn_of_unknown
     from torchx.runner.notice_channels import KEYS, SECTION
 
     section = get_section(SECTION)

@@ -25,11 +25,9 @@ _BY_SIGNAL = 128
 
 
 def hold(runner: Runner, scheduler: str, submit: Callable[[], str]) -> None:
-    """Submits the job. On a terminal, opens a shell in it, and cancels the job when the shell ends.
+    """Submits the job. On a terminal, opens a shell in it, and when that ends, cancels the job and exits with its code.
 
-    Raises:
-        NotSupportedError: the scheduler cannot open a shell in its jobs; nothing was submitted.
-        SystemExit: with the exit code of the shell.
+    Nothing is submitted if the scheduler cannot open a shell in its jobs.
     """
     runner.check_open(scheduler)
     handle = submit()

@@ -18,10 +18,8 @@ _REFUSED = ("--dryrun", "--dry-run", "-s", "--scheduler", "-cfg", "--scheduler_a
 def program(words: Sequence[str], *, size: str | None = None, dashes: bool = False) -> tuple[str, list[str]] | None:
     """Returns the component that runs a program, and its arguments; None when the words name a component.
 
-    Args:
-        words: the program and its arguments.
-        size: nodes and workers, as for ``dist.ddp -j``.
-        dashes: the words came after ``--``, so that any program is allowed.
+    ``size`` are nodes and workers, as for ``dist.ddp -j``. With ``dashes`` the words came after ``--``, so that any
+    program is allowed.
 
     >>> program(["train.py", "--epochs", "3"])
     ('utils.python', ['--script', 'train.py', '--', '--epochs', '3'])

@@ -40,7 +40,8 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
     if chosen:
         parts.append(cfg_page(chosen, title=f"options of {scheduler}", color=color))
     if not full:
-        request, left_out = _about_the_job(request)
+        request, mark, rest = request.partition(_SECTION)
+        left_out = (mark + rest).strip().count("\n") + 1 if mark else 0
         count = len(cfg) - len(chosen)
         more = [f"{count} options at their default"] * (count > 0)
         more += [f"{left_out} lines of script, the same for each job"] * (left_out > 0)
@@ -49,12 +50,6 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
     print("\n\n".join(parts))
     if not full and more and is_tty(sys.stderr):
         note(f"left out: {'; '.join(more)}; --full shows them")
-
-
-def _about_the_job(request: str) -> tuple[str, int]:
-    """Returns the job-specific part of a request, and the number of lines after it."""
-    head, mark, rest = request.partition(_SECTION)
-    return head, (mark + rest).strip().count("\n") + 1 if mark else 0
 
 
 def app_page(

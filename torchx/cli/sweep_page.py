@@ -57,7 +57,6 @@ def values_line(runner: Runner, handle: str, app_id: str) -> list[str]:
 
 
 def next_steps(app_id: str, status: AppStatus, table: TaskTable) -> list[str]:
-    """Returns commands to suggest."""
     failed = table.failed()
     steps = [f"torchx log {app_id}/{failed[0] if failed else 0}"]
     if failed:

@@ -24,13 +24,8 @@ _POLL_S = 1.0
 def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, cancels: bool = True) -> None:
     """Prints the handle, alone on a line of stdout (unless ``as_json``), and waits until the job has ended.
 
-    Args:
-        cancels: Ctrl-C cancels the job; otherwise it only detaches.
-
-    Raises:
-        SystemExit: 1 if the job failed or was cancelled, 7 if it no longer exists, 130 after Ctrl-C.
-        UnknownAppException: the scheduler does not know the job.
-        BackendError: see :meth:`torchx.runner.Runner.wait`.
+    Exits with 1 if the job failed or was cancelled, 7 if it no longer exists, 130 after Ctrl-C, which with ``cancels``
+    cancels the job, and otherwise only detaches.
     """
     started = time.monotonic()
     tee = None

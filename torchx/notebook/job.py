@@ -79,7 +79,6 @@ class Job:
 
 
 def shared_runner() -> Runner:
-    """Returns the Runner of this notebook."""
     global _shared
     if _shared is None:
         _shared = get_runner()

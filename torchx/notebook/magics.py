@@ -23,8 +23,6 @@ _FIELD = re.compile(r"(?<!\$)\{([A-Za-z_]\w*(?:\.[A-Za-z_]\w*|\[[^\][{}]+\])*)\}
 
 
 class MistakeError(TorchXError):
-    """A magic was called with invalid arguments."""
-
     def _render_traceback_(self) -> list[str]:
         return [f"{self}\nhint: {self.hint}" if self.hint else str(self)]
 
@@ -45,7 +43,6 @@ def register(shell: Any) -> None:
 
 
 def unregister(shell: Any) -> None:
-    """Removes the magics and the completion."""
     for kind, names in _NAMES.items():
         for name in names:
             shell.magics_manager.magics[kind].pop(name, None)
@@ -53,8 +50,6 @@ def unregister(shell: Any) -> None:
 
 
 class Magics:
-    """The magics of one shell."""
-
     def __init__(self, shell: Any) -> None:
         self._shell = shell
 
@@ -101,10 +96,7 @@ class Magics:
 def split(text: str, variables: Mapping[str, Any]) -> list[str]:
     """Splits a command into words as a shell does, then replaces ``{name}`` by variables.
 
-    Names that are not variables are not replaced.
-
-    Raises:
-        MistakeError: a quote is not closed, or a variable lacks the attribute or item.
+    Names that are not variables are not replaced. A variable that lacks the attribute or item is a MistakeError.
 
     >>> split("run utils.echo --msg {msg} '${app_id} {other}'", {"msg": "it's two words"})
     ['run', 'utils.echo', '--msg', "it's two words", '${app_id} {other}']

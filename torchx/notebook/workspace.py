@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import posixpath
 from contextlib import suppress
-from typing import Any
 
 from torchx.errors import SpecError
 from torchx.workspace.files import open_workspace
@@ -35,7 +34,7 @@ def workspacefile(path: str, content: str, *, append: bool = False) -> int:
     >>> clear()
     1
     """
-    fs, root = _opened()
+    fs, root = open_workspace(WORKSPACE)
     target = f"{root}/{_checked(path)}"
     data = content.encode()
     if append and fs.isfile(target):
@@ -52,7 +51,7 @@ def workspacefile(path: str, content: str, *, append: bool = False) -> int:
 
 def files() -> dict[str, int]:
     """Returns the files, by path relative to the root, with their sizes in bytes."""
-    fs, root = _opened()
+    fs, root = open_workspace(WORKSPACE)
     if not fs.isdir(root):
         return {}
     found = fs.find(root, detail=True)
@@ -60,8 +59,7 @@ def files() -> dict[str, int]:
 
 
 def clear() -> int:
-    """Removes all files, and returns their number."""
-    fs, root = _opened()
+    fs, root = open_workspace(WORKSPACE)
     count = len(files())
     if fs.isdir(root):
         fs.rm(root, recursive=True)
@@ -78,7 +76,7 @@ def folder() -> str:
 
     global _folder
     _folder = _folder or tempfile.mkdtemp(prefix="torchx-notebook-")
-    fs, root = _opened()
+    fs, root = open_workspace(WORKSPACE)
     current = files()
     for name in _laid_out - current.keys():
         with suppress(FileNotFoundError):
@@ -94,10 +92,6 @@ def folder() -> str:
 
 _folder = ""
 _laid_out: set[str] = set()
-
-
-def _opened() -> tuple[Any, str]:
-    return open_workspace(WORKSPACE)
 
 
 def _checked(path: str) -> str:
