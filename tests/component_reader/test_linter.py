@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from torchx.component_reader import linter
 from torchx.component_reader.finder import BUILTINS
+from torchx.component_reader.help import TorchXArgumentHelpFormatter, get_fn_docstring
 from torchx.component_reader.linter import (
     ArgTypeValidator,
     ComponentFnVisitor,
     ComponentFunctionValidator,
     LinterMessage,
     ReturnTypeValidator,
-    get_fn_docstring,
     get_generic_type,
     get_optional_type,
     is_primitive,
@@ -164,7 +164,7 @@ def test_the_parts() -> None:
     assert get_optional_type(expr("Union[int, str]")) is None
     assert is_primitive(expr("int"))
     assert not is_primitive(expr("list"))
-    assert issubclass(linter.TorchXArgumentHelpFormatter, argparse.HelpFormatter)
+    assert issubclass(TorchXArgumentHelpFormatter, argparse.HelpFormatter)
 
 
 def test_docstrings_of_all_styles() -> None:

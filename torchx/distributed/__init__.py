@@ -21,6 +21,7 @@ import os
 from contextlib import contextmanager
 
 from torchx.distributed import stacks
+from torchx.distributed.checkpoints import progress, should_checkpoint
 from torchx.errors import MissingDependencyError, SpecError
 from torchx.settings import ENV_JOB_ID
 
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from typing import Any, Literal
 
     import torch
-
-    from torchx.distributed.checkpoints import progress, should_checkpoint
 
     Backend = Literal["nccl", "gloo", "auto"]
 
@@ -243,10 +242,6 @@ if os.environ.get(ENV_JOB_ID):  # inside a job
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("progress", "should_checkpoint"):
-        from torchx.distributed import checkpoints
-
-        return getattr(checkpoints, name)
     if name == "Backend":  # lazily: `typing` takes longer to import than this module
         from typing import Literal
 
