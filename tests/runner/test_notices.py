@@ -307,6 +307,16 @@ def test_a_broken_hook_is_said_once(runner, jobs, hooks, config, monkeypatch, tm
     assert "http" not in Path(notices.plan_path(handle)).read_text()
 
 
+def test_a_hook_has_the_python_path_of_its_user(monkeypatch, tmp_path):
+    """A hook of another Python must not find the packages of torchx; the sender finds them without a variable."""
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    assert notices.command("x://s/a")[1]["PYTHONPATH"] == "/mine"
+    monkeypatch.delenv("PYTHONPATH")
+    argv, env = notices.command("x://s/a")
+    assert "PYTHONPATH" not in env
+    subprocess.run(argv, env=env, cwd=tmp_path, check=True)
+
+
 @pytest.mark.parametrize(("code", "tries"), [(503, 3), (429, 3), (404, 1), (403, 1)])
 def test_a_server_that_says_no(hooks, code, tries):
     """Transient failures are retried, permanent ones are not."""

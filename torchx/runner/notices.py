@@ -35,15 +35,10 @@ from torchx.specs.watchdog import SILENT
 from torchx.supervisor.at_end import ALARM
 from torchx.util.notices import logger
 
-_KEPT = ("HOME", "PATH", "PYTHONPATH", "TORCHX_HOME", "VIRTUAL_ENV", "LANG", "DISPLAY", "WAYLAND_DISPLAY")
-_KEPT_DESKTOP = ("DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR")
-_KEPT_SCHEDULERS = (
-    "DOCKER_HOST",
-    "DOCKER_TLS_VERIFY",
-    "DOCKER_CERT_PATH",
-    "DOCKER_CONTEXT",
-    "SLURM_CONF",
-    "KUBECONFIG",
+_KEPT = (
+    *("HOME", "PATH", "PYTHONPATH", "TORCHX_HOME", "VIRTUAL_ENV", "LANG"),
+    *("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XDG_RUNTIME_DIR"),
+    *("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DOCKER_CONTEXT", "SLURM_CONF", "KUBECONFIG"),
 )
 _KEPT_SERVERS = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
 _TAKE_S = 1.0
@@ -134,11 +129,8 @@ def problems(handle: str) -> list[str]:
 
 def command(handle: str) -> tuple[list[str], dict[str, str]]:
     """The command that sends the due notices of a job, and its environment."""
-    servers = (*_KEPT_SERVERS, *map(str.lower, _KEPT_SERVERS))  # proxies are named in both ways
-    kept = (*_KEPT, *_KEPT_DESKTOP, *_KEPT_SCHEDULERS, *servers)
+    kept = (*_KEPT, *_KEPT_SERVERS, *map(str.lower, _KEPT_SERVERS))  # proxies are named in both ways
     env = {name: os.environ[name] for name in kept if name in os.environ}
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-    env["PYTHONPATH"] = os.pathsep.join(filter(None, (root, env.get("PYTHONPATH", ""))))
     env["TORCHX_HOME"] = torchx_home()
     return program("torchx.runner.notices", handle), env
 

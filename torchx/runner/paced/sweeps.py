@@ -6,7 +6,6 @@ import fcntl
 import json
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from torchx.runner.views import View
 from torchx.schedulers.api import NONE, DescribeAppResponse, Scheduler, open_logs
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.inside import not_running
+from torchx.schedulers.kit.attempts import program
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import FILE_NAME
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, waiting
@@ -36,7 +36,6 @@ _FOLLOW_S = 0.5
 _AGAIN_S = 3.0  # minimum time between two pacers of a sweep: a pacer that cannot do anything ends at once
 _NAME_CHARS = 80
 _started: list[Any] = []
-_START = "import sys; sys.path[0] = {root!r}; from torchx.runner.paced.pacer import main; main()"
 
 
 class PacedSweeps(View):
@@ -189,7 +188,6 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
     ``job``: the app and its run options, with secrets, which are not on record; None: use the recorded ones.
     """
     held = os.open(os.path.join(folder, _LOCK_FILE), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    root = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)  # the pacer inherits the open file and with it the lock
         if job is None and time.time() - os.fstat(held).st_mtime < _AGAIN_S:  # the last pacer ended at once
@@ -197,7 +195,7 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
         os.utime(held)
         with open(os.path.join(folder, LOG_FILE), "ab") as log:
             process = subprocess.Popen(
-                [sys.executable, "-c", _START.format(root=root), folder, str(held)],
+                program("torchx.runner.paced.pacer", folder, str(held)),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,
