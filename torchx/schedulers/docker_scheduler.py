@@ -121,7 +121,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def __init__(self, session_name: str, docker_client: Any | None = None) -> None:
         super().__init__("docker", session_name, docker_client=docker_client)
         self._used: Any | None = None
-        self._ear: Ear | None = None
+        self._ear = Ear()
         self._on_engine = EngineJobs(lambda: self._client, docker_client)
 
     def _run_opts(self) -> runopts:
@@ -198,8 +198,6 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:  # noqa: ARG002  # all of the engine's
         """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by the engine's events."""
-        if self._ear is None:
-            self._ear = Ear()
         return self._ear.take({"events": lambda: changes(self._client)}, most_s)
 
     def log_replicas(self, app_id: str) -> _Replicas | None:

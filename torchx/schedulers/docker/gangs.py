@@ -126,14 +126,14 @@ def next_step(job: Job) -> Step:
     if again := _due(job, app, roles):
         return Step(again=again, app=app, roles=roles)
     if any(c.mark.late for c in job.containers):
-        final = any(c.mark.final for c in job.containers) or not rules_of(job).policy or not _is_complete(job)
+        final = any(c.mark.final for c in job.containers) or not rules_of(job).policy or not is_complete(job)
         return Step(end=live) if live else Step(ask=not final)
     return _by_policy(job, _consequences(job, members, app, roles, live))
 
 
 def _by_policy(job: Job, step: Step) -> Step:
     """Evaluates the retry policy, if there is one, before a failed job is given up."""
-    if not _is_complete(job) or any(c.mark.final for c in job.containers) or not rules_of(job).policy:
+    if not is_complete(job) or any(c.mark.final for c in job.containers) or not rules_of(job).policy:
         return step
     failed = any(c.state is AppState.FAILED for c in job.containers)
     if step.stop:
@@ -142,7 +142,7 @@ def _by_policy(job: Job, step: Step) -> Step:
     return Step(ask=True) if lost else step
 
 
-def _is_complete(job: Job) -> bool:
+def is_complete(job: Job) -> bool:
     """Whether all containers exist: one that was removed cannot be restarted."""
     return len(job.containers) == sum(count for _, count, _ in job.sizes())
 

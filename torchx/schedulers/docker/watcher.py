@@ -359,8 +359,7 @@ def main() -> None:
     watcher = Watcher(EngineHttp(os.environ), app_id, at_end=at_end, sample_s=sample_s, first_s=first_s)
     if not message.startswith(GO):
         job = watcher._job()
-        submitted = job is not None and len(job.containers) == sum(count for _, count, _ in job.sizes())
-        if job is None or not submitted or any(c.state is AppState.SUBMITTED for c in job.containers):
+        if job is None or not gangs.is_complete(job) or any(c.state is AppState.SUBMITTED for c in job.containers):
             watcher.end_all()
             return
     watcher.run()
