@@ -126,34 +126,20 @@ class RetryRules:
 
 @dataclass
 class Attempt:
-    """An attempt that has ended.
-
-    Attributes:
-        started, ended: Unix times in seconds.
-        kind: failure class.
-        cause: description of the failure.
-        hosts: the failed hosts.
-        digest: hash that identifies the exception; empty if none was found.
-        progress: whether the attempt reported progress; see :func:`torchx.distributed.progress`.
-        again: whether the job was restarted afterwards.
-        why: the reason for restarting, or for not restarting.
-        avoid: hosts that the next attempt excludes.
-        memory: memory of the next attempt, as a multiple of the original memory.
-        more: private data of the backend.
-    """
+    """An attempt that has ended. Times are Unix times in seconds."""
 
     started: float = 0.0
     ended: float = 0.0
-    kind: str = "unknown"
-    cause: str = ""
-    hosts: list[str] = field(default_factory=list)
-    digest: str = ""
-    progress: bool = False
-    again: bool = False
-    why: str = ""
-    avoid: list[str] = field(default_factory=list)
-    memory: float = 1.0
-    more: dict[str, Any] = field(default_factory=dict)
+    kind: str = "unknown"  # failure class
+    cause: str = ""  # description of the failure
+    hosts: list[str] = field(default_factory=list)  # the failed hosts
+    digest: str = ""  # hash that identifies the exception; empty if none was found
+    progress: bool = False  # whether the attempt reported progress, see torchx.distributed.progress
+    again: bool = False  # whether the job was restarted afterwards
+    why: str = ""  # the reason for restarting, or for not restarting
+    avoid: list[str] = field(default_factory=list)  # hosts that the next attempt excludes
+    memory: float = 1.0  # of the next attempt, as a multiple of the original memory
+    more: dict[str, Any] = field(default_factory=dict)  # private data of the backend
 
 
 def to_line(attempt: Attempt) -> str:

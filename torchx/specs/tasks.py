@@ -25,17 +25,11 @@ _FAILED = (AppState.FAILED, AppState.UNKNOWN)
 
 @dataclass(frozen=True, kw_only=True)
 class TaskList:
-    """The values of the tasks of a sweep.
-
-    Attributes:
-        names: names of the values.
-        points: the values of each task, in the order of ``names``.
-        max_parallel: maximum number of tasks that run at the same time; 0 leaves it to the backend.
-    """
+    """The values of the tasks of a sweep."""
 
     names: Sequence[str]
-    points: Sequence[Sequence[str]]
-    max_parallel: int = 0
+    points: Sequence[Sequence[str]]  # the values of each task, in the order of `names`
+    max_parallel: int = 0  # maximum number of tasks that run at the same time; 0 leaves it to the backend
 
     def values(self, k: int) -> dict[str, str]:
         """Return the values of task ``k`` by name."""
@@ -52,19 +46,12 @@ class TaskList:
 
 @dataclass(kw_only=True)
 class TaskTable:
-    """The states of the tasks of a sweep; each list has one entry per task.
-
-    Attributes:
-        states: the states.
-        exit_codes: the exit codes, ``-n`` for signal n; None if unknown or not ended.
-        ended: Unix times at which the tasks ended; 0 if not ended.
-        max_parallel: maximum number of tasks that run at the same time; 0 for no limit.
-    """
+    """The states of the tasks of a sweep; each list has one entry per task."""
 
     states: list[AppState]
-    exit_codes: list[int | None]
-    ended: list[float]
-    max_parallel: int = 0
+    exit_codes: list[int | None]  # -n for signal n; None if unknown or not ended
+    ended: list[float]  # Unix times; 0 if not ended
+    max_parallel: int = 0  # maximum number of tasks that run at the same time; 0 for no limit
 
     def counts(self) -> dict[AppState, int]:
         """Return the number of tasks by state; states without tasks are omitted."""

@@ -59,15 +59,10 @@ class Blob:
 
 
 class Registry:
-    """One registry. Thread-safe.
+    """One registry, by host and port as in the name of an image. Thread-safe.
 
-    Args:
-        host: host and port, as in the name of an image.
-        credentials: the login; by default that of the user's login files.
-        sleep: waits between attempts.
-
-    All methods raise ``BackendError`` if the registry rejects the request, and ``TransientError`` if several attempts
-    failed or timed out.
+    Without ``credentials``, the login is that of the user's login files. All methods raise ``BackendError`` if the
+    registry rejects the request, and ``TransientError`` if several attempts failed or timed out.
     """
 
     def __init__(
