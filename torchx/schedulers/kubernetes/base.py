@@ -82,7 +82,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         self._contexts: dict[str, str | None] = {}
         self._found: dict[str, JobObjects] = {}
         self._in_buckets: dict[str, BucketCode] = {}  # by URL
-        self._hearing: Ear | None = None
+        self._ear = Ear()
         self._pollers: dict[str, JobPoller] = {}
         self._defaults: Callable[[], Mapping[str, CfgVal]] = dict
 
@@ -328,9 +328,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             namespace, api = split_id(app_id)[0], self._api_of(app_id)
             for kind in (self._likeliest([app_id])[0], "Pod"):
                 streams[f"{kind} {namespace} {id(api)}"] = functools.partial(queries.changes, api, kind, namespace)
-        if self._hearing is None:
-            self._hearing = Ear()
-        return self._hearing.take(streams, most_s)
+        return self._ear.take(streams, most_s)
 
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
         """See :class:`torchx.schedulers.kit.abilities.Simulates`."""

@@ -127,7 +127,7 @@ def connect(context: str | None) -> tuple[Cluster, str]:
         raise
     except Exception as e:  # the client does not catch errors of YAML and files
         if context is not None or _IN_POD not in os.environ:
-            raise _unconfigured(_first_line(e)) from None
+            raise _unconfigured(e) from None
         namespace = _service_account(configuration)
     if not configuration.verify_ssl:
         import urllib3
@@ -192,7 +192,7 @@ def _service_account(configuration: Any) -> str:
     try:
         config.load_incluster_config(client_configuration=configuration)
     except config.ConfigException as e:
-        raise _unconfigured(_first_line(e)) from None
+        raise _unconfigured(e) from None
     try:
         with open(_POD_NAMESPACE, encoding="utf-8") as file:
             return file.read().strip()
@@ -200,12 +200,9 @@ def _service_account(configuration: Any) -> str:
         return ""
 
 
-def _unconfigured(why: str) -> BackendError:
+def _unconfigured(error: Exception) -> BackendError:
+    why = next(iter(str(error).splitlines()), type(error).__name__)
     return BackendError(
         f"no Kubernetes cluster is configured: {why}",
         hint="`kubectl config get-contexts` lists them; use `-cfg context=NAME`, or set KUBECONFIG",
     )
-
-
-def _first_line(error: Exception) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)

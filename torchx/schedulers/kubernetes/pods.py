@@ -1,13 +1,7 @@
 """Renders a replica as a Kubernetes pod.
 
 Pods are plain dicts in the format of the API (https://kubernetes.io/docs/reference/kubernetes-api/), so that a dry run
-needs neither a cluster nor a client. Values of a role's environment may refer to the cluster:
-
-==============================  ====================================================================
-``[FIELD_PATH]status.podIP``    a field of the pod (the downward API)
-``[SECRET]name/key``            a key of a Secret
-``[CONFIG_MAP]name/key``        a key of a ConfigMap
-==============================  ====================================================================
+needs neither a cluster nor a client. Values of a role's environment may refer to the cluster, see docs/kubernetes.md.
 """
 
 from __future__ import annotations
