@@ -45,16 +45,15 @@ _MISSING = _Missing()
 class _Field:
     """The options of a field."""
 
-    __slots__ = ("compare", "default", "factory", "kw_only", "metadata", "name", "repr", "type")
+    __slots__ = ("compare", "default", "factory", "kw_only", "name", "repr", "type")
 
-    def __init__(self, default: Any, factory: Any, repr: bool, compare: bool, metadata: Any) -> None:
+    def __init__(self, default: Any, factory: Any, repr: bool, compare: bool) -> None:
         self.name = ""
         self.type: Any = None
         self.default = default
         self.factory = factory
         self.repr = repr
         self.compare = compare
-        self.metadata = metadata
         self.kw_only = False
 
 
@@ -64,10 +63,9 @@ def _field(
     default_factory: Any = _MISSING,
     repr: bool = True,
     compare: bool = True,
-    metadata: Any = None,
 ) -> Any:
     """Declare a field with options, like :func:`dataclasses.field`."""
-    return _Field(default, default_factory, repr, compare, metadata)
+    return _Field(default, default_factory, repr, compare)
 
 
 def _dataclass(cls: Any = None, *, frozen: bool = False, kw_only: bool = False) -> Any:
@@ -144,7 +142,7 @@ def _collect(cls: Any, kw_only: bool) -> dict[str, _Field]:
         if "ClassVar" in str(annotation):
             continue
         value = getattr(cls, name, _MISSING)
-        f = value if isinstance(value, _Field) else _Field(value, _MISSING, True, True, None)
+        f = value if isinstance(value, _Field) else _Field(value, _MISSING, True, True)
         if f.default.__class__.__hash__ is None:
             raise ValueError(f"mutable default for field `{name}`: use default_factory")
         f.name, f.type, f.kw_only = name, annotation, kw_only
@@ -174,7 +172,7 @@ def _fields_of(base: Any) -> dict[str, _Field]:
         for f in dataclasses.fields(base):
             default = _MISSING if f.default is dataclasses.MISSING else f.default
             factory = _MISSING if f.default_factory is dataclasses.MISSING else f.default_factory
-            mine = _Field(default, factory, f.repr, bool(f.compare), f.metadata)
+            mine = _Field(default, factory, f.repr, bool(f.compare))
             mine.name, mine.type, mine.kw_only = f.name, f.type, bool(f.kw_only)
             found[f.name] = mine
     return found
@@ -300,8 +298,6 @@ class _LazyDataclass:
         specs = []
         for f in getattr(self.cls, _FIELDS).values():
             options: dict[str, Any] = {"repr": f.repr, "compare": f.compare, "kw_only": f.kw_only}
-            if f.metadata is not None:
-                options["metadata"] = f.metadata
             if f.factory is not _MISSING:
                 options["default_factory"] = f.factory
             elif f.default is not _MISSING:
