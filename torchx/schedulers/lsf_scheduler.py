@@ -49,15 +49,7 @@ from torchx.schedulers.lsf.folders import jobs_of
 from torchx.schedulers.lsf.options import Opts, check, job_dir
 from torchx.schedulers.lsf.reasons import STATES
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE, get_command, get_docker_command
-from torchx.schedulers.lsf.request import (
-    NAMES,
-    RANK0_HOST,
-    LsfBsub,
-    after,
-    cleanup_str,
-    get_bsub,
-    get_submit_script,
-)
+from torchx.schedulers.lsf.request import NAMES, RANK0_HOST, LsfBsub, after, cleanup_str, get_bsub, get_submit_script
 from torchx.schedulers.lsf.rows import Row, group_of, was_released
 from torchx.specs.after import earlier_jobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts

@@ -9,12 +9,13 @@ from __future__ import annotations
 import functools
 import io
 import os
-import subprocess
 
 import torchx
+from torchx.errors import BackendError
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, policy_of, refuse_parts
 from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.shell import read_script
 from torchx.specs.api import AppDef
 from torchx.specs.retries import Attempt, RetryRules, read_attempts
@@ -85,9 +86,7 @@ def ends_of(folder: JobFolder, paths: list[str]) -> dict[str, int]:
 def output_lines(*argv: str) -> list[str]:
     """The lines that a command prints; none if it fails or is missing."""
     try:
-        done = subprocess.run(
-            argv, check=False, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_COMMAND_S
-        )
-    except (OSError, subprocess.SubprocessError):
+        done = LocalCommandRunner().run(argv, timeout=_COMMAND_S)
+    except BackendError:
         return []
     return done.stdout.splitlines() if done.returncode == 0 else []

@@ -260,11 +260,7 @@ def render(request: SlurmBatchRequest) -> str:
         *([f"exclude={quote(replicas[0].sbatch_opts.get('exclude') or '')}"] if request.retry else []),
         *([script(__file__, *parts)] if parts or request.notify or request.watchdog else []),
         *_arrays(request, groups),
-        *(
-            line
-            for number, group in enumerate(groups)
-            for line in _functions(replicas, number, group, len(groups), retry=request.retry)
-        ),
+        *(line for number in range(len(groups)) for line in _functions(request, groups, number)),
         program.strip(),
     ]
     return "\n".join(lines) + "\n"
@@ -335,16 +331,10 @@ def _arrays(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]])
     return [f"{name}=({' '.join(map(str, values))})" for name, values in arrays.items()]
 
 
-def _functions(
-    replicas: list[SlurmReplicaRequest],
-    number: int,
-    group: list[SlurmReplicaRequest],
-    groups: int,
-    *,
-    retry: bool,
-) -> list[str]:
+def _functions(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]], number: int) -> list[str]:
     """A shell function for each replica of a group, and one for their common environment."""
-    index = {id(replica): i for i, replica in enumerate(replicas)}
+    index = {id(replica): i for i, replica in enumerate(request.replicas.values())}
+    group = groups[number]
     envs = {id(replica): environment(replica, split(replica.env)[0]) for replica in group}
     env = envs[id(group[0])]
     for replica in group[1:]:
@@ -354,9 +344,9 @@ def _functions(
         own = {k: v for k, v in envs[id(replica)].items() if k not in env}
         _, words = replica.materialize()
         options = len(replica.srun_opts)
-        asked = [_growing(word) if retry else word for word in words[:options]]
+        asked = [_growing(word) if request.retry else word for word in words[:options]]
         placed = [f"--relative={at // _per_node(replica)}"]
-        placed += [f"--het-group={number}"] if groups > 1 else []
+        placed += [f"--het-group={number}"] if len(groups) > 1 else []
         before, inside = container_words(replica)
         lines += [
             f"replica_{index[id(replica)]}() {{",
