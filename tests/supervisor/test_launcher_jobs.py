@@ -6,7 +6,6 @@ import marshal
 import os
 import select
 import signal
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -340,20 +339,6 @@ def test_the_end_of_the_news_is_told_from_nothing_new() -> None:
     assert guardian._read_news() is False
     assert guardian.open is False
     guardian._close()  # and closes nothing twice
-    for fd in (guardian._news, guardian._wake, guardian._wake_writer):
-        os.close(fd)
-
-
-def test_it_waits_for_one_that_is_about_to_come_back() -> None:
-    """Five milliseconds, within a tenth of a second after the last that came back; else a fork costs less."""
-    requests, answers = os.pipe()
-    guardian = Launcher(requests, answers)
-    assert guardian._patience_ms() == 0
-    guardian._last_return = time.monotonic() + 10
-    assert guardian._patience_ms() == pytest.approx(5)
-    guardian._last_return = time.monotonic() - 0.2
-    assert guardian._patience_ms() == 0
-    guardian._close()
     for fd in (guardian._news, guardian._wake, guardian._wake_writer):
         os.close(fd)
 

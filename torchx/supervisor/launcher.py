@@ -23,7 +23,6 @@ import gc
 import marshal
 import select
 import signal
-import time
 
 from torchx.supervisor import at_end, orphans, proctree, retention
 from torchx.supervisor.reserve import Reserve
@@ -40,8 +39,6 @@ _NO_MORE = 3  # exit code of a supervisor that found no more requests
 _CRASHED = 70
 _JOBS_PER_PROCESS = 256  # limits the memory that jobs may leak in a supervisor
 _MOST_REPLICAS = 8  # of a job whose supervisor takes another one, so that the memory of a big job is freed
-_PATIENCE_S = 0.005  # waiting for a supervisor to return from a short job costs less than a fork
-_STREAM_S = 0.1
 
 
 class Launcher:
@@ -57,7 +54,6 @@ class Launcher:
             os.set_blocking(fd, False)
         self._ends: dict[int, int] = {}  # exit codes of replicas of supervisors that were killed
         self._partial = b""
-        self._last_return = -_STREAM_S
         guardian = (os.getpid(), proctree.start_ticks(os.getpid()))
         self.reserve = Reserve(requests, answers, news_writer, guardian)
 
@@ -68,7 +64,7 @@ class Launcher:
         poll.register(self._news, select.POLLIN)
         poll.register(self._wake, select.POLLIN)
         while self.open or self.jobs:
-            if self.open and not self.idle and not poll.poll(self._patience_ms()):
+            if self.open and not self.idle and not poll.poll(0):
                 self._fork_spare()
             for fd, _ in poll.poll():
                 if fd == self._wake:
@@ -77,10 +73,6 @@ class Launcher:
                 elif not self._read_news():
                     poll.unregister(fd)  # or poll would return at once until the last job has ended
                     self._reap()
-
-    def _patience_ms(self) -> float:
-        """How long to wait for a supervisor to return from its job before forking another one."""
-        return _PATIENCE_S * 1000 if time.monotonic() < self._last_return + _STREAM_S else 0
 
     def _fork_spare(self) -> None:
         pid = os.fork()
@@ -116,7 +108,6 @@ class Launcher:
             else:
                 del self.jobs[pid]
                 self.idle.add(pid)
-                self._last_return = time.monotonic()
         return bool(data)
 
     def _reap(self) -> None:
