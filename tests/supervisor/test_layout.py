@@ -67,14 +67,6 @@ def test_folders_of_replicas() -> None:
     assert replica_folder("/logs", "a/b", 3) == "/logs/a%2fb/3"
 
 
-def test_marks_are_those_of_jobs_that_are_started_again() -> None:
-    """A job that is deleted leaves none of them."""
-    from torchx.schedulers.kit import attempts
-    from torchx.supervisor.layout import MARKS
-
-    assert {attempts.ATTEMPTS_FILE, attempts.PROGRESS_FILE, attempts.CHECKPOINT_FILE} == set(MARKS)
-
-
 @pytest.mark.parametrize("name", JOB_FILES)
 def test_the_folder_of_a_role_is_no_file_of_the_job(name: str) -> None:
     """A role may have the name of such a file."""

@@ -12,7 +12,7 @@ import pytest
 
 from tests.supervisor.forks import PATIENCE_S, Clock, Gate, eventually, forked, state
 from torchx.supervisor import orphans, proctree, reader, statefile
-from torchx.supervisor.reader import JobReader, ask_to_cancel, has_supervisor, wait_for_end
+from torchx.supervisor.reader import JobReader, has_supervisor, send_command, wait_for_end
 from torchx.supervisor.statefile import ForeignJobError, JobState, StateFileError, StateWriter
 
 
@@ -281,19 +281,19 @@ def test_who_has_a_supervisor(written, monkeypatch) -> None:
 
 def test_asking_to_cancel(written, tmp_path) -> None:
     """The word arrives; False where nobody reads; what else is wrong is raised."""
-    assert not ask_to_cancel(written.folder)
-    assert not ask_to_cancel(f"{written.folder}/state")
+    assert not send_command(written.folder, "cancel")
+    assert not send_command(f"{written.folder}/state", "cancel")
     written.hold()
     before = os.listdir("/proc/self/fd")
-    assert ask_to_cancel(written.folder)
+    assert send_command(written.folder, "cancel")
     assert os.listdir("/proc/self/fd") == before
     assert os.read(written.fifo, 100) == b"cancel\n"
     written.let_go()
-    assert not ask_to_cancel(written.folder)
+    assert not send_command(written.folder, "cancel")
     os.unlink(f"{written.folder}/control")
     os.symlink("control", f"{written.folder}/control")
     with pytest.raises(OSError) as e:
-        ask_to_cancel(written.folder)
+        send_command(written.folder, "cancel")
     assert e.value.errno == errno.ELOOP
 
 
@@ -308,7 +308,7 @@ def test_asking_often_enough(written) -> None:
         while True:
             os.write(fd, b"x")
     os.close(fd)
-    assert ask_to_cancel(written.folder)
+    assert send_command(written.folder, "cancel")
 
 
 def test_asking_one_who_goes_at_that_moment(written, monkeypatch) -> None:
@@ -321,7 +321,7 @@ def test_asking_one_who_goes_at_that_moment(written, monkeypatch) -> None:
         return real(fd, data)
 
     monkeypatch.setattr(os, "write", write)
-    assert ask_to_cancel(written.folder) is False
+    assert send_command(written.folder, "cancel") is False
 
 
 def _descriptors() -> list[str]:

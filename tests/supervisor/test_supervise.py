@@ -25,7 +25,7 @@ from tests.supervisor.forks import (
 )
 from torchx.supervisor import at_end, proctree
 from torchx.supervisor.layout import AT_END_FILE
-from torchx.supervisor.reader import ask_to_cancel
+from torchx.supervisor.reader import send_command
 from torchx.supervisor.supervise import Supervisor
 from torchx.supervisor.watchdog import Watchdog
 
@@ -327,7 +327,7 @@ def test_cancelling(job, gate, up) -> None:
         fd = os.open(f"{job}/control", os.O_WRONLY)
         os.write(fd, b"hello\n")
         os.close(fd)
-        assert ask_to_cancel(job)
+        assert send_command(job, "cancel")
         assert fork.end() == 0
     read = state(job)
     assert (read.state, read.msg, read.first) == ("CANCELLED", "", -1)
@@ -350,7 +350,7 @@ def test_a_replica_may_use_its_grace(job, gate, up) -> None:
     script = f"trap '{up.pass_on}; {gate.wait}; echo saved; exit 7' TERM; {up.pass_on}; while :; do {gate.wait}; done"
     with forked(_work(request(job, role(script)))) as fork:
         up.reached()
-        assert ask_to_cancel(job)
+        assert send_command(job, "cancel")
         up.reached()
         assert state(job).replicas[0].state == "RUNNING"
         gate.open()
@@ -364,7 +364,7 @@ def test_a_replica_that_ignores_sigterm_is_killed_after_its_grace(job, up) -> No
     """Then, and its children with it."""
     with forked(_work(request(job, role(f"trap '' TERM; {up.pass_on}; sleep 1000; true"), grace_s=0.05))) as fork:
         up.reached()
-        assert ask_to_cancel(job)
+        assert send_command(job, "cancel")
         assert fork.end() == 0
     assert state(job).replicas[0].exit == -9
 
@@ -376,7 +376,7 @@ def test_a_stopped_replica_is_woken(job, gate, up) -> None:
         pid = state(job).replicas[0].pid or eventually(lambda: state(job).replicas[0].pid)
         os.kill(pid, signal.SIGSTOP)
         eventually(lambda: proctree.snapshot()[pid].state == "T")
-        ask_to_cancel(job)
+        send_command(job, "cancel")
         assert fork.end() == 0
     assert state(job).replicas[0].exit == 6
 
@@ -413,7 +413,7 @@ def test_what_happens_wakes_it(job, gate, up, how) -> None:
         if how == "end":
             gate.open()
         elif how == "cancel":
-            ask_to_cancel(job)
+            send_command(job, "cancel")
         else:
             os.kill(fork.pid, signal.SIGTERM)
         assert fork.end() == 0

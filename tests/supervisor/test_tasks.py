@@ -12,7 +12,7 @@ import pytest
 from tests.supervisor.forks import eventually
 from torchx.supervisor import proctree, task_guard
 from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, task_log
-from torchx.supervisor.reader import JobReader, ask_to_cancel, has_supervisor, send_command
+from torchx.supervisor.reader import JobReader, has_supervisor, send_command
 from torchx.supervisor.statefile import PENDING, RUNNING, TASKS, JobState, StateWriter, read_state
 from torchx.supervisor.task_client import TAKEN, TasksError, resume, start
 from torchx.supervisor.tasks import TaskSupervisor
@@ -167,7 +167,7 @@ def test_cancel(sweep: Sweep) -> None:
     """No task is left, neither of those that run nor of those to come."""
     sweep.start(100, width=2)
     eventually(lambda: sweep.witnesses() == [0, 1])
-    assert ask_to_cancel(sweep.folder)
+    assert send_command(sweep.folder, "cancel")
     assert sweep.ended().state == "CANCELLED"
     assert sweep.states() == ["CANCELLED"] * 100
     assert not proctree.marked(sweep.folder)

@@ -24,7 +24,7 @@ from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, dele
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
-from torchx.supervisor.reader import ask_to_cancel, send_command, wait_for_end
+from torchx.supervisor.reader import send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS
 from torchx.util.notices import logger
 from torchx.util.records import replace
@@ -348,7 +348,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def _cancel_existing(self, app_id: str) -> None:
         job = self._find(app_id)
         state = job.read() if job else None
-        if job is None or state is None or state.ended or ask_to_cancel(job.folder):
+        if job is None or state is None or state.ended or send_command(job.folder, "cancel"):
             return
         state = job.read()
         if state is not None and not state.ended:

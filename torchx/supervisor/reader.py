@@ -106,11 +106,6 @@ def has_supervisor(folder: str) -> bool:
     return True
 
 
-def ask_to_cancel(folder: str) -> bool:
-    """Ask the supervisor to cancel the job; False if there is no supervisor."""
-    return send_command(folder, "cancel")
-
-
 def send_command(folder: str, word: str) -> bool:
     """Send a command to the supervisor; False if there is no supervisor.
 

@@ -27,8 +27,9 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
             check_owner(folder)
             job = read_state(os.path.join(folder, STATE_FILE))
         except FileNotFoundError:
-            if now - _changed_at(folder, now) > _STALE_S:
-                discard_folder(folder)
+            with suppress(FileNotFoundError):  # another process has just removed it
+                if now - os.stat(folder).st_mtime > _STALE_S:
+                    discard_folder(folder)
             continue
         except (OSError, StateFileError):
             continue
@@ -79,13 +80,6 @@ def _files(logs: str, job: JobState) -> list[str]:
     if TASKS in job.facts:
         return [path_of(logs, *at) for at in job.positions() for path_of in (task_log, task_metrics)]
     return [os.path.join(replica_folder(logs, *at), name) for at in job.positions() for name in REPLICA_FILES]
-
-
-def _changed_at(folder: str, now: float) -> float:
-    try:
-        return os.stat(folder).st_mtime
-    except FileNotFoundError:  # another process has just removed it
-        return now
 
 
 def _size(path: str) -> int:

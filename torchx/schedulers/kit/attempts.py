@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 import torchx
 from torchx.errors import NotSupportedError, SpecError
 from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
+from torchx.supervisor.layout import MARKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,9 +31,7 @@ if TYPE_CHECKING:
     from torchx.specs.api import AppDef
     from torchx.specs.failures import Failure
 
-ATTEMPTS_FILE = "attempts.jsonl"
-PROGRESS_FILE = "progress"
-CHECKPOINT_FILE = "checkpoint"
+ATTEMPTS_FILE, PROGRESS_FILE, CHECKPOINT_FILE = MARKS
 BEGINS = "begins"
 MOST_IN_A_ROW = 20
 _AVOID_S = 24 * 3600.0

@@ -18,7 +18,7 @@ from torchx.specs.api import Role
 from torchx.specs.copies import copy_data
 from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, replica_folder, task_log
 from torchx.supervisor.proctree import is_stopped
-from torchx.supervisor.reader import JobReader, ask_to_cancel, wait_for_end
+from torchx.supervisor.reader import JobReader, send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS, TERMINAL, ForeignJobError, JobState, StateFileError
 from torchx.util.notices import logger
 
@@ -264,7 +264,7 @@ def delete(job: LocalJob) -> None:
 
     state = job.read()
     if state is not None and state.state not in TERMINAL:
-        ask_to_cancel(job.folder)
+        send_command(job.folder, "cancel")
         deadline = time.monotonic() + _DELETE_S
         while wait_for_end(job.folder, _LOOK_S) and not is_stopped(state.supervisor) and time.monotonic() < deadline:
             pass
