@@ -118,7 +118,8 @@ class KubernetesScheduler(KubeScheduler):
                 f"the definition of `{app.name}` is too large for an annotation, from which its retry policy is read",
                 hint="shorten arguments and environment, or omit rules of `--retry` that the cluster does not support",
             )
-        return request.as_resource(kinds.render(kind, app, app_id, rules))
+        objects = kinds.render(kind, app, app_id, rules)
+        return objects[0] if len(objects) == 1 else {"apiVersion": "v1", "kind": "List", "items": objects}
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]

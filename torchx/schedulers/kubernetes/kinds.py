@@ -117,12 +117,13 @@ def _jobset(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
         # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
         template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-{name}-0-0.{app_id}")
         spec = _job_spec(role, rules, template)
-        if _whole_app(role):
+        if not attempts.each_by_itself(role):
             spec["backoffLimit"] = 0
         replicated.append({"name": name, "replicas": 1, "template": {"metadata": {"labels": labels}, "spec": spec}})
+    restarts = max((role.max_retries for role in app.roles if not attempts.each_by_itself(role)), default=0)
     spec = {
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True, "subdomain": app_id},
-        "failurePolicy": {"maxRestarts": max((r.max_retries for r in app.roles if _whole_app(r)), default=0)},
+        "failurePolicy": {"maxRestarts": restarts},
         "replicatedJobs": replicated,
     }
     if rules.opts.deadline_s is not None:  # do not restart the JobSet after its deadline
@@ -133,10 +134,6 @@ def _jobset(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     if rules.opts.ttl_s is not None:
         spec["ttlSecondsAfterFinished"] = rules.opts.ttl_s
     return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": spec}]
-
-
-def _whole_app(role: Role) -> bool:
-    return not attempts.each_by_itself(role)
 
 
 _RESTART = [{"event": "PodEvicted", "action": "RestartJob"}, {"event": "PodFailed", "action": "RestartJob"}]

@@ -69,13 +69,6 @@ def rules_of(app: AppDef, app_id: str, opts: KubernetesOpts, **more: Any) -> Job
     return JobRules(opts, overlay, submission=app_id, timeout_s=timeout_s(app), metadata=metadata, **more)
 
 
-def as_resource(objects: list[Object]) -> Object:
-    """One object for ``kubectl apply``."""
-    if len(objects) == 1:
-        return objects[0]
-    return {"apiVersion": "v1", "kind": "List", "items": objects}
-
-
 def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> Object | None:
     """The Secret of an app; None if it needs none."""
     rules = JobRules(KubernetesOpts(namespace=namespace), session=session, submission=app_id)
