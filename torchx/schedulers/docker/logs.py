@@ -66,10 +66,8 @@ class JobView:
 class ReplicaLog(Lines):
     """The lines of a replica's log, of all attempts. Queries the engine only when they are read.
 
-    While following, it waits for a container or an engine that is being restarted.
-
-    Raises:
-        NotFoundError: the replica does not exist, or its container was removed.
+    While following, it waits for a container or an engine that is being restarted. NotFoundError: the replica does not
+    exist, or its container was removed.
     """
 
     def __init__(self, client: Any, view: JobView, role: str, k: int, query: LogQuery) -> None:

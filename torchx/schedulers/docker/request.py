@@ -13,6 +13,7 @@ from typing import Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.devices import get_device_mounts
+from torchx.schedulers.docker.attempts import marks
 from torchx.schedulers.docker.containers import (
     LABEL_APP_ID,
     LABEL_APP_NAME,
@@ -118,31 +119,18 @@ class DockerJob:
 
 
 def render_job(
-    app: AppDef,
-    app_id: str,
-    opts: Opts,
-    *,
-    session: str,
-    environ: Mapping[str, str],
-    place: str = "",
-    **wishes: str,
+    app: AppDef, app_id: str, opts: Opts, *, session: str, environ: Mapping[str, str], place: str = "", **wishes: str
 ) -> DockerJob:
-    """Renders the containers of a job. ``app`` is not changed.
+    """Renders the containers of a job, without changing ``app``; SpecError if two roles would share a host name.
 
-    Args:
-        environ: source of the variables that ``copy_env`` copies.
-        place, wishes: see :func:`torchx.schedulers.docker.gangs.rules_for`.
-
-    Raises:
-        SpecError: two roles would share a host name.
+    ``copy_env`` copies from ``environ``. For ``place`` and ``wishes`` see
+    :func:`torchx.schedulers.docker.gangs.rules_for`.
     """
     hosts = _host_names(app)
     rules = rules_for(app, opts.cancel_grace_s, place, **wishes)
     common = {**_labels_of(app), LABEL_APP_ID: app_id, LABEL_SESSION: session, LABEL_RULES: rules.to_json()}
     env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
     if rules.policy or rules.watchdog:
-        from torchx.schedulers.docker.attempts import marks
-
         env = {**marks(rules.policy), **env}
     shares_gpus = sum(role.num_replicas for role in app.roles if role.resource.gpu > 0) > 1
     gpus = 0

@@ -57,13 +57,10 @@ class Group:
 
 
 def facts_of(app_id: str, job: _Object, nodes: Mapping[int, _Object], *, region: str = "", waits: str = "") -> JobFacts:
-    """The facts of a job.
+    """The facts of a job. From a summary of ListJobs, only the state is known.
 
-    Args:
-        job: its description; from a summary of ListJobs, only the state is known.
-        nodes: descriptions of the nodes of a multi-node job, by index; empty if they were not requested.
-        region: used if the job's ARN does not contain it.
-        waits: why it does not start, if known.
+    ``nodes`` are the descriptions of the nodes of a multi-node job, by index; empty if they were not requested.
+    ``region`` is used if the job's ARN does not contain it; ``waits``: why it does not start, if known.
     """
     state, found = state_of(job), groups(job)
     main = _main_node(job)

@@ -81,10 +81,9 @@ class BatchJob:
 def render_job(
     app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user: str, retries: NativeRetries | None = None
 ) -> BatchJob:
-    """Renders a job, without changing ``app``. ``retries``: the retry policy by cause; None: use ``max_retries``.
+    """Renders a job, without changing ``app``; a TorchXError if Batch does not support it.
 
-    Raises:
-        SpecError, ConfigError, NotSupportedError: Batch does not support such a job.
+    ``retries`` is the retry policy by cause; None: use ``max_retries``.
     """
     _check(app, opts)
     app_id = f"{opts.queue}:{name}"

@@ -83,11 +83,7 @@ def _source_note(code: source.Source, where: str) -> str:
 
 
 def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, user: str) -> AWSSageMakerJob:
-    """Renders a job. ``app`` is not changed.
-
-    Raises:
-        SpecError, ConfigError, NotSupportedError: SageMaker does not support such a job.
-    """
+    """Renders a job, without changing ``app``; a TorchXError if SageMaker does not support it."""
     role = _only_role(app)
     _check(role, opts)
     hosts = max(role.num_replicas, opts.instance_count)
