@@ -130,9 +130,7 @@ class BatchScheduler(SiteScheduler):
         return found or ("" if age_s > self.submission_s else None)
 
     def _facts(self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]) -> dict[str, Known]:
-        """Facts about these jobs by as few commands as possible, without unknown jobs; ``folders`` are the recorded
-        ones.
-        """
+        """Facts about these jobs by as few commands as possible, without unknown ones; ``folders``: those on record."""
         raise NotImplementedError(f"`{type(self).__name__}` has no `_facts`")
 
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:

@@ -105,9 +105,7 @@ class JobFolder:
         """Start offsets of the last attempt's output, see :func:`torchx.schedulers.kit.attempts.begins_of`."""
 
     def create(self, files: dict[str, str], app: AppDef | None, token: str) -> None:
-        """Create the folder with ``job.json`` and ``files`` (path within it to content). Raises BackendError if it
-        cannot.
-        """
+        """Create the folder with ``job.json`` and ``files`` (path in it to content); raises BackendError if it cannot."""
         record: dict[str, Any] = {"format": 1, "name": token}
         if app is not None:
             record["app"] = appdef_to_dict(masked(app), fallback=repr)
@@ -145,9 +143,7 @@ class JobFolder:
         return LogPaths(stdout, stderr, times)
 
     def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:
-        """What these failed replicas (role, number) left behind, by one query for all of them. Arguments: see
-        :func:`left_by`.
-        """
+        """What failed replicas (role, number) left behind, by one query for all. Arguments: see :func:`left_by`."""
         begins = {self.file(path): at for path, at in self.begins.items()}
         return left_by(self.files, [self.replica(role, k) for role, k in replicas], said=said, begins=begins)
 

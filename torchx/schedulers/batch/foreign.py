@@ -79,9 +79,7 @@ class ForeignAtSites(ForeignJobs, BatchScheduler):
 
 
 def task_facts(facts: JobFacts, tasks: Sequence[ReplicaFacts], *, waits: str = "") -> JobFacts:
-    """Facts about an array, whose tasks continue when one has failed. ``waits``: why tasks wait that are not in
-    ``tasks``.
-    """
+    """Facts about an array, whose tasks go on when one has failed. ``waits``: why further ones wait."""
     goes_on = bool(waits) or not all(is_terminal(task.state) for task in tasks)
     begun = any(task.state is not AppState.PENDING for task in tasks)
     return replace(

@@ -87,9 +87,7 @@ class Growth:
 
 
 class BatchLog(Follower):
-    """The lines of one replica that a query selects; ``growth`` is the :class:`Growth` of its site, or the site's
-    files.
-    """
+    """The lines of one replica that a query selects; ``growth`` is that of its site, or the site's files."""
 
     block = MOST_GROWN
 
@@ -205,9 +203,7 @@ def parse_times(text: str) -> Times:
 
 
 def check_query(query: LogQuery) -> None:
-    """Raises NotSupportedError for queries that need times or separate streams: a task's output is one file without
-    times.
-    """
+    """Raises NotSupportedError for queries that a task's output, one file without times, cannot answer."""
     if query.since is not None or query.until is not None:
         raise NotSupportedError(
             "`--since` and `--until` do not work for tasks of a sweep", hint="`--tail N` prints the last lines"

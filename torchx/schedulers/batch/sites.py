@@ -1,6 +1,4 @@
-"""Where the commands of a cluster run and its files are: on this machine, or behind the login node that the run options
-name.
-"""
+"""Where the commands of a cluster run and its files are: on this machine, or behind a login node."""
 
 from __future__ import annotations
 

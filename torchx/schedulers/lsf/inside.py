@@ -25,9 +25,7 @@ _IN_CONTAINER = "\ntorchx_container "
 
 
 def host_of(folder: JobFolder, replicas: Sequence[ReplicaFacts], app_id: str, role: str, k: int) -> str:
-    """The host of a running replica, or of a sweep's task. Raises NotFoundError if it does not run, NotSupportedError
-    if it is in a container.
-    """
+    """The host of a running replica or task; raises NotFoundError, or NotSupportedError if it is in a container."""
     found = next((r for r in replicas if (r.role, r.replica) == (role, k)), None)
     if found is None or found.state is not AppState.RUNNING or not found.host:
         raise not_running(app_id, role, k, str(found.state if found else AppState.UNKNOWN))

@@ -89,9 +89,7 @@ class Arrays:
         return lines
 
     def script(self, app_id: str, role: Role) -> str:
-        """The script of all array elements, called with the numbers of the role (macros replaced) and the array's first
-        task.
-        """
+        """The script of all array elements; its arguments are the role's number and the array's first task."""
         env = dict(role.env)
         if ENV_JOB_ID in env:
             env[ENV_JOB_ID] = f"{env[ENV_JOB_ID]}/{_TASK}"

@@ -283,9 +283,7 @@ def _memory_sentence(job: Job, role: Role) -> str:
 
 
 def explained(left: Evidence, *, signal: str) -> Evidence:
-    """The evidence of a replica that ``signal`` ended (empty: none), with a reason from slurmstepd's and srun's
-    messages.
-    """
+    """The evidence of a replica that ``signal`` ended (empty: none), with a reason from Slurm's messages."""
     oom = _OOM_KILL.search(left.said)
     if signal == "SIGKILL" and (oom or _OVER_MEMORY.search(left.said)):
         figures = next((m for m in _OVER_MEMORY.finditer(left.said) if m[1]), None)

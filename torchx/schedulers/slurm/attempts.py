@@ -77,9 +77,7 @@ def attempt_ended(folder: str, how: str) -> Attempt:
 
 
 def seen_from_inside(folder: str, state: str, **known: Any) -> tuple[Job, JobFolder]:
-    """The job whose script runs this, with this state and fields of :class:`JobRecord` instead of Slurm's; and its
-    folder.
-    """
+    """The job whose script runs this, with what is ``known`` instead of Slurm's record; and its folder."""
     job_id, files = os.environ.get("SLURM_JOB_ID", "0"), LocalFiles()
     job = files_of(files, {job_id: [JobRecord(job_id=job_id, state=state, folder=folder, **known)]}, {})[job_id]
     return job, job.folder or JobFolder(files, folder)

@@ -121,9 +121,7 @@ class SlurmQueries:
         self._seen: dict[str, JobRecord] = {}  # parsed lines of the last answer about all of the user's jobs
 
     def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
-        """Known jobs by id; None: all of the user's. The final state of ``COMPLETING`` jobs comes from accounting, and
-        so do, with ``tasks``, those of an array that have ended.
-        """
+        """Jobs by id (None: the user's). States of ``COMPLETING`` ones, and ``tasks`` that ended, are from accounting."""
         records = self.squeue(app_ids)
         ending = {i for i, found in records.items() if any(r.state == "COMPLETING" for r in found)}
         asked = None if app_ids is None else [i for i in app_ids if tasks or i not in records or i in ending]

@@ -73,9 +73,7 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
 
 
 def main() -> None:
-    """Sends the due notices in the job's folder. Arguments: ``CODE TERMINATED`` at the script's end, ``hang`` for an
-    alarm.
-    """
+    """Sends the due notices. Arguments: ``CODE TERMINATED`` at the script's end, ``hang`` for an alarm."""
     signal.alarm(_MOST_S)  # kills this process
     try:
         with open(NOTICES_FILE, encoding="utf-8") as file:

@@ -157,9 +157,7 @@ def early_warning(opts: SlurmOpts) -> int:
 
 
 def job_words(opts: SlurmOpts, early: int = 0) -> list[str]:
-    """The whole job's options for sbatch. With ``early`` the script alone gets the signal, so many seconds before the
-    limit.
-    """
+    """The job's options for sbatch; its script alone gets the signal ``early``, so many seconds before the limit."""
     given = {
         "comment": opts.comment,
         "mail-type": opts.mail_type,

@@ -28,9 +28,7 @@ _SIGNALS = {"kill": ["--signal=KILL"], "hang": ["--ctld", "--signal=STOP"]}
 def simulation(
     run: _Run, job_id: str, fault: str, replica: _Replica, *, replicas: Sequence[_Replica], files: Files
 ) -> Simulation:
-    """The simulation of a fault on one of the job's ``replicas``; see
-    :class:`torchx.schedulers.kit.abilities.Simulates`.
-    """
+    """The simulation of a fault on one of ``replicas``; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
     if fault == "oom":
         why = "Slurm limits the memory of each step, and the memory of a replica cannot be filled from outside"
         raise cannot("slurm", fault, why, instead="kill")

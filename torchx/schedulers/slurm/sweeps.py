@@ -257,9 +257,7 @@ class Sweep:
             self._run(["scancel", element])
 
     def job_ids(self, app_id: str) -> list[str]:
-        """Slurm's ids of the sweep or its task, for dependencies. Raises NotSupportedError if some are not submitted
-        yet.
-        """
+        """Slurm's ids of the sweep or its task, for dependencies; raises NotSupportedError if it has none yet."""
         task = app_id.partition("/")[2]
         if task.isdigit():
             check_numbers(self.app_id, [int(task)], self.count)

@@ -110,9 +110,7 @@ class Master:
             os.close(lock)
 
     def _start(self, *, batch: bool) -> tuple[int, str]:
-        """Start the master; returns exit code and stderr of ssh. With ``batch`` it asks no questions, else on the
-        terminal.
-        """
+        """Start the master; returns exit code and stderr of ssh, which may ask on the terminal without ``batch``."""
         import tempfile
 
         # In a dialogue ssh shows its prompts only; torchx reports errors.
