@@ -103,10 +103,7 @@ def import_object(module: str, attr: str = "") -> Any:
 
 def entry_points(group: str) -> list[EntryPoint]:
     """Return all entry points of a group in the order of ``sys.path``; names may repeat."""
-    dists = _distributions()
-    if group not in _by_group:
-        _by_group[group] = [e for d in dists if group in d.text for e in parse(d.text, dist=d) if e.group == group]
-    return list(_by_group[group])
+    return [e for d in _distributions() if group in d.text for e in parse(d.text, dist=d) if e.group == group]
 
 
 def decorated(group: str) -> tuple[list[EntryPoint], list[LoadFailure]]:
@@ -169,7 +166,6 @@ class Distribution:
 
 _scanned_key: object = None
 _scanned: list[Distribution] = []
-_by_group: dict[str, list[EntryPoint]] = {}
 _failed_modules: dict[str, LoadFailure] = {}
 
 
@@ -191,7 +187,6 @@ def _distributions() -> list[Distribution]:
                     found.append(dist)
     found += [d for d in _of_import_hooks() if _normal(d.name) not in seen]
     _scanned_key, _scanned = key, found
-    _by_group.clear()
     return found
 
 

@@ -129,21 +129,16 @@ def _unquoted(text: str) -> str:
 
 
 def _entries(text: str) -> Iterator[tuple[str, str]]:
+    import re
+
     parts = [""]
-    escaped = False
-    for char in text:
-        if escaped:
-            parts[-1] += char if char in ",=\\:" else f"\\{char}"
-            escaped = False
-        elif char == "\\":
-            escaped = True
-        elif char == ",":
+    for char in re.findall(r"(?s)\\[,=\\:]|.", text):
+        if char == ",":
             yield parts[0], "".join(parts[1:])
             parts = [""]
         elif char == "=" and len(parts) == 1:
             parts.append("")
         else:
-            parts[-1] += char
-    parts[-1] += "\\" if escaped else ""
+            parts[-1] += char[-1]  # without the backslash of an escape
     if text:
         yield parts[0], "".join(parts[1:])
