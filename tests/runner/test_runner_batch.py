@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from torchx.errors import NotSupportedError, SpecError
+from torchx.errors import BackendError, NotSupportedError, SpecError, TransientError
 from torchx.runner import Runner, get_runner
 from torchx.runner.batch import template
 from torchx.runner.sweeps import check_job
@@ -99,6 +99,22 @@ def test_a_cluster_that_does_not_know_a_batch_for_a_moment(runner: Runner, monke
     monkeypatch.setattr("torchx.runner.wait.GONE_S", 0.0)
     with pytest.raises(UnknownAppException):
         batch._ended({0})
+
+
+def test_a_cluster_that_cannot_be_queried(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A permanent failure is an error at once, and a transient one after a while, as for `Runner.wait`."""
+    batch = runner.run_many([app("true")], "local_cwd")
+    batch.results()
+    for state in (AppState.RUNNING, AppState.SUCCEEDED):  # as last seen
+        status = AppStatus(state=state, error=TransientError("no answer"))
+        monkeypatch.setattr(runner, "status", lambda _, status=status: status)
+        assert batch._ended({0}) == []
+    monkeypatch.setattr("torchx.util.outages.OUTAGE_S", -1.0)
+    with pytest.raises(TransientError, match="no answer"):
+        batch.results()
+    monkeypatch.setattr(runner, "status", lambda _: AppStatus(state=AppState.RUNNING, error=BackendError("denied")))
+    with pytest.raises(BackendError, match="denied"):
+        batch.results()
 
 
 def test_what_differs_becomes_a_value() -> None:

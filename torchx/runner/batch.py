@@ -68,6 +68,7 @@ class Batch:
 
         Raises:
             WaitTimeoutError: some tasks have not ended within ``timeout``; they keep running.
+            BackendError: the scheduler could not be queried for ten minutes, or the failure is permanent.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         left, pause = set(range(self._count)), _FIRST_S
@@ -110,10 +111,14 @@ class Batch:
 
     def _ended(self, wanted: set[int]) -> list[TaskResult]:
         status = self.status()
-        table = status.tasks if status is not None else None
-        if status is None or self._is_gone(status) or (table is None and status.is_terminal()):
+        if status is None or self._is_gone(status):
             raise UnknownAppException(self.handle)
+        if not status.gone:
+            self._runner._waiter.retry_pause_s(self.handle, status)
+        table = status.tasks
         if table is None:  # its scheduler cannot be queried at the moment
+            if status.error is None and status.is_terminal():
+                raise UnknownAppException(self.handle)
             return []
         return [
             TaskResult(number=k, handle=f"{self.handle}/{k}", state=table.states[k], exit_code=table.exit_codes[k])
