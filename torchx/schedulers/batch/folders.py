@@ -105,7 +105,7 @@ class JobFolder:
         """Start offsets of the last attempt's output, see :func:`torchx.schedulers.kit.attempts.begins_of`."""
 
     def create(self, files: dict[str, str], app: AppDef | None, token: str) -> None:
-        """Create the folder with ``job.json`` and ``files`` (path in it to content); raises BackendError if it cannot."""
+        """Create the folder with ``job.json`` and ``files`` (path in it to content). Raises BackendError on failure."""
         record: dict[str, Any] = {"format": 1, "name": token}
         if app is not None:
             record["app"] = appdef_to_dict(masked(app), fallback=repr)

@@ -121,7 +121,7 @@ class SlurmQueries:
         self._seen: dict[str, JobRecord] = {}  # parsed lines of the last answer about all of the user's jobs
 
     def jobs(self, app_ids: Sequence[str] | None, *, tasks: bool = False) -> Records:
-        """Jobs by id (None: the user's). States of ``COMPLETING`` ones, and ``tasks`` that ended, are from accounting."""
+        """Jobs by id (None: the user's). Accounting has the state of ``COMPLETING`` ones, and ``tasks`` that ended."""
         records = self.squeue(app_ids)
         ending = {i for i, found in records.items() if any(r.state == "COMPLETING" for r in found)}
         asked = None if app_ids is None else [i for i in app_ids if tasks or i not in records or i in ending]
