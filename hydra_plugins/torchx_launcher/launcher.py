@@ -92,19 +92,9 @@ class TorchXLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
     there, and ``torchx describe`` shows a command line that works by itself.
     """
 
-    def __init__(
-        self,
-        *,
-        scheduler: str | None,
-        cfg: DictConfig,
-        component: str,
-        workspace: str | None,
-        max_parallel: int,
-        wait: bool | None,
-    ) -> None:
+    def __init__(self, **conf: Any) -> None:
         super().__init__()
-        self._scheduler, self._cfg, self._workspace = scheduler, cfg, workspace
-        self._component, self._max_parallel, self._wait = component, max_parallel, wait
+        self._conf = TorchXLauncherConf(**conf)
         self._config: Any = None
 
     def setup(self, *, hydra_context: "HydraContext", task_function: "TaskFunction", config: DictConfig) -> None:
@@ -123,7 +113,7 @@ class TorchXLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
         config = self._config
         configure_log(config.hydra.hydra_logging, config.hydra.verbose)
         needed = config.hydra.sweeper._target_ != _BASIC
-        wait = needed if self._wait is None else self._wait
+        wait = needed if self._conf.wait is None else self._conf.wait
         folder = os.path.abspath(str(config.hydra.sweep.dir))
         os.makedirs(os.path.join(folder, _KEPT) if wait else folder, exist_ok=True)
         try:
@@ -147,7 +137,7 @@ class TorchXLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
         from torchx.runner.components import make_app
         from torchx.schedulers import get_default_scheduler_name
 
-        component, *options = shlex.split(self._component)
+        component, *options = shlex.split(self._conf.component)
         options += [*_program(), "--", *_config_flags(self._config)]
         given: Any = OmegaConf.to_container(self._config.hydra.overrides.hydra, resolve=False)  # the jobs resolve them
         common = [word for word in given if not word.startswith(_OURS)]
@@ -165,9 +155,9 @@ class TorchXLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
             return made
 
         apps = [app(first + k, overrides) for k, overrides in enumerate(job_overrides)]
-        cfg: Any = OmegaConf.to_container(self._cfg, resolve=True)
-        scheduler = self._scheduler or get_default_scheduler_name()
-        return get_runner().run_many(apps, scheduler, cfg, self._workspace, max_parallel=self._max_parallel)
+        cfg: Any = OmegaConf.to_container(self._conf.cfg, resolve=True)  # a DictConfig
+        scheduler = self._conf.scheduler or get_default_scheduler_name()
+        return get_runner().run_many(apps, scheduler, cfg, self._conf.workspace, max_parallel=self._conf.max_parallel)
 
 
 def quote(text: str) -> str:
