@@ -308,11 +308,6 @@ def launch(runner: Runner, scheduler: str, submit: Callable[[], str], given: Map
     elif as_json:
         print(document(handle_fields(handle)))
     else:
-        _announce(handle)
-
-
-def _announce(handle: str) -> None:
-    """Prints the handle, alone on the last line of stdout, where programs read it."""
-    if is_tty(sys.stderr):
-        note(f"Launched app: {handle.rpartition('/')[2]} · torchx log -f @last · torchx status @last")
-    print(handle, flush=True)
+        if is_tty(sys.stderr):
+            note(f"Launched app: {handle.rpartition('/')[2]} · torchx log -f @last · torchx status @last")
+        print(handle, flush=True)  # alone on the last line of stdout, where programs read it

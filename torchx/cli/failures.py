@@ -10,14 +10,9 @@ from torchx.errors import EXIT_INTERRUPTED, EXIT_OK, TorchXError
 from torchx.util.secrets import mask_told
 from torchx.util.term import has_color, printable
 
-EXIT_BUG = 70
-"""An unexpected exception (sysexits.h: EX_SOFTWARE)."""
-
-EXIT_IO = 74
-"""An I/O error on a file or on stdout (sysexits.h: EX_IOERR)."""
-
-EXIT_BROKEN_PIPE = 141
-"""The reader of our output closed the pipe; shells report this code for a program that SIGPIPE ended."""
+EXIT_BUG = 70  # an unexpected exception (sysexits.h: EX_SOFTWARE)
+EXIT_IO = 74  # an I/O error on a file or on stdout (sysexits.h: EX_IOERR)
+EXIT_BROKEN_PIPE = 141  # the reader of our output closed the pipe; the code of shells for a program that SIGPIPE ended
 
 EXIT_CODES = """\
 Exit codes:

@@ -64,10 +64,11 @@ export function showRun(main, handle, rows, go) {
     }
   }
 
+  const commandLine = () => (data.argv.length ? ["torchx", ...data.argv.slice(1)].map(quoted).join(" ") : "");
   const fact = (text, title) => (text ? el("span", { title }, text) : null);
 
   function actions(run) {
-    const command = data.argv.length ? ["torchx", ...data.argv.slice(1)].map(quoted).join(" ") : "";
+    const command = commandLine();
     const ended = TERMINAL.has(run.state);
     return [
       command ? el("button", { onclick: () => copy(command), title: command }, "Copy command") : null,
@@ -141,7 +142,7 @@ export function showRun(main, handle, rows, go) {
     const given = Object.entries(data.cfg).filter(([, option]) => option.source !== "default");
     const options = el("table", { class: "options" }, el("tbody", {}, given.map(([name, option]) =>
       el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, JSON.stringify(option.value)), el("td", { class: "muted" }, option.source)))));
-    const command = data.argv.length ? ["torchx", ...data.argv.slice(1)].map(quoted).join(" ") : "";
+    const command = commandLine();
     return [
       command ? section("Command", el("pre", { tabindex: 0 }, `cd ${quoted(data.run?.cwd ?? ".")}\n${command}`)) : null,
       given.length ? section(`Options of ${data.scheduler}`, options) : null,

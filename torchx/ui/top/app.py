@@ -206,13 +206,12 @@ class Top(App[None]):
         return self.screen.row() if isinstance(self.screen, Page) else self.runs.get(self._chosen)
 
     def action_cancel(self) -> None:
-        row = self._job()
-        if row is None:
+        if (row := self._job()) is None:
             return
         if row["ended"]:
             self.notify(f"{row['app_id']} has already ended")
-            return
-        self._ask(f"Cancel {row['app_id']}?", "cancel", row)
+        else:
+            self._ask(f"Cancel {row['app_id']}?", "cancel", row)
 
     def action_rerun(self) -> None:
         if (row := self._job()) is None:
@@ -239,8 +238,7 @@ class Top(App[None]):
 
     def action_shell(self) -> None:
         """Suspends the screen for a shell inside the job."""
-        row = self._job()
-        if row is None:
+        if (row := self._job()) is None:
             return
         if row["state"] != "RUNNING":
             self.notify(f"{row['app_id']} is not running, so no shell can be opened")
