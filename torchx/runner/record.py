@@ -105,7 +105,7 @@ def run_registry() -> RunRegistry:
 
 def forget_notices(*handles: str) -> None:
     """Removes the notices of jobs that do not exist."""
-    if os.path.isdir(torchx_home("notices")):
+    if handles and os.path.isdir(torchx_home("notices")):
         from torchx.runner.notices import forget
 
         for handle in handles:
