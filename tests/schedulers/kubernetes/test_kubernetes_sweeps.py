@@ -190,6 +190,17 @@ def test_the_end(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
     assert (found.state, found.msg) == (AppState.CANCELLED, "1 of 3 tasks succeeded, 2 cancelled")
 
 
+def test_the_list_has_the_state_of_the_status(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """Also if a task was cancelled: its pods end at once and successfully."""
+    app_id = submit(scheduler, ["a", "b", "c"], "{v}")
+    scheduler.cancel_task(app_id, 1)
+    complete = {"type": "Complete", "status": "True"}
+    cluster.of("jobs")[0]["status"] = {"completedIndexes": "0-2", "succeeded": 3, "conditions": [complete]}
+    found = scheduler.describe(app_id)
+    assert found is not None
+    assert [job.state for job in scheduler.list({})] == [found.state] == [AppState.CANCELLED]
+
+
 def test_those_that_failed_again_with_their_code(cluster: Cluster, tmp_path: Path) -> None:
     """A new sweep ships inline code, too, because it is not in the image."""
     (tmp_path / "train.py").write_text("print(1)\n")

@@ -218,6 +218,8 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def _state(self, api: KubeApi, app_id: str, found: JobObjects) -> AppState:
         """The state of a job as in :meth:`describe`, without querying reasons."""
+        if any(map(answers.is_sweep, found.owners)):
+            return sweeps.table_of(found.owners[0], read_pods(found.pods)).state()
         ended = functools.partial(events.how_it_ended, api, split_id(app_id)[0])
         return state_of(answers.facts_of(app_id, found, ended=ended))
 
