@@ -92,21 +92,6 @@ DockerOpts = Opts
 
 _NO_LOG = "the log of `%s` cannot be read"
 
-CAPABILITIES = replace(
-    COMMON,
-    log_streams=("stdout", "stderr", "combined"),
-    exec=True,
-    log_previous=True,
-    metrics="kept",
-    retry_actions=("retry", "mem"),
-    timeout="yes",
-    watchdog=True,
-    mounts=("bind", "volume", "device"),
-    workspaces=True,
-    resources=True,
-    describe_many=True,
-)
-
 
 class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     """Runs jobs on a Docker engine.
@@ -116,7 +101,20 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     """
 
     hears_all = True
-    capabilities = CAPABILITIES
+    capabilities = replace(
+        COMMON,
+        log_streams=("stdout", "stderr", "combined"),
+        exec=True,
+        log_previous=True,
+        metrics="kept",
+        retry_actions=("retry", "mem"),
+        timeout="yes",
+        watchdog=True,
+        mounts=("bind", "volume", "device"),
+        workspaces=True,
+        resources=True,
+        describe_many=True,
+    )
 
     def __init__(self, session_name: str, docker_client: Any | None = None) -> None:
         super().__init__("docker", session_name, docker_client=docker_client)

@@ -19,7 +19,7 @@ from torchx.schedulers.docker.answers import facts_of
 from torchx.schedulers.docker.evidence import HANG_FILE, STACKS_FILE
 from torchx.schedulers.docker.gangs import Rules, is_over, next_step, rules_for
 from torchx.schedulers.docker.plain_http import RefusedError
-from torchx.schedulers.docker_scheduler import CAPABILITIES
+from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.schedulers.kit.verdict import judge
 from torchx.specs.api import AppDef, AppState, Role
 from torchx.specs.watchdog import WATCHDOG
@@ -179,11 +179,11 @@ def test_what_the_page_says() -> None:
 
 def test_who_has_no_place_for_a_watcher_is_told() -> None:
     """Before anything is submitted."""
-    app = AppDef("a", [Role("r", "i")], metadata={WATCHDOG: "10m"})
-    assert attempts.wishes(app, CAPABILITIES, "here") == {"policy": "", "timeout": "", "watchdog": "10m"}
-    assert attempts.wishes(AppDef("a"), CAPABILITIES, "")["watchdog"] == ""
+    app, caps = AppDef("a", [Role("r", "i")], metadata={WATCHDOG: "10m"}), DockerScheduler.capabilities
+    assert attempts.wishes(app, caps, "here") == {"policy": "", "timeout": "", "watchdog": "10m"}
+    assert attempts.wishes(AppDef("a"), caps, "")["watchdog"] == ""
     with pytest.raises(NotSupportedError, match="no watcher could detect that the job is silent"):
-        attempts.wishes(app, CAPABILITIES, "")
+        attempts.wishes(app, caps, "")
 
 
 def test_marks_of_progress_need_a_variable() -> None:
