@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import TYPE_CHECKING
 
@@ -27,7 +28,9 @@ _FOLDERS = "dir_workspace.folders"
 class _FolderMixin(WorkspaceMixin[None]):
     """Copies workspaces to folders, and remembers these folders."""
 
-    _made: set[str] | None = None
+    @functools.cached_property
+    def _made(self) -> set[str]:
+        return set()
 
     def _place(self, cfg: Mapping[str, CfgVal]) -> str | None:
         """Returns the folder to create; empty for a temporary one, None to run the job where it is submitted."""
@@ -65,9 +68,8 @@ class _FolderMixin(WorkspaceMixin[None]):
         """Removes the folders that this object has created for these roles."""
         from torchx.workspace.copies import remove_tree
 
-        made = self._made_folders()
-        for image in {role.image for role in roles} & made:
-            made.remove(image)
+        for image in {role.image for role in roles} & self._made:
+            self._made.remove(image)
             remove_tree(image)
 
     def _fill(self, workspace: Workspace, folder: str, *, share: bool) -> tuple[str, str]:
@@ -91,13 +93,8 @@ class _FolderMixin(WorkspaceMixin[None]):
         except BaseException:  # also on Ctrl-C: an incomplete folder would block the next attempt
             remove_tree(folder, keep=named and not is_new)
             raise
-        self._made_folders().add(folder)
+        self._made.add(folder)
         return folder, content
-
-    def _made_folders(self) -> set[str]:
-        if self._made is None:
-            self._made = set()
-        return self._made
 
 
 class DirWorkspaceMixin(_FolderMixin):

@@ -64,20 +64,16 @@ class FileHashes:
         if entry.identity and changed_at < read_at - TICK_S and identity(entry.local) == entry.identity:
             self._used[entry.identity] = digest
 
-    def save(self) -> None:
-        """Saves the hashes that were used; drops those of files that no longer exist."""
-        import json
-
-        if self._used != (self._known or {}):
-            rows = [[*known, digest] for known, digest in self._used.items()]
-            _CACHE.remember(self._workspace, json.dumps(rows).encode())
-
     def __enter__(self) -> FileHashes:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.save()
+        """Saves the hashes that were used; drops those of files that no longer exist."""
+        import json
+
+        if kind is None and self._used != (self._known or {}):
+            rows = [[*known, digest] for known, digest in self._used.items()]
+            _CACHE.remember(self._workspace, json.dumps(rows).encode())
 
 
 def _load(content: bytes) -> dict[tuple[int, ...], str]:
