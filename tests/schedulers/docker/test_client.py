@@ -79,7 +79,7 @@ def test_stopping_what_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A container that was removed meanwhile causes no error."""
     gone = refusal(404, "No such container: id0")
     engine = Engine(rename=gone, inspect_container=gone, stop=gone)
-    calls.stop_all(engine, None, [_container()], 7)
+    calls.stop_all(engine, None, [_container()], 7, cancelled=True)
     assert [(name, kwargs) for name, *_, kwargs in engine.asked if name == "stop"] == [("stop", {"timeout": 7})]
 
 
@@ -88,7 +88,7 @@ def test_a_grace_is_for_who_can_hear(monkeypatch: pytest.MonkeyPatch, lost: bool
     """There is no grace period if SIGTERM would be lost."""
     monkeypatch.setattr(calls, "sigterm_is_lost", lambda inspected: lost)
     engine = Engine(inspect_container={})
-    calls.stop_all(engine, None, [_container()], 7)
+    calls.stop_all(engine, None, [_container()], 7, cancelled=True)
     assert engine.asked[-1] == ("stop", "id0", {"timeout": timeout})
 
 
@@ -97,14 +97,14 @@ def test_an_engine_that_fails_is_heard(name: str) -> None:
     """Errors other than a missing container or a concurrent cancel are raised."""
     engine = Engine(inspect_container={}, **{name: refusal(500, "out of memory")})
     with pytest.raises(docker_errors.APIError):
-        calls.stop_all(engine, None, [_container()], 7)
+        calls.stop_all(engine, None, [_container()], 7, cancelled=True)
 
 
 def test_two_who_cancel_at_once() -> None:
     """The second one finds the name changed already, and stops the container all the same."""
     for said in (refusal(500, "Renaming a container with the same name as its current name"), refusal(*TAKEN)):
         engine = Engine(inspect_container={}, rename=said)
-        calls.stop_all(engine, None, [_container()], 7)
+        calls.stop_all(engine, None, [_container()], 7, cancelled=True)
         assert engine.asked[-1][0] == "stop"
 
 
@@ -123,14 +123,14 @@ def test_several_are_stopped_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(calls, "EngineHttp", Http)
     monkeypatch.setattr(calls, "sigterm_is_lost", lambda inspected: False)
     engine = Engine(inspect_container={})
-    calls.stop_all(engine, {"DOCKER_HOST": "x"}, [_container(k) for k in range(5)], 7)
+    calls.stop_all(engine, {"DOCKER_HOST": "x"}, [_container(k) for k in range(5)], 7, cancelled=True)
     assert asked[0] == {"DOCKER_HOST": "x"}
     targets, timeout_s = asked[1]
     assert len(targets) == 5 and "id3" in targets[3] and "t=7" in targets[3]
     assert timeout_s > 7
     assert sorted(call[1] for call in engine.asked if call[0] == "stop") == ["id3", "id4"]
     asked.clear()
-    calls.stop_all(engine, {"DOCKER_HOST": "x"}, [_container()], 7)
+    calls.stop_all(engine, {"DOCKER_HOST": "x"}, [_container()], 7, cancelled=True)
     assert asked == []  # a single one needs no connection of its own
 
 

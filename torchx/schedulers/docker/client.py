@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.docker import secrets
-from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, join_name
+from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job, Mark, join_name
 from torchx.schedulers.docker.plain_http import EngineHttp, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.schedulers.kit.follow import split_stamp
@@ -104,9 +104,11 @@ def start(made: tuple[Any, DockerContainer]) -> None:
         raise translate(e, f"container `{container.kwargs.get('name')}` could not be started") or e from e
 
 
-def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Container], grace_s: int) -> None:
-    """Marks containers as cancelled and stops them, all at the same time; a few at a time if ``environ`` is None."""
-    graces = dict(side_by_side(lambda c: (c.id, _mark_cancelled(client, c, grace_s)), which))
+def stop_all(
+    client: Any, environ: Mapping[str, str] | None, which: list[Container], grace_s: int, **mark: bool
+) -> None:
+    """Marks containers and stops them, all at the same time; a few at a time if ``environ`` is None."""
+    graces = dict(side_by_side(lambda c: (c.id, _mark(client, c, replace(c.mark, **mark), grace_s)), which))
     left = which
     if environ is not None and len(which) > 1:
         targets = [target(f"/containers/{c.id}/stop", {"t": graces[c.id]}) for c in which]
@@ -123,11 +125,10 @@ def stop_all(client: Any, environ: Mapping[str, str] | None, which: list[Contain
     side_by_side(stop, left)
 
 
-def _mark_cancelled(client: Any, container: Container, grace_s: int) -> int:
+def _mark(client: Any, container: Container, mark: Mark, grace_s: int) -> int:
     """Returns the grace period in seconds: 0 if SIGTERM would be lost."""
     import docker.errors
 
-    mark = replace(container.mark, cancelled=True)
     try:
         if mark != container.mark:
             client.api.rename(container.id, join_name(container.name, mark))

@@ -129,7 +129,7 @@ class EngineJobs:
             left = [c for c in job.containers if c.id in ours and c.state is not AppState.CANCELLED]
             if not left:
                 return
-            client.stop_all(self.engine(), self.environment(), left, gangs.rules_of(job).grace_s)
+            client.stop_all(self.engine(), self.environment(), left, gangs.rules_of(job).grace_s, cancelled=True)
 
     def remove(self, app_id: str) -> None:
         """Removes all containers and networks of a job; a running job is killed."""

@@ -7,11 +7,10 @@ from typing import Any
 
 from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.docker import gangs
-from torchx.schedulers.docker.client import side_by_side
-from torchx.schedulers.docker.containers import Container, Job, join_name
+from torchx.schedulers.docker.client import stop_all
+from torchx.schedulers.docker.containers import Container, Job
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.specs.api import AppState, is_terminal
-from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import engine_errors
 
 _WHY_NOT = {
@@ -56,14 +55,8 @@ def simulation(client: Any, job: Job, fault: str, replica: tuple[str, int]) -> S
 
 
 def _expire(client: Any, job: Job, live: list[Container]) -> None:
-    grace_s = gangs.rules_of(job).grace_s
-
-    def end(container: Container) -> None:
-        client.api.rename(container.id, join_name(container.name, replace(container.mark, late=True)))
-        client.api.stop(container.id, timeout=grace_s)
-
     with engine_errors(f"`{job.app_id}` could not be ended"):
-        side_by_side(end, live)
+        stop_all(client, None, live, gangs.rules_of(job).grace_s, late=True)
 
 
 def _signal(client: Any, container: Container, name: str) -> None:
