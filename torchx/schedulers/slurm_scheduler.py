@@ -404,8 +404,10 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         sweep = self._sweep(app_id)
         table = sweep.look() if sweep is not None else None
         if sweep is not None and table is not None and not is_terminal(table.states[number]):
-            sweep.cancel_task(number)
+            done = sweep.cancel_task(number)
             self._queries.forget(app_id)
+            if done is not None:
+                self._accept_cancel(done)
 
     def _site(self, app_id: str) -> Site:
         return super()._site(app_id.partition("/")[0])
@@ -452,8 +454,9 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         found = self.describe(app_id)
         if found is not None and found.tasks is not None and all(map(is_terminal, found.tasks.states)):
             return
-        sweep.cancel()
+        done = sweep.cancel()
         self._queries.forget(app_id)
+        self._accept_cancel(done)
 
     def _cancel_argv(self, app_id: str) -> list[str]:
         return ["scancel", app_id]

@@ -17,7 +17,7 @@ import pytest
 from tests.schedulers.batch.fake_ssh import FakeSsh
 from tests.supervisor.forks import eventually
 from torchx.components import utils
-from torchx.errors import BackendError, NotFoundError, NotSupportedError, SpecError
+from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, SpecError
 from torchx.runner import get_runner
 from torchx.schedulers.batch.ssh.master import end_all
 from torchx.schedulers.kit.commands import LocalCommandRunner
@@ -358,6 +358,22 @@ def test_cancel(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     found = scheduler.describe(app_id)
     assert found is not None
     assert (found.state, found.msg) == (AppState.CANCELLED, "0 of 12 tasks succeeded, 12 cancelled")
+
+
+def test_a_cancellation_that_slurm_rejects(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """It is an error, of the sweep and of a task; arrays that have ended in the meantime are none."""
+    (cluster.folder / "down").touch()
+    app_id = submit(scheduler, "true", 3)
+    for end in (lambda: scheduler.cancel_task(app_id, 1), lambda: scheduler.cancel(app_id)):
+        cluster.program(
+            "scancel", "#!/bin/sh\necho 'Kill job error on job id 7: Access/permission denied' >&2; exit 1\n"
+        )
+        with pytest.raises(CommandError, match=r"could not be cancelled: Kill job error .*denied"):
+            end()
+        cluster.program(
+            "scancel", "#!/bin/sh\necho 'Kill job error on job id 7: Invalid job id specified' >&2; exit 1\n"
+        )
+        end()
 
 
 def test_who_ends_well_when_killed_was_cancelled(cluster: Cluster, scheduler: SlurmScheduler) -> None:

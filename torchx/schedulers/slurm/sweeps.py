@@ -244,17 +244,17 @@ class Sweep:
         if count < self.count:
             self.submit_more()
 
-    def cancel(self) -> None:
-        """Cancels the submitted arrays, and stops the submission of others."""
+    def cancel(self) -> Completed:
+        """Stops the submission of arrays; returns the answer of the command that cancels the others."""
         self._write(_CANCELLED, b"")
-        self._run(["scancel", *(job_id for _, _, job_id in self._chunks())])
+        return self._run(["scancel", *(job_id for _, _, job_id in self._chunks())])
 
-    def cancel_task(self, k: int) -> None:
-        """Cancels one task, or keeps it from starting."""
+    def cancel_task(self, k: int) -> Completed | None:
+        """Keeps a task from starting; returns the answer of the command that cancels it if it was submitted."""
         self._write(f"{_SKIPPED}{k}", b"")
         self.chunks = self._chunks()
-        if element := self.element(k):
-            self._run(["scancel", element])
+        element = self.element(k)
+        return self._run(["scancel", element]) if element else None
 
     def job_ids(self, app_id: str) -> list[str]:
         """Slurm's ids of the sweep or its task, for dependencies; raises NotSupportedError if it has none yet."""
