@@ -34,8 +34,7 @@ BY_TORCHX = NativeRetries(times=0, retried=frozenset())
 def policy(app: AppDef, kind: str, caps: Capabilities, version: tuple[int, int]) -> NativeRetries | None:
     """The retries of the Jobs of a job of this kind (a key of :data:`names.OWNERS`) under its policy, if it has one.
 
-    Raises:
-        SpecError, NotSupportedError, BackendError: the policy is not supported.
+    SpecError, NotSupportedError or BackendError if the policy is not supported.
     """
     rules = policy_of(app, "kubernetes", caps)
     if rules is None:

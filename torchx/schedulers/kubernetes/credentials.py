@@ -116,9 +116,7 @@ def _reader() -> tuple[Any, Any]:
 def connect(context: str | None) -> tuple[Cluster, str]:
     """The cluster of a context of kubeconfig (None: the current one), and the context's namespace, which may be empty.
 
-    Raises:
-        MissingDependencyError: the client is not installed.
-        BackendError: no cluster is configured, or there are no credentials.
+    MissingDependencyError if the client is not installed; BackendError without a cluster or credentials.
     """
     configuration = _reader()[0]()
     try:

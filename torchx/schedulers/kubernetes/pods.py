@@ -114,15 +114,11 @@ def render_pod(
     env: Mapping[str, Any],
     secret: Mapping[str, Object] | None = None,
 ) -> Object:
-    """The template of a replica's pod: its ``metadata`` and ``spec``.
+    """The template of a replica's pod: its ``metadata`` and ``spec``. Macros of the role have been replaced.
 
-    Args:
-        role: the role, with its macros replaced.
-        env: variables set by torchx, each a value or a ``valueFrom``; the variables of the role may refer to them.
-        secret: secret variables of the role, each with its ``valueFrom``.
-
-    Raises:
-        SpecError: a pod does not support a mount, an environment variable or an overlay of the role.
+    ``env`` has the variables that torchx sets, each a value or a ``valueFrom``; those of the role may refer to them.
+    ``secret`` has the secret variables of the role, each with its ``valueFrom``. SpecError if a pod does not support a
+    mount, a variable or an overlay of the role.
     """
     opts = rules.opts
     volumes, mounts = _volumes(role, opts.secret_files or {})
@@ -219,8 +215,7 @@ def render_resources(resource: Resource, opts: KubernetesOpts) -> Object:
 def lay_over(pod: Object, overlay: Object, *, name: str) -> None:
     """Apply an overlay to a pod as a strategic merge patch, which merges items of lists that have the same name.
 
-    Raises:
-        SpecError: the overlay is malformed, or changes a field that connects the pod to its job.
+    SpecError if the overlay is malformed, or changes a field that connects the pod to its job.
 
     >>> pod = {"spec": {"containers": [{"name": "main", "image": "a"}]}}
     >>> lay_over(pod, {"spec": {"containers": [{"name": "main", "tty": True}], "hostIPC": True}}, name="overlay")

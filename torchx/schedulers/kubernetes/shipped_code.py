@@ -204,9 +204,8 @@ def signed(item: Object, codes: Mapping[str, BucketCode]) -> Object:
 def upload(code: BucketCode) -> str:
     """Upload the archive unless the bucket has it. Returns a signed URL, which is valid for :data:`SIGNED_S` seconds.
 
-    Raises:
-        BackendError: the bucket rejects it or does not respond, or the workspace has changed since :func:`plan`.
-        MissingDependencyError: the fsspec package for this kind of object store is not installed.
+    BackendError if the bucket rejects it or does not respond, or the workspace has changed since :func:`plan`;
+    MissingDependencyError without the fsspec package for this kind of object store.
     """
     fs, path = _open(code.url)
     try:
