@@ -6,6 +6,8 @@ from html.parser import HTMLParser
 
 from torchx.runner import Runner
 from torchx.specs import AppDef, AppState, AppStatus, Resource, Role
+from torchx.specs.failures import Failure
+from torchx.util.redaction import forget, learn
 
 EVIL = "<img src=x onerror=alert(1)>"
 
@@ -54,3 +56,16 @@ def test_lists() -> None:
             assert isinstance(jobs, list)
             page = Texts(jobs._repr_html_())  # type: ignore[union-attr]  # the annotation is that of a list
             assert {handle, "hello", "SUCCEEDED"} <= {*page.texts}
+
+
+def test_known_secrets_are_masked() -> None:
+    """A secret value that this process has looked up is masked, as in the text of a status."""
+    learn("sesame-open-7")
+    try:
+        failure = Failure("ValueError: bad token sesame-open-7", traceback="login('sesame-open-7')")
+        status = AppStatus(AppState.FAILED, structured_error_msg=failure.to_structured_msg())
+        page = "".join(Texts(status._repr_html_()).texts)
+    finally:
+        forget()
+    assert "bad token ********" in page
+    assert "sesame" not in page

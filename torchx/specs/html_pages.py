@@ -11,6 +11,7 @@ from torchx.specs.failures import parse_failure
 from torchx.util.datetime import ago, duration, local_time
 from torchx.util.secrets import mask_args
 from torchx.util.shlex import join
+from torchx.util.term import printable
 
 if TYPE_CHECKING:
     from torchx.specs.api import AppDef, AppStatus, RoleStatus
@@ -128,4 +129,4 @@ def _row(role: RoleStatus) -> tuple[str, str, str]:
 
 
 def _text(value: str) -> str:
-    return html.escape("".join(c if c.isprintable() or c in "\n\t" else "?" for c in value))
+    return html.escape(printable(value, lines=True))
