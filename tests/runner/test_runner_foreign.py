@@ -130,6 +130,15 @@ def test_nobody_knows_it(runner, down):
         runner.why("nobody", "plain")
 
 
+def test_a_bug_of_a_scheduler(runner, down):
+    """Whatever a scheduler raises, the others are asked, and the error is told as what it is, not as a late answer."""
+    down.append(KeyError("namespace"))
+    assert runner.why("4711").handle == "one://foreign/4711"
+    with pytest.raises(NotFoundError) as error:
+        runner.why("9999")
+    assert error.value.hint == "two: KeyError: 'namespace'"
+
+
 def test_adopt(runner, strangers, ended):
     """The job is on record by its name, and is watched; `@last` still means the newest job that torchx launched."""
     launched = runner.run(AppDef("mine", [Role("r", "img", entrypoint="x", resource=Resource(1, 0, 1))]), "plain")

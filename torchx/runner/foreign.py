@@ -139,6 +139,8 @@ def _ask(
                 named = view.find(reference)
             except TorchXError as e:
                 return e
+            except Exception as e:  # whatever a backend raises, the others are asked
+                return BackendError(f"{type(e).__name__}: {e}")
             if named is None:
                 return ""
             return make_app_handle(name, "" if named.ours else FOREIGN, named.app_id)
