@@ -291,7 +291,6 @@ class Watch:
         self._pollers.serve(names)
 
     def _now(self, handles: Sequence[str] | None) -> list[Run]:
-        """The runs at the start of the watch."""
         if handles is None:
             return self._registry.list(RunQuery(mine=self._mine), unfinished=True)[::-1]
         runs = []

@@ -84,7 +84,6 @@ class Plan:
     tasks: TaskList | None = None
 
     def submit(self, runner: RunnerVerbs, info: AppDryRunInfo[Any], event: log_event) -> str:
-        """Submits the request of this plan and returns the app handle."""
         if self.tasks is None:
             return runner._schedule_or_discard(info, event)
         return submit(runner, info, self.tasks)

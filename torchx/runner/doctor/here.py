@@ -24,7 +24,6 @@ _RC_FILES = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/con
 
 
 def checks(backends: Backends, session: str) -> list[Check]:
-    """The checks of this machine."""
     return [
         Check("packages", _packages),
         Check("config", lambda: _config(backends, session), certain=(TorchXError,)),

@@ -215,7 +215,6 @@ def build(app: AppDef, backend: Scheduler[Any], head: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """Runs the pacer of the sweep in the folder that the first argument names."""
     folder, given = sys.argv[1], sys.stdin.read()
     os.set_inheritable(int(sys.argv[2]), False)
     with Tasks(folder) as tasks:

@@ -136,7 +136,6 @@ class Tasks:
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def table(self, max_parallel: int) -> TaskTable:
-        """The states of all tasks."""
         rows = self._db.execute("SELECT state, code, ended FROM tasks ORDER BY k").fetchall()
         states = AppState.__members__
         return TaskTable(
@@ -159,7 +158,6 @@ class Tasks:
         return [task for k in numbers for task in self._tasks("k = ?", k)]
 
     def next(self) -> Task | None:
-        """The first waiting task."""
         return next(iter(self._tasks("phase = 0 ORDER BY k LIMIT 1")), None)
 
     def _tasks(self, where: str, *values: object) -> list[Task]:
