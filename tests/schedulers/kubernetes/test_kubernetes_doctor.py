@@ -213,6 +213,14 @@ def test_a_node_that_fits(cluster: Cluster, case: str) -> None:
     assert ("kubectl get nodes" in found.fix) == (verdict == BAD)
 
 
+def test_what_a_trainjob_asks_for(cluster: Cluster) -> None:
+    """The resources of its replicas are in its trainer, not in the template of its pods."""
+    put(cluster, "api/v1/resourcequotas", "default", "q", {"status": {"hard": {"requests.nvidia.com/gpu": "17"}}})
+    found = job(cluster, lambda role: setattr(role.resource, "gpu", 16), kind="kubeflow")
+    assert (found["nodes"].verdict, "nvidia.com/gpu 16" in found["nodes"].said) == (BAD, True)
+    assert (found["quota"].verdict, found["quota"].said.partition(" ")[0]) == (BAD, "32")
+
+
 def test_labels_of_nodes(cluster: Cluster) -> None:
     """A label that no node has, or only a node that is too small, is bad."""
     assert job(cluster, node_selector={"gpu": "a100"})["nodes"].verdict == BAD

@@ -157,6 +157,11 @@ def _rights(api: KubeApi, namespace: str, needed: dict[str, str]) -> str | list[
 
 def _pod_templates(item: Any) -> Iterator[Object]:
     """The pod templates within an object."""
+    if isinstance(item, dict) and item.get("kind") == "TrainJob":  # the resources are not in its template
+        (template,) = _pod_templates(item["spec"]["runtimePatches"])
+        container = {**template["spec"]["containers"][0], "resources": item["spec"]["trainer"]["resourcesPerNode"]}
+        yield {**template, "spec": {**template["spec"], "containers": [container]}}
+        return
     if isinstance(item, dict) and isinstance(item.get("spec"), dict) and "containers" in item["spec"]:
         yield item
     for value in item.values() if isinstance(item, dict) else item if isinstance(item, list) else ():
