@@ -7,6 +7,7 @@ https://docs.docker.com/reference/api/engine/version/v1.41/#tag/Container/operat
 from __future__ import annotations
 
 import socket
+from contextlib import closing
 
 from torchx.errors import BackendError
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, Upload
@@ -49,10 +50,8 @@ class ArchiveStream(InsideProcess):
                 data = data or self._down.recv(_CHUNK)
             elif self._up is not None:
                 up, self._up = self._up, None
-                try:
+                with closing(up):
                     up.answer()
-                finally:
-                    up.close()
         except (OSError, RefusedError) as e:
             self._why = str(e)
         return (STDOUT, data) if data else None

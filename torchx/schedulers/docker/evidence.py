@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import closing, suppress
 from typing import Any
 
 from torchx.schedulers.docker.client import events, side_by_side
@@ -82,14 +83,10 @@ def tar_of(texts: dict[str, str]) -> bytes:
 def put_files(engine: EngineHttp, container_id: str, texts: dict[str, str]) -> None:
     """Writes files into the root of a container, where no volume can hide them; ignores a refusal of the engine."""
     up = engine.upload(f"/containers/{container_id}/archive", {"path": "/"})
-    try:
+    with closing(up), suppress(RefusedError):  # the container was removed, or the disk is full
         up.write(tar_of(texts))
         up.write(b"")
         up.answer()
-    except RefusedError:
-        pass  # the container was removed, or the disk is full
-    finally:
-        up.close()
 
 
 def text_in(engine: EngineHttp, container_id: str, name: str) -> str:

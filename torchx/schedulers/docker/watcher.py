@@ -32,7 +32,7 @@ if __name__ == "__main__":
 import signal
 import time
 from collections.abc import Callable, Iterable
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from torchx.schedulers.docker import gangs
@@ -127,12 +127,10 @@ class Watcher:
     def end_all(self) -> None:
         """Cancels the job."""
         for attempt in range(10):
-            try:
+            with suppress(OSError, RefusedError, ValueError):
                 job = self._job()
                 if job is None or self._stop(job, cancelled=True):
                     return
-            except (OSError, RefusedError, ValueError):
-                pass
             self.sleep(0.2 * 1.5**attempt)
 
     def _listen(self, job: Job) -> Events:
@@ -324,11 +322,9 @@ class Watcher:
 
 def _reap() -> None:
     """Reaps child processes that have ended."""
-    try:
+    with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
-    except ChildProcessError:
-        pass
 
 
 def _full_name(container: Container) -> str:

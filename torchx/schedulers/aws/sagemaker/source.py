@@ -58,6 +58,7 @@ def render(
     own = sorted(name for name in given if name in (PROGRAM, ARCHIVE))
     if own:
         raise ConfigError(f"hyperparameter `{own[0]}` is set by torchx when `source_dir` is used")
+    values = {name: as_json(value) for name, value in given.items()}
     if source_dir.startswith("s3://"):
         late = [name for name, value in env.items() if REPLICA in value or len(value) > command.MAX_VALUE]
         if late or any(REPLICA in word for word in words):
@@ -67,7 +68,6 @@ def render(
                 hint="use a local folder",
             )
         program, arguments = as_hyperparameters(words)
-        values = {name: as_json(value) for name, value in given.items()}
         # As JSON strings: the toolkit would change `true`, `1.10` or an object before it passes them to the script.
         values.update((name, json.dumps(value)) for name, value in arguments.items())
         return {**values, PROGRAM: as_json(program), ARCHIVE: as_json(source_dir)}, dict(env), None
@@ -80,7 +80,6 @@ def render(
         raise ConfigError(f"`source_dir` {source_dir} has a file `{LAUNCHER}`, which torchx adds", hint="rename it")
     words = _runnable(words, folder)
     script, rest = command.script(words, env)
-    values = {name: as_json(value) for name, value in given.items()}
     return {**values, PROGRAM: as_json(LAUNCHER)}, rest, Source(folder, script, tuple(words))
 
 
