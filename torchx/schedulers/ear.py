@@ -24,11 +24,8 @@ class Ear:
     def take(self, streams: Mapping[str, Callable[[], Iterable[str]]], most_s: float) -> set[str] | None:
         """Wait up to ``most_s`` seconds for changes, and return the jobs that have changed since the last call.
 
-        Args:
-            streams: by name. Each is opened in its thread, and reopened by the next call after it has ended.
-
-        Returns:
-            None if events may have been missed, because a stream was just opened or has ended: query all jobs then.
+        Each stream is opened in a thread, and reopened by the next call after it has ended. None: events may have been
+        missed, because a stream was just opened or has ended, so query all jobs.
         """
         import threading
 

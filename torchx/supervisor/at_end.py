@@ -29,11 +29,7 @@ def start(folder: str, alarm: str = "") -> int:
 
 
 def spawn(words: bytes, alarm: str = "") -> int:
-    """Like :func:`start`, for the content of such a file.
-
-    Args:
-        alarm: identifies the alarm of the watchdog for which it is started; empty: the job has ended.
-    """
+    """Like :func:`start`, for the content of such a file. ``alarm``: of the watchdog; empty: the job has ended."""
     try:
         argv, env = parts(words)
         env[ALARM.encode()] = alarm.encode()

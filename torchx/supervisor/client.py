@@ -62,13 +62,9 @@ class LauncherClient:
         self._process = os.getpid()
 
     def submit(self, request: dict[str, Any], meanwhile: Callable[[], None] | None = None) -> None:
-        """Hand a job over and wait until its supervisor has accepted it.
+        """Hand a job over and wait until its supervisor has accepted it. Raises LauncherError if it does not run.
 
-        Args:
-            meanwhile: called while the supervisor starts.
-
-        Raises:
-            LauncherError: the job was rejected and does not run.
+        ``meanwhile`` is called while the supervisor starts.
         """
         if self._process not in (0, os.getpid()):  # after a fork: the launcher, and perhaps the lock, are the parent's
             self._lock = _thread.allocate_lock()

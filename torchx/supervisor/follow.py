@@ -27,15 +27,10 @@ _SOONEST_S = 0.02
 
 
 class Follower:
-    """Follows the logs of one replica.
-
-    Args:
-        folder: of its logs.
-        now: current time of a monotonic clock.
-        latest_s: longest interval between two polls of a replica that writes nothing.
+    """Follows the logs of one replica, at least every ``latest_s`` seconds of a monotonic clock.
 
     Attributes:
-        due: time of the next poll by the caller's clock.
+        due: time of the next poll by that clock.
         failed: why the last write failed; empty if it did not.
     """
 
@@ -78,11 +73,9 @@ class Follower:
         return follower
 
     def look(self, now: float, *, last: bool = False, wall: float | None = None) -> bool:
-        """Copy new data. Returns whether there was any.
+        """Copy new data. Returns whether there was any. ``wall``: Unix time for the index; None: ``now``.
 
-        Args:
-            wall: Unix time for the index; None: ``now``.
-            last: the replica has ended, so copy everything, including a last line without line end.
+        ``last``: the replica has ended, so copy everything, including a last line without line end.
         """
         moved = False
         try:

@@ -56,10 +56,7 @@ class Gang:
     def failed(self, role: int, replica: int, states: list[str]) -> str:
         """Decide what to do after a replica failed, and count a restart.
 
-        Args:
-            role: index of its role.
-            replica: its index in the role.
-            states: of all replicas of that role, including this one, which is FAILED.
+        ``states``: of all replicas of its role, including this one, which is FAILED.
         """
         rule = self.rules[role]
         if rule.policy == "REPLICA":

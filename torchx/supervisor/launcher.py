@@ -87,11 +87,9 @@ class Launcher:
             os._exit(code)
 
     def _read_news(self) -> bool:
-        """Read reports of supervisors, each terminated by NUL: ``pid folder`` after reading a request, ``pid`` when it
-        is idle again.
+        """Read reports of supervisors, ended by NUL: ``pid folder`` after reading a request, ``pid`` when idle again.
 
-        Returns:
-            False if no process is left that could take a request.
+        False if no process is left that could take a request.
         """
         try:
             data = os.read(self._news, 1 << 16)

@@ -43,12 +43,9 @@ class Root:
 
 
 class Sampler:
-    """Samples all replicas of a job together. The first sample is taken after one interval.
+    """Samples all replicas of a job every ``every_s`` seconds, at first after one interval; 0: never.
 
-    Args:
-        every_s: interval between two samples, seconds; 0 disables sampling.
-        env: of every replica; its ``PATH`` is searched for ``nvidia-smi``.
-        now: by the monotonic clock.
+    ``env`` is that of every replica; its ``PATH`` is searched for ``nvidia-smi``.
     """
 
     def __init__(self, every_s: float, env: Mapping[str, str], now: float) -> None:

@@ -36,7 +36,7 @@ _QUIET_LOOKS = 2
 
 
 def end_job(folder: str, reason: str, code_of: Callable[[int], int | None] = lambda _: None) -> bool:
-    """End all processes of a job without supervisor and record it as FAILED with the reason.
+    """End all processes of a job without supervisor and record it as FAILED. Returns whether it is recorded as ended.
 
     Several processes may call this concurrently; a lock serializes them. Does nothing if the job has ended properly.
     Kills only processes that certainly belong to the job: on the same boot of the same machine, those with its
@@ -46,9 +46,6 @@ def end_job(folder: str, reason: str, code_of: Callable[[int], int | None] = lam
     Args:
         reason: of the failure; the part after a semicolon is dropped if a replica is lost.
         code_of: returns the exit code of a replica by its pid, if the caller knows it; ``-n`` for signal n.
-
-    Returns:
-        Whether the job is recorded as ended.
     """
     path = os.path.join(folder, STATE_FILE)
     try:

@@ -190,11 +190,7 @@ def has_mark(pid: int, mark: str) -> bool:
 
 
 def marked(job: str, mark: str = "") -> list[Process]:
-    """All processes that belong to the job by their environment or their mark, whatever their parent is.
-
-    Args:
-        mark: of :func:`set_mark`; empty: only the environment is checked.
-    """
+    """All processes that belong to the job by their environment or, if it is given, their mark."""
     alive = (p for p in snapshot().values() if p.state not in "ZX")
     return [p for p in alive if environment(p.pid).get(ENV_JOB) == job or has_mark(p.pid, mark)]
 

@@ -34,11 +34,8 @@ class JobReader:
     def read(self) -> JobState | None:
         """The current state, the same object while nothing changes; None if the job does not exist.
 
-        If the job's supervisor is gone, its processes are killed and the job becomes FAILED.
-
-        Raises:
-            ForeignJobError: another user may have written the file.
-            StateFileError: the file is damaged or has the format of another version.
+        If the job's supervisor is gone, its processes are killed and the job becomes FAILED. Raises StateFileError if
+        the file is damaged or of another version, and ForeignJobError if another user may have written it.
         """
         job = self._read()
         if job is None or job.state in TERMINAL:
@@ -107,10 +104,9 @@ def has_supervisor(folder: str) -> bool:
 
 
 def send_command(folder: str, word: str) -> bool:
-    """Send a command to the supervisor; False if there is no supervisor.
+    """Send a command to the supervisor; False if there is none.
 
-    Args:
-        word: ``cancel``; ``preempt``: end the attempt as if it were preempted; ``expire``: end its time limit now.
+    ``cancel``; ``preempt``: end the attempt as if it were preempted; ``expire``: end its time limit now.
     """
     try:
         fd = os.open(os.path.join(folder, CONTROL_FIFO), os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -130,11 +126,7 @@ def send_command(folder: str, word: str) -> bool:
 
 
 def wait_for_end(folder: str, timeout_s: float) -> bool:
-    """Block until the supervisor closes the job's FIFO, at most ``timeout_s`` seconds.
-
-    Returns:
-        False, at once, if there is no supervisor on this machine.
-    """
+    """Block until the supervisor closes the job's FIFO, or for this time. False, at once, if there is none here."""
     import select
 
     try:

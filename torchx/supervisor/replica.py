@@ -54,15 +54,7 @@ class Replica:
 
 
 def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
-    """Starts the replica's program in a new session and returns the pid.
-
-    Args:
-        job: the job's folder.
-        env: of all replicas; the replica's own variables override it.
-
-    Raises:
-        OSError: the program cannot be started.
-    """
+    """Starts the replica's program in a new session and returns the pid. Its own variables override ``env``."""
     request = replica.request
     make_folder(request["folder"], private=request["folder"].startswith(job))
     if replica.line.attempt:

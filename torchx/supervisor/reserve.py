@@ -69,11 +69,7 @@ class Reserve:
             self.leave()
 
     def rejoin(self) -> bool:
-        """Wait for another request after a job.
-
-        Returns:
-            False if enough processes wait, or :meth:`leave` was called because the job was not a short one.
-        """
+        """Wait for another request after a job. False if enough processes wait, or the job was not a short one."""
         if not self._open or self._locks is None:
             return False
         for place in _PLACES:

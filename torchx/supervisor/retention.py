@@ -13,12 +13,9 @@ _STALE_S = 3600.0  # age at which a folder without a state file, whose submissio
 
 
 def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
-    """Remove finished jobs beyond these limits. Jobs that have not ended, and logs elsewhere, are never removed.
+    """Remove finished jobs beyond these limits; 0: no limit. Jobs that have not ended, and logs elsewhere, stay.
 
-    Args:
-        base: folder of sessions, each of which is a folder of jobs.
-        max_age_s: of a finished job; 0: no limit.
-        max_bytes: of all finished jobs together; 0: no limit.
+    ``base`` is a folder of sessions, each of which is a folder of jobs.
     """
     now = time.time()
     finished: list[tuple[float, str, JobState]] = []
@@ -46,11 +43,7 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
 
 
 def remove_job(folder: str, job: JobState) -> None:
-    """Remove the files of a job, and the folders that are empty then. Other files in them are kept.
-
-    Args:
-        folder: the job's folder; its logs may be elsewhere, where the user wanted them.
-    """
+    """Remove the files of a job and its logs, and the folders that are empty then. Other files in them are kept."""
     logs = job.facts.get("logs") or folder
     files = _files(logs, job)
     for path in files:

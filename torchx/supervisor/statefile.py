@@ -107,11 +107,7 @@ class JobState:
 
 
 class StateWriter:
-    """The only writer of a state file. Change :attr:`job`, report what changed, and :meth:`flush`.
-
-    Raises:
-        OSError: the file cannot be created.
-    """
+    """The only writer of a state file. Change :attr:`job`, report what changed, and :meth:`flush`."""
 
     def __init__(self, path: str, job: JobState, *, header: int = 0) -> None:
         self.job = job
@@ -164,12 +160,7 @@ class StateWriter:
 
 
 def read_state(path: str) -> JobState:
-    """Read a state file.
-
-    Raises:
-        FileNotFoundError: the file does not exist.
-        StateFileError: it is not a state file or has another format.
-    """
+    """Read a state file. Raises StateFileError if it is none or has another format."""
     problem = ""
     for attempt in range(20):  # a line may be read during a write, whose process may lose the processor
         try:
@@ -206,11 +197,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def parse_state(data: bytes) -> JobState:
-    """Parse the content of a state file.
-
-    Raises:
-        StateFileError: it is not a state file, has another format, or is truncated.
-    """
+    """Parse the content of a state file. Raises StateFileError if it is none, has another format, or is truncated."""
     words = data[:64].split(b" ", 3)
     if len(words) < 4 or words[0] != MAGIC.encode() or not words[2].isdigit():
         raise StateFileError("not a state file")

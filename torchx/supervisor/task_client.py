@@ -51,8 +51,7 @@ def start(
 def resume(folder: str) -> bool:
     """Resume a sweep whose processes were all killed, in this process's environment.
 
-    Returns:
-        False if this is impossible because its tasks need secrets, which are not stored, or its files are gone.
+    False: its tasks need secrets, which are not stored, or its files are gone.
     """
     try:
         with open(os.path.join(folder, TASKS_FILE), encoding="ascii") as f:

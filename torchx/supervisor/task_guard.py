@@ -63,12 +63,8 @@ def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int
     environment identifies it once it runs the task's program. It creates the task's log before that. If there is a log
     but no process, the task was started and its exit code is unknown.
 
-    Args:
-        ends: exit codes of children that have ended.
-        fresh: the guard of that supervisor is gone, too, so its processes are not children of this one.
-
-    Returns:
-        Index of the task -> pid, which is 0 if the exit code is unknown; empty if the task was not started.
+    Returns the index of the task -> pid, which is 0 if the exit code is unknown; empty if the task was not started.
+    ``fresh``: the guard of that supervisor is gone, too, so its processes are not children of this one.
     """
     job = read_state(os.path.join(folder, STATE_FILE))
     k = next((k for k, line in enumerate(job.replicas) if line.state == RUNNING and not line.pid), None)

@@ -141,11 +141,9 @@ _LOST_PEER = (
 
 
 def classify(failure: Failure, said: str = "") -> tuple[str, str]:
-    """The class of a failure, and the line that decided it (empty if the exit code or nothing did).
+    """The class of a failure, by the program's output and by what the system ``said`` about the end of the process.
 
-    Args:
-        failure: found in the program's output.
-        said: messages of the system about the end of the process.
+    The second value is the line that decided it; empty if the exit code or nothing did.
 
     >>> from torchx.specs.failures import Failure
     >>> classify(Failure("ValueError: NCCL is not preempted", 1))

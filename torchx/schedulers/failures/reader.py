@@ -58,11 +58,7 @@ _WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
 def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "", ended: float = 0) -> Failure:
     """Why a replica failed, with the class of the cause.
 
-    Args:
-        evidence: what it left behind.
-        exit_code: of its process. If it is negative or above 128, it may stand for a signal.
-        signal: name of the signal that ended it.
-        ended: Unix time of its end.
+    An ``exit_code`` that is negative or above 128 may stand for a signal. ``ended`` is the Unix time of its end.
 
     >>> read_failure(Evidence(stderr="loading\\nno data in /data\\n"), exit_code=1).summary()
     'exit code 1: no data in /data'

@@ -64,11 +64,7 @@ class ForeignJobs(_Base):
 
     @abstractmethod
     def find(self, reference: str) -> Named | None:
-        """Finds a job by any kind of name or id that is common on this system.
-
-        Returns:
-            None if there is no such job or this is not a valid name.
-        """
+        """Finds a job by any kind of name or id that is common on this system; None if there is no such job."""
 
     @abstractmethod
     def about(self, app_id: str) -> dict[str, str]:

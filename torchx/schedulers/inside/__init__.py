@@ -39,11 +39,7 @@ class Duplex(ABC):
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Writes all of ``data`` to its stdin.
-
-        Raises:
-            BrokenPipeError: it no longer reads its stdin.
-        """
+        """Writes all of ``data`` to its stdin. Raises BrokenPipeError if it no longer reads its stdin."""
 
     @abstractmethod
     def close_stdin(self) -> None:

@@ -60,11 +60,7 @@ class Mark:
             do(self.who)
 
     def read(self, piece: Callable[[], tuple[int, bytes] | None]) -> tuple[int, bytes] | None:
-        """The next output of the program, without marks; None at its end, or if the script found no process.
-
-        Args:
-            piece: returns the next output of the script, with its stream; None at the end.
-        """
+        """The next piece of output, without marks; None at its end, or if the script found no process."""
         while not self.absent and (found := piece()) is not None:
             stream, data = found
             data = self.take(data) if stream == self._stream else data
@@ -167,11 +163,7 @@ class MarkedProcess(InsideProcess):
 
 
 def kill_words(who: str, number: int | None) -> list[str]:
-    """The command that signals the group of a process, or the process alone if it does not lead a group.
-
-    Args:
-        number: the signal; None: SIGHUP and SIGTERM, to end it.
-    """
+    """The command that signals the group of a process, or the process alone if it leads none; None: to end it."""
     import signal
 
     numbers = [signal.SIGHUP, signal.SIGTERM] if number is None else [number]

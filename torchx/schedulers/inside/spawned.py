@@ -27,10 +27,7 @@ _RLIMIT_LOCKS = 10
 class SpawnedProcess(InsideProcess):
     """A child of this process: the program itself, or a client of the backend that relays everything.
 
-    Args:
-        argv: the command.
-        env: its environment; None: that of this process.
-        beside: pid of a process whose resource limits it gets and whose end also ends it; 0: none.
+    It gets the resource limits of the process with pid ``beside``, and ends with it; 0: none.
     """
 
     def __init__(

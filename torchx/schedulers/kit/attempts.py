@@ -42,9 +42,7 @@ _BY_THE_PROGRAM = ("error", "gpu_oom", "unknown")
 def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | None:
     """The part of a job's retry policy that the backend supports; None if the job has no policy.
 
-    Raises:
-        SpecError: the policy is invalid, or explicitly names an action that the backend does not support.
-        NotSupportedError: the backend supports no retry policies.
+    Rejects an invalid policy, and one that explicitly names an action that the backend does not support.
     """
     text = app.metadata.get(RETRY)
     if not text:
@@ -59,11 +57,7 @@ def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | N
 
 
 def refuse_parts(app: AppDef, system: str) -> None:
-    """Rejects roles that restart on their own, for a system that can only restart the whole job.
-
-    Raises:
-        SpecError: a role has a retry policy other than ``APPLICATION``.
-    """
+    """Rejects roles that restart on their own, for a system that can only restart the whole job."""
     for role in app.roles:
         if role.retry_policy.name != "APPLICATION":
             raise SpecError(
@@ -84,9 +78,7 @@ def program(module: str, *args: str) -> list[str]:
 def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) -> Attempt:
     """Decides whether a job whose last attempt has failed is restarted. Returns that attempt with the decision in it.
 
-    Args:
-        attempts: all attempts, including the last one.
-        hosts: how many hosts the job can use; 0 if unknown.
+    ``hosts`` is how many hosts the job can use; 0 if unknown.
 
     >>> from torchx.specs.retries import RetryRules
     >>> rules = RetryRules.parse("node:1:avoid")
@@ -140,11 +132,7 @@ def digest(failure: Failure) -> str:
 def put_down(
     folder: str, verdict: Verdict, rules: RetryRules, earlier: Sequence[Attempt], attempt: Attempt, *, hosts: int = 0
 ) -> Attempt:
-    """Records an attempt that has just ended, completed by :func:`judged`.
-
-    Args:
-        folder: the job's folder on this machine; :data:`PROGRESS_FILE` in it shows whether there was progress.
-    """
+    """Records an attempt that has just ended in the job's folder on this machine, completed by :func:`judged`."""
     try:
         attempt.progress = os.stat(os.path.join(folder, PROGRESS_FILE)).st_mtime >= attempt.started > 0
     except OSError:
@@ -160,9 +148,7 @@ def judged(
 ) -> Attempt:
     """Completes an attempt that has just ended: its class and cause by the verdict, and the decision on the next one.
 
-    Args:
-        attempt: has its times, the hosts that failed, and any data of the backend.
-        hosts: see :func:`decide`.
+    It has its times, the hosts that failed, and any data of the backend.
     """
     from torchx.schedulers.kit.verdict import phrase
 

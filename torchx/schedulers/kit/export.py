@@ -49,9 +49,7 @@ def split_script(script: str) -> tuple[str, str]:
 def folder_of_a_run(files: Iterable[str], *, secrets_file: str, secrets: Iterable[str]) -> list[str]:
     """Lines of bash that create ``$job``, a folder for one run of an exported job, with copies of these files.
 
-    Args:
-        secrets_file: name of the ``sh`` file in that folder from which the job reads its secrets.
-        secrets: names of the variables to write to it.
+    They write the variables ``secrets`` to ``secrets_file`` in that folder, from which the job reads them.
     """
     names = " ".join(secrets)
     lines = [
@@ -80,12 +78,7 @@ def bases_of(info: AppDryRunInfo[Any]) -> dict[str, str]:
 
 
 def build_lines(images: Mapping[str, str], *, push: bool) -> tuple[list[str], dict[str, str]]:
-    """Lines of bash that build images with the code, and the files that these lines need.
-
-    Args:
-        images: name of the image -> name of its base image.
-        push: also push the images to their registry.
-    """
+    """Lines of bash that build images (name -> base image) with the code, and the files that these lines need."""
     if not images:
         return [], {}
 

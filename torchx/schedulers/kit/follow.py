@@ -39,10 +39,8 @@ _REDRAWN_S = 0.1  # interval between two updates of a progress bar
 class Lines(ABC):
     """The lines of one replica's log that a query selects, each with its line end.
 
-    A regular expression is applied to each part of a long line separately, and a part that matches counts as a line.
-
-    Args:
-        query: this class applies ``regex``, ``timestamps`` and ``live``.
+    This class applies ``regex``, ``timestamps`` and ``live`` of the query. A regular expression is applied to each part
+    of a long line separately, and a part that matches counts as a line.
     """
 
     def __init__(self, query: LogQuery) -> None:

@@ -52,11 +52,7 @@ class NativeSystem:
     free: bool = True
 
     def policy(self, app: AppDef, caps: Capabilities) -> NativeRetries | None:
-        """The retries for a job's policy; None if the job has none. Logs which classes of ``standard`` are dropped.
-
-        Raises:
-            SpecError, NotSupportedError: the system cannot implement the policy.
-        """
+        """The retries for a job's policy; None if the job has none. Logs which classes of ``standard`` are dropped."""
         rules = policy_of(app, self.name, caps)
         if rules is None:
             return None
@@ -67,10 +63,9 @@ class NativeSystem:
         return kept
 
     def keep(self, rules: RetryRules) -> NativeRetries:
-        """The part of a policy that the system supports. Drops rules of ``standard`` that it cannot implement.
+        """The part of a policy that the system supports.
 
-        Raises:
-            SpecError: the system cannot implement a rule that the user wrote explicitly.
+        Drops rules of ``standard`` that it cannot implement, and rejects those that the user wrote explicitly.
 
         >>> from torchx.specs.retries import RetryRules
         >>> system = NativeSystem(name="kubernetes", groups=[("node",), ("oom",), ("error",)], most=20)
@@ -124,10 +119,7 @@ class NativeSystem:
 
 
 def attempt_of(replica: ReplicaFacts, left: Evidence | None = None) -> Attempt:
-    """An attempt made from one failed process: times, host, class and cause. The caller adds the decision.
-
-    Args:
-        left: what the process left behind.
+    """An attempt made from one failed process and what it left behind: times, host, class and cause, without decision.
 
     >>> from torchx.schedulers.kit.facts import ReplicaFacts
     >>> from torchx.specs.api import AppState

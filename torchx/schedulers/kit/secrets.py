@@ -46,14 +46,7 @@ def split(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def check(env: Mapping[str, str], taken: Collection[str], scheduler: str) -> None:
-    """Rejects Secrets that a scheduler does not support.
-
-    Args:
-        taken: the kinds that it supports: ``Capabilities.secrets``.
-
-    Raises:
-        NotSupportedError: the hint names the kinds that it supports.
-    """
+    """Rejects Secrets of kinds that are not among those ``taken`` by a scheduler, its ``Capabilities.secrets``."""
     for name, secret in env.items():
         if not isinstance(secret, Secret) or ("value" if is_value(secret) else secret.kind) in taken:
             continue
@@ -68,14 +61,9 @@ def check(env: Mapping[str, str], taken: Collection[str], scheduler: str) -> Non
 
 
 def revealed(env: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
-    """Replaces references in an environment by their values.
+    """Replaces references in an environment by their values; raises ConfigError if one cannot be resolved.
 
-    Args:
-        known: cache of values by reference; new ones are added. Usually ``AppDryRunInfo._secrets``, so that a command
-            runs only once per submission.
-
-    Raises:
-        ConfigError: a reference cannot be resolved, with the reason.
+    New values are added to ``known``, usually ``AppDryRunInfo._secrets``, so that a command runs once per submission.
     """
     found = {}
     for name, value in env.items():
@@ -102,13 +90,9 @@ def sources(env: Mapping[str, str]) -> list[str]:
 
 
 def look_up(name: str, secret: Secret) -> str:
-    """Resolves a secret. Strips one trailing line end.
+    """Resolves the secret of the variable ``name``. Strips one trailing line end.
 
-    Args:
-        name: of the variable that gets the value.
-
-    Raises:
-        ConfigError: there is no value. The message never contains the output of a command or the content of a file.
+    The ConfigError, if there is no value, never contains the output of a command or the content of a file.
     """
     find = {"cmd": _from_command, "file": _from_file}.get(secret.kind, _from_variable)
     value = find(f"secret `{name}`", secret.place)

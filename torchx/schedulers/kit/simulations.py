@@ -36,11 +36,6 @@ class Simulation:
 
 
 def cannot(scheduler: str, fault: str, why: str, *, instead: str = "") -> NotSupportedError:
-    """The error of a backend that cannot cause a fault.
-
-    Args:
-        why: as a sentence without full stop.
-        instead: arguments of a ``torchx simulate`` command that comes closest.
-    """
+    """The error of a backend that cannot cause a fault. ``instead``: the closest arguments of ``torchx simulate``."""
     hint = f"`torchx simulate {instead}` comes closest" if instead else ""
     return NotSupportedError(f"`{fault}` cannot be simulated on `{scheduler}`: {why}", hint=hint)

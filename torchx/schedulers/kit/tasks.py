@@ -18,14 +18,9 @@ if TYPE_CHECKING:
 
 
 def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Role:
-    """Returns the role that each task runs.
+    """Returns the role that each task runs. ``timeout``: tasks may have a time limit.
 
-    Args:
-        timeout: tasks may have a time limit.
-
-    Raises:
-        NotSupportedError: the job has several replicas, retries, a watchdog or a time limit, which tasks of ``backend``
-            cannot have.
+    Rejects a job with several replicas, retries, a watchdog or a time limit, which tasks of ``backend`` cannot have.
     """
     from torchx.specs.retries import RETRY
     from torchx.specs.timeouts import TIMEOUT
@@ -51,11 +46,7 @@ def as_replicas(app: AppDef, tasks: TaskList) -> AppDef:
 
 
 def describe_sweep(app_id: str, table: TaskTable, state: AppState | None = None) -> DescribeAppResponse:
-    """The result of ``describe`` for a sweep.
-
-    Args:
-        state: as the backend reports it; None: it follows from the tasks.
-    """
+    """The result of ``describe`` for a sweep. Its state follows from the tasks unless the backend reports one."""
     state = table.state() if state is None else state
     answer = DescribeAppResponse(app_id=app_id, state=state, num_restarts=0, msg=table.summary(), tasks=table)
     answer.ended_at = (max(table.ended, default=0.0) or None) if is_terminal(state) else None
@@ -90,11 +81,7 @@ def waiting(answer: DescribeAppResponse) -> DescribeAppResponse:
 
 
 def check_numbers(app_id: str, numbers: Sequence[int], count: int) -> None:
-    """Checks the numbers of tasks.
-
-    Raises:
-        NotFoundError: the sweep has no task with that number.
-    """
+    """Rejects numbers of tasks that the sweep does not have, with a NotFoundError."""
     for k in numbers:
         if not 0 <= k < count:
             raise NotFoundError(f"`{app_id}` has no task `{k}`", hint=f"it has tasks 0 to {count - 1:,}")
@@ -117,9 +104,7 @@ def shell_words(
 ) -> tuple[list[str], list[str]]:
     """The lines that export a task's variables, and the words of its command, for a shell with its values evaluated.
 
-    Args:
-        names: of the values.
-        late: other values in variables of that shell, see :func:`torchx.schedulers.kit.shell.quote`.
+    ``late``: other values in variables of that shell, see :func:`torchx.schedulers.kit.shell.quote`.
     """
     marks = {name: f"@TORCHX_VALUE_{i}@" for i, name in enumerate(names)}
     late = {**{mark: f"v_{i}" for i, mark in enumerate(marks.values())}, **(late or {})}

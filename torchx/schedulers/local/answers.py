@@ -16,11 +16,7 @@ from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TASKS, TERMI
 
 
 def facts_of(job: JobState, folder: str) -> JobFacts:
-    """The facts in the state file of a job.
-
-    Args:
-        folder: of the job; its logs are there unless the state file names another folder.
-    """
+    """The facts in the state file of a job, whose logs are in ``folder`` unless that file names another folder."""
     here = os.uname().nodename
     host = job.facts.get("host", "")
     over = job.state in TERMINAL
@@ -65,7 +61,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
 
 
 def listed(job: JobState, folder: str) -> ListAppResponse:
-    """The job's entry in a list. Arguments: see :func:`facts_of`."""
+    """The job's entry in a list."""
     from torchx.schedulers.kit.verdict import state_of
 
     facts = job.facts
@@ -116,12 +112,7 @@ def replica_facts(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFac
 
 
 def look(logs: str, replicas: Sequence[ReplicaFacts], begins: Mapping[str, int] | None = None) -> list[Evidence]:
-    """Reads what replicas left behind: torchelastic's error file, and the end of their output.
-
-    Args:
-        logs: folder that contains the replicas' folders.
-        begins: see :func:`torchx.schedulers.kit.attempts.begins_of`.
-    """
+    """Reads what replicas left behind below ``logs``: torchelastic's error file, and the end of their output."""
     from torchx.schedulers.batch.folders import left_by
     from torchx.schedulers.kit.files import LocalFiles
 

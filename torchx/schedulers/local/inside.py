@@ -14,12 +14,7 @@ from torchx.supervisor.statefile import RUNNING
 
 
 def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None) -> InsideProcess:
-    """Starts ``argv`` beside a replica. Like all processes of the job, it has the job's marks.
-
-    Raises:
-        NotFoundError: the replica does not exist or is not running.
-        NotSupportedError: it runs on another machine, or this system has no ``/proc``.
-    """
+    """Starts ``argv`` beside a replica that runs on this machine. It has the marks of the job's processes."""
     job.replica_folder(role, k)
     state = job.read()
     if state is None:

@@ -35,12 +35,7 @@ class ForeignError(BackendError):
 
 
 class LocalJob:
-    """One job, read from its folder.
-
-    Args:
-        folder: contains ``job.json``, ``state`` and ``control``.
-        roles: as submitted; None: read them from ``job.json``.
-    """
+    """One job, read from its folder. Its roles as submitted are read from ``job.json`` unless they are given."""
 
     def __init__(self, folder: str, roles: list[Role] | None = None) -> None:
         self.folder = folder
@@ -50,11 +45,7 @@ class LocalJob:
         self._answer: DescribeAppResponse | None = None
 
     def read(self) -> JobState | None:
-        """Its current state; None if it does not exist.
-
-        Raises:
-            BackendError: its state cannot be read, or may have been forged by another user.
-        """
+        """Its current state; None if it does not exist. Raises BackendError if it cannot be read or trusted."""
         try:
             return self._reader.read()
         except ForeignJobError as e:
@@ -88,11 +79,7 @@ class LocalJob:
         return job.facts.get("logs", self.folder) if job else self.folder
 
     def replica_folder(self, role: str, k: int) -> str:
-        """The folder of one replica.
-
-        Raises:
-            NotFoundError: the job has no such role or replica.
-        """
+        """The folder of one replica. Raises NotFoundError if the job has no such role or replica."""
         job = self._seen or self.read()
         counts = dict(job.roles) if job else {}
         if not 0 <= k < counts.get(role, 0):
@@ -169,11 +156,7 @@ class LocalAnswer(DescribeAppResponse):
 
 
 class LocalJobs:
-    """All local jobs of this user.
-
-    Args:
-        session: of new jobs; it is also searched first.
-    """
+    """All local jobs of this user. New ones are in ``session``, which is also searched first."""
 
     def __init__(self, session: str) -> None:
         self.session = session
@@ -199,11 +182,7 @@ class LocalJobs:
         ]
 
     def create(self, app_id: str) -> str:
-        """Create the folder of a new job.
-
-        Raises:
-            BackendError: the job exists already, or the folder cannot be created.
-        """
+        """Create the folder of a new job. Raises BackendError if it exists already or cannot be created."""
         problem: OSError | None = None
         for base in self.bases():
             session = os.path.join(base, folder_name(self.session))
@@ -255,11 +234,7 @@ class LocalJobs:
 
 
 def delete(job: LocalJob) -> None:
-    """Cancel the job, wait for its end, and remove its files.
-
-    Raises:
-        BackendError: it does not end, or runs on another machine.
-    """
+    """Cancel the job, wait for its end, and remove its files. Raises BackendError if it does not end here."""
     from torchx.supervisor.retention import remove_job
 
     state = job.read()

@@ -81,11 +81,7 @@ class LogIterator(Follower):
         return [self._within_times(self._attempt(Cursor(self._log_file)))]
 
     def _attempt(self, cursor: Cursor) -> Cursor:
-        """Restricts a cursor to the attempt before the last restart, if the query asks for it.
-
-        Raises:
-            NotFoundError: the replica was not restarted.
-        """
+        """Restricts a cursor to the attempt before the last restart, if the query asks for it."""
         if self._query.previous:
             starts = self._records(STARTS_INDEX)
             if not starts:

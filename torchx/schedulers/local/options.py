@@ -24,11 +24,7 @@ class Opts(StructuredOpts):
     """seconds between SIGTERM and SIGKILL when processes of a job are ended"""
 
     def check(self) -> None:
-        """Rejects invalid values.
-
-        Raises:
-            ConfigError: names the option and the reason.
-        """
+        """Rejects invalid values, with a ConfigError that names the option."""
         if self.cancel_grace_s < 0:
             raise ConfigError(
                 f"`cancel_grace_s` is `{self.cancel_grace_s}`", hint="it is a number of seconds: 0 or more"

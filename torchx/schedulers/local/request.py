@@ -98,12 +98,7 @@ class PopenRequest:
 def render_request(
     app: AppDef, opts: Opts, provider: ImageProvider, *, session: str, extra_paths: Sequence[str] = ()
 ) -> PopenRequest:
-    """The request for a job.
-
-    Args:
-        provider: makes the roles' images available.
-        extra_paths: folders to search for programs before ``PATH``.
-    """
+    """The request for a job. ``extra_paths`` are folders to search for programs before ``PATH``."""
     app_id = make_unique(FILE_NAME.make(app.name))
     base = os.path.abspath(os.path.expanduser(opts.log_dir)) if opts.log_dir else torchx_home("local")
     logs = os.path.join(base, folder_name(session), app_id)
@@ -133,14 +128,9 @@ def render_request(
 
 
 def replica_requests(request: PopenRequest, base_env: dict[str, str], *, resolve: bool = True) -> list[dict[str, Any]]:
-    """The roles in the format of the supervisor, with programs located and folders checked.
+    """The roles in the format of the supervisor, with folders checked and, if ``resolve``, programs located.
 
-    Args:
-        base_env: environment of all replicas; a replica's own variables override it.
-        resolve: locate the programs; otherwise ``exe`` is None.
-
-    Raises:
-        SpecError: a program or a working directory does not exist.
+    A replica's own variables override ``base_env``. Raises SpecError if a program or working directory does not exist.
     """
     here = ""
     found: dict[tuple[str, str, str], str] = {}
@@ -181,12 +171,7 @@ def replica_requests(request: PopenRequest, base_env: dict[str, str], *, resolve
 def check_scripts(request: PopenRequest, app: AppDef, base_env: Mapping[str, str]) -> None:
     """Reject a job whose script or torchrun does not exist, before anything is started.
 
-    Args:
-        app: ``metadata["script"]`` of a role, set by components, is the file that its interpreter will run.
-        base_env: environment of all replicas.
-
-    Raises:
-        SpecError: the file does not exist.
+    ``metadata["script"]`` of a role, set by components, is the file that its interpreter will run.
     """
     for role in app.roles:
         script: Any = role.metadata.get("script")

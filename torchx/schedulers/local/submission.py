@@ -27,12 +27,8 @@ _EARLY_S = 120.0  # as on Slurm
 def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequest]) -> str:
     """Start a job. Returns its folder when its supervisor has accepted it.
 
-    Args:
-        info: has the app, its secrets, and perhaps the app in the form to be recorded.
-
-    Raises:
-        SpecError: a program, a script or a working directory does not exist.
-        BackendError: the job could not be started.
+    Raises SpecError if a program, a script or a working directory does not exist, and BackendError if the job could not
+    be started.
     """
     from torchx.supervisor.client import LauncherError, shared
 

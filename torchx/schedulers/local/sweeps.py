@@ -28,13 +28,7 @@ if TYPE_CHECKING:
 
 
 def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
-    """Starts a sweep and returns its app id.
-
-    Raises:
-        SpecError: a program, a script or a working directory does not exist.
-        NotSupportedError: see :func:`torchx.schedulers.kit.tasks.only_role`.
-        BackendError: the sweep could not be started.
-    """
+    """Starts a sweep and returns its app id. The errors are those of a single job and of :func:`only_role`."""
     from torchx.supervisor.task_client import TasksError, start
     from torchx.util.machine import cpu_count
 

@@ -113,11 +113,7 @@ def parse(role: str, replica: int, lines: Iterable[str]) -> ReplicaMetrics:
 
 
 def read_kept(files: Files, paths: Mapping[tuple[str, int], str]) -> list[ReplicaMetrics]:
-    """Reads the files of samplers, all in one query.
-
-    Args:
-        paths: of the files, by role and number of the replica.
-    """
+    """Reads the files of samplers, given by role and number of the replica, all in one query."""
     texts = files.grown(dict.fromkeys(paths.values(), 0)) if paths else {}
     return [
         parse(role, k, texts.get(path, b"").decode("utf-8", "replace").splitlines())

@@ -34,11 +34,7 @@ _STATES = {"T": "stopped by a signal", "t": "stopped by a debugger", "D": "waiti
 
 @dataclass(frozen=True)
 class Frame:
-    """One frame of a stack.
-
-    Args:
-        source: the text of the line; empty if its file cannot be read or is not the user's own code.
-    """
+    """One frame of a stack. ``source``, the text of the line, is empty if it is unknown or not the user's own code."""
 
     function: str
     file: str
@@ -94,11 +90,7 @@ class RankStack:
 
 @dataclass(frozen=True)
 class Group:
-    """Ranks that do the same.
-
-    Args:
-        suspect: whether the others seem to wait for them.
-    """
+    """Ranks that do the same; ``suspect``: the others seem to wait for them."""
 
     doing: str
     ranks: Sequence[RankStack]
@@ -116,11 +108,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Stacks:
-    """What all ranks are doing, the largest group first and suspects last.
-
-    Args:
-        unread: replicas that could not be inspected -> why.
-    """
+    """What all ranks are doing, the largest group first and suspects last, and why other replicas are ``unread``."""
 
     groups: Sequence[Group]
     unread: dict[tuple[str, int], str] = field(default_factory=dict)
@@ -161,10 +149,8 @@ def parse(
 ) -> Stacks:
     """Parses the output of probes.
 
-    Args:
-        texts: role, number of the replica, its host (empty: use the one in the output), and the output of its probe.
-        unread: replicas without a probe -> why.
-        whole: all replicas were inspected, so that ranks without a process are reported as missing.
+    ``texts`` has the role, the number of the replica, its host (empty: the one in the output), and the output of its
+    probe. ``unread``: replicas without a probe -> why. ``whole``: ranks without a process are reported as missing.
     """
     found, unread, worlds = [], dict(unread or {}), dict[str, int]()
     for role, k, host, text in texts:
@@ -182,11 +168,7 @@ def parse(
 
 
 def probe_text(*py_spy: str) -> str:
-    """The source of the program to run inside a replica.
-
-    Args:
-        py_spy: additional paths where py-spy may be in the replica.
-    """
+    """The source of the program to run inside a replica, where py-spy may also be at these paths."""
     from torchx.schedulers.kit.shell import read_script
 
     return read_script(__file__, "probe.py").replace("BROUGHT: tuple[str, ...] = ()", f"BROUGHT = {py_spy!r}")

@@ -16,11 +16,7 @@ _MOST_HEADS = 12
 
 
 def page(found: Stacks, gray: Callable[[str], str] = str) -> Iterator[str]:
-    """The lines of the page.
-
-    Args:
-        gray: renders a text dimmed.
-    """
+    """The lines of the page; ``gray`` renders a text dimmed."""
     yield printable(found.sentence)
     hosts = len({rank.host for rank in found.ranks if rank.host}) > 1
     for group in reversed(found.groups):

@@ -38,11 +38,7 @@ _MOST_WORKERS = 4
 
 
 class Process:
-    """A process as shown in ``/proc``.
-
-    Raises:
-        OSError: it is gone or belongs to another user.
-    """
+    """A process as shown in ``/proc``. Raises OSError if it is gone or belongs to another user."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
