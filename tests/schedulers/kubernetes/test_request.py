@@ -266,3 +266,22 @@ def test_names_of_roles_are_distinct_and_fit():
     assert len(set(names)) == 12
     longest = max(names, key=len)
     assert len(f"{'a' * request.MAX_APP_ID}-{longest}-0-99999-abcde") <= 63
+
+
+@pytest.mark.parametrize(
+    ("cfg", "operator"),
+    [
+        ({"kind": "jobset"}, "with JobSet"),
+        ({"kind": "volcano"}, "with Volcano"),
+        ({"queue": "gpu"}, "with Volcano"),
+        ({"local_queue": "lq"}, "with Kueue"),
+        ({"kind": "jobset", "local_queue": "lq"}, "with JobSet, with Kueue"),
+        ({}, "that it reaches"),
+    ],
+    ids=str,
+)
+def test_an_export_names_the_operators_that_it_needs(cfg, operator):
+    """The cluster must have them, since `kubectl` creates exactly these objects."""
+    scheduler = create_scheduler("me")
+    plain = AppDef("train", [Role("a", "img", entrypoint="true")])
+    assert scheduler.export(scheduler.submit_dryrun(plain, cfg)).needs.endswith(operator)

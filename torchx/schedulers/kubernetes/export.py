@@ -9,7 +9,7 @@ from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.export import Export, build_lines
 from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.shell import quote
-from torchx.schedulers.kubernetes.names import KUBEFLOW, PYTORCH
+from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.shipped_code import SCRIPT
 
@@ -42,6 +42,7 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
         run="\n".join(lines),
         needs="`kubectl`, and a cluster of Kubernetes 1.31 or newer that it reaches"
         + _OPERATORS.get(job.kind, "")
+        + (", with Kueue" if job.opts.local_queue else "")
         + (", `docker` to build and push the image" if built else ""),
         logs=f"`kubectl logs --namespace {namespace} --selector app.kubernetes.io/instance={job.app_id}`",
         secrets=secrets,
@@ -52,7 +53,12 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
     )
 
 
-_OPERATORS = {KUBEFLOW: ", with Kubeflow Trainer 2.2", PYTORCH: ", with Kubeflow's Training Operator 1"}
+_OPERATORS = {
+    JOBSET: ", with JobSet",
+    VOLCANO: ", with Volcano",
+    KUBEFLOW: ", with Kubeflow Trainer 2.2",
+    PYTORCH: ", with Kubeflow's Training Operator 1",
+}
 
 
 def _documents(objects: list[dict[str, Any]]) -> str:
