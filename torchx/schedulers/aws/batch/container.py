@@ -102,7 +102,7 @@ def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
 
 
 def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Object]]:
-    """The volumes, mount points and devices of a role; SpecError if Batch does not support one of them."""
+    """Renders the volumes, mount points and devices of a role; SpecError if Batch does not support one of them."""
     volumes: list[_Object] = []
     points: list[_Object] = []
     devices = [_device(d) for d in get_device_mounts(role.resource.devices)]
@@ -144,7 +144,7 @@ def efs_volume(source: str) -> _Object:
 
 
 def render_retries(max_retries: int, host_retries: int) -> _Object:
-    """The retry strategy; SpecError for more attempts than Batch supports, which counts all of them together.
+    """Renders the retry strategy; SpecError for more attempts than Batch supports, which counts all of them together.
 
     With ``max_retries`` every failure is retried, except that an image cannot be pulled. Without it, only the loss of a
     host (such as a spot reclaim) is retried. https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
@@ -164,7 +164,7 @@ def render_retries(max_retries: int, host_retries: int) -> _Object:
 
 
 def variables(env: Mapping[str, str]) -> list[dict[str, str]]:
-    """An environment, sorted so that equal ones are rendered equally; SpecError for a name that Batch reserves."""
+    """Renders an environment, sorted so that equal ones are equal; SpecError for a name that Batch reserves."""
     for name in env:
         if name.startswith("AWS_BATCH"):
             raise SpecError(f"variable `{name}`: names that begin with AWS_BATCH are reserved by Batch")

@@ -47,7 +47,7 @@ _NOT_OPEN = frozenset(["TargetNotConnectedException", "InvalidParameterException
 
 
 def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]) -> _Task:
-    """The ECS task of a running replica: app id, role and number. ``job`` describes its job, or its task in a sweep.
+    """The ECS task of a running ``replica`` (app id, role, number). ``job`` describes its job, or its task in a sweep.
 
     Raises:
         NotFoundError: the replica does not exist, or does not run.
