@@ -160,6 +160,7 @@ def test_no_process_can_be_started(fake: Any, monkeypatch: Any, caplog: pytest.L
     [
         ("http+docker://localhost", "/run/x.sock", "unix:///run/x.sock"),
         ("http://box:2375", None, "http://box:2375"),
+        ("http://localhost:2375", None, "http://localhost:2375"),
         ("https://box:2376", None, None),
         ("http+docker://ssh", None, None),
     ],

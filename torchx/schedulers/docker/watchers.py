@@ -51,8 +51,8 @@ def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[st
         for name in ENVIRONMENT:
             found.pop(name, None)
         path = getattr(getattr(given.api, "_custom_adapter", None), "socket_path", None)
-        plain = given.api.base_url.startswith("http://") and "localhost" not in given.api.base_url
-        found["DOCKER_HOST"] = f"unix://{path}" if path else given.api.base_url if plain else "none://"
+        url = given.api.base_url
+        found["DOCKER_HOST"] = f"unix://{path}" if path else url if url.startswith("http://") else "none://"
     try:
         EngineHttp(found)
     except ValueError:
