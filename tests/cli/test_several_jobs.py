@@ -97,6 +97,17 @@ def test_wait_in_a_terminal(torchx: Call, project: Path) -> None:
     torchx("cancel", "@last")
 
 
+def test_an_interrupted_wait_in_a_pipe(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where stderr is no terminal, nothing is written to it that steers one."""
+
+    def wait(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    torchx("run", "--wait", "utils.echo")
+    monkeypatch.setattr("torchx.runner.Runner.wait", wait)
+    assert torchx("wait", "@last") == (130, "", "")
+
+
 # -- cancel and delete -----------------------------------------------------------------------------
 
 

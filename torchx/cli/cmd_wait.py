@@ -42,7 +42,6 @@ class CmdWait(RunnerCommand):
         try:
             in_time = _wait(runner, handles, ended, first=args.any, timeout_s=args.timeout, quiet=args.json)
         except KeyboardInterrupt:
-            progress("")
             sys.exit(EXIT_INTERRUPTED)
         if args.json:
             print(document({"jobs": [{**handle_fields(h), **status_fields(status)} for h, status in ended.items()]}))
@@ -91,11 +90,11 @@ def _wait(
                 if shows:
                     _show(time.monotonic() - began, len(ended), len(handles))
     finally:
-        progress("") if shows else None
+        progress("")
 
 
 def _say(handle: str, status: AppStatus) -> None:
-    progress("") if is_tty(sys.stderr) else None
+    progress("")
     reason = status.msg if str(status.state) != "SUCCEEDED" else ""
     parts = [handle, state_text(status.state, color=has_color(sys.stdout)), printable(reason) if reason else ""]
     print("  ".join(filter(None, parts)) if is_tty(sys.stdout) else "\t".join(parts), flush=True)

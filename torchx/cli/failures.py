@@ -88,22 +88,17 @@ def warn(message: str) -> None:
 
 
 def note(message: str) -> None:
-    _end_progress()
+    progress("")
     print(f"\033[90m{message}\033[0m" if has_color(sys.stderr) else message, file=sys.stderr, flush=True)
 
 
 def progress(text: str) -> None:
     """Replaces the progress line on the terminal; an empty text clears it."""
     global _shows_progress
-    sys.stderr.write(f"\r\033[K{text}")
-    sys.stderr.flush()
+    if text or _shows_progress:
+        sys.stderr.write(f"\r\033[K{text}")
+        sys.stderr.flush()
     _shows_progress = bool(text)
-
-
-def _end_progress() -> None:
-    """Clears the progress line, so that the next message has a line of its own."""
-    if _shows_progress:
-        progress("")
 
 
 def show_tracebacks(on: bool) -> None:
@@ -113,7 +108,7 @@ def show_tracebacks(on: bool) -> None:
 
 
 def _say(kind: str, message: str, color: str) -> None:
-    _end_progress()
+    progress("")
     sys.stdout.flush()  # keeps the two streams in order on a terminal
     head = f"torchx: {kind}:"
     text = printable(mask_told(message.strip(), sys.argv))
