@@ -155,6 +155,19 @@ def test_search_and_states(runner: Runner) -> None:
     drive(runner, work)
 
 
+def test_a_scheduler_that_cannot_be_asked(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first line says so, also after the list was filtered."""
+    monkeypatch.setattr("torchx.runner.changes.Watch.problems", lambda self: {"slurm": "it is away"})
+    on_record(1)
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: "slurm cannot be asked: it is away" in seen(app))
+        await pilot.press("f")
+        assert "slurm cannot be asked: it is away" in seen(app)
+
+    drive(runner, work)
+
+
 def test_ten_thousand_runs(runner: Runner) -> None:
     """A key redraws only visible lines."""
     drawn: list[int] = []

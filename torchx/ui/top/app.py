@@ -89,6 +89,7 @@ class Top(App[None]):
         self.runs = RunList()
         self._live = Live(lambda: [run_row(run) for run in runner.runs(refresh=False)], runner.watch)
         self._chosen = ""
+        self._problems: dict[str, str] = {}  # schedulers that cannot be asked, and why
         words = "words in name, id, scheduler, state or cause; Enter keeps them, Esc clears"
         self._words = Input(placeholder=words, id="search")
         self._list = Rows(self.runs, id="runs")
@@ -115,7 +116,8 @@ class Top(App[None]):
             async for news in documents:
                 self.runs.update(news["rows"])
                 self._show()
-                self._show_counts(news["problems"])
+                self._problems = news["problems"]
+                self._show_counts()
                 page, new = self.screen, {row["handle"] for row in news["rows"]}
                 if isinstance(page, Page) and not new.isdisjoint((page.handle, page.handle.rpartition("/")[0])):
                     page.changed()
@@ -139,7 +141,7 @@ class Top(App[None]):
             text.append("no run matches: Esc shows all", MUTED)
         self._details.update(text, layout=False)
 
-    def _show_counts(self, problems: dict[str, str] | None = None) -> None:
+    def _show_counts(self) -> None:
         text = Text("torchx  ", style="bold", no_wrap=True, overflow="ellipsis")
         for group, count in self.runs.counts().items():
             if count or group == self.runs.group:
@@ -149,7 +151,7 @@ class Top(App[None]):
                 text.append(" ")
         if self.runs.words:
             text.append(f" /{self.runs.words} ", "reverse")
-        for name, why in (problems or {}).items():
+        for name, why in self._problems.items():
             text.append(f"  {name} cannot be asked: {printable(why)}", WARN)
         self._counts.update(text, layout=False)
 
