@@ -12,11 +12,7 @@ from hydra.experimental.callback import Callback
 
 
 class KeepJobReturn(Callback):  # type: ignore[misc]  # Hydra has no types
-    """Writes the ``JobReturn`` of a job into a folder that the launcher looks into.
-
-    Args:
-        folder: is there already.
-    """
+    """Writes the ``JobReturn`` of a job into an existing folder, where the launcher reads it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)

@@ -103,11 +103,7 @@ class TorchXLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Submits one sweep with a task for each of these.
-
-        Raises:
-            CompactHydraException: torchx refuses them; says why.
-        """
+        """Submits one sweep with a task for each of these."""
         from torchx.errors import TorchXError
 
         config = self._config

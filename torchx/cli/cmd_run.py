@@ -31,7 +31,7 @@ from torchx.runner import Runner, get_runner
 from torchx.runner.documents import handle_fields
 from torchx.schedulers import get_default_scheduler_name, get_scheduler_factories
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
-from torchx.specs import AppDef, AppDryRunInfo
+from torchx.specs import AppDryRunInfo
 from torchx.specs.api import Workspace
 from torchx.specs.timeouts import TIMEOUT
 from torchx.specs.watchdog import WATCHDOG
@@ -264,23 +264,19 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
     for role in app.roles:
         role.env.update(parse_secrets(run_args.secrets))
     if run_args.after:
-        _put_after(runner, app, run_args, sweep=sweep, submits=(verb == "run" or sweep) and not run_args.dryrun)
+        from torchx.runner.after import put_after, wait_for
+
+        submits = (verb == "run" or sweep) and not run_args.dryrun
+        for condition, handle in put_after(runner, app, run_args.after, run_args.scheduler, sweep=sweep):
+            if submits:  # wait here, because the scheduler cannot
+                note(f"Waiting for {handle}")
+                wait_for(runner, condition, handle)
     wishes = {RETRY: run_args.retry, TIMEOUT: run_args.timeout, WATCHDOG: run_args.watchdog}
     app.metadata.update({key: text for key, text in wishes.items() if text})
     if "hang" in run_args.notify_on and WATCHDOG not in app.metadata:
         warn("a hang is only detected with a watchdog: add `--watchdog 10m`, for example")
     app.metadata.update(notify)
     return getattr(runner, verb)(app, run_args.scheduler, **given)
-
-
-def _put_after(runner: Runner, app: AppDef, run_args: TorchXRunArgs, *, sweep: bool, submits: bool) -> None:
-    """Makes the scheduler wait for earlier jobs, or waits for them here."""
-    from torchx.runner.after import put_after, wait_for
-
-    for condition, handle in put_after(runner, app, run_args.after, run_args.scheduler, sweep=sweep):
-        if submits:
-            note(f"Waiting for {handle}")
-            wait_for(runner, condition, handle)
 
 
 def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: Mapping[str, Any]) -> None:
