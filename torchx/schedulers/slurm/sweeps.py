@@ -42,7 +42,6 @@ from torchx.util.records import dataclass, replace
 if TYPE_CHECKING:
     from torchx.schedulers.batch.base import Submission
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.kit.files import Files
 
     Run = Callable[[list[str]], Completed]
 
@@ -174,7 +173,6 @@ class Sweep:
 
     def __init__(self, app_id: str, folder: JobFolder, run: Run) -> None:
         self.app_id, self.folder = app_id, folder
-        self._files: Files = folder.files
         self._run = run
         found = re.search(r"^count=(\d+) size=(\d+) width=(\d*)$", self.folder.text(ARRAY_FILE), re.MULTILINE)
         self.count, self._size, self._width = (int(word or 0) for word in found.groups()) if found else (0, 0, 0)
@@ -215,7 +213,7 @@ class Sweep:
 
     def is_over(self) -> bool:
         """Whether every task has recorded its end."""
-        notes = [self.folder.text(name) for name in self._files.names(self.folder.path) if name.startswith(_ENDS)]
+        notes = [self.folder.text(name) for name in self.folder.files.names(self.folder.path) if name.startswith(_ENDS)]
         # count tasks, not lines: a restarted task may have recorded two ends
         if not 0 < self.count <= sum(text.count("\n") for text in notes):
             return False
@@ -278,7 +276,7 @@ class Sweep:
 
     def task_folder(self, k: int) -> JobFolder:
         """The folder of a task that is a complete job."""
-        return JobFolder(self._files, posixpath.join(self.folder.path, "tasks", str(k)))
+        return JobFolder(self.folder.files, posixpath.join(self.folder.path, "tasks", str(k)))
 
     def element(self, k: int) -> str:
         """Slurm's id of a task; empty if it has not been submitted."""
@@ -295,7 +293,7 @@ class Sweep:
         return next(((first, job_id) for first, n, job_id in self.chunks if first <= k < first + n), (0, ""))
 
     def _write(self, name: str, data: bytes) -> None:
-        self._files.write(self.folder.file(name), data)
+        self.folder.files.write(self.folder.file(name), data)
 
     def _chunks(self) -> list[tuple[int, int, str]]:
         lines = [line.split() for line in self.folder.text(CHUNKS_FILE).splitlines()]
@@ -303,18 +301,18 @@ class Sweep:
         return found or [(0, min(self.count, self._size), self.app_id.removeprefix(SWEEP_PREFIX))]
 
     def _has(self, name: str) -> bool:
-        return None not in self._files.sizes([self.folder.file(name)]).values()
+        return None not in self.folder.files.sizes([self.folder.file(name)]).values()
 
     def _stopped(self) -> Container[int]:
         """The tasks that were cancelled."""
-        names = self._files.names(self.folder.path)
+        names = self.folder.files.names(self.folder.path)
         words = (name.removeprefix(_SKIPPED) for name in names if name.startswith(_SKIPPED))
         return range(self.count) if _CANCELLED in names else {int(word) for word in words if word.isdecimal()}
 
     def _ends(self) -> dict[int, tuple[int, float]]:
         """Exit code and time of each task that has recorded its end; of one that was started again, the last."""
         found: dict[int, tuple[int, float]] = {}
-        for name in self._files.names(self.folder.path):
+        for name in self.folder.files.names(self.folder.path):
             if name.startswith(_ENDS):
                 for words in map(str.split, self.folder.text(name).splitlines()):
                     if len(words) == 3 and all(map(str.isdigit, words)):
@@ -340,10 +338,9 @@ class Sweep:
             match = _ELEMENT.match(name.strip())
             if match is None or match[1] not in begins:
                 continue
-            native = state.split("|")[0].split()[0] if state.strip() else ""
-            state_of = AppState.RUNNING if native == "COMPLETING" else app_state(native)
             for low, high in _ranges(match[2] or match[3]):
-                found.update(dict.fromkeys(range(begins[match[1]] + low, begins[match[1]] + high + 1), state_of))
+                numbers = range(begins[match[1]] + low, begins[match[1]] + high + 1)
+                found.update(dict.fromkeys(numbers, app_state(state.partition("|")[0])))
         return found
 
     def _accounted(self) -> dict[int, AppState]:
@@ -388,12 +385,12 @@ class Sweep:
         return answers
 
     def _look(self, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-        return ends_of(self._files, [self.log_path(r.role, r.replica).stdout for r in replicas])
+        return ends_of(self.folder.files, [self.log_path(r.role, r.replica).stdout for r in replicas])
 
     def open_log(self, role: str, k: int, query: LogQuery, is_over: Callable[[], bool]) -> BatchLog:
         """The lines of one task that a query selects."""
         check_query(query)
-        return BatchLog(self._files, self.log_path(role, k), query, is_over)
+        return BatchLog(self.folder.files, self.log_path(role, k), query, is_over)
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:
