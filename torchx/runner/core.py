@@ -237,8 +237,7 @@ class RunnerCore:
         if not is_on() and (known := self._ended.status(app_handle)) is not None:
             return known
         with log_event("status") as event:
-            handle, backend, app_id = self._find(app_handle)
-            describe_event(event, handle=handle)
+            handle, backend, app_id = self._find(app_handle, event)
             try:
                 found = backend.describe(app_id)
             except BackendError as e:
@@ -257,8 +256,7 @@ class RunnerCore:
     def describe(self, app_handle: str) -> AppDef | None:
         """Returns the AppDef of a job, from its scheduler or else from the run registry; None if neither has it."""
         with log_event("describe") as event:
-            handle, backend, app_id = self._find(app_handle)
-            describe_event(event, handle=handle)
+            handle, backend, app_id = self._find(app_handle, event)
             found = backend.describe(app_id)
             return answers.definition(found, run_registry().get(handle), app_id)
 
@@ -342,8 +340,7 @@ class RunnerCore:
             NotSupportedError: the scheduler does not provide logs.
         """
         with log_event("log_lines") as event:
-            handle, backend, app_id = self._find(app_handle)
-            describe_event(event, handle=handle)
+            handle, backend, app_id = self._find(app_handle, event)
             answers.check_replica(self.log_replicas(handle), handle, role_name, k)
             return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
 
@@ -363,8 +360,7 @@ class RunnerCore:
         from torchx.schedulers.api import open_logs
 
         with log_event("log_lines") as event:
-            handle, backend, app_id = self._find(app_handle)
-            describe_event(event, handle=handle)
+            _, backend, app_id = self._find(app_handle, event)
             return open_logs(backend, app_id, replicas, query)
 
     # -- the end ---------------------------------------------------------------------------------
@@ -460,7 +456,7 @@ class RunnerCore:
         """The scheduler of that name, for jobs of the given session (by default this Runner's)."""
         return self._backends.get(scheduler, session or self._name)
 
-    def _find(self, reference: str) -> tuple[str, Scheduler[Any], str]:
+    def _find(self, reference: str, event: log_event | None = None) -> tuple[str, Scheduler[Any], str]:
         """Resolves a reference to the job's handle, its scheduler, and the app id to query that scheduler with."""
         handle = reference if "://" in reference else self.resolve(reference)
         scheduler, session, app_id = parse_app_handle(handle)
@@ -469,16 +465,17 @@ class RunnerCore:
             from torchx.runner.sweeps import resolve_backend
 
             backend, app_id = resolve_backend(backend, app_id)
+        if event is not None:
+            describe_event(event, handle=handle)
         return handle, backend, app_id
 
     def _known(self, reference: str, event: Any, *, force: bool = False) -> tuple[str, Scheduler[Any], str]:
         """Like :meth:`_find`, but raises UnknownAppException for a job that is neither on record nor exists."""
-        handle, backend, app_id = self._find(reference)
+        handle, backend, app_id = self._find(reference, event)
         if force:
             from torchx.schedulers.foreign import forced
 
             backend = forced(backend)
-        describe_event(event, handle=handle)
         if run_registry().get(handle) is None and not backend.exists(app_id):
             raise UnknownAppException(handle)
         return handle, backend, app_id

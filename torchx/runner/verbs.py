@@ -10,7 +10,7 @@ from torchx.config import SourcedCfg
 from torchx.errors import NotFoundError, SpecError
 from torchx.runner.core import RunnerCore
 from torchx.runner.events import log_event
-from torchx.runner.record import describe_event, run_registry
+from torchx.runner.record import run_registry
 from torchx.runner.wait import is_polled
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
@@ -77,8 +77,7 @@ class RunnerVerbs(RunnerCore):
             BackendError: the scheduler could not be queried for ten minutes, or the failure is permanent.
         """
         with log_event("wait") as event:
-            handle, backend, app_id = self._find(app_handle)
-            describe_event(event, handle=handle)
+            handle, backend, app_id = self._find(app_handle, event)
             query, news = self._status_source(handle, backend, timeout)
             status = self._waiter.until_over(
                 query, backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle, news=news
