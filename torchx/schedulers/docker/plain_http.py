@@ -192,6 +192,7 @@ class Events:
     def __init__(self, answer: socket.socket, begun: bytes) -> None:
         self._answer = answer
         self._partial = begun
+        self.close = answer.close
 
     def wait(self, timeout_s: float) -> list[dict[str, Any]]:
         """The next events; none after ``timeout_s``. Raises OSError if the engine has closed the stream."""
@@ -206,10 +207,6 @@ class Events:
             self._partial += data
         *lines, self._partial = self._partial.split(b"\n")
         return [event for line in lines if line.strip() and isinstance(event := json.loads(line), dict)]
-
-    def close(self) -> None:
-        """Closes the connection."""
-        self._answer.close()
 
 
 def target(path: str, params: Mapping[str, Any] | None = None) -> str:
