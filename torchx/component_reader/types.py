@@ -51,9 +51,8 @@ _ARTICLE = {"int": "an int", "float": "a float", "bool": "true or false"}
 class Shape:
     """A type, read from source code or from a live annotation.
 
-    Args:
-        kind: one of ``SCALARS``, or one of ``none any list tuple dict union literal unknown``.
-        args: the inner shapes, the values of a literal, or the text of an unknown type.
+    ``kind`` is one of ``SCALARS``, or of ``none any list tuple dict union literal unknown``; ``args`` are the inner
+    shapes, the values of a literal, or the text of an unknown type.
 
     >>> str(shape_of(dict[str, int] | None))
     'dict[str, int] | None'

@@ -54,10 +54,9 @@ class NamesOnly:
 def set_image_digest(role: Role, digest: str) -> None:
     """Set ``TORCHX_IMAGE_DIGEST`` in the role's environment.
 
-    Args:
-        digest: ``name@sha256:<hex>`` for an image in a registry, so that it can be pulled again;
-            ``sha256:<hex>`` (or the bare hex digits) for the id of an image that only a local engine has. Anything
-            else removes the variable: no digest is better than a wrong one.
+    A digest is ``name@sha256:<hex>`` for an image in a registry, so that it can be pulled again, and ``sha256:<hex>``
+    (or the bare hex digits) for the id of an image that only a local engine has. Anything else removes the variable:
+    no digest is better than a wrong one.
     """
     _set(role, ENV_IMAGE_DIGEST, digest_in(digest))
 

@@ -99,12 +99,9 @@ def all_names() -> list[str]:
 
 
 def parse_resource(text: str, *, name: str = "") -> Resource:
-    """Parse the text of a resource: ``cpu=4,gpu=1,memMB=8192``, or a JSON object.
+    """Parse the text of a resource: ``cpu=4,gpu=1,memMB=8192``, or a JSON object; messages name it ``name``.
 
     ``devices`` and ``capabilities`` are supported too: ``cpu=4,memMB=8192,devices=vpc.amazonaws.com/efa:1``.
-
-    Args:
-        name: name of the resource, for error messages.
 
     Raises:
         SpecError: a key is unknown, a value has the wrong type, or ``cpu`` or ``memMB`` is missing.

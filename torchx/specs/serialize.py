@@ -33,11 +33,7 @@ _MAX_DEPTH = 100  # levels; code that copies and writes a job is recursive
 
 
 def appdef_to_dict(app: AppDef, *, fallback: Fallback | None = None) -> dict[str, Any]:
-    """Convert a job to JSON types.
-
-    Args:
-        app: the job; it is not changed.
-        fallback: converts values without a JSON type, for example ``repr``, at the loss of the original value.
+    """Convert a job to JSON types; ``fallback`` converts values that have none, for example ``repr``, with loss.
 
     Raises:
         SpecError: a value has no JSON type, and there is no ``fallback``.

@@ -95,10 +95,8 @@ class LineFormat:
 class JsonFormat(LineFormat):
     """Formats each line as a JSON object: ``{"role": ..., "replica": ..., "line": ...}``, without the line feed.
 
-    A piece of a long line also has ``"partial": true``; the next object of the replica continues the line.
-
-    Args:
-        timed: whether lines begin with a time or ``-``, which becomes ``"time"`` (null for ``-``).
+    A piece of a long line also has ``"partial": true``; the next object of the replica continues the line. If
+    ``timed``, lines begin with a time or ``-``, which becomes ``"time"`` (null for ``-``).
 
     >>> JsonFormat("trainer", 0).chunk(b"a\\n")
     b'{"role": "trainer", "replica": 0, "line": "a"}\\n'

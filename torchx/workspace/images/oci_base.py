@@ -50,8 +50,7 @@ class BaseImage:
 def resolve(registry: Registry, image: ImageName, platform: str = "") -> BaseImage:
     """Reads an image from a registry. Caches documents by digest.
 
-    Args:
-        platform: ``OS/ARCHITECTURE[/VARIANT]`` of a multi-platform image; by default ``linux/amd64``.
+    ``platform`` is ``OS/ARCHITECTURE[/VARIANT]`` of a multi-platform image; by default ``linux/amd64``.
 
     Raises:
         NotFoundError: there is no such image.
