@@ -16,6 +16,9 @@ from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
 Streams = Mapping[tuple[str, int], tuple[str, list[str]]]
 """(role, replica) -> log group, and names of the streams in it, oldest first."""
+_Object = dict[str, Any]
+_Seen = tuple[bool, Streams]
+"""Whether a job has ended, and its log streams."""
 
 _POLL_S = 2.0
 _TAIL_EVENTS = 200
@@ -27,24 +30,16 @@ _DOING = "the log cannot be read"
 class SharedLook:
     """Describes a job for all readers of its replicas' logs, which may run in several threads.
 
-    Args:
-        job: its current description.
-        again: describes the job again; returns None if it is gone.
-        read: returns whether a described job has ended, and its log streams.
+    ``job`` is its current description. ``again`` describes it again, None if it is gone; ``read`` reads a description.
     """
 
-    def __init__(
-        self,
-        job: dict[str, Any],
-        again: Callable[[], dict[str, Any] | None],
-        read: Callable[[dict[str, Any]], tuple[bool, Streams]],
-    ) -> None:
-        self._job: dict[str, Any] | None = job
+    def __init__(self, job: _Object, again: Callable[[], _Object | None], read: Callable[[_Object], _Seen]) -> None:
+        self._job: _Object | None = job
         self._again = again
         self._read = read
         self._lock = threading.Lock()
         self._count = 0
-        self._seen: tuple[bool, Streams] = (False, {})
+        self._seen: _Seen = (False, {})
 
     def after(self, count: int) -> tuple[int, bool, Streams]:
         """The first description after number ``count``: its number, whether the job has ended, and its log streams."""
@@ -68,7 +63,7 @@ class StreamReader:
             self._params["endTime"] = max(int(query.until * 1000), 0)  # exclusive, as our `until`
         self._token: str | None = None
 
-    def news(self) -> Iterator[dict[str, Any]]:
+    def news(self) -> Iterator[_Object]:
         """The events since the last call. At the end CloudWatch returns the same token; earlier pages may be empty."""
         while True:
             given = {"nextToken": self._token} if self._token else {}
