@@ -14,6 +14,7 @@ from torchx.schedulers.inside import Duplex, InsideProcess, Tty, described
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.logs import LogQuery, refuse_streams
+from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
 from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, queries, sweeps, verbs
@@ -26,7 +27,6 @@ from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, Object, labe
 from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
 from torchx.schedulers.kubernetes.refusals import unless_forbidden
 from torchx.schedulers.kubernetes.request import KubernetesJob
-from torchx.schedulers.kubernetes.secrets import with_secret
 from torchx.schedulers.kubernetes.shipped_code import BucketCode, signed
 from torchx.schedulers.kubernetes.simulate import simulation
 from torchx.schedulers.metrics import ReplicaMetrics
@@ -105,7 +105,8 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         for role in info._app.roles if job.images_to_push and info._app is not None else ():
             report_image_digest(info, role.name, self.pushed_digest(role.image))
         objects = [signed(item, self._in_buckets) for item in objects]
-        objects = with_secret(objects, job.secret, info._secrets)
+        if job.secret is not None:
+            objects.insert(1, {**job.secret, "stringData": revealed(job.secret["stringData"], info._secrets)})
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
         app_id = self.expected_id(info)
         self._contexts[app_id] = job.opts.context

@@ -34,7 +34,7 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
     lines, more = build_lines(built, push=True)
     lines += _secret(job.secret) if job.secret else []
     lines.append("kubectl create " + " ".join(f'--filename "$here/{name}"' for name in reversed(files)))
-    secrets = [*dict.fromkeys(key.partition(".")[2] for key in (job.secret or {}).get("stringData", {}))]
+    secrets = job.secret_variables()
     namespace, listed = job.opts.namespace, "".join(f" --filename {name}" for name in files)
     return Export(
         files={**files, **more},

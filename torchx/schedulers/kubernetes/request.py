@@ -1,4 +1,4 @@
-"""Parts of the request that do not depend on the kind of the job: names, metadata, pod templates."""
+"""Parts of the request that do not depend on the kind of the job: names, metadata, pod templates, the Secret."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from torchx.errors import SpecError
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import DNS_LABEL
+from torchx.schedulers.kit.secrets import is_value, split
 from torchx.schedulers.kubernetes import names, pods, shipped_code
 from torchx.schedulers.kubernetes.names import JOB, LABEL_ROLE_INDEX, Object
 from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
 from torchx.schedulers.kubernetes.pods import JobRules, render_pod
-from torchx.schedulers.kubernetes.secrets import note as secret_note
-from torchx.schedulers.kubernetes.secrets import render_secret, secret_variables
 from torchx.settings import ENV_JOB_ID
 from torchx.specs import serialize
 from torchx.specs.api import AppDef, Role, macros
@@ -59,7 +58,14 @@ class KubernetesJob:
         note = ""
         if self.kind == JOB and self.opts.kind == shipped_code.AUTO and not self.by_cause:
             note = "# kind=auto: a JobSet or a Volcano job instead, where the cluster has them\n"
-        return note + secret_note(self.secret) + shown_yaml(shipped_code.without_data(self.resource))
+        if self.secret is not None:
+            name = self.secret["metadata"]["name"]
+            note += f"# and a Secret `{name}`, owned by the job: {', '.join(self.secret_variables())}\n"
+        return note + shown_yaml(shipped_code.without_data(self.resource))
+
+    def secret_variables(self) -> list[str]:
+        """Names of the variables whose values are in the Secret."""
+        return [*dict.fromkeys(key.partition(".")[2] for key in (self.secret or {}).get("stringData", {}))]
 
 
 def rules_of(app: AppDef, app_id: str, opts: KubernetesOpts, **more: Any) -> JobRules:
@@ -70,9 +76,27 @@ def rules_of(app: AppDef, app_id: str, opts: KubernetesOpts, **more: Any) -> Job
 
 
 def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> Object | None:
-    """The Secret of an app; None if it needs none."""
+    """The Secret of an app, with references in place of values that are not looked up yet; None if it needs none.
+
+    https://kubernetes.io/docs/concepts/configuration/secret/
+    """
+    data = {}
+    values = macros.Values(img_root="", app_id=app_id, replica_id="", rank0_env=pods.ENV_RANK0_HOST)
+    for i, role in enumerate(app.roles):  # the same variable may have different values in two roles
+        env = values.apply(role).env
+        data.update({f"{i}.{name}": env[name] for name in _secret_names(role)})
     rules = JobRules(KubernetesOpts(namespace=namespace), session=session, submission=app_id)
-    return render_secret(app, metadata_of_app(app, app_id, rules))
+    metadata = metadata_of_app(app, app_id, rules)
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data} if data else None
+
+
+def _secret_names(role: Role) -> list[str]:
+    """Variables to put into the Secret: those that are secret, have a value, and are the same for all replicas."""
+    return [
+        name
+        for name, value in split(role.env)[1].items()
+        if is_value(value) and macros.replica_id not in value and not value.startswith(pods.PLACEHOLDERS)
+    ]
 
 
 def unique_id(app: AppDef) -> str:
@@ -178,7 +202,8 @@ def template_of(
     }
     if replica_id == pods.REPLICA:
         env[pods.ENV_REPLICA_ID] = {"fieldRef": {"fieldPath": number}}
-    secret = secret_variables(role, labels[LABEL_ROLE_INDEX], app_id)
+    index = labels[LABEL_ROLE_INDEX]
+    secret = {name: {"secretKeyRef": {"name": app_id, "key": f"{index}.{name}"}} for name in _secret_names(role)}
     role = values.apply(role)
     job = role.env.get(ENV_JOB_ID, "")
     if job.endswith(f"/{app_id}"):  # the handle includes the namespace
@@ -186,7 +211,7 @@ def template_of(
     template = render_pod(role, rules, labels=labels, env=env, secret=secret)
     if rules.timeout_s:
         template["spec"]["activeDeadlineSeconds"] = rules.timeout_s
-    code = rules.codes.get(int(labels[LABEL_ROLE_INDEX]))
+    code = rules.codes.get(int(index))
     if code is not None:
         shipped_code.mount(template["spec"], code, shipped_code.names_of(app_id, rules.codes)[code.hash])
     return template
