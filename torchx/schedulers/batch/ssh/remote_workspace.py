@@ -111,7 +111,7 @@ def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target
     there = _look(runner, _folder_name(digest), key)
     part, sent = "part.none", ""
     if not there.has_it:
-        digest, part, sent = _send(runner, files, digest, there)
+        digest, part, sent = _send(runner, files, there)
     parts = {"folder": runner.folder, "hash": _folder_name(digest), "key": key, "part": part}
     script = _PLACE.format(**parts, target=quote(target), not_empty=_NOT_EMPTY)
     token = f"workspace-{os.urandom(8).hex()}"
@@ -139,7 +139,7 @@ def _look(runner: SSHCommandRunner, name: str, key: str) -> _There:
 # -- sending ---------------------------------------------------------------------------------------
 
 
-def _send(runner: SSHCommandRunner, files: list[Entry], digest: str, there: _There) -> tuple[str, str, str]:
+def _send(runner: SSHCommandRunner, files: list[Entry], there: _There) -> tuple[str, str, str]:
     """Uploads the files to a ``part`` folder; returns the hash of what was sent, the part, and ``rsync`` or ``tar``."""
     import tempfile
 
