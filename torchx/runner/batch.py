@@ -105,16 +105,10 @@ class Batch:
 
         return asyncio.to_thread(self.results).__await__()
 
-    def _is_gone(self, status: AppStatus) -> bool:
-        runner = self._runner
-        return status.gone and runner._waiter.is_gone(self.handle, runner.is_near(self.handle))
-
     def _ended(self, wanted: set[int]) -> list[TaskResult]:
-        status = self.status()
-        if status is None or self._is_gone(status):
+        status, near = self.status(), self._runner.is_near(self.handle)
+        if status is None or self._runner._waiter.pause_s(self.handle, status, near=near) is None:
             raise UnknownAppException(self.handle)
-        if not status.gone:
-            self._runner._waiter.retry_pause_s(self.handle, status)
         table = status.tasks
         if table is None:  # its scheduler cannot be queried at the moment
             if status.error is None and status.is_terminal():

@@ -89,9 +89,9 @@ class Waiter:
                 self._outages.pop(what, None)
                 self._unsubmitted.pop(what, None)
                 return status
-            if status.gone and self.is_gone(what, is_near(scheduler)):
+            nap = self.pause_s(what, status, near=is_near(scheduler))
+            if nap is None:
                 return status
-            nap = _GONE_PAUSE_S if status.gone else self.retry_pause_s(what, status)
             self._check_submitted(what, status.state)
             left = deadline - time.monotonic()
             if timeout_s is not None and left <= 0:
@@ -110,13 +110,15 @@ class Waiter:
                 # It returned early: the job has ended, or the scheduler could not wait.
                 early = _sleep_until_end(scheduler, app_id, min(most, left)) < _EARLY_S
 
-    def is_gone(self, what: str, near: bool) -> bool:
-        """Whether the scheduler of a job, which reports it as unknown now, has done so for long enough."""
+    def pause_s(self, what: str, status: AppStatus, *, near: bool) -> float | None:
+        """As :meth:`retry_pause_s`; None if the scheduler of the job has reported it as unknown for long enough."""
+        if not status.gone:
+            return self.retry_pause_s(what, status)
         since = self._gone.setdefault(what, time.monotonic())
         if near or time.monotonic() - since >= GONE_S:
             del self._gone[what]
-            return True
-        return False
+            return None
+        return _GONE_PAUSE_S
 
     def _check_submitted(self, what: str, state: AppState) -> None:
         """Raises BackendError for a job that was accepted, but has been UNSUBMITTED for too long."""
