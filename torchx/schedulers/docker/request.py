@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -211,14 +211,13 @@ def _readable(name: str, value: object) -> str:
     return value if isinstance(value, str) else _as_json(value)
 
 
-def _copied(patterns: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+def _copied(patterns: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
     """The variables whose names match one of the patterns.
 
     >>> _copied(["NCCL_*"], {"NCCL_DEBUG": "INFO", "HOME": "/"})
     {'NCCL_DEBUG': 'INFO'}
     """
-    wanted = list(patterns)
-    return {name: value for name, value in environ.items() if any(fnmatchcase(name, p) for p in wanted)}
+    return {name: value for name, value in environ.items() if any(fnmatchcase(name, p) for p in patterns)}
 
 
 def _render_mounts(role: Role) -> dict[str, object]:
@@ -226,17 +225,12 @@ def _render_mounts(role: Role) -> dict[str, object]:
     mounts: list[dict[str, object]] = []
     devices: list[str] = []
     for mount in [*role.mounts, *get_device_mounts(role.resource.devices)]:
-        if isinstance(mount, BindMount):
-            mounts.append(_mount("bind", mount.src_path, mount.dst_path, read_only=mount.read_only))
-        elif isinstance(mount, VolumeMount):
-            mounts.append(_mount("volume", mount.src, mount.dst_path, read_only=mount.read_only))
+        if isinstance(mount, (BindMount, VolumeMount)):
+            kind, source = ("bind", mount.src_path) if isinstance(mount, BindMount) else ("volume", mount.src)
+            mounts.append({"Type": kind, "Source": source, "Target": mount.dst_path, "ReadOnly": mount.read_only})
         else:
             devices.append(f"{mount.src_path}:{mount.dst_path}:{mount.permissions}")
     return {"mounts": mounts, "devices": devices}
-
-
-def _mount(kind: str, source: str, target: str, *, read_only: bool) -> dict[str, object]:
-    return {"Type": kind, "Source": source, "Target": target, "ReadOnly": read_only}
 
 
 def _render_resource(resource: Resource) -> dict[str, object]:
