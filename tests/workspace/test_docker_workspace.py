@@ -424,6 +424,13 @@ def test_display_does_not_flicker() -> None:
     assert out.getvalue() == "\rone?[2J \x1b[K\rthree\x1b[K"
 
 
+def test_lines_cannot_control_the_terminal() -> None:
+    """Control characters in the output of a build, here a sequence that writes the clipboard, are replaced."""
+    out = Terminal()
+    Display(out).line("a\tb\x1b]52;c;eA==\x07")
+    assert out.getvalue() == "a\tb?]52;c;eA==?\n"
+
+
 def test_display_that_nobody_sees() -> None:
     """A closed terminal does not break a build."""
 

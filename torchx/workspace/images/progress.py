@@ -39,7 +39,7 @@ class Display:
         with self._lock:
             self._clear()
             if not self._quiet:
-                self._write(text + "\n")
+                self._write(printable(text, lines=True) + "\n")
 
     def close(self) -> None:
         """Removes the progress line."""
