@@ -142,9 +142,8 @@ def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits:
     """Facts about one replica. With ``rank0_waits`` the reason of replica 0 is shown, not the dependency on it."""
     state = replica_state(row, left)
     word = term(row.exit_reason) if state is AppState.FAILED else ""
-    code, signal = whole(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None, ""
-    if code is not None and code > SHELL:  # LSF reports 128 plus the signal
-        signal = signal_name(code)
+    code = whole(row.exit_code) if row.exit_code.isdecimal() and word not in KINDS else None
+    signal = signal_name(code) if code is not None and code > SHELL else ""  # LSF reports 128 plus the signal
     return ReplicaFacts(
         role=role,
         replica=row.k,

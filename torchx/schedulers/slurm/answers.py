@@ -146,9 +146,8 @@ def _replica(job: Job, role: Role, k: int, state: AppState, kind: str) -> Replic
     if known is None:
         over = is_terminal(state)
         return ReplicaFacts(role=role.name, replica=k, state=AppState.CANCELLED if over else state, stopped=over)
-    code, signal = known.exit_code, ""
-    if code is not None and code > SHELL:
-        signal = signal_name(code)
+    code = known.exit_code
+    signal = signal_name(code) if code is not None and code > SHELL else ""
     stopped = bool(code) and _was_stopped(job, known, state, kind, by_signal=bool(signal))
     own = _replica_state(job, known, state, stopped=stopped)
     return ReplicaFacts(

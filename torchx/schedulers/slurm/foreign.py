@@ -132,10 +132,8 @@ def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:
     state = app_state(record.state)
     if record.completing and not is_terminal(state):
         state = AppState.RUNNING
-    signal = ""
     no_output = record.signal == _NO_OUTPUT
-    if record.signal and not no_output:
-        signal = signal_name(record.signal)
+    signal = signal_name(record.signal) if record.signal and not no_output else ""
     return ReplicaFacts(
         role=role,
         replica=k,
