@@ -152,8 +152,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         opts.check()
         provider = (self._image_provider_class or CWDImageProvider)(cfg)
         request = render_request(app, opts, provider, session=self.session_name, extra_paths=self._extra_paths)
-        if opts.auto_set_cuda_visible_devices:
-            self.auto_set_CUDA_VISIBLE_DEVICES(request.role_params, app, opts)
+        self.auto_set_CUDA_VISIBLE_DEVICES(request.role_params, app, opts)
         if app.metadata:
             from torchx.schedulers.kit.attempts import policy_of
             from torchx.specs.timeouts import TIMEOUT, timeout_s

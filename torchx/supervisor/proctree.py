@@ -138,12 +138,10 @@ def descendants(processes: dict[int, Process], roots: set[int]) -> list[Process]
     return found
 
 
-def children_of_self() -> set[int] | None:
-    """Pids of this process's children, including zombies; None if unknown."""
+def children_of_self() -> set[int]:
+    """Pids of this process's children, including zombies; empty if unknown."""
     with suppress(OSError):
         return {int(pid) for pid in read_bytes(f"/proc/self/task/{os.getpid()}/children").split()}
-    if not HAS_PROC:
-        return None
     me = os.getpid()
     return {p.pid for p in snapshot().values() if p.ppid == me}
 
@@ -170,13 +168,14 @@ def set_mark() -> str:
         import resource
 
         mark = int.from_bytes(os.urandom(7), "big") | 1 << 55  # a value that no user would set
-        resource.setrlimit(_RLIMIT_LOCKS, (mark, resource.getrlimit(_RLIMIT_LOCKS)[1]))
+        resource.setrlimit(RLIMIT_LOCKS, (mark, resource.getrlimit(RLIMIT_LOCKS)[1]))
     except (ImportError, OSError, ValueError):
         return ""
     return str(mark)
 
 
-_RLIMIT_LOCKS = 10
+RLIMIT_LOCKS = 10
+"""Not defined by Python's `resource`."""
 
 
 def has_mark(pid: int, mark: str) -> bool:

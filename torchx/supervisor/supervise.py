@@ -383,10 +383,8 @@ class Supervisor:
 
     def _orphans(self) -> set[int]:
         """Our children that are not replicas: processes left behind by replicas or by daemons."""
-        if not self._has_children:
-            return set()
-        children = proctree.children_of_self()
-        return set() if children is None else children - self._by_pid.keys() - self._senders
+        children = proctree.children_of_self() if self._has_children else set()
+        return children - self._by_pid.keys() - self._senders
 
     def _signal_processes(self, stopping: list[Replica], orphans: set[int], now: float) -> None:
         if not proctree.HAS_PROC:

@@ -24,17 +24,7 @@ from torchx.errors import NotFoundError, NotSupportedError, TorchXError
 from torchx.schedulers.api import Capabilities, DescribeAppResponse, ListAppResponse, Scheduler, Stream, open_logs
 from torchx.schedulers.kit.abilities import BuildsWorkspaces
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.specs import (
-    AppDef,
-    AppState,
-    BindMount,
-    DeviceMount,
-    Resource,
-    RetryPolicy,
-    Role,
-    VolumeMount,
-    macros,
-)
+from torchx.specs import AppDef, AppState, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount, macros
 
 MOUNTS: Mapping[str, Any] = types.MappingProxyType(
     {

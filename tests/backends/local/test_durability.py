@@ -299,7 +299,7 @@ proctree.HAS_PROC = False
 proctree.become_subreaper = lambda: None
 proctree.snapshot = dict
 proctree.start_ticks = lambda pid: 0
-proctree.children_of_self = lambda: None
+proctree.children_of_self = set
 launcher.main()
 """
 

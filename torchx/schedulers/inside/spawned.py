@@ -9,6 +9,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, InsideProcess
+from torchx.supervisor.proctree import RLIMIT_LOCKS
 
 if TYPE_CHECKING:
     import subprocess
@@ -19,9 +20,6 @@ if TYPE_CHECKING:
 _GRACE_S = 2.0
 _LAST_WORDS_S = 0.3
 _ENDED, _OTHER, _WAKE = 0, -1, -2  # events: the child has ended, the process beside it has ended, close() was called
-
-_RLIMIT_LOCKS = 10
-"""Not defined by Python's `resource`. Supervisors mark their processes with it."""
 
 
 class SpawnedProcess(InsideProcess):
@@ -202,7 +200,7 @@ def _copy_limits(of: int, child: subprocess.Popen[bytes]) -> None:
 
     os.waitpid(child.pid, os.WUNTRACED)
     numbers = {value for name, value in vars(resource).items() if name.startswith("RLIMIT_")}
-    for number in [*sorted(numbers), _RLIMIT_LOCKS]:
+    for number in [*sorted(numbers), RLIMIT_LOCKS]:
         try:
             resource.prlimit(child.pid, number, resource.prlimit(of, number))
         except (OSError, ValueError):  # the process has ended, or its limits are above ours

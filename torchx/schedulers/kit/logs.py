@@ -55,12 +55,7 @@ class LogQuery:
 
     @staticmethod
     def of(
-        *,
-        regex: str | None,
-        since: datetime | None,
-        until: datetime | None,
-        should_tail: bool,
-        streams: Stream | None,
+        *, regex: str | None, since: datetime | None, until: datetime | None, should_tail: bool, streams: Stream | None
     ) -> LogQuery:
         """Creates the query from the arguments of ``Scheduler.log_iter``. Times without zone are local.
 

@@ -130,11 +130,7 @@ def _from_command(what: str, place: str) -> str:
 
     try:
         done = subprocess.run(
-            ["/bin/sh", "-c", place],
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_COMMAND_S,
-            check=False,
+            ["/bin/sh", "-c", place], stdin=subprocess.DEVNULL, capture_output=True, timeout=_COMMAND_S, check=False
         )
     except subprocess.TimeoutExpired:
         raise ConfigError(f"{what}: `{place}` did not end within {_COMMAND_S:g} s") from None

@@ -132,14 +132,13 @@ def replica_requests(request: PopenRequest, base_env: dict[str, str], *, resolve
 
     A replica's own variables override ``base_env``. Raises SpecError if a program or working directory does not exist.
     """
-    here = ""
+    here = os.getcwd()
     found: dict[tuple[str, str, str], str] = {}
     roles: list[dict[str, Any]] = []
     for role, params in request.role_params.items():
         rules = request.role_rules.get(role) or RoleRules()
         members: list[dict[str, Any]] = []
         for param, folder in zip(params, request.role_log_dirs[role], strict=True):
-            here = here or os.getcwd()
             cwd = os.path.join(here, param.cwd) if param.cwd else here
             path = param.env.get("PATH") or base_env.get("PATH", os.defpath)
             key = (param.args[0], path, cwd)

@@ -16,7 +16,7 @@ def share_gpus(role_params: dict[str, list[ReplicaParam]], app: AppDef) -> None:
         return
     free = gpu_ids()
     if total > len(free):
-        _warn(
+        logger("torchx.schedulers.local").warning(
             f"the replicas ask for {total} GPUs and this machine has {len(free)}: "
             f"{ENV_CUDA_VISIBLE_DEVICES} is not set, and they may share GPUs"
         )
@@ -34,7 +34,7 @@ def warn_of_shortage(app: AppDef) -> None:
     if unmounted:
         problems.append(f"mounts are not supported here and ignored: {', '.join(f'`{path}`' for path in unmounted)}")
     if problems:
-        _warn("; ".join(problems))
+        logger("torchx.schedulers.local").warning("; ".join(problems))
 
 
 def shortages(app: AppDef) -> list[str]:
@@ -56,7 +56,3 @@ def shortages(app: AppDef) -> list[str]:
 def _is_there(mount: object) -> bool:
     """Whether a path is mounted at itself, so that a local process sees it anyway."""
     return isinstance(mount, (BindMount, DeviceMount)) and mount.src_path == mount.dst_path
-
-
-def _warn(message: str) -> None:
-    logger("torchx.schedulers.local").warning(message)
