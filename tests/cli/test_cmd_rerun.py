@@ -147,7 +147,7 @@ def test_changes(torchx: Call, repo: Path) -> None:
         (["--set", "num_replicas"], "a value is missing", "num_replicas=8"),
         (["--set", "num_replicas=many"], "`'many'`", ""),
         (["--set", "roles.r.args.9=x"], "there is no `9`", "0, 1, 2, 3"),
-        (["--code", "old"], "--code old", "then"),
+        (["--code", "old"], "`--code`: `old` is not one of then, now", "--help"),
         (["lr"], "unexpected argument `lr`", "-- lr"),
         (["--cod", "then"], "unknown option `--cod`", "--code"),
     ],

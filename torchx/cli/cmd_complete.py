@@ -183,10 +183,6 @@ def _cfg(current: str, seen: dict[str, str]) -> Candidates:
     return _in_list(current, ((f"{name}=", opt.help.partition("\n")[0]) for name, opt in opts))
 
 
-def _profiles(current: str, _: dict[str, str]) -> Candidates:
-    return _starting(current, _plain(load_files().profiles()))
-
-
 def _components(current: str, _: dict[str, str] | None = None) -> Candidates:
     from torchx.component_reader.finder import component_names
 
@@ -239,10 +235,6 @@ def _log_targets(current: str, seen: dict[str, str]) -> Candidates:
     return [(f"{job}/{name}", text) for name, text in _starting(typed, rows)]
 
 
-def _states(current: str, _: dict[str, str]) -> Candidates:
-    return _in_list(current.lower(), _plain(state.name.lower() for state in AppState))
-
-
 def _trackers(current: str, _: dict[str, str]) -> Candidates:
     from torchx.runner.trackers import get_configured_trackers
 
@@ -253,7 +245,7 @@ _SOURCES: dict[str, Callable[[str, dict[str, str]], Candidates]] = {
     "scheduler": _schedulers,
     "schedulers": _schedulers,
     "cfg": _cfg,
-    "profile": _profiles,
+    "profile": lambda current, _: _starting(current, _plain(load_files().profiles())),
     "component_name_and_args": _components,
     "print_component": _components,
     "app_handle": _jobs,
@@ -263,7 +255,7 @@ _SOURCES: dict[str, Callable[[str, dict[str, str]], Candidates]] = {
     "tracker": _trackers,
     "identifier": _log_targets,
     "tail": _log_targets,
-    "state": _states,
+    "state": lambda current, _: _in_list(current.lower(), _plain(state.name.lower() for state in AppState)),
 }
 
 

@@ -40,7 +40,7 @@ class CmdRerun(RunnerCommand):
         subparser.usage = "torchx rerun [options] JOB [options] [-- arguments]"
         change = "change the job: `num_replicas=8` for all roles, `roles.NAME.env.LR=0.1`; repeatable"
         rows = (
-            ("--code", "then|now", "the code of the run, or the current code (default: now)"),
+            ("--code", "then|now", "the code of the run, or the current code (default: now)", {"choices": (THEN, NOW)}),
             ("--set", "PATH=VALUE", change, {"action": "append"}),
             ("-s --scheduler", "NAME", "run it on another scheduler, without the scheduler options of the run"),
             ("-cfg --scheduler_args", CFG, "options of the scheduler; they override those of the run", CFG_ROW),
@@ -53,14 +53,11 @@ class CmdRerun(RunnerCommand):
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         job, arguments = _read(args)
         given = vars(args)
-        code = given.get("code", NOW)
-        if code not in (THEN, NOW):
-            raise UsageError(f"`--code {code}` is not valid", hint="write `--code then` or `--code now`")
         run = runner.recorded(job)
         wish = Rerun(
             scheduler=given.get("scheduler", ""),
             cfg_literals=given.get("cfg", []),
-            code=code,
+            code=given.get("code", NOW),
             changes=given.get("set", []),
             command=_command(runner, run, arguments) if run is not None and arguments is not None else None,
             ask=ask_a_person(),

@@ -33,11 +33,11 @@ def table(headers: Sequence[str], rows: Cells, *, shrink: Sequence[int] = (), st
             handle cannot be pasted.
         state_column: the column that holds states.
     """
-    if not is_tty(sys.stdout):
-        cells = [[printable(cell) for cell in row] for row in rows]
-        sys.stdout.write("".join("\t".join(row) + "\n" for row in [list(headers), *cells]))
-        return
-    sys.stdout.write("\n".join(table_lines(headers, rows, shrink=shrink, state_column=state_column)) + "\n")
+    if is_tty(sys.stdout):
+        lines = table_lines(headers, rows, shrink=shrink, state_column=state_column)
+    else:
+        lines = ["\t".join(map(printable, row)) for row in (headers, *rows)]
+    print("\n".join(lines))
 
 
 def table_lines(
