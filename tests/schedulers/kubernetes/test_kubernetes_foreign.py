@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.schedulers.kubernetes.fake_cluster import Cluster
+from tests.schedulers.kubernetes.fake_cluster import Cluster, Response
 from torchx.cli.cmd_delete import _delete
 from torchx.errors import NotSupportedError
 from torchx.runner import Runner
@@ -135,6 +135,18 @@ def test_a_pod_by_itself(cluster: Cluster, jobs) -> None:
     found = jobs.describe("team:pod:shell")
     assert found.state is AppState.PENDING
     assert "0/3 nodes are available" in found.msg
+
+
+def test_what_its_pods_use(cluster: Cluster, jobs) -> None:
+    """Its pods are not selected by the label of torchx's pods, whose value cannot be an id with a colon."""
+    put(cluster, "Job", "train", spec={"parallelism": 1})
+    pod(cluster, "train-a", "Job/train", RUNS, labels={"job-name": "train"})
+    used = [{"usage": {"cpu": "500m", "memory": "1Ki"}}]
+    metrics = Response(200, {"items": [{"metadata": {"name": "train-a"}, "containers": used}]})
+    cluster.away = lambda _, path: metrics if "metrics.k8s.io" in path else None
+    (found,) = jobs.metrics("team:job:train")
+    assert [(sample.cpu, sample.memory) for sample in found.samples] == [(0.5, 1024)]
+    assert not any(":" in query.get("labelSelector", "") for _, _, query in cluster.calls)
 
 
 def test_names(cluster: Cluster, jobs) -> None:

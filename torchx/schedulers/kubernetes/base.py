@@ -308,11 +308,17 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         replicas = self.log_replicas(app_id)
         if replicas is None:
             return None
-        api, namespace, name = self._locate(app_id)
         seen = self._look_at_pods(app_id)
         pods = {(role, k): seen.pods_of(role, k) for role, k in replicas}
         running = {replica: found[-1] for replica, found in pods.items() if inside.is_running(found)}
-        return read_metrics(api, namespace, running, queries.selector([name])) if running else []
+        if not running:
+            return []
+        return read_metrics(self._api_of(app_id), split_id(app_id)[0], running, self._selector(app_id))
+
+    @staticmethod
+    def _selector(app_id: str) -> dict[str, object]:
+        """A query that selects at least the pods of a job."""
+        return queries.selector([split_id(app_id)[1]])
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
         """Watch the owners of the job's pods until the job ends or ``timeout_s`` have passed."""

@@ -109,6 +109,10 @@ class ForeignKubeJobs(ForeignJobs, KubeScheduler):
 
     _look_at_pods = _look
 
+    @staticmethod
+    def _selector(app_id: str) -> dict[str, object]:  # noqa: ARG004  # labels differ: all pods of the namespace
+        return {}
+
     def _cancel_existing(self, app_id: str) -> None:
         """Delete the job, because not all of these kinds can be stopped otherwise."""
         namespace, kind, name = _parts(app_id)
