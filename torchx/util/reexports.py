@@ -67,17 +67,13 @@ def reexports(module: str, own: Mapping[str, str] | None = None) -> None:
     """
 
     def getattr_(name: str) -> Any:
-        if name == "__path__":  # `from module import name` looks it up first
-            raise AttributeError(name)
         homes = {**(own or {}), **_HOMES}
         # Not from the module itself: in a circular import it may lack a name that it is about to define.
         home = next((home for home, names in homes.items() if home != module and name in names.split()), None)
         if home is not None:
             from importlib import import_module
 
-            value = getattr(import_module(home), name)
-            setattr(sys.modules[module], name, value)
-            return value
+            return getattr(import_module(home), name)
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
     sys.modules[module].__getattr__ = getattr_  # type: ignore[method-assign]  # where Python looks for it (PEP 562)

@@ -13,7 +13,6 @@ No two writers share a file, so writers on many machines never wait for each oth
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import json
 import os
@@ -302,7 +301,6 @@ def _encoded(record: Mapping[str, object]) -> bytes:
     return json.dumps(plain(record)).encode()
 
 
-@functools.lru_cache(maxsize=256)
 def _key(run_id: str) -> str:
     """Returns the name of the folder for a run id.
 
