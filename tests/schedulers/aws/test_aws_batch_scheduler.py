@@ -243,14 +243,6 @@ def test_wrong_options(cfg, said):
         request(role(), **cfg)
 
 
-@pytest.mark.parametrize("name", ["A-B", "É", "1A"])
-def test_a_variable_that_the_shell_of_a_node_cannot_set(name):
-    """Its value depends on the node. A variable with a fixed value may have any name: Batch sets it."""
-    with pytest.raises(SpecError, match=f"variable `{name}` uses the replica's number"):
-        request(role(n=2, env={name: f"k{macros.replica_id}"}))
-    assert request(role(n=2, env={name: "k"}))
-
-
 def test_secrets_are_masked():
     """Neither the text of a dry run nor the repr of the request contains a secret."""
     job = request(role("--token", "sesame1", env={"API_KEY": "sesame2"}))
