@@ -67,6 +67,8 @@ def reexports(module: str, own: Mapping[str, str] | None = None) -> None:
     """
 
     def getattr_(name: str) -> Any:
+        if name == "__path__":  # each `from module import name` looks it up first
+            raise AttributeError(name)
         homes = {**(own or {}), **_HOMES}
         # Not from the module itself: in a circular import it may lack a name that it is about to define.
         home = next((home for home, names in homes.items() if home != module and name in names.split()), None)
