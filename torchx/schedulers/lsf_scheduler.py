@@ -15,11 +15,11 @@ import copy
 import functools
 import posixpath
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import CommandError, NotSupportedError
-from torchx.schedulers.api import NONE, ListAppResponse
+from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
 from torchx.schedulers.batch.base import CAPABILITIES, COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
 from torchx.schedulers.batch.sites import CHECK_S
@@ -59,9 +59,6 @@ from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty

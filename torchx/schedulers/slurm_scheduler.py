@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, CommandError, NotSupportedError, SpecError
-from torchx.schedulers.api import NONE, ListAppResponse
+from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
 from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 from torchx.schedulers.batch.base import CAPABILITIES, Known, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder, LogPaths
@@ -50,12 +50,11 @@ from torchx.schedulers.slurm.request import (
 )
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, parse_app_handle, runopts
 from torchx.specs.scripts import is_script
-from torchx.specs.tasks import replica_names, replica_of
+from torchx.specs.tasks import TaskList, replica_names, replica_of
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
-    from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.findings import Check
     from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import Completed
@@ -63,7 +62,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
-    from torchx.specs.tasks import TaskList
 
     _Answers = list[DescribeAppResponse]
     _Jobs = list[ListAppResponse]

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.failures import Evidence
-from torchx.schedulers.kit.files import MOST_GROWN
+from torchx.schedulers.kit.files import MOST_GROWN, Files
 from torchx.settings import torchx_home
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX, folder_name
@@ -33,7 +33,6 @@ from torchx.util.records import dataclass
 if TYPE_CHECKING:
     from torchx.schedulers.findings import Finding
     from torchx.schedulers.kit.commands import Completed
-    from torchx.schedulers.kit.files import Files
     from torchx.specs.api import AppDef, Role
 
 JOB_FILE = "job.json"

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import Stream
-from torchx.schedulers.kit.files import MOST_GROWN
+from torchx.schedulers.kit.files import MOST_GROWN, Files
 from torchx.schedulers.kit.follow import Cursor, Follower
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
 if TYPE_CHECKING:
     from torchx.schedulers.batch.folders import LogPaths
-    from torchx.schedulers.kit.files import Files
 
     Times = list[tuple[float, int, int]]
 
