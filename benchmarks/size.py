@@ -31,7 +31,7 @@ LATER = {
         specs/scripts.py""",
     "retry by cause, checkpoints, faults on purpose": """
         specs/retries.py specs/timeouts.py */attempts.py */next_attempts.py kit/native_retries.py */simulat*.py
-        cli/cmd_simulate.py supervisor/again.py supervisor/limit.py distributed/checkpoints.py""",
+        cli/cmd_simulate.py supervisor/limit.py distributed/checkpoints.py""",
     "secrets, private workspaces": """
         specs/secret.py */secrets.py util/redaction.py workspace/private.py""",
     "the first hour: attach, shorthand, init, wait": """

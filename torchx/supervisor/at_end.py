@@ -1,4 +1,4 @@
-"""Starts the program that a job's folder names for the end of the job."""
+"""Runs the programs that a job names: for its end, and to decide at the end of an attempt whether there is another."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torchx.supervisor.layout import AT_END_FILE
 from torchx.supervisor.statefile import StateFileError, read_bytes
 
 ALARM = "TORCHX_ALARM"
+_PATIENCE_S = 60.0
 _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal.SIGTERM)  # in our own processes
 
 
@@ -64,6 +65,22 @@ def run(folder: str) -> None:
     if pid:
         with suppress(ChildProcessError):
             os.waitpid(pid, 0)
+
+
+def may_start_again(argv: list[str], env: dict[str, str]) -> bool:
+    """Runs the program that decides on a restart. True if it exits with 0 within a minute.
+
+    >>> may_start_again(["/bin/true"], {}), may_start_again(["/bin/false"], {}), may_start_again(["/no/such"], {})
+    (True, False, False)
+    """
+    import subprocess  # not at the head: most jobs have no such program
+
+    null = subprocess.DEVNULL
+    try:
+        done = subprocess.run(argv, env=env, stdin=null, stdout=null, stderr=null, timeout=_PATIENCE_S, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
 
 
 def _words(folder: str) -> bytes:

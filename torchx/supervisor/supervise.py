@@ -12,7 +12,6 @@ from contextlib import suppress
 
 from torchx.supervisor import at_end, proctree
 from torchx.supervisor import gang as rules
-from torchx.supervisor.again import may_start_again
 from torchx.supervisor.follow import Follower
 from torchx.supervisor.gang import Gang, RoleRules
 from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
@@ -446,7 +445,7 @@ class Supervisor:
 
     def _begin_again(self, members: list[Replica]) -> None:
         self.writer.flush()  # the program reads the state file
-        if self._again and not may_start_again(self._again, self.env):
+        if self._again and not at_end.may_start_again(self._again, self.env):
             self.job.restarts -= 1
             self._give_up(FAILED, time.monotonic())
             self.writer.header_changed()

@@ -21,8 +21,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from torchx.testing.clock import FakeClock
-from torchx.testing.commands import Call, FakeCommandRunner, Recordings
-from torchx.testing.faults import FaultyCommandRunner
+from torchx.testing.commands import Call, FakeCommandRunner, FaultyCommandRunner, Recordings
 from torchx.testing.site import Site, site
 
 if TYPE_CHECKING:

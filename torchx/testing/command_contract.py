@@ -28,8 +28,7 @@ from torchx.errors import CommandError, TorchXError, TransientError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.batch.base import BatchScheduler
 from torchx.specs import AppDef, Resource, Role
-from torchx.testing.commands import FakeCommandRunner
-from torchx.testing.faults import FaultyCommandRunner
+from torchx.testing.commands import FakeCommandRunner, FaultyCommandRunner
 
 
 class CommandContract:

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.supervisor.forks import in_fork, role, started, state, until_dead
-from torchx.supervisor import again
-from torchx.supervisor.again import may_start_again
+from torchx.supervisor import at_end
+from torchx.supervisor.at_end import may_start_again
 
 
 def test_it_speaks_by_its_exit_code_alone(capfd: pytest.CaptureFixture[str]) -> None:
@@ -24,7 +24,7 @@ def test_one_that_is_not_there_is_killed_or_never_ends_says_no(monkeypatch: pyte
     """In a job that is over already nobody waits for it for long."""
     assert not may_start_again(["/no/such/program"], {})
     assert not may_start_again(["/bin/sh", "-c", "kill -9 $$"], {})
-    monkeypatch.setattr(again, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(at_end, "_PATIENCE_S", 0.1)
     began = time.monotonic()
     assert not may_start_again(["/bin/sleep", "600"], {})
     assert 0.1 <= time.monotonic() - began < 60
