@@ -143,7 +143,7 @@ def test_what_its_pods_use(cluster: Cluster, jobs) -> None:
     pod(cluster, "train-a", "Job/train", RUNS, labels={"job-name": "train"})
     used = [{"usage": {"cpu": "500m", "memory": "1Ki"}}]
     metrics = Response(200, {"items": [{"metadata": {"name": "train-a"}, "containers": used}]})
-    cluster.away = lambda _, path: metrics if "metrics.k8s.io" in path else None
+    cluster.faults.append(("GET", "metrics.k8s.io", metrics, "before"))
     (found,) = jobs.metrics("team:job:train")
     assert [(sample.cpu, sample.memory) for sample in found.samples] == [(0.5, 1024)]
     assert not any(":" in query.get("labelSelector", "") for _, _, query in cluster.calls)
