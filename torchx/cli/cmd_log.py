@@ -17,7 +17,7 @@ from torchx.errors import NotFoundError
 from torchx.runner import Runner, get_runner
 from torchx.runner.documents import exit_code_of
 from torchx.runner.tee import live_on, log_openers, replica_formats, wait_until_started
-from torchx.schedulers.kit.logs import LogQuery, compile_regex
+from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
 from torchx.specs.api import UnknownAppException, is_started
 from torchx.util.colors import ENDC, GREEN
 from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, copy_together
@@ -28,8 +28,6 @@ from torchx.util.term import has_color, is_tty
 
 if TYPE_CHECKING:
     from queue import Queue
-
-    from torchx.schedulers.api import Stream
 
 reexports(__name__)
 
@@ -79,8 +77,6 @@ class CmdLog(RunnerCommand):
         declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.schedulers.api import Stream
-
         identifier, tail = _untangle(args.identifier, args.tail)
         query = LogQuery(
             regex=_of_rank(args.rank, args.regex),

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from torchx.cli import shorthand
 from torchx.cli.argparse_util import Parser, Row, declare
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, note, warn
@@ -28,11 +29,14 @@ from torchx.cli.run_args import (
 )
 from torchx.config import SourcedCfg, check_sections, use_profile
 from torchx.runner import Runner, get_runner
+from torchx.runner.components import make_app
 from torchx.runner.documents import handle_fields
 from torchx.schedulers import get_default_scheduler_name, get_scheduler_factories
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
 from torchx.specs import AppDryRunInfo
 from torchx.specs.api import Workspace
+from torchx.specs.images import NamesOnly
+from torchx.specs.retries import RETRY
 from torchx.specs.timeouts import TIMEOUT
 from torchx.specs.watchdog import WATCHDOG
 from torchx.util.reexports import reexports
@@ -155,7 +159,6 @@ class CmdRun(SubCommand):
             show({run_args.scheduler: asked(runner, "check", run_args)}, as_json=as_json)
         elif "export" in given:
             from torchx.cli.cmd_export import export_to
-            from torchx.specs.images import NamesOnly
 
             with NamesOnly():
                 info = asked(runner, "dryrun", run_args)
@@ -175,8 +178,6 @@ def what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
 
     Adds to ``args`` the options of torchx that stand after the component, and those of the config files.
     """
-    from torchx.cli import shorthand
-
     words = list(getattr(args, "component_name_and_args", ()))
     script = bool(words) and words[0].endswith(".py")
     if script:
@@ -257,9 +258,6 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
         del given["parent_run_id"]
     elif not (run_args.secrets or run_args.retry or run_args.timeout or run_args.watchdog or run_args.after or notify):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
-    from torchx.runner.components import make_app
-    from torchx.specs.retries import RETRY
-
     app = make_app(name, component_args, None)
     for role in app.roles:
         role.env.update(parse_secrets(run_args.secrets))
@@ -282,7 +280,6 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
 def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: Mapping[str, Any]) -> None:
     """Shows what would be submitted, without building an image. ``given`` holds ``json`` and ``full``."""
     from torchx.cli import spec_page
-    from torchx.specs.images import NamesOnly
 
     with NamesOnly():
         info = make()

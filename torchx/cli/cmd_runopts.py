@@ -13,6 +13,8 @@ from torchx.cli.render import document
 from torchx.config import resolve
 from torchx.errors import NotSupportedError, TorchXError
 from torchx.runner import Runner
+from torchx.schedulers import get_scheduler_factories
+from torchx.schedulers.kit.abilities import NamesRights
 from torchx.specs import runopts
 from torchx.specs.api import get_type_name
 from torchx.util.colors import ENDC, GREEN
@@ -57,9 +59,6 @@ class CmdRunopts(RunnerCommand):
 
 def _rights(runner: Runner, name: str, literals: list[str]) -> str:
     """Returns the manifest of rights for jobs with these run options and those of the config files."""
-    from torchx.schedulers import get_scheduler_factories
-    from torchx.schedulers.kit.abilities import NamesRights
-
     opts, cfg = runner.scheduler_run_opts(name), runner.cfg_from_str(name, *literals)
     scheduler = get_scheduler_factories()[name]("")
     try:

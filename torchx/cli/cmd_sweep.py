@@ -6,6 +6,7 @@ import argparse
 import sys
 from typing import Any
 
+from torchx.cli import spec_page
 from torchx.cli.argparse_util import Row
 from torchx.cli.cmd_run import CmdRun, asked
 from torchx.cli.failures import UsageError, note
@@ -68,8 +69,6 @@ class CmdSweep(CmdRun):
 
 
 def _show(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
-    from torchx.cli import spec_page
-
     try:
         check_job(info._app, tasks)
         as_json = getattr(args, "json", False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from torchx.cli.argparse_util import JSON, declare
 from torchx.cli.cmd_base import SubCommand
@@ -22,10 +22,9 @@ from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
 from torchx.util.term import is_tty
 
-if TYPE_CHECKING:
-    T = TypeVar("T")
-
 reexports(__name__)
+
+T = TypeVar("T")
 
 
 class CmdTracker(SubCommand):

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torchx.cli.failures import UsageError
+from torchx.schedulers import get_scheduler_factories
 
 _PYTHON = ("python", "python3")
 # Rejected rather than passed on silently: the job would run in the wrong place, or although a dry run was meant.
@@ -116,8 +117,6 @@ def refuse(words: Sequence[str], component: str) -> None:
 
 def _is_ours(name: str, value: str) -> bool:
     if name in ("-s", "--scheduler"):
-        from torchx.schedulers import get_scheduler_factories
-
         return value in get_scheduler_factories()
     if name == "-j":
         nodes, x, workers = value.partition("x")

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, redirect_stderr, redirect_stdout, suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torchx.cli.cmd_run import parsed
 from torchx.cli.commands import verb_at
@@ -20,9 +21,6 @@ from torchx.notebook.job import Job, shared_runner
 from torchx.notebook.workspace import WORKSPACE, files, folder
 from torchx.schedulers import get_default_scheduler_name
 from torchx.schedulers.kit.abilities import BuildsWorkspaces
-
-if TYPE_CHECKING:
-    import argparse
 
 _HANDLE = re.compile(r"[a-z]\w*://[^\s/]*/\S+")
 
