@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx import config
+from torchx import config, schedulers
 from torchx.config import Setting, SourcedCfg, resolve
 from torchx.config import files as config_files
 from torchx.config.ini import parse
-from torchx.errors import ConfigError
+from torchx.errors import ConfigError, TorchXError
 from torchx.plugins import register
 from torchx.specs import UnknownSchedulerException, runopts
 
@@ -468,6 +468,23 @@ def test_dump_writes_a_file_that_changes_nothing():
     assert {key: s.value for key, s in found.items()} == {key: opt.default for key, opt in opts}
     with pytest.raises(UnknownSchedulerException):
         config.dump(text, ["no_such_scheduler"])
+
+
+@pytest.mark.parametrize("error", [RuntimeError("no QUEUE_HOME"), ImportError("No module named 'queue_api'")])
+def test_dump_without_a_scheduler_that_cannot_be_made(monkeypatch, caplog, error):
+    """It is left out with a warning, whatever its plugin raises; if it was named, that is an error."""
+
+    def broken(session_name: str, **_: object) -> Any:
+        raise error
+
+    real = schedulers.get_scheduler_factories()
+    monkeypatch.setattr(schedulers, "get_scheduler_factories", lambda: {"broken": broken, **real})
+    text = io.StringIO()
+    config.dump(text)
+    assert "[local_cwd]" in text.getvalue() and "broken" not in text.getvalue()
+    assert "scheduler `broken` cannot be" in caplog.text and str(error) in caplog.text
+    with pytest.raises(TorchXError, match="scheduler `broken` cannot be"):
+        config.dump(text, ["broken"])
 
 
 def test_dump_marks_what_is_required(monkeypatch):

@@ -18,7 +18,7 @@ from torchx.config.files import CONFIG_FILE, ConfigFiles, active_profile, defaul
 from torchx.config.ini import Entry, interpolated, parse
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
-from torchx.specs.api import CfgVal, UnknownSchedulerException, get_type_name, runopts
+from torchx.specs.api import CfgVal, get_type_name, runopts
 from torchx.specs.cfg_literals import join_options
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
@@ -356,17 +356,13 @@ def _dirs(dirs: Iterable[str] | None) -> Iterable[str] | None:
 
 
 def _run_opts(scheduler: str) -> runopts:
-    from torchx.schedulers import get_scheduler_factories
+    from torchx.schedulers import get_scheduler_factories, make_scheduler
 
-    factories = get_scheduler_factories()
-    if scheduler not in factories:
-        raise UnknownSchedulerException(scheduler, factories)
-    made: Any = factories[scheduler]("config")
+    made = make_scheduler(scheduler, "config", get_scheduler_factories())
     try:
-        opts: runopts = made.run_opts()
+        return made.run_opts()
     finally:
         made.close()
-    return opts
 
 
 def _text_of(value: CfgVal) -> str:

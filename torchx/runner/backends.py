@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx import config
-from torchx.errors import BackendError, MissingDependencyError, TorchXError
-from torchx.specs.api import UnknownSchedulerException, runopts
+from torchx.specs.api import runopts
 from torchx.specs.handles import FOREIGN
 
 if TYPE_CHECKING:
@@ -69,21 +68,10 @@ class Backends:
             scheduler.close()
 
     def _make(self, name: str, session: str) -> Scheduler[Any]:
-        factories = self.factories()
-        if name not in factories:
-            raise UnknownSchedulerException(name, factories)
-        try:
-            made = factories[name](session, **self._params)
-        except TorchXError:
-            raise
-        except ImportError as e:
-            raise MissingDependencyError(
-                f"scheduler `{name}` cannot be loaded: {e}", hint="install what it needs, or repair the plugin"
-            ) from e
-        except Exception as e:
-            raise BackendError(f"scheduler `{name}` cannot be set up: {type(e).__name__}: {e}") from e
+        from torchx.schedulers import make_scheduler
         from torchx.schedulers.kit.abilities import KnowsForeign, TakesDefaults
 
+        made = make_scheduler(name, session, self.factories(), **self._params)
         if isinstance(made, TakesDefaults):
             made.configure(lambda: {key: s.value for key, s in config.resolve(name, made.run_opts()).items()})
         return made.foreign() if session == FOREIGN and isinstance(made, KnowsForeign) else made

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
+from torchx.errors import BackendError, MissingDependencyError, TorchXError
 from torchx.plugins import Registry, load_group
+from torchx.specs.handles import UnknownSchedulerException
 from torchx.util.reexports import reexports
 
 reexports(__name__)
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torchx.schedulers.api import Scheduler
 
 __all__ = [
@@ -58,6 +62,29 @@ def get_scheduler_factories(
 def get_default_scheduler_name() -> str:
     """The scheduler that ``torchx run`` uses unless the user names one."""
     return next(iter(DEFAULT_SCHEDULER_MODULES))
+
+
+def make_scheduler(
+    name: str, session: str, factories: Mapping[str, SchedulerFactory], **params: object
+) -> Scheduler[Any]:
+    """Creates the scheduler of that name, for the jobs of a session.
+
+    Raises:
+        UnknownSchedulerException: there is no factory of that name.
+        TorchXError: the scheduler cannot be loaded or created; the message names it.
+    """
+    if name not in factories:
+        raise UnknownSchedulerException(name, factories)
+    try:
+        return factories[name](session, **params)
+    except TorchXError:
+        raise
+    except ImportError as e:
+        raise MissingDependencyError(
+            f"scheduler `{name}` cannot be loaded: {e}", hint="install what it needs, or repair the plugin"
+        ) from e
+    except Exception as e:
+        raise BackendError(f"scheduler `{name}` cannot be set up: {type(e).__name__}: {e}") from e
 
 
 def _deferred(registry: Registry[SchedulerFactory], name: str) -> SchedulerFactory:
