@@ -43,11 +43,8 @@ def _with_indent(text: str, doc: str) -> str:
     return f"{before}{text}" if before.isspace() else text
 
 
-class TorchXArgumentHelpFormatter(argparse.HelpFormatter):
+class TorchXArgumentHelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Help formatter that keeps the lines of the description, and shows the default of each argument."""
-
-    def _fill_text(self, text: str, width: int, indent: str) -> str:  # noqa: ARG002  # argparse calls it so
-        return "".join(indent + line for line in text.splitlines(keepends=True))
 
     def _split_lines(self, text: str, width: int) -> list[str]:
         return textwrap.wrap(" ".join(text.split()), width, break_on_hyphens=False)  # paths and images have hyphens
