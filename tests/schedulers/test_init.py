@@ -41,6 +41,20 @@ def test_unknown_scheduler_suggests_the_nearest() -> None:
     assert e.value.hint == "one of: local_cwd"
 
 
+def test_parameters_of_any_name() -> None:
+    """A factory gets all parameters of the Runner, whatever their names are."""
+    got: dict[str, object] = {}
+
+    def factory(session_name: str, **params: object) -> Any:
+        got.update(params)
+        return schedulers.get_scheduler_factories()["local_cwd"](session_name)
+
+    params: dict[str, object] = {"session": 1, "factories": 2, "name": 3}
+    with Runner("s", {"mine": factory}, scheduler_params=params) as runner:
+        runner.scheduler_run_opts("mine")
+    assert got == params
+
+
 def test_every_offered_builtin_makes_its_scheduler() -> None:
     """Each offered built-in is made with a session name and knows it; unknown parameters are taken quietly."""
     factories = schedulers.get_scheduler_factories(group="no.such.group")

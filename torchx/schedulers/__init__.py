@@ -65,7 +65,7 @@ def get_default_scheduler_name() -> str:
 
 
 def make_scheduler(
-    name: str, session: str, factories: Mapping[str, SchedulerFactory], **params: object
+    name: str, session: str, factories: Mapping[str, SchedulerFactory], /, **params: object
 ) -> Scheduler[Any]:
     """Creates the scheduler of that name, for the jobs of a session.
 
