@@ -133,6 +133,8 @@ def test_without_options_nothing_is_added():
         ({"node_selector": {"": "a"}}, "node_selector `` is not the key"),
         ({"claims": {"GPU": "x"}}, "claims `GPU=x` is not NAME=TEMPLATE"),
         ({"topology": "rack"}, "needs `local_queue`"),
+        ({"local_queue": "q", "kind": "volcano"}, "`local_queue` is an option of Kueue"),
+        ({"local_queue": "q", "queue": "v", "kind": "auto"}, "`local_queue` is an option of Kueue"),
         ({"local_queue": "q", "topology": "a b"}, "topology `a b` is not the key"),
         ({"deadline_s": 0}, "deadline_s `0` is not a positive number"),
     ],

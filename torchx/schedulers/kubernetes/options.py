@@ -110,6 +110,11 @@ class KubernetesOpts(StructuredOpts):
                 f"`queue` is an option of Volcano, but kind is `{self.kind}`",
                 hint="the option of Kueue is `local_queue`",
             )
+        if self.local_queue and self.expected_kind() == VOLCANO:
+            raise ConfigError(
+                "`local_queue` is an option of Kueue, which does not admit Volcano jobs",
+                hint="the option of Volcano is `queue`; with Kueue, use `kind=job` or `kind=jobset`",
+            )
         if self.runtime and self.kind != KUBEFLOW:
             raise ConfigError(f"`runtime` is an option of `kind=kubeflow`, but kind is `{self.kind}`")
         if self.topology and not self.local_queue:
