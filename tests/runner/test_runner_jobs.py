@@ -67,6 +67,14 @@ def test_a_handle_that_is_none(runner, verb, handle, error):
     assert e.value.hint
 
 
+def test_a_task_of_thousands_of_digits(runner):
+    """There is none; the number is not even read, which would be another error."""
+    handle = runner.run(echo_app(), "memory")
+    with pytest.raises(NotFoundError):
+        runner.status(f"echo-1/{'9' * 5000}")
+    assert runner.status(f"{handle}/{'9' * 5000}") is None
+
+
 def test_an_ambiguous_reference(runner):
     """It is rejected."""
     runner.run(echo_app(), "memory")

@@ -220,7 +220,7 @@ class RunnerCore:
             parse_app_handle(reference)
             return reference
         sweep, slash, task = reference.rpartition("/")
-        if slash and task.isascii() and task.isdigit():
+        if slash and task.isascii() and task.isdigit() and len(task) < 20:
             return f"{self.resolve(sweep)}/{int(task)}"
         self._settle_intents()
         return run_registry().find(reference).handle

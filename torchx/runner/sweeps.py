@@ -223,7 +223,7 @@ def again(
 def resolve_backend(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:
     """The scheduler and the app id to query for a job: ``backend``, or a view of it for a paced sweep or a task."""
     sweep, _, number = app_id.rpartition("/")
-    if not (sweep and number.isascii() and number.isdigit()):
+    if not (sweep and number.isascii() and number.isdigit() and len(number) < 20):
         return (_paced(backend) if is_paced(app_id) else backend), app_id
     if is_paced(sweep):
         from torchx.runner.paced.sweeps import of_task
