@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import CommandError, NotSupportedError
 from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
+from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 from torchx.schedulers.batch.base import CAPABILITIES, COMMAND_TIMEOUT_S, BatchScheduler, Known, Site, Submission
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder
 from torchx.schedulers.batch.sites import CHECK_S
@@ -37,6 +38,7 @@ from torchx.schedulers.lsf.answers import (
     get_job_state,
     line_of,
 )
+from torchx.schedulers.lsf.attempts import CANCELLED_FILE, OPTIONS_FILE, policy
 from torchx.schedulers.lsf.client import (
     NO_LSF,
     NOTHING,
@@ -54,6 +56,7 @@ from torchx.schedulers.lsf.rows import Row, group_of, was_released
 from torchx.specs.after import earlier_jobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
 from torchx.specs.retries import RETRY
+from torchx.specs.timeouts import clock, timeout_s
 from torchx.specs.watchdog import WATCHDOG
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
@@ -130,9 +133,6 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LsfBsub]:
         opts = Opts.from_cfg(cfg)
         if app.metadata:
-            from torchx.schedulers.lsf.attempts import policy
-            from torchx.specs.timeouts import clock, timeout_s
-
             opts.time = clock(timeout_s(app), of_hours=True) if timeout_s(app) else opts.time
             policy(app, opts, self.capabilities)
             self._check_earlier(app, cfg)
@@ -143,8 +143,6 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _check_earlier(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> None:
         """Rejects dependencies that LSF cannot express: each attempt of a job with a policy has its own LSF jobs."""
-        from torchx.schedulers.lsf.attempts import OPTIONS_FILE
-
         for condition, handle in earlier_jobs(app):
             folders = self.folders(self._site_of(cfg))
             folder = folders.of(parse_app_handle(handle).app_id) if condition != "any" else None
@@ -166,12 +164,8 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         if request.app.metadata.get(RETRY):
             import json
 
-            from torchx.schedulers.lsf.attempts import OPTIONS_FILE
-
             files[OPTIONS_FILE] = json.dumps(dict(request.cfg))
         if request.app.metadata.get(RETRY) or request.app.metadata.get(WATCHDOG):
-            from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
-
             files[PROGRAM_FILE] = program("lsf")
         argv = [*request.cmd, posixpath.join(folder, SUBMIT_FILE)]
         time_s = COMMAND_TIMEOUT_S + _BSUB_S * script.count(_BSUB)
@@ -289,8 +283,6 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         return known
 
     def _cancel_existing(self, app_id: str) -> None:
-        from torchx.schedulers.lsf.attempts import CANCELLED_FILE, OPTIONS_FILE
-
         folder = self._folder(app_id)
         if folder is not None and folder.text(OPTIONS_FILE):
             folder.files.write(folder.file(CANCELLED_FILE), b"")  # it may be about to be retried

@@ -29,6 +29,7 @@ from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.kit.verdict import state_of
+from torchx.schedulers.slurm import sweeps
 from torchx.schedulers.slurm.answers import bare, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, inherited, parse_sbatch, version
 from torchx.schedulers.slurm.ends import EndsOfJobs
@@ -48,9 +49,11 @@ from torchx.schedulers.slurm.request import (
     launcher,
     make_request,
 )
+from torchx.specs.after import AFTER, earlier_jobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, parse_app_handle, runopts
 from torchx.specs.scripts import is_script
 from torchx.specs.tasks import TaskList, replica_names, replica_of
+from torchx.specs.timeouts import clock, timeout_s
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
@@ -140,8 +143,6 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         retry = None
         if app.metadata:
             from torchx.schedulers.slurm.attempts import policy
-            from torchx.specs.after import AFTER
-            from torchx.specs.timeouts import clock, timeout_s
 
             if AFTER in app.metadata:
                 opts.extra = [*(opts.extra or ()), *self._after(app, opts)]
@@ -166,8 +167,6 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         """The ``sbatch`` options for dependencies, with those of the user, because the last option counts. Slurm
         removes a job that can never start.
         """
-        from torchx.specs.after import earlier_jobs
-
         given = (option.partition("=") for option in opts.extra or ())
         words = [value for name, _, value in given if name == "--dependency"]
         for condition, handle in earlier_jobs(app):
@@ -249,9 +248,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         found = super()._find_late(site, token, folder, age_s)
         found = found or self._slurm(site).named(token, age_s) or job_id_in(folder) or found
         if found:
-            from torchx.schedulers.slurm.sweeps import id_of
-
-            found = id_of(found, folder, functools.partial(self.run_command, site))
+            found = sweeps.id_of(found, folder, functools.partial(self.run_command, site))
         return found
 
     def _refusal(self, done: Completed) -> BackendError:
@@ -354,13 +351,9 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
     # -- sweeps ----------------------------------------------------------------------------------
 
     def check_tasks(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
-        from torchx.schedulers.slurm.sweeps import check
-
-        check(dryrun_info.request, dryrun_info._app)
+        sweeps.check(dryrun_info.request, dryrun_info._app)
 
     def submit_tasks(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest], tasks: TaskList) -> str:
-        from torchx.schedulers.slurm import sweeps
-
         request = dryrun_info.request
         sweeps.check(request, dryrun_info._app)
         request.notify = False  # not for each task

@@ -16,13 +16,13 @@ from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.slurm.events import EVENTS_FILE, SWEEP_PREFIX, parse_events
 from torchx.schedulers.slurm.records import JobRecord
 from torchx.schedulers.slurm.request import SAMPLER_FILE, SlurmBatchRequest
+from torchx.schedulers.slurm.sweeps import Sweep
 from torchx.specs.api import AppDryRunInfo
 from torchx.supervisor.layout import METRICS_FILE
 
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
     from torchx.schedulers.metrics import ReplicaMetrics
-    from torchx.schedulers.slurm.sweeps import Sweep
 
 _LAST_LINE = 128
 _MOST_HEARD = 500
@@ -88,8 +88,6 @@ class EndsOfJobs(BatchScheduler):
         app_id, slash, task = app_id.partition("/")
         if not app_id.startswith(SWEEP_PREFIX) or (slash and not task.isdecimal()):
             return None
-        from torchx.schedulers.slurm.sweeps import Sweep
-
         folder, run = self._folder(app_id), functools.partial(self.run_command, self._site(app_id))
         return None if folder is None else Sweep(app_id, folder, run)
 

@@ -14,6 +14,7 @@ from torchx.schedulers.batch.folders import JobFolder, LogPaths, ends_of
 from torchx.schedulers.batch.logs import BatchLog, check_query
 from torchx.schedulers.failures import Evidence, signal_name
 from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
@@ -41,7 +42,6 @@ from torchx.util.records import dataclass, replace
 
 if TYPE_CHECKING:
     from torchx.schedulers.batch.base import Submission
-    from torchx.schedulers.kit.facts import ReplicaFacts
 
     Run = Callable[[list[str]], Completed]
 
@@ -364,8 +364,6 @@ class Sweep:
 
     def describe_some(self, table: TaskTable, numbers: Sequence[int]) -> list[DescribeAppResponse]:
         """The answers for some tasks, with their causes."""
-        from torchx.schedulers.kit.facts import ReplicaFacts
-
         check_numbers(self.app_id, numbers, len(table.states))
         role = next((role.name for role in self.folder.roles()), "")
         answers = []
