@@ -18,7 +18,7 @@ from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.doctor import checks
 from torchx.schedulers.aws.ecr import EcrLogins
 from torchx.schedulers.aws.logs import Streams
-from torchx.schedulers.failures.reader import Evidence
+from torchx.schedulers.failures import Evidence
 from torchx.schedulers.findings import Check
 from torchx.schedulers.findings.images import image_checks
 from torchx.schedulers.kit import verdict

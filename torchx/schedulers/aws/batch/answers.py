@@ -13,7 +13,7 @@ from torchx.schedulers.aws.batch.container import resource_from_resource_require
 from torchx.schedulers.aws.batch.node_command import unwrap
 from torchx.schedulers.aws.batch.reasons import CANCELLED_BY_US, JOB_STATE, WAITS_IN, why_ended, why_waits
 from torchx.schedulers.aws.tags import DEFAULT_ROLE_NAME, ENV_ROLE_NAME, OURS, console_url
-from torchx.schedulers.failures.reader import signal_name
+from torchx.schedulers.failures import SHELL, signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
@@ -193,9 +193,8 @@ def _replica(group: Group, index: int, node: _Object | None, state: AppState) ->
         own = AppState.UNKNOWN  # Batch has stopped it, and its description is not up to date yet
     failed = own is AppState.FAILED
     reason, kind = why_ended(_container_reason(node), node.get("statusReason")) if failed else ("", "")
-    code, signal = exit_code(node) if is_terminal(own) else None, ""
-    if failed and code is not None:
-        signal = signal_name(code) if code > 128 else ""
+    code = exit_code(node) if is_terminal(own) else None
+    signal = signal_name(code) if failed and code is not None and code > SHELL else ""
     interfaces = (node.get("container") or {}).get("networkInterfaces") or ()
     address = next((i.get("privateIpv4Address") for i in interfaces if i.get("privateIpv4Address")), None)
     return ReplicaFacts(

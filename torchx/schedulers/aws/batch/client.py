@@ -93,9 +93,7 @@ def find_id(client: Any, queue: str, name: str) -> str | None:
 
 def ours(client: Any, queue: str) -> Iterator[_Object]:
     """Summaries of the jobs that torchx has submitted to a queue, newest first."""
-    for job in summaries(client, queue, [{"name": "JOB_DEFINITION", "values": [f"{PREFIX}*"]}]):
-        if is_ours(job):
-            yield job
+    return filter(is_ours, summaries(client, queue, [{"name": "JOB_DEFINITION", "values": [f"{PREFIX}*"]}]))
 
 
 def summaries(client: Any, queue: str, filters: list[_Object]) -> Iterator[_Object]:
