@@ -12,7 +12,7 @@ from fnmatch import fnmatch
 LATER = {
     "sweeps, run_many, after": """
         */sweeps.py */tasks.py */task_*.py runner/paced/* runner/batch.py runner/after.py specs/after.py
-        cli/cmd_sweep.py cli/points.py cli/sweep_page.py slurm/ends.py""",
+        cli/cmd_sweep.py cli/sweep_page.py slurm/ends.py""",
     "inside a job: exec, cp, forward, stacks, watchdog": """
         schedulers/inside/* */inside.py schedulers/stacks/* */hangs.py */watchdog.py */spdy.py
         docker/archive.py batch/channel.py runner/copy.py runner/forward.py runner/relay.py runner/taker.py

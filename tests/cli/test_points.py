@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from torchx.cli.cmd_sweep import read_points
 from torchx.cli.failures import UsageError
-from torchx.cli.points import read_points
 from torchx.errors import TorchXError
 
 

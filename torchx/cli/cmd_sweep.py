@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import argparse
+import csv
+import io
+import itertools
+import re
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 from torchx.cli import spec_page
 from torchx.cli.argparse_util import Row
 from torchx.cli.cmd_run import CmdRun, asked
 from torchx.cli.failures import UsageError, note
-from torchx.cli.points import MOST_TASKS, read_points
 from torchx.cli.render import document
 from torchx.cli.run_args import TorchXRunArgs
+from torchx.errors import SpecError
 from torchx.runner import Runner, get_runner
 from torchx.runner.documents import handle_fields
 from torchx.runner.sweeps import check_job, submit
 from torchx.specs import AppDryRunInfo
 from torchx.specs.images import NamesOnly
-from torchx.specs.tasks import TaskList
+from torchx.specs.tasks import NAME, TaskList
 from torchx.util.term import is_tty
 
+MOST_TASKS = 100_000
+_EXAMPLE = "for example `--grid lr=1e-4,3e-4 --grid seed=0..99`"
+_VALUE = r'(?:^|,)(?:"((?:[^"]|"")*)"(?=,|$)|([^,]*))'
+_RANGE = r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?"
 _HELP = """\
 Runs a task for each point of the grid, or each row of the file. `{name}` in the arguments is replaced by a value:
 
@@ -106,3 +115,174 @@ def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: arg
     if is_tty(sys.stderr):
         note(f"Launched {count:,} tasks · torchx status @last · torchx log @last/0")
     print(handle, flush=True)
+
+
+# -- the points of a sweep, from --grid and --from -----------------------------------------------------------
+
+
+def read_points(grids: Sequence[str], path: str | None, most: int) -> tuple[list[str], list[tuple[str, ...]]]:
+    """Returns the names and the values of each task: the product of the file's rows and the grid's points.
+
+    A grid is ``name=value,value,...``; a value may be a range, ``0..99``, or in double quotes. The file ends in
+    ``.csv`` or ``.jsonl``. No tasks, or more than ``most``, are a UsageError.
+
+    >>> read_points(["lr=1e-4,3e-4", "seed=0..1"], None, 10)
+    (['lr', 'seed'], [('1e-4', '0'), ('1e-4', '1'), ('3e-4', '0'), ('3e-4', '1')])
+    """
+    names, rows = _read_file(path) if path else ([], [()])
+    columns = [_column(text, most) for text in grids]
+    for name, _ in columns:
+        if name in names:
+            raise UsageError(f"`{name}` is given twice", hint="put all its values into one `--grid`")
+        names.append(name)
+    total = len(rows)
+    for _, values in columns:
+        total *= len(values)
+    if not names or not total:
+        raise UsageError("the sweep has no tasks", hint=f"{_EXAMPLE}, before what is to run")
+    if total > most:
+        raise _too_many(total, most)
+    grid = list(itertools.product(*(values for _, values in columns)))
+    return names, [(*row, *point) for row in rows for point in grid]
+
+
+def _column(text: str, most: int) -> tuple[str, Sequence[str]]:
+    name, equals, values = text.partition("=")
+    if not equals:
+        raise UsageError(f"`--grid {text}` has no `=`", hint=_EXAMPLE)
+    if not re.fullmatch(NAME, name, re.ASCII):
+        raise UsageError(f"`--grid {text}`: `{name}` is not a name", hint="a letter, then letters, digits, `_.-`")
+    if not values:
+        raise UsageError(f"`--grid {text}` has no values", hint=_EXAMPLE)
+    found: list[str] = []
+    for value, quoted in _split(values, text):
+        span = None if quoted else re.fullmatch(_RANGE, value)
+        found += _range(span, text, most) if span else [value]
+    return name, found
+
+
+def _split(values: str, text: str) -> list[tuple[str, bool]]:
+    """Splits values at commas outside double quotes; returns each with whether it was quoted."""
+    found = []
+    for match in re.finditer(_VALUE, values):
+        if (match[2] or "").startswith('"'):
+            raise UsageError(f"`--grid {text}`: a quote is not closed", hint='write `""` for one within quotes')
+        found.append((match[2], False) if match[1] is None else (match[1].replace('""', '"'), True))
+    return found
+
+
+def _range(span: re.Match[str], text: str, most: int) -> list[str]:
+    first, last, step = int(span[1]), int(span[2]), int(span[3] or 1)
+    if not step:
+        raise UsageError(f"`--grid {text}`: the step of a range is 0")
+    if last < first:
+        raise UsageError(f"`--grid {text}`: the range `{span[0]}` is empty", hint="write the smaller number first")
+    count = (last - first) // step + 1
+    if count > most:
+        raise _too_many(count, most)
+    return [str(number) for number in range(first, last + 1, step)]
+
+
+def _too_many(total: int, most: int) -> UsageError:
+    return UsageError(
+        f"the sweep would have {total:,} tasks, and at most {most:,} are submitted",
+        hint=f"`--max-tasks {total}` raises the limit",
+    )
+
+
+# -- files ----------------------------------------------------------------------------------------------------
+
+
+def _read_file(path: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as f:
+            text = f.read()
+    except (OSError, UnicodeDecodeError) as e:
+        why = e.strerror if isinstance(e, OSError) else "it is not UTF-8"
+        raise SpecError(f"`--from {path}` cannot be read: {why}", hint="its rows are the tasks, as CSV or JSONL") from e
+    if path.endswith(".csv"):
+        names, rows = _read_csv(path, text)
+    elif path.endswith((".jsonl", ".ndjson")):
+        names, rows = _read_jsonl(path, text)
+    else:
+        raise UsageError(f"`--from {path}`: unknown file format", hint="its name must end in .csv or .jsonl")
+    if not rows:
+        raise SpecError(f"`{path}` has no rows", hint="a row is a task")
+    return names, rows
+
+
+def _read_csv(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    names: list[str] = []
+    rows = []
+    began = 0
+    try:
+        for row in reader:
+            began = reader.line_num
+            if not row:
+                continue
+            if not names:
+                names = _checked_names([name.strip() for name in row], path, reader.line_num)
+            elif len(row) != len(names):
+                raise SpecError(
+                    f"line {reader.line_num} of `{path}` has {len(row)} {'value' if len(row) == 1 else 'values'}, and"
+                    f" its first line {len(names)} names",
+                    hint="put a value with a comma into double quotes",
+                )
+            else:
+                rows.append(tuple(row))
+    except csv.Error as e:
+        raise SpecError(
+            f"the row that begins in line {began + 1} of `{path}` is not valid CSV: {e}",
+            hint='a value in double quotes ends with one; write `""` for one within it',
+        ) from e
+    return names, rows
+
+
+def _read_jsonl(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]:
+    import json
+
+    names: list[str] = []
+    rows = []
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line.strip():
+            continue
+        example = 'for example {"lr": 1e-4, "seed": 0}'
+        try:
+            row = json.loads(line)
+        except (ValueError, RecursionError) as e:
+            raise SpecError(f"line {number} of `{path}` is not valid JSON: {e}", hint=example) from e
+        if not isinstance(row, dict):
+            raise SpecError(f"line {number} of `{path}` is not an object", hint=example)
+        names = names or _checked_names(list(row), path, number)
+        if set(row) != set(names):
+            name = sorted(set(row) ^ set(names))[0]
+            raise SpecError(
+                f"line {number} of `{path}`: `{name}` is not in all rows", hint="all rows need the same names"
+            )
+        rows.append(tuple(_text(row[name], number, path) for name in names))
+    return names, rows
+
+
+def _text(value: Any, number: int, path: str) -> str:
+    """Formats a JSON value for a command line."""
+    import json
+
+    if isinstance(value, str):
+        return value
+    if value is None:
+        raise SpecError(f"line {number} of `{path}` has a value that is null", hint='write "" for an empty value')
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _checked_names(names: list[str], path: str, number: int) -> list[str]:
+    for name in names:
+        if not re.fullmatch(NAME, name, re.ASCII):
+            header = "the first line names the columns, with commas between them"
+            raise SpecError(
+                f"line {number} of `{path}`: `{name}` is not a name",
+                hint=header if path.endswith(".csv") else "start it with a letter",
+            )
+        if names.count(name) > 1:
+            raise SpecError(f"line {number} of `{path}`: duplicate name `{name}`", hint="a name is one column")
+    return names

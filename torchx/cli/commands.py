@@ -1,10 +1,10 @@
-"""The table of verbs: module and one help line of each. A verb is imported when it is used."""
+"""The table of verbs, and the help page that lists them. A verb is imported when it is used."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from torchx.cli.failures import warn
+from torchx.cli.failures import EXIT_CODES, warn
 from torchx.errors import TorchXError
 from torchx.plugins import COMMANDS, PluginError, Registry
 from torchx.plugins.discovery import import_object
@@ -14,7 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from torchx.cli.cmd_base import SubCommand
 
-PLUGINS = "From plugins"
 _GROUPS = {
     "Launch": {
         "run": "launch a script or a component; --dryrun submits nothing",
@@ -106,6 +105,15 @@ _HINTS = {
 }
 ELSEWHERE = {word: hint for words, hint in _HINTS.items() for word in words.split()}
 """Verb of another tool -> hint that names ours."""
+_EXAMPLES = """\
+  torchx run train.py --epochs 3                a script, on this machine; -d returns at once
+  torchx run dist.ddp -j 2x2 --script train.py  distributed training, 2 nodes x 2 workers
+  torchx status @last                           state of the newest run
+  torchx log -f @last                           its logs, until it ends"""
+_OPTIONS = """\
+  --log_level   DEBUG, INFO, WARNING, ERROR or CRITICAL; DEBUG shows tracebacks
+  --version     print the version
+  -h, --help    print this page; `torchx help VERB` prints that of a verb"""
 
 
 def registry() -> Registry[type[SubCommand]]:
@@ -135,6 +143,23 @@ def builtin(name: str) -> SubCommand:
     return _create(name, import_object(module, attr))
 
 
+def help_page(*, color: bool = False) -> str:
+    def bold(text: str) -> str:
+        return f"\033[1m{text}\033[0m" if color else text
+
+    lines = [
+        f"{bold('Usage:')} torchx [--log_level LEVEL] VERB [options]",
+        "",
+        "Describe a job once in Python, run it anywhere, and always know what became of it.",
+    ]
+    for title, rows in _groups().items():
+        lines += ["", bold(title + ":")]
+        lines += [f"  {name:<12}{text}" for name, text in rows]
+    title, _, codes = EXIT_CODES.partition("\n")
+    lines += ["", bold("Examples:"), _EXAMPLES, "", bold("Options:"), _OPTIONS, "", bold(title), codes]
+    return "\n".join(lines)
+
+
 def verb_at(words: Sequence[str]) -> int:
     """Returns the index of the verb, after the global options; at least ``len(words)`` when there is none."""
     i = 0
@@ -158,3 +183,18 @@ def _create(name: str, found: object) -> SubCommand:
         f"the plugin behind the verb `{name}` is not a SubCommand: it is `{found!r}`",
         hint="its entry point must name a class with `add_arguments` and `run`; `torchx plugins` shows its package",
     )
+
+
+def _groups() -> dict[str, list[tuple[str, str]]]:
+    groups: dict[str, list[tuple[str, str]]] = {}
+    table = registry()
+    for name in names():
+        verb = VERBS.get(name)
+        entry = table.find(name)
+        owner = f"from {entry.dist or entry.where}" if entry else ""
+        if verb is None:
+            groups.setdefault("From plugins", []).append((name, owner))
+        else:
+            overridden = entry is not None and entry.value != verb.target
+            groups.setdefault(verb.group, []).append((name, f"{verb.help} ({owner})" if overridden else verb.help))
+    return groups

@@ -120,9 +120,7 @@ def _dispatch(argv: list[str]) -> None:
     """Handles ``--help`` and ``--version`` without a parser, and everything else with the parser of one verb."""
     globals_, rest = _split(argv)
     if any(arg in ("-h", "--help") for arg in globals_) or not argv or rest == ["help"]:
-        from torchx.cli import help_page
-
-        print(help_page.page(color=has_color(sys.stdout)))
+        print(commands.help_page(color=has_color(sys.stdout)))
     elif "--version" in globals_:
         print(f"torchx {__version__}")
     elif rest[:1] == ["help"]:
