@@ -68,8 +68,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.export import Export
     from torchx.specs.tasks import TaskList
 
-    _Jobs = list[ListAppResponse]
-
 reexports(__name__)
 
 __all__ = [
@@ -245,7 +243,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         found = by_app(self._bjobs(site, app_ids))
         return jobs_of(site.files, {i: found.get(i, []) for i in app_ids}, folders)
 
-    def _query_all(self, site: Site) -> _Jobs:
+    def _query_all(self, site: Site) -> list[ListAppResponse]:
         return [line_of(job) for job in jobs_of(site.files, by_app(self._bjobs(site, [])), {}).values()]
 
     # -- sweeps ----------------------------------------------------------------------------------

@@ -66,10 +66,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
 
-    _Answers = list[DescribeAppResponse]
-    _Jobs = list[ListAppResponse]
-    _Replicas = list[tuple[str, int]]
-
 reexports(__name__)
 
 __all__ = [
@@ -280,7 +276,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             self._asked[id(site)] = SlurmQueries(functools.partial(self.run_command, site))
         return self._asked[id(site)]
 
-    def _query_all(self, site: Site) -> _Jobs:
+    def _query_all(self, site: Site) -> list[ListAppResponse]:
         records = self._slurm(site).jobs(None)
         ending = {i: found for i, found in records.items() if any(r.completing for r in found)}
         jobs = files_of(site.files, ending, {})  # to see whether replicas still run
@@ -374,7 +370,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         sweeps.Sweep(app_id, folder, functools.partial(self.run_command, site)).begin()
         return app_id
 
-    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> _Answers | None:
+    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
         sweep = self._sweep(app_id)
         found = self.describe(app_id) if sweep is not None else None
         if sweep is None or found is None or found.tasks is None:
@@ -419,7 +415,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
                 answers[app_id] = found
         return answers
 
-    def log_replicas(self, app_id: str) -> _Replicas | None:
+    def log_replicas(self, app_id: str) -> list[tuple[str, int]] | None:
         if (sweep := self._sweep(app_id)) is None:
             folder = self._folder(app_id)
             if folder is not None and is_script(folder.roles()):
