@@ -38,7 +38,8 @@ class Bounded:
             TimeoutError: the call timed out, or an earlier call has not returned yet.
         """
         if self._calls is None or self._pid != os.getpid():  # a forked process does not inherit the thread
-            self._calls = _started()
+            self._calls = SimpleQueue()
+            threading.Thread(target=_serve, args=(self._calls,), name="torchx-tracker", daemon=True).start()
             self._stuck, self._pid = None, os.getpid()
         if self._stuck is not None and not self._stuck.done():
             raise TimeoutError("an earlier call has not returned yet")
@@ -49,12 +50,6 @@ class Bounded:
             self._stuck = future
             raise TimeoutError(f"no answer within {self._timeout_s:g} s")
         return future.result()
-
-
-def _started() -> _Calls:
-    calls: _Calls = SimpleQueue()
-    threading.Thread(target=_serve, args=(calls,), name="torchx-tracker", daemon=True).start()
-    return calls
 
 
 def _serve(calls: _Calls) -> None:
