@@ -18,8 +18,6 @@ from torchx.specs.retries import Attempt
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, folder_name
 from torchx.util.records import dataclass, replace
 
-Exits = Mapping[tuple[int, int], "Exit"]
-
 _DEPENDS = "Job dependency condition not satisfied"
 _NOT_FOUND = "its host does not see the job's folder, or has no bash; `jobdir` must be on shared storage"
 _NO_BASH = "127"
@@ -77,7 +75,7 @@ def facts_of(
     found: Sequence[Row],
     *,
     roles: Sequence[Role] = (),
-    exits: Exits | None = None,
+    exits: Mapping[tuple[int, int], Exit] | None = None,
     restarts: int = -1,
     attempts: Sequence[Attempt] = (),
     times: tuple[float, float] = (0, 0),

@@ -58,8 +58,7 @@ def policy(app: AppDef, opts: Opts, caps: Capabilities) -> RetryRules | None:
 
 
 def main() -> None:
-    """Prints ``again`` after writing the next submission script, ``end``, or ``stopped`` if the job was cancelled or
-    requeued.
+    """Prints ``again`` after it has written the next submission script, ``end``, or ``stopped`` for a cancelled job.
 
     Arguments: how the attempt ended (``failed``, ``timeout``, ``killed`` or ``requeued``), the numbers of role and
     replica, and the replica's previous host.
