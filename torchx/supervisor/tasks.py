@@ -169,7 +169,7 @@ class TaskSupervisor:
             elif same_boot and line.ticks and proctree.start_ticks(line.pid) == line.ticks:
                 self._others[line.pid] = k
             else:
-                self._lost(k)
+                self._ended(k, None)
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -210,7 +210,7 @@ class TaskSupervisor:
         for pid, k in list(self._others.items()):
             if proctree.start_ticks(pid) != self.job.replicas[k].ticks:
                 del self._others[pid]
-                self._lost(k)
+                self._ended(k, None)
         now = time.monotonic()
         for k in [k for k, deadline in self._stopping.items() if now >= deadline]:
             self._stopping[k] = now + _LOOK_S
@@ -224,20 +224,15 @@ class TaskSupervisor:
             waits.append(self._sampler.due - time.monotonic())
         return max(min(waits), 0.0) * 1000 if waits else None
 
-    def _ended(self, k: int, code: int) -> None:
+    def _ended(self, k: int, code: int | None) -> None:
+        """Records the end of a task; ``code`` is None if it is unknown how it ended."""
         line = self.job.replicas[k]
         stopped = self._stopping.pop(k, None) is not None
         line.exit, line.ended = code, time.time()
-        line.state = SUCCEEDED if code == 0 else CANCELLED if stopped else FAILED
+        line.state = SUCCEEDED if code == 0 else CANCELLED if stopped else LOST if code is None else FAILED
         if line.state == FAILED and self.job.first < 0:
             self.job.first = k
             self.writer.header_changed()
-        self._changed(k)
-
-    def _lost(self, k: int) -> None:
-        line = self.job.replicas[k]
-        stopped = self._stopping.pop(k, None) is not None
-        line.state, line.ended = CANCELLED if stopped else LOST, time.time()
         self._changed(k)
 
     def _finish(self) -> None:

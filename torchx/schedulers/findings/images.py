@@ -22,9 +22,8 @@ def image_checks(
 ) -> Iterator[Check]:
     """Returns a check for each image of a job, or for its base image if the code will be built into it.
 
-    Args:
-        architectures: returns those of the machines, such as ``amd64``; empty if unknown.
-        elsewhere: whether the machines have an image already; None if unknown.
+    ``architectures`` returns those of the machines, such as ``amd64``; empty if unknown. ``elsewhere`` returns whether
+    the machines have an image already; None if unknown.
     """
     roles = job._app.roles if job._app is not None else []
     images = {job._tags.get(f"image.{role.name}") or role.image: role.name for role in roles}

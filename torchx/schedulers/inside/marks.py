@@ -28,9 +28,6 @@ class Mark:
     >>> mark.take(f"{mark.text}42\\nhello{mark.text}= 3\\n".encode()), mark.who, mark.code
     kill 42
     (b'hello', '42', 3)
-
-    Args:
-        tty: the terminal that the process gets.
     """
 
     def __init__(self, tty: Tty | None = None) -> None:
