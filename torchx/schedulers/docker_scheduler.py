@@ -21,7 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from torchx.errors import NotFoundError
+from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.docker import attempts, doctor, export, metrics
 from torchx.schedulers.docker.answers import describe, listed
@@ -29,15 +29,17 @@ from torchx.schedulers.docker.archive import ArchiveStream
 from torchx.schedulers.docker.client import changes, make_network, wait_for_end
 from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_REPLICA_ID, LABEL_ROLE_NAME, LABEL_VERSION, Job
 from torchx.schedulers.docker.foreign import ForeignContainers
-from torchx.schedulers.docker.inside import ContainerProcess, way_to
+from torchx.schedulers.docker.inside import ContainerProcess
 from torchx.schedulers.docker.jobs import EngineJobs
 from torchx.schedulers.docker.logs import JobView, ReplicaLog
 from torchx.schedulers.docker.options import Opts
+from torchx.schedulers.docker.plain_http import EngineHttp
 from torchx.schedulers.docker.reasons import CONTAINER_STATE
 from torchx.schedulers.docker.request import NAME_RULE, DockerContainer, DockerJob, render_job
 from torchx.schedulers.docker.simulate import simulation
 from torchx.schedulers.ear import Ear
 from torchx.schedulers.ids import make_unique
+from torchx.schedulers.inside import not_running
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.export import bases_of
 from torchx.settings import ENV_IMAGE
@@ -52,7 +54,6 @@ from torchx.workspace.images.engine_errors import engine_errors
 reexports(__name__)
 
 if TYPE_CHECKING:
-    from torchx.schedulers.docker.plain_http import EngineHttp
     from torchx.schedulers.findings import Check
     from torchx.schedulers.foreign import ForeignJobs
     from torchx.schedulers.inside import InsideProcess, Tty
@@ -221,8 +222,16 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def _inside(self, app_id: str, role: str, k: int) -> tuple[EngineHttp, str]:
         """A connection to the engine, and the id of a replica's running container."""
-        job = self._need(app_id, "`%s` cannot be entered")
-        return way_to(self._on_engine.environment(), job.need(role, k))
+        container = self._need(app_id, "`%s` cannot be entered").need(role, k)
+        if container.state is not AppState.RUNNING:
+            raise not_running(app_id, role, k, str(container.state))
+        environ = self._on_engine.environment()
+        if environ is None:
+            raise NotSupportedError(
+                "only this process's own client can reach its engine, and it cannot carry a stream",
+                hint="set DOCKER_HOST instead of passing a client",
+            )
+        return EngineHttp(environ), container.id
 
     def archive(self, app_id: str, role: str, k: int, path: str, *, into: bool) -> InsideProcess:
         """See :class:`torchx.schedulers.kit.abilities.Archives`."""

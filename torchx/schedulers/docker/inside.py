@@ -8,34 +8,15 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from torchx.errors import BackendError, NotSupportedError
-from torchx.schedulers.docker.containers import LABEL_APP_ID, Container
+from torchx.errors import BackendError
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, Tty, not_running
+from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, Tty
 from torchx.schedulers.inside.marks import MarkedProcess, kill_words
-from torchx.specs.api import AppState
 
 _HEAD = 8
 _END_S = 10.0  # an engine may report a process as running for a moment after its output has ended
-
-
-def way_to(environ: Mapping[str, str] | None, container: Container) -> tuple[EngineHttp, str]:
-    """A connection to the engine of a running container, and the container's id.
-
-    Raises:
-        NotFoundError: the replica does not run.
-        NotSupportedError: ``environ`` is None: only the given client reaches the engine, and cannot carry a stream.
-    """
-    if container.state is not AppState.RUNNING:
-        raise not_running(container.labels[LABEL_APP_ID], container.role, container.k, str(container.state))
-    if environ is None:
-        raise NotSupportedError(
-            "only this process's own client can reach its engine, and it cannot carry a stream",
-            hint="set DOCKER_HOST instead of passing a client",
-        )
-    return EngineHttp(environ), container.id
 
 
 class ContainerProcess(MarkedProcess):
