@@ -285,3 +285,11 @@ def test_an_export_names_the_operators_that_it_needs(cfg, operator):
     scheduler = create_scheduler("me")
     plain = AppDef("train", [Role("a", "img", entrypoint="true")])
     assert scheduler.export(scheduler.submit_dryrun(plain, cfg)).needs.endswith(operator)
+
+
+def test_a_ttl_is_that_of_the_whole_jobset():
+    """JobSet creates a Job again that a TTL has deleted while other roles run, and the role would run twice."""
+    (jobset,) = render(JOBSET, app(), "train-x1", RULES)
+    assert jobset["spec"]["ttlSecondsAfterFinished"] == 60
+    templates = [job["template"]["spec"] for job in jobset["spec"]["replicatedJobs"]]
+    assert not any("ttlSecondsAfterFinished" in spec for spec in templates)

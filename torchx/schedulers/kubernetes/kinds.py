@@ -52,6 +52,8 @@ def _jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
 
 def _job(name: str, role: Role, rules: JobRules, labels: Mapping[str, str], template: Object) -> Object:
     metadata, spec = request.metadata_of(name, rules, labels), _job_spec(role, rules, template)
+    if rules.opts.ttl_s is not None:
+        spec["ttlSecondsAfterFinished"] = rules.opts.ttl_s
     request.hold(metadata, spec, rules)
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
@@ -64,8 +66,6 @@ def _job_spec(role: Role, rules: JobRules, template: Object) -> Object:
         **_limits(role, rules, template),
         "template": template,
     }
-    if rules.opts.ttl_s is not None:
-        spec["ttlSecondsAfterFinished"] = rules.opts.ttl_s
     if rules.opts.deadline_s is not None:
         spec["activeDeadlineSeconds"] = rules.opts.deadline_s
     return spec
