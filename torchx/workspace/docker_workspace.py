@@ -6,6 +6,7 @@ it pushes the files straight to the registry, see :mod:`torchx.workspace.oci`.
 
 from __future__ import annotations
 
+import functools
 import os
 import sys
 from typing import TYPE_CHECKING, Any, TextIO
@@ -58,7 +59,6 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     def __init__(self, *args: object, docker_client: Any | None = None, **kwargs: object) -> None:
         super().__init__(*args, **kwargs)
         self.__docker_client = docker_client
-        self.__image_builder: ImageBuilder | None = None
         self.__plans: dict[str, Plan] = {}
         self.__pushed: dict[str, str] = {}
         self.__quiet: set[str] = set()
@@ -69,13 +69,11 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
             self.__docker_client = _connect()
         return self.__docker_client
 
-    @property
+    @functools.cached_property
     def _image_builder(self) -> ImageBuilder:
-        if self.__image_builder is None:
-            from torchx.workspace.oci import ImageBuilder
+        from torchx.workspace.oci import ImageBuilder
 
-            self.__image_builder = ImageBuilder()
-        return self.__image_builder
+        return ImageBuilder()
 
     def workspace_opts(self) -> runopts:
         opts = super().workspace_opts()
