@@ -19,13 +19,14 @@ from torchx.errors import BackendError, ConfigError, NotFoundError, SpecError, T
 from torchx.runner import Runner, get_runner
 from torchx.runner.paced import tasks as paced
 from torchx.runner.paced.pacer import Pacer, build
-from torchx.runner.paced.sweeps import unbuilt
-from torchx.runner.paced.tasks import ENDED, Tasks
+from torchx.runner.paced.sweeps import PacedSweeps, unbuilt
+from torchx.runner.paced.tasks import ENDED, SUBMITTED, WAITING, Tasks
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.settings import torchx_home
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Role, Workspace
 from torchx.specs.failures import Failure
+from torchx.specs.serialize import appdef_to_dict
 from torchx.specs.tasks import TaskList, TaskTable
 
 
@@ -241,6 +242,20 @@ def test_delete(sweeps: Sweeps) -> None:
     assert not os.listdir(torchx_home("local", "paced"))
     assert not os.listdir(torchx_home("sweeps"))
     assert sweeps.runner.status(handle) is None
+
+
+def test_delete_where_the_tasks_do_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the host of the sweep cancels its tasks: if it does not, that is an error after a while, and the sweep stays."""
+    monkeypatch.setattr("torchx.runner.paced.sweeps._DELETE_S", 0.0)
+    app = AppDef("job", [Role("w", "", entrypoint="p")])
+    head = {"host": "elsewhere", "width": 1, "app": appdef_to_dict(app), "cwd": "/"}
+    folder = paced.create("sweep-test", head, [("1",), ("2",)])
+    with Tasks(folder) as tasks:
+        tasks.change(0, WAITING, phase=SUBMITTED, app_id="job-0")
+    with pytest.raises(BackendError, match="its tasks are submitted by `elsewhere`"):
+        PacedSweeps(Unreliable(lambda *_: None)).delete("sweep-test")
+    with Tasks(folder) as tasks:
+        assert tasks.table(1).states == [AppState.PENDING, AppState.CANCELLED]
 
 
 class Unreliable(Scheduler[Mapping[str, Any]]):

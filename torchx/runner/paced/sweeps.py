@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from torchx.errors import BackendError
 from torchx.runner.backends import is_near
 from torchx.runner.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Task, Tasks, create, folder_of, opened
 from torchx.runner.views import View
@@ -33,6 +34,7 @@ _Replicas = list[tuple[str, int]]
 LOG_FILE, _LOCK_FILE = "pacer.log", "lock"
 _FAR_WIDTH = 20  # default number of concurrent jobs on a cluster
 _FOLLOW_S = 0.5
+_DELETE_S = 180.0  # how long tasks may take to end once they are cancelled
 _AGAIN_S = 3.0  # minimum time between two pacers of a sweep: a pacer that cannot do anything ends at once
 _NAME_CHARS = 80
 _started: list[Any] = []
@@ -166,7 +168,13 @@ class PacedSweeps(View):
 
         folder = folder_of(app_id)
         self._stop(app_id, None)
+        deadline = time.monotonic() + _DELETE_S
         while (found := self.describe(app_id)) is not None and not is_terminal(found.state):
+            if time.monotonic() > deadline:
+                raise BackendError(
+                    f"`{app_id}` is cancelled, but has not ended: {found.msg}",
+                    hint="the same command deletes it when it has",
+                )
             time.sleep(_FOLLOW_S)
         with Tasks(folder) as tasks:
             for task in tasks.all(ENDED):
