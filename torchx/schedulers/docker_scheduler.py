@@ -162,7 +162,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         job = dryrun_info.request
         doing = f"job `{job.app_id}` could not be submitted"
         known = self._on_engine.find(job.app_id, doing)
-        if known is not None and known.is_submitted():
+        if known is not None and any(c.state is not AppState.SUBMITTED for c in known.containers):
             return job.app_id
         with engine_errors(doing):
             if job.images_to_push:

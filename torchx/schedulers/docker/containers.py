@@ -172,10 +172,6 @@ class Job:
     app_id: str
     containers: list[Container] = field(default_factory=list)
 
-    def is_submitted(self) -> bool:
-        """Whether any of them was started."""
-        return any(c.state is not AppState.SUBMITTED for c in self.containers)
-
     def labelled(self, label: str) -> str:
         """The value of a label, from the first container that has it; empty if none has."""
         return next((c.labels[label] for c in self.containers if c.labels.get(label)), "")

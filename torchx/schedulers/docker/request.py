@@ -128,7 +128,9 @@ def render_job(
     """
     hosts = _host_names(app)
     rules = rules_for(app, opts.cancel_grace_s, place, **wishes)
-    common = {**_labels_of(app), LABEL_APP_ID: app_id, LABEL_SESSION: session, LABEL_RULES: rules.to_json()}
+    sizes = [[role.name, role.num_replicas, role.min_replicas] for role in app.roles]
+    labels_of_app = {LABEL_VERSION: __version__, LABEL_APP_NAME: app.name, LABEL_SIZES: _as_json(sizes)}
+    common = {**labels_of_app, LABEL_APP_ID: app_id, LABEL_SESSION: session, LABEL_RULES: rules.to_json()}
     env = {**_copied(opts.copy_env or [], environ), **(opts.env or {})}
     if rules.policy or rules.watchdog:
         env = {**marks(rules.policy), **env}
@@ -159,11 +161,6 @@ def render_job(
         job.containers.append(DockerContainer(role.image, [role.entrypoint, *role.args], kwargs, secret, may_restart))
         gpus += max(role.resource.gpu, 0)
     return job
-
-
-def _labels_of(app: AppDef) -> dict[str, str]:
-    sizes = [[role.name, role.num_replicas, role.min_replicas] for role in app.roles]
-    return {LABEL_VERSION: __version__, LABEL_APP_NAME: app.name, LABEL_SIZES: _as_json(sizes)}
 
 
 def _render_place(app_id: str, host: str) -> dict[str, object]:

@@ -38,11 +38,6 @@ class Queue:
         """Whether it is a Fargate queue: Batch does not allow a mix with other types."""
         return any(kind.startswith("FARGATE") for kind in self.kinds)
 
-    @property
-    def is_spot_only(self) -> bool:
-        """Whether it has spot instances only."""
-        return self.kinds == {"SPOT"}
-
 
 def look_at(client: Any, name: str) -> Queue | None:
     """The queue, which has to exist; None if the user may not describe it, though a submission may still work."""

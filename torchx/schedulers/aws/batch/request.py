@@ -132,7 +132,7 @@ def for_queue(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: s
     if queue.kinds and queue.is_fargate != (opts.compute == FARGATE):
         kinds = ", ".join(sorted(queue.kinds))
         raise ConfigError(f"compute is `{opts.compute}`, but queue `{queue.name}` has {kinds}")
-    if queue.is_spot_only and definition["type"] == "multinode":
+    if queue.kinds == {"SPOT"} and definition["type"] == "multinode":
         raise NotSupportedError(
             f"queue `{queue.name}` has spot instances only, on which Batch does not run multi-node jobs (this job has "
             "several replicas, or names an instance type)",

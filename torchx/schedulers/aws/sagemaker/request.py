@@ -60,9 +60,10 @@ class AWSSageMakerJob:
         """
         request = self.request()
         if self.source is not None:
-            return _source_note(self.source, source.place(request, self.job_name)) + shown_yaml(
-                {"CreateTrainingJob": request}, in_lines=True
-            )
+            where = source.place(request, self.job_name)
+            words = mask_args([word.replace(REPLICA, macros.replica_id) for word in self.source.words])
+            note = f"# `{self.source.folder}` is uploaded to {where}, and runs: {shlex.join(words)}\n"
+            return note + shown_yaml({"CreateTrainingJob": request}, in_lines=True)
         algorithm = dict(request["AlgorithmSpecification"])
         given = (algorithm.get("ContainerEntrypoint", []), algorithm.get("ContainerArguments", []))
         words, late = command.read(*given)
@@ -75,11 +76,6 @@ class AWSSageMakerJob:
         return note + shown_yaml({"CreateTrainingJob": request}, in_lines=True)
 
     __repr__ = __str__  # the environment may hold secrets, which must always be masked
-
-
-def _source_note(code: source.Source, where: str) -> str:
-    words = mask_args([word.replace(REPLICA, macros.replica_id) for word in code.words])
-    return f"# `{code.folder}` is uploaded to {where}, and runs: {shlex.join(words)}\n"
 
 
 def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, user: str) -> AWSSageMakerJob:
