@@ -52,9 +52,7 @@ def _jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
 
 def _job(name: str, role: Role, rules: JobRules, labels: Mapping[str, str], template: Object) -> Object:
     metadata, spec = request.metadata_of(name, rules, labels), _job_spec(role, rules, template)
-    if rules.opts.ttl_s is not None:
-        spec["ttlSecondsAfterFinished"] = rules.opts.ttl_s
-    request.hold(metadata, spec, rules)
+    request.set_lifetime(metadata, spec, rules)
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
 
 
@@ -130,9 +128,7 @@ def _jobset(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
         rule = {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
         spec["failurePolicy"]["rules"] = [rule]
     metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)
-    request.hold(metadata, spec, rules)
-    if rules.opts.ttl_s is not None:
-        spec["ttlSecondsAfterFinished"] = rules.opts.ttl_s
+    request.set_lifetime(metadata, spec, rules)
     return [{"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": metadata, "spec": spec}]
 
 
@@ -215,10 +211,8 @@ def _pytorchjob(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     main_container(pod["containers"])["name"] = _PYTORCH_CONTAINER
     _limit(pod, rules.opts.deadline_s)  # the operator applies its own deadline only to restarted pods
     policy: Object = {"cleanPodPolicy": "None"}
-    if rules.opts.ttl_s is not None:
-        policy["ttlSecondsAfterFinished"] = rules.opts.ttl_s
     metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)
-    request.hold(metadata, policy, rules)
+    request.set_lifetime(metadata, policy, rules)
     least = role.num_replicas if role.min_replicas is None else role.min_replicas
     workers = {"replicas": role.num_replicas, "restartPolicy": "Never", "template": template}
     spec = {

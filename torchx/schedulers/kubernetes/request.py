@@ -172,11 +172,13 @@ def metadata_of_app(app: AppDef, app_id: str, rules: JobRules, annotations: Mapp
     return metadata_of(app_id, rules, pods.object_labels(app, app_id, session=rules.session), annotations)
 
 
-def hold(metadata: Object, spec: Object, rules: JobRules) -> None:
-    """Suspend a job that has a Kueue queue, so that Kueue starts it."""
+def set_lifetime(metadata: Object, spec: Object, rules: JobRules) -> None:
+    """Suspend a job that has a Kueue queue, so that Kueue starts it; delete it some time after its end."""
     if rules.opts.local_queue:
         metadata["labels"][names.LABEL_QUEUE] = rules.opts.local_queue
         spec["suspend"] = True
+    if rules.opts.ttl_s is not None:
+        spec["ttlSecondsAfterFinished"] = rules.opts.ttl_s
 
 
 def template_of(

@@ -48,7 +48,7 @@ def render(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     limits = [limit for limit in (rules.opts.deadline_s, pod.pop("activeDeadlineSeconds", None)) if limit]
     if limits:
         spec["activeDeadlineSeconds"] = min(limits)
-    request.hold(metadata, spec, rules)
+    request.set_lifetime(metadata, spec, rules)
     main = _only_container(pod)
     first, *rest = main["command"]
     spec["trainer"] = {
