@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from contextlib import suppress
 
 from torchx.supervisor import proctree
 from torchx.supervisor.layout import AT_END_FILE
-from torchx.supervisor.statefile import StateFileError, read_bytes
+from torchx.supervisor.statefile import read_bytes
 
 ALARM = "TORCHX_ALARM"
 _PATIENCE_S = 60.0
@@ -24,8 +23,8 @@ def start(folder: str, alarm: str = "") -> int:
     0
     """
     try:
-        return spawn(_words(folder), alarm)
-    except (OSError, StateFileError):
+        return spawn(read_bytes(os.path.join(folder, AT_END_FILE)), alarm)
+    except OSError:
         return 0
 
 
@@ -59,14 +58,6 @@ def become(words: bytes) -> None:
     os.execve(argv[0], argv, env)  # noqa: S606  # chosen by the user who submitted the job
 
 
-def run(folder: str) -> None:
-    """Starts the program and waits for it, since it might be killed when this process exits."""
-    pid = start(folder)
-    if pid:
-        with suppress(ChildProcessError):
-            os.waitpid(pid, 0)
-
-
 def may_start_again(argv: list[str], env: dict[str, str]) -> bool:
     """Runs the program that decides on a restart. True if it exits with 0 within a minute.
 
@@ -81,7 +72,3 @@ def may_start_again(argv: list[str], env: dict[str, str]) -> bool:
     except (OSError, subprocess.TimeoutExpired):
         return False
     return done.returncode == 0
-
-
-def _words(folder: str) -> bytes:
-    return read_bytes(os.path.join(folder, AT_END_FILE))

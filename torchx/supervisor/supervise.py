@@ -181,8 +181,9 @@ class Supervisor:
         self.writer.flush()
         # Closing the FIFO wakes those who wait for the end, so the state must be complete by now.
         os.close(self._control)
-        at_end.run(self.folder)
-        for pid in self._senders:
+        if sender := at_end.start(self.folder):
+            self._senders.add(sender)
+        for pid in self._senders:  # they might be killed when this process exits
             with suppress(ChildProcessError):
                 os.waitpid(pid, 0)
 
