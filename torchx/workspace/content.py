@@ -43,7 +43,7 @@ class Entry:
     path: str
     kind: str  # FILE, DIRECTORY or LINK
     mode: int  # permission bits, without set-user-id and the like
-    size: int = 0  # bytes, at the time when the directory was read
+    size: int = 0  # of a file in bytes, at the time when the directory was read
     mtime: float = 0.0  # seconds since the epoch; 0 if the source does not provide it
     target: str = ""  # where a link points to, within the workspace
     identity: tuple[int, ...] = ()  # changes when a local file is written to; empty if the source does not provide it

@@ -28,9 +28,9 @@ def push(pushed: list[Layer], arrangement: Arrangement, number: itertools.count[
         Layer(
             f"sha256:{next(number)}",
             "",
-            sum(i.size for i in group),
+            sum(i.entry.size for i in group),
             True,
-            {i.entry.path: (i.key, i.size) for i in group},
+            {i.entry.path: (i.key, i.entry.size) for i in group},
         )
         for group in arrangement.new
     ]
@@ -99,7 +99,7 @@ def test_a_removed_file_takes_its_layer_along_and_no_other() -> None:
     del files["d/050"]
     arrangement = arrange(tree(files), pushed)
     assert len(arrangement.kept) == len(pushed) - 1
-    assert sum(item.size for group in arrangement.new for item in group) < 40 * _MB
+    assert sum(item.entry.size for group in arrangement.new for item in group) < 40 * _MB
 
 
 def test_the_last_edit_replaces_the_one_before() -> None:

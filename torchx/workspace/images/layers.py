@@ -64,10 +64,6 @@ class Item:
     entry: Entry
     key: str
 
-    @property
-    def size(self) -> int:
-        return self.entry.size if self.entry.kind == FILE else 0
-
 
 @dataclass(frozen=True)
 class Layer:
@@ -100,7 +96,7 @@ def pack(items: list[Item], place: str, above: list[Folder]) -> tuple[Layer, Blo
         place: directory of the workspace in the image, without the leading slash.
         above: directories of the image down to ``place``, inclusive.
     """
-    contents = {i.entry.path: (i.key, i.size) for i in items}
+    contents = {i.entry.path: (i.key, i.entry.size) for i in items}
 
     def plainly() -> Iterator[bytes]:
         return (chunk for chunk, _ in archive.gathered((block, True) for block, _ in _blocks(items, place, above)))
@@ -184,7 +180,7 @@ def _content(one: Item) -> Iterator[bytes]:
 
 def _worth_compressing(items: list[Item]) -> bool:
     """Decides by a sample of the content only, so that the same content always gives the same layer."""
-    files = [i.entry for i in items if i.size]
+    files = [i.entry for i in items if i.entry.size]
     if sum(f.size for f in files) < _SMALL:
         return True
     step = max(1, len(files) // _SAMPLES)
@@ -260,12 +256,12 @@ def _is_worn(layer: Layer, top: Mapping[str, tuple[Layer, str]], desired: Mappin
 
 def _divide(desired: Mapping[str, Item], changed: set[str]) -> list[list[Item]]:
     """Divides the changed items into groups of moderate size, each with its parent directories."""
-    total = sum(desired[path].size for path in changed)
+    total = sum(desired[path].entry.size for path in changed)
     room = max(_LAYER_BYTES, total // _FIRST_LAYERS)
     groups: list[set[str]] = []
     left = 0
     for path in sorted(changed, key=lambda p: p.split("/")):
-        size = desired[path].size
+        size = desired[path].entry.size
         if not groups or size > left:
             groups.append(set())
             left = room
