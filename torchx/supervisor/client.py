@@ -99,7 +99,8 @@ class LauncherClient:
                 in_doubt = answer == DIED
                 if not in_doubt:
                     for path in (fifo, os.path.join(request["job"], STATE_FILE)):
-                        _unlink(path)
+                        with suppress(OSError):
+                            os.unlink(path)
 
     def close(self) -> None:
         """Disconnect from the launcher, which exits when its last job has ended."""
@@ -169,8 +170,3 @@ def _pipe() -> tuple[int, int]:
 def _reap(pid: int) -> None:
     with suppress(ChildProcessError):
         os.waitpid(pid, 0)
-
-
-def _unlink(path: str) -> None:
-    with suppress(OSError):
-        os.unlink(path)

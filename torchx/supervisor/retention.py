@@ -17,9 +17,12 @@ def apply(base: str, *, max_age_s: float, max_bytes: int) -> None:
 
     ``base`` is a folder of sessions, each of which is a folder of jobs.
     """
+    import glob
+
     now = time.time()
     finished: list[tuple[float, str, JobState]] = []
-    for folder in _job_folders(base):
+    for path in glob.glob(f"{glob.escape(base)}/*/*/"):
+        folder = path.rstrip("/")
         try:
             check_owner(folder)
             job = read_state(os.path.join(folder, STATE_FILE))
@@ -61,12 +64,6 @@ def discard_folder(folder: str) -> None:
     for name in JOB_FILES:
         _remove(os.path.join(folder, name))
     _remove_folder(folder)
-
-
-def _job_folders(base: str) -> list[str]:
-    import glob
-
-    return [path.rstrip("/") for path in glob.glob(f"{glob.escape(base)}/*/*/")]
 
 
 def _files(logs: str, job: JobState) -> list[str]:

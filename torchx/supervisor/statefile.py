@@ -111,7 +111,9 @@ class StateWriter:
 
     def __init__(self, path: str, job: JobState, *, header: int = 0) -> None:
         self.job = job
-        self._fixed = _fixed_part(job)
+        roles = ",".join(f"{escape(name)}:{count}" for name, count in job.roles)
+        facts = " ".join(f"{key}={escape(value)}" for key, value in job.facts.items())
+        self._fixed = f"roles={roles} {facts}"
         self._header = header or -(-(len(self._fixed) + _ROOM_FOR_CHANGES) // 64) * 64
         self._bytes = bytearray()
         self._low = self._high = 0  # range that is not written yet
@@ -235,12 +237,6 @@ def unescape(word: str) -> str:
 
 
 _PLAIN = frozenset(b for b in range(0x21, 0x7F) if chr(b) not in "%:,=")
-
-
-def _fixed_part(job: JobState) -> str:
-    roles = ",".join(f"{escape(name)}:{count}" for name, count in job.roles)
-    facts = " ".join(f"{key}={escape(value)}" for key, value in job.facts.items())
-    return f"roles={roles} {facts}"
 
 
 def _shortened(text: str) -> str:

@@ -225,9 +225,9 @@ class LocalJobs:
     @staticmethod
     def bases() -> tuple[str, ...]:
         """The folders of jobs: below torchx's home, and in the temporary folder if the home is not writable."""
-        fallback = _fallback_base()
         home = torchx_home("local")
-        return (home, fallback) if _is_ours(os.path.dirname(fallback)) else (home,)
+        ours = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"torchx-{os.getuid()}")  # noqa: S108  # mode 0700
+        return (home, os.path.join(ours, "local")) if _is_ours(ours) else (home,)
 
 
 def delete(job: LocalJob) -> None:
@@ -266,10 +266,6 @@ def _number(name: str, default: float) -> float:
         _warn(f"`{name}={text}` is not a number; {default:g} is used")
         return default
     return number if 0 < number < float("inf") else 0.0  # 0: no limit
-
-
-def _fallback_base() -> str:
-    return os.path.join(os.environ.get("TMPDIR") or "/tmp", f"torchx-{os.getuid()}", "local")  # noqa: S108  # the user's own folder in it, mode 0700
 
 
 def _is_ours(folder: str) -> bool:
