@@ -160,6 +160,15 @@ def test_a_failed_init_container_is_the_cause():
     assert failure(status).summary() == "exit code 3: no config"
 
 
+@pytest.mark.parametrize("name", ["main", "pytorch", "node"])
+def test_a_sidecar_of_any_kind_of_job(name):
+    """Training Operator and Trainer require other names than ours, and the kubelet sorts the statuses by name."""
+    states = {"agent": {"terminated": {"exitCode": 0}}, name: {"terminated": {"exitCode": 3}}}
+    statuses = [{"name": name, "state": states[name]} for name in sorted(states)]
+    pod = read_pod({"metadata": {}, "status": {"phase": "Failed", "containerStatuses": statuses}})
+    assert (pod.container, pod.facts.exit_code) == (name, 3)
+
+
 def test_a_sidecar_does_not_speak_for_the_role():
     """The container called `main` determines the exit code."""
     status = ended(exitCode=1, message="main's")

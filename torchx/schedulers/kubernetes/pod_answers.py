@@ -20,6 +20,7 @@ from torchx.util.records import dataclass, replace
 
 _CUT = 2000
 """Kubernetes keeps 2 KiB of a log in a pod's status. A longer message may lack its beginning."""
+_MAIN = (names.MAIN_CONTAINER, "pytorch", "node")  # of torchx, of Training Operator, of Kubeflow Trainer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,8 +213,8 @@ def replica_of(metadata: Object) -> int:
 
 def main_container(containers: Sequence[Object]) -> Object:
     """The container of the role, by its name; the first one in pods that torchx did not create."""
-    named = [c for c in containers if c.get("name") == names.MAIN_CONTAINER]
-    return (named or [*containers] or [{}])[0]
+    by_name = {c.get("name"): c for c in containers}
+    return next((by_name[name] for name in _MAIN if name in by_name), next(iter(containers), {}))
 
 
 def shorten(message: str) -> str:
