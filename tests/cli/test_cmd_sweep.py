@@ -64,6 +64,18 @@ def test_what_it_says_to_programs(torchx: Call, project: Path) -> None:
     assert status["tasks"]["failures"] == [{"class": "error", "cause": "exit code 7: lr=1e-4 seed=1", "tasks": [1, 3]}]
 
 
+@pytest.mark.parametrize(
+    "word", ["{x} {y}", "x{y}", "{x} '{y}'"], ids=["quoted by the component", "not", "by the user"]
+)
+def test_a_placeholder_without_values(torchx: Call, project: Path, word: str) -> None:
+    """It is an error that lists the names, also within quotes of a shell command; nothing is submitted."""
+    outcome = torchx("sweep", "--grid", "x=1,2", "utils.sh", "echo", word)
+    assert outcome.code == 2
+    assert "`{y}` in `echo" in outcome.err and "is not the name of a value of the sweep" in outcome.err
+    assert outcome.hint() == "the names: x; write `{{y}}` for the text `{y}`"
+    assert not runs(torchx)
+
+
 @pytest.mark.parametrize("verb", [["watch"], ["status", "-w"]], ids=["watch", "status"])
 def test_a_line_for_each_change_of_a_task(torchx: Call, project: Path, verb: list[str]) -> None:
     """Each task's last line is its end, even if it ended before the watch began; `status` then prints the page."""

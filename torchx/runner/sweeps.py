@@ -89,7 +89,7 @@ def _check_quotes(app: AppDef, tasks: TaskList) -> None:
             for script in role.args[1:2]:
                 for word in script.split("'")[1::2]:
                     quoted |= placeholders(word)
-    for name in sorted(quoted):
+    for name in sorted(quoted.intersection(tasks.names)):  # others are rejected later
         column = list(tasks.names).index(name)
         if bad := next((point[column] for point in tasks.points if "'" in point[column]), None):
             raise SpecError(
