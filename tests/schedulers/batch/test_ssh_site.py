@@ -13,11 +13,12 @@ import pytest
 
 from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import ConfigError
-from torchx.schedulers.batch.sites import SITE_OPTS, site_of
+from torchx.schedulers.batch.sites import SiteScheduler, site_of
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
+from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs.api import AppDef, AppDryRunInfo, Role, Workspace
 from torchx.specs.images import workspace_hashes
 
@@ -56,7 +57,8 @@ def tree(root: Path) -> dict[str, object]:
 
 def test_options() -> None:
     """Both options are optional; a site knows its name."""
-    assert [name for name, _ in SITE_OPTS] == ["ssh", "ssh_dir"]
+    opts = SiteScheduler._run_opts(SlurmScheduler("test"))
+    assert [(name, opt.is_required) for name, opt in opts] == [("ssh", False), ("ssh_dir", False)]
     assert site_of({"ssh": "me@login", "ssh_dir": "/scratch/me"}).name == "me@login"
     with pytest.raises(ConfigError):
         site_of({"ssh": "-x"})

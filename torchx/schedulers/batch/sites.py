@@ -31,20 +31,6 @@ CHECK_S = 2.0
 FIRST_PAUSE_S = 0.25
 MOST_PAUSE_S = 5.0
 
-SITE_OPTS = runopts()
-SITE_OPTS.add(
-    "ssh",
-    type_=str,
-    help="login node to run the scheduler's commands on: `host`, `user@host` or a `Host` of ~/.ssh/config;"
-    " without it they run on this machine",
-)
-SITE_OPTS.add(
-    "ssh_dir",
-    type_=str,
-    help="with `ssh`: folder for jobs and their logs, on a file system that login node and compute nodes share;"
-    " $TORCHX_HOME there, or else ~/.torchx, when it is not given",
-)
-
 
 @dataclass(frozen=True)
 class Site:
@@ -117,7 +103,18 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
     def _run_opts(self) -> runopts:
         """Options of every batch backend: those that select the site. Backends add their own."""
         opts = runopts()
-        opts.update(SITE_OPTS)
+        opts.add(
+            "ssh",
+            type_=str,
+            help="login node to run the scheduler's commands on: `host`, `user@host` or a `Host` of ~/.ssh/config;"
+            " without it they run on this machine",
+        )
+        opts.add(
+            "ssh_dir",
+            type_=str,
+            help="with `ssh`: folder for jobs and their logs, on a file system that login node and compute nodes share;"
+            " $TORCHX_HOME there, or else ~/.torchx, when it is not given",
+        )
         return opts
 
     def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site:
