@@ -201,8 +201,9 @@ class RemoteFiles:
         stdin: bytes = b"",
         allowed: tuple[int, ...] = (),
         timeout: float | None = None,
-        patience: float = PATIENCE_S,
+        patience: float | None = None,
     ) -> Answer:
+        patience = PATIENCE_S if patience is None else patience
         what_for = f"access to `{path}`"
         answer = self._runner.script(script, stdin=stdin, timeout=timeout, patience=patience, what=what_for)
         if answer.returncode and answer.returncode not in allowed:
