@@ -143,6 +143,8 @@ def test_changes(torchx: Call, repo: Path) -> None:
     ("words", "message", "hint"),
     [
         (["--set", "num_replica=2"], "there is no `num_replica`", "`num_replicas`"),
+        (["--set", 'env={"A": 1}'], "the value of environment variable `A`, `1`, is of type int", "as a string"),
+        (["--set", "args=[null]"], "an argument, `None`, is of type NoneType", "as a string"),
         (["--set", "roles.x.image=2"], "there is no `x`", "roles.r"),
         (["--set", "num_replicas"], "a value is missing", "num_replicas=8"),
         (["--set", "num_replicas=many"], "`'many'`", ""),

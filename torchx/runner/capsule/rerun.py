@@ -14,6 +14,7 @@ from torchx.errors import NotFoundError, NotSupportedError, SpecError
 from torchx.runner.capsule import code as old_code
 from torchx.runner.capsule.changes import changed
 from torchx.runner.capsule.masks import Ask, fill, fill_options, without_values
+from torchx.runner.checks import check
 from torchx.runner.events import log_event
 from torchx.runner.sweeps import submit
 from torchx.runs import Run, default_registry
@@ -152,7 +153,9 @@ def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
         new.workspace = f"file://{new.cwd}"  # the run used this folder directly
     if wish.command is not None:
         _take_commands(app, wish.command)
-    new.app = changed(app, wish.changes) if wish.changes else app
+    if wish.changes:
+        new.app = changed(app, wish.changes)
+        check(new.app)
     if wish.export:
         without_values(new.app)
     new.notes += fill(new.app, files, wish.ask)
