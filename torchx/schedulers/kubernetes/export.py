@@ -29,7 +29,7 @@ def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
     about = {JOB_FILE: "the job: its objects, which `kubectl` makes"}
     if code:
         files[CODE_FILE] = _documents(code)
-        about[CODE_FILE] = "the code of the job, as a ConfigMap: an archive"
+        about[CODE_FILE] = "the code of the job, as a ConfigMap: an archive, and the script that unpacks it"
     built = {name: bases[name] for name in map(":".join, job.images_to_push.values()) if name in bases}
     lines, more = build_lines(built, push=True)
     lines += _secret(job.secret) if job.secret else []

@@ -152,9 +152,6 @@ def _rules(
     priority_class: str | None,
 ) -> pods.JobRules:
     opts = KubernetesOpts(
-        namespace=namespace,
-        service_account=service_account,
-        image_secret=image_secret,
-        priority_class=priority_class,
+        namespace=namespace, service_account=service_account, image_secret=image_secret, priority_class=priority_class
     )
     return pods.JobRules(opts, scheduler_name=scheduler_name)
