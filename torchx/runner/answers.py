@@ -123,28 +123,13 @@ class Jobs(list):  # type: ignore[type-arg]  # a base with an argument would imp
 
 
 class EndedJobs:
-    """Caches the final statuses of local jobs by handle; an entry is valid as long as its job exists.
-
-    >>> from torchx.specs.api import AppState
-    >>> jobs, there = EndedJobs(), ["job-1"]
-    >>> jobs.keep("local_cwd://s/job-1", AppStatus(AppState.SUCCEEDED), lambda: "job-1" in there)
-    >>> jobs.status("local_cwd://s/job-1").state
-    SUCCEEDED (4)
-    >>> there.clear()
-    >>> jobs.status("local_cwd://s/job-1") is None
-    True
-    """
+    """Caches the final statuses of local jobs by handle; an entry is valid as long as its job exists."""
 
     def __init__(self) -> None:
         self._entries: dict[str, tuple[AppStatus, Callable[[], bool]]] = {}
 
     def keep(self, handle: str, status: AppStatus, is_there: Callable[[], bool] | None) -> None:
-        """Caches a copy of the status.
-
-        Args:
-            is_there: returns whether the job still exists, see :meth:`torchx.schedulers.api.Scheduler.still_there`;
-                None: the scheduler cannot check that, and nothing is cached.
-        """
+        """Caches a copy of the status; ``is_there`` is that of :meth:`torchx.schedulers.api.Scheduler.still_there`."""
         if is_there is None:
             return
         for oldest in list(self._entries)[: max(len(self._entries) - MOST_ENDED + 1, 0)]:

@@ -56,13 +56,13 @@ def tracker_environment(trackers: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def choose_tracker(wanted: str | None = None) -> tuple[str, TrackerBase]:
-    """Returns a tracker and its name, from the config files or else from the environment of a job.
+    """Returns one of the configured trackers, by default the first, and its name.
 
     Raises ConfigError or NotFoundError if no tracker, or none of the name ``wanted``, is configured.
     """
-    from torchx.tracker.api import make_tracker, trackers_in_environ
+    from torchx.tracker.api import make_tracker
 
-    configured = get_configured_trackers() or trackers_in_environ()
+    configured = get_configured_trackers()
     if not configured:
         raise ConfigError("no tracker is configured", hint=_CONFIG_HINT)
     name = wanted or next(iter(configured))
