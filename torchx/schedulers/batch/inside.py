@@ -7,13 +7,12 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, NotFoundError
+from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.inside import Tty
 from torchx.schedulers.inside.marks import MarkedProcess
 from torchx.schedulers.inside.spawned import SpawnedProcess
-from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.shell import read_script
 
-Run = Callable[[list[str]], Completed]
 Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
 
 

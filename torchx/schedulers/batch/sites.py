@@ -31,6 +31,9 @@ CHECK_S = 2.0
 FIRST_PAUSE_S = 0.25
 MOST_PAUSE_S = 5.0
 
+Run = Callable[[list[str]], Completed]
+"""Runs a command of one cluster to completion."""
+
 
 @dataclass(frozen=True)
 class Site:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 from torchx.errors import BackendError, CommandError
+from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner, last_line
 from torchx.schedulers.lsf.rows import FORMAT, Row, group_of, rows, whole
 from torchx.specs.api import Role
@@ -28,7 +28,7 @@ NOTHING = re.compile(r"(?i)no (unfinished |matching )?job|not found|no such job|
 """Matches LSF's messages about unknown or finished jobs."""
 
 
-def bjobs(run: Callable[[list[str]], Completed], app_ids: list[str]) -> list[Row]:
+def bjobs(run: Run, app_ids: list[str]) -> list[Row]:
     """The replicas of one job, or of all jobs, by one command. Raises CommandError if LSF rejects the query."""
     only = ["-g", group_of(app_ids[0])] if len(app_ids) == 1 else []
     done = run(["bjobs", "-a", "-o", FORMAT, *only])

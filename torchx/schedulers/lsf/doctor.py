@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from torchx.schedulers.batch.folders import shared_folder
+from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.findings import Check, Finding, bad, doubt, no_such
-from torchx.schedulers.kit.commands import Completed
-
-Run = Callable[[list[str]], Completed]
 
 
 def checks(run: Run, queue: str, remote: str) -> list[Check]:

@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.batch.folders import JobFolder
-from torchx.schedulers.batch.inside import Entered, Run, Spawn, sign_of
+from torchx.schedulers.batch.inside import Entered, Spawn, sign_of
+from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.batch.ssh.script import command_line, join
 from torchx.schedulers.inside import Tty, not_running
 from torchx.schedulers.inside.marks import kill_words

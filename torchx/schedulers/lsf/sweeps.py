@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
@@ -34,8 +34,9 @@ from torchx.supervisor.layout import folder_name
 from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
-    from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.batch.sites import Run
     from torchx.schedulers.kit.facts import JobFacts, Look
+
 SWEEP_FILE = "sweep"
 """File in the folder of a sweep: the limit of running tasks, and the size of an array."""
 VALUES_FILE = "values"
@@ -55,7 +56,7 @@ def check(app: AppDef | None, cfg: Opts) -> None:
         raise NotSupportedError(f"bash does not allow `{min(fixed)}` to be set")
 
 
-def most_tasks(run: Callable[[list[str]], Completed]) -> int:
+def most_tasks(run: Run) -> int:
     """The maximum size of an array on this cluster, and its highest index."""
     found = re.search(r"MAX_JOB_ARRAY_SIZE\s*=\s*(\d+)", run(["bparams", "-l"]).stdout)
     return max(int(found[1]), 1) if found else _DEFAULT_MOST

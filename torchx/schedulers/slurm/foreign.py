@@ -13,17 +13,16 @@ import functools
 import posixpath
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torchx.errors import SpecError
 from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.foreign import ForeignAtSites, Outputs, task_facts
 from torchx.schedulers.batch.queries import Known
-from torchx.schedulers.batch.sites import Site
+from torchx.schedulers.batch.sites import Run, Site
 from torchx.schedulers.failures import Evidence, signal_name
 from torchx.schedulers.foreign import Named
-from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kit.files import Files
 from torchx.schedulers.slurm.answers import bare, explained, facts_of, pending_sentence
@@ -156,7 +155,7 @@ def _replica(role: str, k: int, record: JobRecord) -> ReplicaFacts:
 class SlurmOutputs(Outputs):
     """The output files of a job, found by Slurm's commands."""
 
-    def __init__(self, files: Files, app_id: str, run: Callable[[list[str]], Completed]) -> None:
+    def __init__(self, files: Files, app_id: str, run: Run) -> None:
         super().__init__(files, app_id, _NO_FILE)
         self._run = run
 

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from torchx.errors import BackendError, NotSupportedError
-from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.kit.files import Files
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.schedulers.slurm.request import SCRIPT_FILE
 from torchx.specs.sbatch_scripts import seconds
 
 _Replica = tuple[str, int]
-_Run = Callable[[list[str]], Completed]
 
 # By default scancel signals all nodes of the job, and fails if one has no such step. With --ctld the controller finds
 # the right node, but it records a killed step as cancelled.
@@ -26,7 +25,7 @@ _SIGNALS = {"kill": ["--signal=KILL"], "hang": ["--ctld", "--signal=STOP"]}
 
 
 def simulation(
-    run: _Run, job_id: str, fault: str, replica: _Replica, *, replicas: Sequence[_Replica], files: Files
+    run: Run, job_id: str, fault: str, replica: _Replica, *, replicas: Sequence[_Replica], files: Files
 ) -> Simulation:
     """The simulation of a fault on one of ``replicas``; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
     if fault == "oom":
@@ -58,7 +57,7 @@ def simulation(
     return Simulation(says, partial(_do, run, argv))
 
 
-def _do(run: _Run, argv: list[str]) -> None:
+def _do(run: Run, argv: list[str]) -> None:
     run(argv).check()
 
 
@@ -81,7 +80,7 @@ def _is_warned(files: Files, folder: str) -> bool:
     return re.search(rb"^early=[1-9]", script or b"", re.MULTILINE) is not None
 
 
-def _step(run: _Run, job_id: str, index: int) -> tuple[str, str]:
+def _step(run: Run, job_id: str, index: int) -> tuple[str, str]:
     """The step of a replica, which is named after its number, and its host. Raises BackendError if it does not run."""
     rows = run(["squeue", "--steps", f"--jobs={job_id}", "--noheader", "--format=%i|%N|%j"]).check().stdout
     for row in rows.splitlines():
@@ -91,7 +90,7 @@ def _step(run: _Run, job_id: str, index: int) -> tuple[str, str]:
     raise BackendError("the replica is not running: Slurm has no step for it")
 
 
-def _node_fails(run: _Run, host: str) -> Simulation:
+def _node_fails(run: Run, host: str) -> Simulation:
     """Takes a node down and resumes it. Raises NotSupportedError if other users have jobs there."""
     users = run(["squeue", "--noheader", f"--nodelist={host}", "--format=%u"]).check().stdout.split()
     me = run(["id", "-un"]).check().stdout.strip()

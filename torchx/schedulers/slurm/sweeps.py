@@ -42,8 +42,7 @@ from torchx.util.records import dataclass, replace
 
 if TYPE_CHECKING:
     from torchx.schedulers.batch.base import Submission
-
-    Run = Callable[[list[str]], Completed]
+    from torchx.schedulers.batch.sites import Run
 
 ARRAY_FILE = "array.sh"
 VALUES_FILE = "values"
