@@ -184,8 +184,6 @@ def _limit(pod: Object, deadline_s: int | None) -> None:
         pod["activeDeadlineSeconds"] = min(deadline_s, pod.get("activeDeadlineSeconds", deadline_s))
 
 
-_PYTORCH_CONTAINER = "pytorch"
-"""Name of the container that trains, which Training Operator requires."""
 _PYTORCH_HINT = "use `-cfg kind=job` or `kind=jobset`"
 
 
@@ -208,7 +206,7 @@ def _pytorchjob(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
     template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-worker-0", number=number)
     pod = template["spec"]
     pod.pop("restartPolicy", None)
-    main_container(pod["containers"])["name"] = _PYTORCH_CONTAINER
+    main_container(pod["containers"])["name"] = names.PYTORCH_CONTAINER
     _limit(pod, rules.opts.deadline_s)  # the operator applies its own deadline only to restarted pods
     policy: Object = {"cleanPodPolicy": "None"}
     metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)

@@ -74,6 +74,10 @@ RETRY_LIMIT = "workload.codeflare.dev.appwrapper/retryLimit"
 
 MAIN_CONTAINER = "main"
 """Name of the container that runs the role."""
+PYTORCH_CONTAINER = "pytorch"
+"""The name that Training Operator requires for it."""
+TRAINER_NODE = "node"
+"""Trainer's name of the replicated job that trains, and of its container."""
 
 
 def label_value(text: str) -> str:
