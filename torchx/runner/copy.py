@@ -14,9 +14,9 @@ from functools import partial
 from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
-from torchx.runner.inside import run
 from torchx.runner.taker import AGAIN, CHUNK, Taker, stays
 from torchx.schedulers.inside import STDOUT, InsideProcess
+from torchx.schedulers.inside.run import run
 from torchx.util.records import dataclass
 
 Open = Callable[[Sequence[str]], InsideProcess]

@@ -9,10 +9,7 @@ from torchx.errors import NotSupportedError
 from torchx.runner.views import View
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.inside import Duplex, InsideProcess, Tty
-from torchx.schedulers.inside.run import Ran, run
 from torchx.schedulers.kit.abilities import Archives, Enters, Forwards, SharesFiles
-
-__all__ = ["Ran", "able", "archives", "enter", "job_of", "run", "shares_files", "way_to"]
 
 
 def enter(

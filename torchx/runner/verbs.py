@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from torchx.runner.changes import News, Watch
     from torchx.runner.copy import Copied
     from torchx.runner.forward import Forwarding
-    from torchx.runner.inside import Ran
     from torchx.runner.sweeps import FailureGroup, SweepResults
     from torchx.runs import Run
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.findings import Finding
     from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.inside.run import Ran
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.metrics import ReplicaMetrics
@@ -247,9 +247,9 @@ class RunnerVerbs(RunnerCore):
         Returns:
             ``exit_code`` (128+n if signal n killed the command), ``stdout``, ``stderr``.
         """
-        from torchx.runner import inside
+        from torchx.schedulers.inside.run import run
 
-        return inside.run(self.open(app_handle, argv, role_name, k), stdin)
+        return run(self.open(app_handle, argv, role_name, k), stdin)
 
     def metrics(self, app_handle: str) -> list[ReplicaMetrics]:
         """Returns the CPU, memory and GPU usage of each replica; for a job that has ended, the recorded usage.
