@@ -76,7 +76,7 @@ MAIN_CONTAINER = "main"
 """Name of the container that runs the role."""
 PYTORCH_CONTAINER = "pytorch"
 """The name that Training Operator requires for it."""
-TRAINER_NODE = "node"
+NODE = "node"
 """Trainer's name of the replicated job that trains, and of its container."""
 
 

@@ -20,7 +20,7 @@ from torchx.util.records import dataclass, replace
 
 _CUT = 2000
 """Kubernetes keeps 2 KiB of a log in a pod's status. A longer message may lack its beginning."""
-_MAIN = (names.MAIN_CONTAINER, names.PYTORCH_CONTAINER, names.TRAINER_NODE)
+_MAIN = (names.MAIN_CONTAINER, names.PYTORCH_CONTAINER, names.NODE)
 
 
 @dataclass(frozen=True, kw_only=True)

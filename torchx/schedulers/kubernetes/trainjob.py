@@ -10,7 +10,7 @@ from __future__ import annotations
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kubernetes import request
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, TRAINER_NODE, Object
+from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, NODE, Object
 from torchx.schedulers.kubernetes.pods import JobRules
 from torchx.specs.api import AppDef, Role
 
@@ -39,7 +39,7 @@ def render(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
         raise SpecError(f"a TrainJob has one role, and `{app.name}` has {len(app.roles)}", hint=_HINT)
     ((role, _, labels),) = request.each_role(app, app_id, rules)
     _check(role, rules)
-    template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-{TRAINER_NODE}-0-0.{app_id}")
+    template = request.shared_template(role, rules, app_id, labels, rank0=f"{app_id}-{NODE}-0-0.{app_id}")
     pod = template["spec"]
     metadata = request.metadata_of_app(app, app_id, rules, rules.metadata)
     spec: Object = {"runtimeRef": _runtime(rules.opts.runtime or RUNTIME)}
@@ -57,14 +57,8 @@ def render(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
         "resourcesPerNode": main["resources"],
     }
     own = {key: value for key, value in main.items() if key in _CONTAINER}
-    of_pod = {
-        **{key: value for key, value in pod.items() if key in _POD},
-        "containers": [{"name": TRAINER_NODE, **own}],
-    }
-    job_patch = {
-        "name": TRAINER_NODE,
-        "template": {"spec": {"template": {"metadata": template["metadata"], "spec": of_pod}}},
-    }
+    of_pod = {**{key: value for key, value in pod.items() if key in _POD}, "containers": [{"name": NODE, **own}]}
+    job_patch = {"name": NODE, "template": {"spec": {"template": {"metadata": template["metadata"], "spec": of_pod}}}}
     runtime = {"template": {"spec": {"replicatedJobs": [job_patch]}}}
     spec[_PATCHES] = [{"manager": _MANAGER, "trainingRuntimeSpec": runtime}]
     return [{"apiVersion": "trainer.kubeflow.org/v1alpha1", "kind": "TrainJob", "metadata": metadata, "spec": spec}]
