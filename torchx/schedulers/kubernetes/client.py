@@ -49,7 +49,6 @@ PLURALS = {
 PAGE = 500
 """Objects in one page of a list; kubectl uses the same limit."""
 
-_ATTEMPTS = 5
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
 
@@ -107,14 +106,11 @@ class KubeApi:
     Calls raise a NotFoundError if the object or kind does not exist, a :class:`TransientError` if the cluster does not
     respond, even to retries, or another BackendError if it rejects the request.
 
-    Args:
-        client: a ``kubernetes.client.ApiClient``; by default created on first use from kubeconfig or the service
-            account of this pod.
-        context: a context of kubeconfig; None for the current one.
-        sleep: called with the seconds to wait before a retry.
+    The ``client``, a ``kubernetes.client.ApiClient``, is created on first use by default: from kubeconfig with this
+    ``context`` (None: the current one), or the service account of this pod. ``sleep`` waits before a retry.
     """
 
-    _attempts = _ATTEMPTS
+    _attempts = 5
     _timeout_s: float | None = None
 
     def __init__(self, client: Any = None, *, context: str | None = None, sleep: Any = time.sleep) -> None:

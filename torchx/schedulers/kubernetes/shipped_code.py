@@ -58,11 +58,6 @@ class Code:
     data: bytes
     hash: str
 
-    @staticmethod
-    def volume(name: str) -> Object:
-        """The source of the volume at :data:`FOLDER`."""
-        return {"configMap": {"name": name}}
-
     def as_object(self, metadata: Object) -> Object:
         """The ConfigMap of the volume."""
         script = {SCRIPT: read_script(__file__, SCRIPT)}
@@ -78,11 +73,6 @@ class BucketCode:
     hash: str
     url: str
     quiet: bool = False
-
-    @staticmethod
-    def volume(name: str) -> Object:
-        """The source of the volume at :data:`FOLDER`."""
-        return {"secret": {"secretName": name}}
 
     def as_object(self, metadata: Object) -> Object:
         """The Secret of the volume, whose URL :func:`signed` replaces by a signed one."""
@@ -169,7 +159,8 @@ def mount(pod: Object, code: Code | BucketCode, name: str) -> None:
     """Mount the ConfigMap or Secret ``name`` into a pod, and make it unpack its code before its program starts."""
     main = next(c for c in pod["containers"] if c["name"] == MAIN_CONTAINER)
     main["command"] = ["sh", f"{FOLDER}/{SCRIPT}", *main["command"]]
-    pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, **code.volume(name)}]
+    source: Object = {"secret": {"secretName": name}} if isinstance(code, BucketCode) else {"configMap": {"name": name}}
+    pod["volumes"] = [*(pod.get("volumes") or ()), {"name": _VOLUME, **source}]
     mount = {"name": _VOLUME, "mountPath": FOLDER, "readOnly": True}
     main["volumeMounts"] = [*(main.get("volumeMounts") or ()), mount]
 
