@@ -49,6 +49,7 @@ PLURALS = {
 PAGE = 500
 """Objects in one page of a list; kubectl uses the same limit."""
 
+_ATTEMPTS = 5
 _CONNECT_S = 10.0
 _ANSWER_S = 30.0
 
@@ -110,7 +111,7 @@ class KubeApi:
     ``context`` (None: the current one), or the service account of this pod. ``sleep`` waits before a retry.
     """
 
-    _attempts = 5
+    _attempts = _ATTEMPTS
     _timeout_s: float | None = None
 
     def __init__(self, client: Any = None, *, context: str | None = None, sleep: Any = time.sleep) -> None:
