@@ -11,10 +11,10 @@ import pytest
 
 from tests.backends.inside import EVERY_BYTE, ODD, read_until, rest_of
 from tests.backends.ssh.sshd import Link, Sshd
-from torchx.runner.inside import run
 from torchx.schedulers.batch.sites import site_of
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError
 from torchx.schedulers.inside import InsideProcess, Tty
+from torchx.schedulers.inside.run import run
 
 
 def start(*argv: str, tty: Tty | None = None, target: str = "login") -> InsideProcess:
