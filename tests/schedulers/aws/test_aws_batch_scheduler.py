@@ -243,6 +243,27 @@ def test_wrong_options(cfg, said):
         request(role(), **cfg)
 
 
+@pytest.mark.parametrize("name", ["A-B", "É", "1A"])
+def test_a_variable_that_the_shell_of_a_node_cannot_set(name):
+    """Its value depends on the node. A variable with a fixed value may have any name: Batch sets it."""
+    with pytest.raises(SpecError, match=f"variable `{name}` uses the replica's number"):
+        request(role(n=2, env={name: f"k{macros.replica_id}"}))
+    assert request(role(n=2, env={name: "k"}))
+
+
+@pytest.mark.parametrize(
+    ("roles", "said"),
+    [
+        ([], "app `app` has no roles"),
+        ([role(mounts=[type("TmpfsMount", (), {})()])], "role `w`: Batch cannot mount a TmpfsMount"),
+    ],
+)
+def test_what_a_program_gives_without_a_runner(roles, said):
+    """The Runner refuses it before; a program may call a scheduler itself."""
+    with pytest.raises(SpecError, match=said):
+        request(*roles)
+
+
 def test_secrets_are_masked():
     """Neither the text of a dry run nor the repr of the request contains a secret."""
     job = request(role("--token", "sesame1", env={"API_KEY": "sesame2"}))
@@ -475,6 +496,13 @@ def test_errors_are_one_line_and_a_hint(batch, raised, said, hint):
     assert batch.cloud.count("submit_job") == 1
 
 
+class NoTruth:
+    """A parameter of another scheduler, such as an array: neither true nor false."""
+
+    def __bool__(self) -> bool:
+        raise ValueError("ambiguous")
+
+
 def test_real_clients_find_no_credentials(monkeypatch, tmp_path):
     """With boto3 itself: a missing region or missing credentials are one line."""
     pytest.importorskip("boto3")
@@ -486,7 +514,7 @@ def test_real_clients_find_no_credentials(monkeypatch, tmp_path):
     made = create_scheduler("s")
     with pytest.raises(ConfigError, match="no AWS region"):
         made.describe("q:x-1")
-    made = create_scheduler("s", aws_region="us-east-1")
+    made = create_scheduler("s", aws_region="us-east-1", table=NoTruth())
     with pytest.raises(BackendError, match="no AWS credentials"):
         made.describe("q:x-1")
     made.close()

@@ -15,6 +15,7 @@ from torchx.errors import MissingDependencyError, install_extra
 from torchx.schedulers.aws.errors import AwsError, ThrottledError, aws_errors, is_missing
 from torchx.version import __version__
 
+_OPTIONS = ("aws_region", "aws_profile", "aws_endpoint_url")
 _ATTEMPTS = 8
 _PAUSES_S = (0.5, 1.0, 2.0, 4.0)
 
@@ -31,7 +32,7 @@ class Clients:
         self, given: Mapping[str, Any | None] | None = None, options: Mapping[str, object] | None = None
     ) -> None:
         self._given = {service: client for service, client in (given or {}).items() if client is not None}
-        found = {name: str(value) for name, value in (options or {}).items() if value}
+        found = {name: str(value) for name in _OPTIONS if (value := (options or {}).get(name))}
         self._options = {"region_name": found.get("aws_region"), "profile_name": found.get("aws_profile")}
         self._endpoint_url = found.get("aws_endpoint_url")
         self._session: Any = None

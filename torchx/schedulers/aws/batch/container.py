@@ -12,7 +12,7 @@ from typing import Any
 
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.devices import get_device_mounts
-from torchx.specs.api import BindMount, DeviceMount, Resource, Role
+from torchx.specs.api import BindMount, DeviceMount, Resource, Role, VolumeMount
 
 _Object = dict[str, Any]
 
@@ -102,7 +102,7 @@ def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
 
 
 def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Object]]:
-    """Renders the volumes, mount points and devices of a role; SpecError for a volume that is not on EFS."""
+    """Renders the volumes, mount points and devices of a role; SpecError if Batch does not support one of them."""
     volumes: list[_Object] = []
     points: list[_Object] = []
     devices = [_device(d) for d in get_device_mounts(role.resource.devices)]
@@ -113,8 +113,10 @@ def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Objec
             continue
         if isinstance(mount, BindMount):
             volumes.append({"name": name, "host": {"sourcePath": mount.src_path}})
-        else:
+        elif isinstance(mount, VolumeMount):
             volumes.append({"name": name, "efsVolumeConfiguration": efs_volume(mount.src)})
+        else:
+            raise SpecError(f"role `{role.name}`: Batch cannot mount a {type(mount).__name__}")
         points.append({"sourceVolume": name, "containerPath": mount.dst_path, "readOnly": mount.read_only})
     return volumes, points, devices
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from torchx.errors import SpecError
 from torchx.schedulers.aws.tags import REPLICA
-from torchx.schedulers.kit.shell import read_script
+from torchx.schedulers.kit.shell import is_name, read_script
 from torchx.specs.api import macros
 
 
@@ -28,6 +29,11 @@ def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[lis
     (['3', '1', 'K=k@TORCHX_REPLICA_ID@', 'echo', '@TORCHX_REPLICA_ID@'], {'A': '1'})
     """
     own = {name: value for name, value in env.items() if REPLICA in value}
+    for name in own:
+        if not is_name(name):
+            raise SpecError(
+                f"variable `{name}` uses the replica's number, but a shell cannot set a variable of that name"
+            )
     shared = {name: value for name, value in env.items() if name not in own}
     pairs = [f"{name}={value}" for name, value in sorted(own.items())]
     return [*_head(), str(first_node), str(len(pairs)), *pairs, *words], shared

@@ -217,6 +217,8 @@ def _container_options(opts: AWSBatchOpts, arns: dict[str, str]) -> _Object:
 def _check(app: AppDef, opts: AWSBatchOpts) -> None:
     """Rejects what Batch does not support, and logs warnings about what it does differently."""
     check(opts)
+    if not app.roles:
+        raise SpecError(f"app `{app.name}` has no roles")
     if len(app.roles) > MAX_NODE_RANGES:
         raise NotSupportedError(f"{len(app.roles)} roles: a Batch job has at most {MAX_NODE_RANGES} node ranges")
     elastic = [role.name for role in app.roles if role.min_replicas not in (None, role.num_replicas)]
