@@ -340,6 +340,18 @@ def test_roles_are_rebuilt(sagemaker):
         assert (found.args, found.env) == (expected.args, expected.env)
 
 
+def test_a_job_of_an_earlier_version_is_rebuilt(sagemaker):
+    """Its shell line has the host's variables without braces."""
+    app_id = submit(sagemaker, role(f"{macros.replica_id}", n=2))
+    algorithm = sagemaker.cloud.jobs[app_id]["AlgorithmSpecification"]
+    head = "".join(algorithm["ContainerArguments"]).partition("; exec ")[0]
+    line = """; export K=''"$_tx_k"' x'; exec 'echo' 'n='"$_tx_k"'}' 'a '"'"'b'"'"''"$_tx_n"''"""
+    algorithm["ContainerArguments"] = [head, line]
+    (found,) = sagemaker.describe(app_id).roles
+    assert found.args == [f"n={macros.replica_id}}}", "a 'b'\n"]
+    assert found.env["K"] == f"{macros.replica_id} x"
+
+
 def test_failure_times_and_page(sagemaker):
     """The traceback of the first host, the end, the number of spot interruptions, and the console page."""
     app_id = submit(sagemaker)

@@ -70,13 +70,20 @@ def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[s
         return [*entrypoint, *arguments], {}
     _, _, line = "".join(arguments).partition(_head())
     try:
-        words = [w.replace("${_tx_k}", macros.replica_id).replace("${_tx_n}", "\n") for w in shlex.split(line)]
+        words = [_shown(word) for word in shlex.split(line)]
         start = words.index("exec")
     except ValueError:
         return [*entrypoint, *arguments], {}
     # `; export A=1; export B=2; exec ...`
     pairs = [words[i + 1].removesuffix(";").partition("=") for i in range(start) if words[i] == "export"]
     return words[start + 1 :], {name: value for name, _, value in pairs}
+
+
+def _shown(word: str) -> str:
+    """A word without variables of ``host.sh``; jobs of earlier versions have them without braces."""
+    for name, text in (("_tx_n", "\n"), ("_tx_k", macros.replica_id)):
+        word = word.replace(f"${{{name}}}", text).replace(f"${name}", text)
+    return word
 
 
 def _late(env: Mapping[str, str]) -> dict[str, str]:
