@@ -221,8 +221,6 @@ def escape(text: str) -> str:
     >>> escape("a b%"), unescape(escape("a b%"))
     ('a%20b%25', 'a b%')
     """
-    if text.isalnum() and text.isascii():
-        return text
     return "".join(chr(b) if b in _PLAIN else f"%{b:02x}" for b in text.encode("utf-8", "surrogateescape"))
 
 
