@@ -178,7 +178,7 @@ def test_unknown_role_of_status(torchx: Call, paper: Any) -> None:
     [
         (b"garbage\n", [".torchxconfig:1", "`garbage`"]),
         (b"[local_cwd]\nprepend_cwd = perhaps\n", [".torchxconfig:2", "`perhaps`"]),
-        (b"[cli:run]\nwait = perhaps\n", ["`wait = perhaps`"]),
+        (b"[cli:run]\nwait = perhaps\n", ["`wait`", "`perhaps`"]),
         (b"\xff\xfe[local_cwd]\n", [".torchxconfig"]),
         (b"[local_cwd]\nlog_dir = /tmp/a\0b\n", [".torchxconfig:2", "NUL"]),
     ],

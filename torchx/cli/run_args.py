@@ -12,6 +12,7 @@ from torchx.config import get_configs, get_section, load_files, warn_of_unknown
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers import get_default_scheduler_name
 from torchx.specs import CfgVal
+from torchx.specs.cfg_literals import cast
 from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
 from torchx.specs.secret import Secret
 from torchx.util.records import dataclass, field, record_fields
@@ -231,7 +232,6 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
 # The keys of `[cli:run]` in a config file.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check")
 _CONFIG_TEXTS = ("component", *TEXT_OPTIONS)
-_TRUE, _FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
 
 def fill_from_config(args: argparse.Namespace) -> None:
@@ -240,7 +240,10 @@ def fill_from_config(args: argparse.Namespace) -> None:
     known = (*_CONFIG_FLAGS, *_CONFIG_TEXTS)
     for key, text in get_configs(prefix="cli", name="run").items():
         if key in _CONFIG_FLAGS:
-            given.setdefault(key, _flag(key, text))
+            try:
+                given.setdefault(key, bool(text and cast(text, bool)))
+            except ConfigError as e:
+                raise ConfigError(f"`[cli:run]`: `{key}`: {e}", hint=e.hint) from None
         elif key == "cfg":
             given.setdefault(key, [text] if text else [])
         elif key == "secret":
@@ -249,14 +252,6 @@ def fill_from_config(args: argparse.Namespace) -> None:
             given.setdefault(key, text)
         else:
             warn_of_unknown("cli:run", key, "`[cli:run]` has no key", known)
-
-
-def _flag(key: str, text: str) -> bool:
-    if text.lower() in _TRUE:
-        return True
-    if text.lower() in _FALSE:
-        return False
-    raise ConfigError(f"`[cli:run]`: `{key} = {text}` is not true or false", hint="write `true` or `false`")
 
 
 def read_json(text: str) -> dict[str, Any]:
