@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import resource
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,6 +19,7 @@ from tests import ports
 from torchx.cli.cmd_exec import parse_ports
 from torchx.cli.failures import UsageError
 from torchx.errors import BackendError, ConfigError
+from torchx.runner import forward
 from torchx.runner.forward import Forwarding, relay_words
 from torchx.schedulers.inside.spawned import SpawnedProcess
 
@@ -103,6 +106,27 @@ def test_one_that_is_slow_holds_up_no_other(forwarding: Forwarding) -> None:
         while piece := slow.recv(1 << 16):
             answer += piece
     assert answer[32:] == data
+
+
+def test_too_many_open_files(forwarding: Forwarding, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Connections wait until this process can open files again; the port is not given up."""
+    port, limit, paused = forwarding.local_ports[0], resource.getrlimit(resource.RLIMIT_NOFILE), threading.Event()
+
+    def sleep(seconds: float) -> None:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        paused.set()
+
+    monkeypatch.setattr(forward, "time", SimpleNamespace(sleep=sleep))
+    with socket.socket() as client:
+        free = os.dup(0)
+        os.close(free)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free, limit[1]))
+        try:
+            client.connect(("127.0.0.1", port))  # a file for this connection was reserved before
+            assert paused.wait(20)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    assert ask(port, b"more") == hashlib.sha256(b"more").digest() + b"more"
 
 
 def test_a_port_on_which_nobody_listens(forwarding: Forwarding) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, ConfigError
@@ -18,6 +20,7 @@ Connect = Callable[[int], Duplex]
 
 LOOPBACK = "127.0.0.1"
 _LOOK_S = 30.0
+_FULL_S = 0.2  # pause if this process has too many open files for another connection
 
 
 def relay_words() -> list[str]:
@@ -87,9 +90,15 @@ class Forwarding:
         while True:
             try:
                 connection, _ = listening.accept()
+            except OSError as e:
+                if e.errno not in (errno.EMFILE, errno.ENFILE):
+                    return  # the socket was closed
+                time.sleep(_FULL_S)
+                continue
+            try:
                 self._take(connection, there)
             except OSError:
-                return  # the socket was closed, or the relay has ended
+                return  # the relay has ended
 
     def on_refusal(self, call: Callable[[str], None]) -> None:
         """Sets a callback for refused connections; it gets the reason."""
