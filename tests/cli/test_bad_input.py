@@ -113,6 +113,8 @@ MALFORMED: dict[str, Case] = {
     "since": (["log", "@last", "--since", "yesterday"], 2, "`yesterday`", "10m"),
     "since of list": (["list", "--since", "soon"], 2, "`soon`", "10m"),
     "limit": (["list", "--limit", "-1x"], 2, "--limit", ""),
+    "long limit": (["list", "--limit", "1" * 5000], 2, "is not a number of runs", "0 shows all"),
+    "long port": (["ui", "--port", "1" * 5000], 2, "is not a valid port: 0 to 65535", ""),
     "tail": (["log", "@last", "--tail", "x"], 2, "`x`", "follows"),
     "no component": (["run"], 2, "missing component name", "torchx builtins"),
     "cfg without scheduler": (["list", "-cfg", "a=b"], 2, "`-cfg` needs `-s`", "-s"),

@@ -83,7 +83,7 @@ def parse_states(text: str) -> list[AppState]:
 
 
 def _limit(text: str) -> int:
-    if not (text.isascii() and text.isdigit()):
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise UsageError(f"`--limit`: `{text}` is not a number of runs", hint="0 shows all")
     return int(text)
 

@@ -67,7 +67,7 @@ def _open(address: str) -> bool:
 
 
 def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal() and int(text) < 65536):
+    if not (text.isascii() and text.isdecimal() and len(text) < 6 and int(text) < 65536):
         raise argparse.ArgumentTypeError(f"`{text}` is not a valid port: 0 to 65535")
     return int(text)
 
