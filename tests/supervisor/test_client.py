@@ -178,6 +178,7 @@ def test_a_job_that_was_taken_is_not_run_twice(tmp_path) -> None:
     job.mkdir()
     client = _Failing(lambda: (os.mkfifo(job / "control"), fds.append(os.open(job / "control", os.O_RDWR))))
     fds: list[int] = []
+    (job / "state").touch()
     client.submit({"job": str(job)})
     assert client.firsts == [] and os.path.exists(job / "control")
     os.close(fds[0])
@@ -291,6 +292,29 @@ def test_a_request_that_another_supervisor_takes_after_all(tmp_path) -> None:
     assert text(tmp_path / "runs") == "run\n"
     client.close()
     other.close()
+
+
+@pytest.mark.parametrize("answers", [[b"D"], [b"D", b"Ethe FIFO exists"]])
+def test_a_job_that_another_supervisor_has_just_taken(tmp_path, answers) -> None:
+    """Its state can be read when the request is answered, though the FIFO is made before it."""
+    job = tmp_path / "job"
+    job.mkdir()
+    fifo = str(job / "control")
+
+    class _Doubtful(LauncherClient):
+        def _exchange(self, message: bytes, meanwhile: Any) -> bytes:
+            if len(answers) == 1:
+                os.mkfifo(fifo)
+                readers.append(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))
+                threading.Timer(0.1, (job / "state").touch).start()
+            return answers.pop(0)
+
+    readers: list[int] = []
+    client = _Doubtful()
+    client.submit({"job": str(job)})
+    assert (job / "state").exists()
+    client.close()
+    os.close(readers[0])
 
 
 def test_news_of_the_dead_is_no_answer_to_another_request(tmp_path) -> None:

@@ -6,6 +6,7 @@ import _thread
 import marshal
 import os
 import sys
+import time
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -86,6 +87,7 @@ class LauncherClient:
                     self._drop()  # or a late response would be taken for that to the next request
                     raise
                 if answer.startswith(b"K") or (answer.startswith(b"E") and in_doubt and os.path.exists(fifo)):
+                    _wait_for_state(request["job"])
                     return
                 if answer.startswith(b"E"):
                     raise LauncherError(answer[1:].decode("utf-8", "replace").strip())
@@ -93,6 +95,7 @@ class LauncherClient:
                 if len(answer) <= 1:
                     self._drop()
                     if has_supervisor(request["job"]):
+                        _wait_for_state(request["job"])
                         return
                 if last:
                     raise LauncherError("the launcher of local jobs ended unexpectedly")
@@ -165,6 +168,14 @@ def _pipe() -> tuple[int, int]:
             ends[i] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 3)
             os.close(fd)
     return ends[0], ends[1]
+
+
+def _wait_for_state(folder: str) -> None:
+    """Waits, for a second at most, until the supervisor that made a job's FIFO has also written the job's state."""
+    for _ in range(1000):
+        if os.path.exists(os.path.join(folder, STATE_FILE)) or not has_supervisor(folder):
+            return
+        time.sleep(0.001)
 
 
 def _reap(pid: int) -> None:
