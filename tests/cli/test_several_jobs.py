@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -313,3 +315,19 @@ def test_a_warning_while_progress_is_shown(capsys: pytest.CaptureFixture[str]) -
     assert capsys.readouterr().err == (
         f"{clear}RUNNING 3 s{clear}torchx: warning: the engine is away\n{clear}RUNNING 4 s{clear}and back\nfor good\n"
     )
+
+
+def test_an_interrupt_while_progress_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The line is cleared although Ctrl-C came as soon as it was on the screen."""
+    from torchx.cli.failures import progress
+
+    class Interrupted(io.StringIO):
+        def flush(self) -> None:
+            if self.getvalue().endswith("3 s"):
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stderr", err := Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        progress("RUNNING 3 s")
+    progress("")
+    assert err.getvalue() == "\r\033[KRUNNING 3 s\r\033[K"

@@ -95,7 +95,8 @@ def note(message: str) -> None:
 def progress(text: str) -> None:
     """Replaces the progress line on the terminal; an empty text clears it."""
     global _shows_progress
-    if text or _shows_progress:
+    _shows_progress = _shows_progress or bool(text)  # before it is written: an interrupt may come right after
+    if _shows_progress:
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
     _shows_progress = bool(text)
