@@ -45,9 +45,6 @@ class Supervisor:
             :class:`~torchx.supervisor.limit.Limit`), ``sample_s`` (interval of usage samples).
         guardian: pid and start ticks of the process that ends the job if this one is killed.
         lasting: called once when the job runs longer than a short one.
-
-    Raises:
-        OSError: the job's files cannot be created.
     """
 
     def __init__(

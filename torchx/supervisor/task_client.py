@@ -25,7 +25,7 @@ class TasksError(RuntimeError):
 def start(
     folder: str, head: dict[str, Any], tasks: Iterable[tuple[str, list[str], dict[str, str]]], env: Mapping[str, str]
 ) -> None:
-    """Start a sweep. Returns when a guard has taken it.
+    """Start a sweep. Returns when a guard has taken it, and raises TasksError if it was rejected.
 
     Args:
         folder: of the job; it exists and is empty.
@@ -33,10 +33,6 @@ def start(
             (variables of all tasks that override ``env``, without secrets), ``resumable`` (whether they need no other).
         tasks: for each task its program, its arguments, and its own variables.
         env: the environment of all tasks. It is not written to disk.
-
-    Raises:
-        TasksError: the sweep was rejected.
-        OSError: its files could not be written.
     """
     path = os.path.join(folder, TASKS_FILE)
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -78,8 +78,7 @@ class InsideProcess(Duplex):
     def wait(self) -> int:
         """Returns its exit code when the output has ended; 128 plus the number for a signal.
 
-        Raises:
-            BackendError: the connection was lost, and the exit code is unknown.
+        Raises BackendError if the connection was lost, so that the exit code is unknown.
         """
 
 

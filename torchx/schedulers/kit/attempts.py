@@ -110,9 +110,7 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
 
 
 def digest(failure: Failure) -> str:
-    """A hash that is equal for equal exceptions raised at the same place, ignoring numbers and addresses.
-
-    Empty if the failure has no message.
+    """A hash of an exception and where it was raised, without numbers and addresses; empty if it has no message.
 
     >>> from torchx.specs.failures import Failure
     >>> digest(Failure("ValueError: step 17")) == digest(Failure("ValueError: step 923"))

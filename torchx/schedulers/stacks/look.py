@@ -36,15 +36,9 @@ def look(
 ) -> Stacks:
     """Inspects replicas. Repeats it with a copy of this machine's py-spy where that is needed and missing.
 
-    Args:
-        run: runs a command inside a replica until it exits.
-        there: all replicas of the job.
-        wanted: the replicas to inspect; None: all that have not ended.
-        bring: copies a file of this machine to a path inside a replica; None if that is impossible.
-        hosts: hosts of replicas, if there is no status.
-
-    Raises:
-        TorchXError: no replica could be inspected; the error of the first one.
+    ``there`` are all replicas of the job, and ``wanted`` those to inspect; None: all that have not ended. ``bring``
+    copies a file of this machine to a path inside a replica; None if that is impossible. ``hosts`` are those of
+    replicas, if there is no status. If no replica could be inspected, the error of the first one is raised.
     """
     import shutil
     import tempfile
