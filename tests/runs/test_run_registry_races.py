@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import glob
 import io
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 
 from torchx.runs import NewRun, RunRegistry, schema, store
+from torchx.specs.api import AppState
 
 from .run_rows import add, ids, warnings_of
 
@@ -381,6 +383,19 @@ def test_how_long_a_locked_file_is_waited_for(registry, monkeypatch) -> None:
     assert db is not None
     assert db.execute("PRAGMA busy_timeout").fetchone() == (10_000,)
     assert db.execute("PRAGMA synchronous").fetchone() == (1,)
+
+
+def test_a_state_on_record_waits_for_no_lock(registry, monkeypatch, caplog) -> None:
+    """While another process writes, a status that is no news is not held up; one that is news is."""
+    handle = add(registry, "a-1", state=AppState.RUNNING)
+    registry.close()
+    monkeypatch.setattr(store, "BUSY_TIMEOUT_S", 0.0)
+    with contextlib.closing(sqlite3.connect(registry.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        registry.saw(handle, AppState.RUNNING)
+        assert warnings_of(caplog) == []
+        registry.saw(handle, AppState.RUNNING, msg="news")
+        assert "cannot be written (database is locked)" in warnings_of(caplog)[0]
 
 
 def test_a_locked_file_is_not_taken_for_a_read_only_one(registry, monkeypatch) -> None:

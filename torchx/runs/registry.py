@@ -36,6 +36,7 @@ _NAMES = _COLUMNS.replace(",", " ").split()
 _STATES = dict(AppState.__members__)
 _KEEP_STATUS = "REPLACE INTO statuses SELECT max(id), ?1 FROM runs WHERE handle = ?2 HAVING max(id) IS NOT NULL"
 _STATUSES = 20_000  # whole statuses are kept for this many of the newest runs
+_IS_NEWS = "id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2) AND (state <> ? OR msg <> ?)"
 _MOST_ROWS = 2**63 - 1  # the largest integer of SQLite
 _SPECS = "argv, app, cfg, tags, image_digests, workspace_hashes, submission"
 
@@ -218,8 +219,10 @@ class RunRegistry:
     # -- states ----------------------------------------------------------------------------------
 
     def saw(self, handle: str, state: AppState, *, msg: str = "", ended_at: float | None = None) -> None:
-        """Records an observed state of a run, if it differs from the recorded one."""
-        self.saw_many([(handle, state, msg, ended_at)])
+        """Records an observed state of a run, if it differs from the recorded one; otherwise no lock is waited for."""
+        sql = f"SELECT 1 FROM runs WHERE {_IS_NEWS}"  # noqa: S608  # ours
+        if self._store().rows(sql, (handle, state.name, mask_text(msg))):
+            self.saw_many([(handle, state, msg, ended_at)])
 
     def saw_many(
         self, seen: Iterable[tuple[str, AppState, str, float | None]], statuses: Mapping[str, str] | None = None
@@ -395,11 +398,8 @@ def _mark_submitted(db: sqlite3.Connection, run_id: int, handle: str) -> bool:
 
 def _mark_seen(db: sqlite3.Connection, row: Sequence[object]) -> None:
     state, msg, *_ = row
-    db.execute(
-        "UPDATE runs SET phase = 1, state = ?, msg = ?, unfinished = ?, updated_at = ?, ended_at = ?"
-        " WHERE id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2) AND (state <> ? OR msg <> ?)",
-        (*row, state, msg),
-    )
+    columns = "phase = 1, state = ?, msg = ?, unfinished = ?, updated_at = ?, ended_at = ?"
+    db.execute(f"UPDATE runs SET {columns} WHERE {_IS_NEWS}", (*row, state, msg))  # noqa: S608  # ours
 
 
 def _conditions(query: RunQuery) -> tuple[str, list[object]]:
