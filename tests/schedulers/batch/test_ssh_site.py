@@ -15,12 +15,15 @@ from tests.schedulers.batch.fake_ssh import FakeSsh
 from torchx.errors import ConfigError
 from torchx.schedulers.batch.sites import SiteScheduler, site_of
 from torchx.schedulers.batch.ssh import master as ssh_master
+from torchx.schedulers.batch.ssh import remote_workspace
 from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.schedulers.batch.ssh.site_workspace import SiteWorkspaceMixin
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs.api import AppDef, AppDryRunInfo, Role, Workspace
 from torchx.specs.images import workspace_hashes
+from torchx.util.records import replace
+from torchx.workspace.content import Entry, content_hash, entries
 
 
 @pytest.fixture
@@ -93,6 +96,30 @@ def test_a_workspace_outlives_lost_connections(when: str, fake: FakeSsh, project
     fake.loses(when, 3)
     place_workspace(runner, Workspace({str(project): "", str(project / "pkg"): "again"}), str(fake.there / "job"))
     assert tree(fake.there / "job")["again/it's -n $x"] == tree(project)["pkg/it's -n $x"]
+
+
+def test_files_that_their_owner_may_not_read(fake: FakeSsh, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A group may: the owner of a copy reads it, but the hash is that of the workspace, which is sent once."""
+
+    def of_a_colleague(workspace: str) -> list[Entry]:
+        return [replace(e, mode=0o044) if e.path == "train.py" else e for e in entries(workspace)]
+
+    monkeypatch.setattr(remote_workspace, "entries", of_a_colleague)
+    runner = SSHCommandRunner("login")
+    placed = [place_workspace(runner, str(project), str(fake.there / f"job {i}")) for i in range(2)]
+    assert [one.hash for one in placed] == [content_hash(of_a_colleague(str(project)))] * 2
+    assert placed[0].sent and not placed[1].sent
+    assert (fake.there / "job 1" / "train.py").stat().st_mode & 0o777 == 0o444
+
+
+def test_relative_workspaces(fake: FakeSsh, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`.` is another one in each folder, and the same as its absolute path: the next copy builds upon the right one."""
+    runner = SSHCommandRunner("login")
+    for i, folder in enumerate((project, project / "pkg")):
+        monkeypatch.chdir(folder)
+        for j, name in enumerate((".", str(folder))):
+            place_workspace(runner, Workspace({name: ""}), str(fake.there / f"job {i}.{j}"))
+            assert len([*(fake.there / ".torchx" / "workspaces").glob("latest.*")]) == i + 1
 
 
 def test_a_note_that_was_cut_short(fake: FakeSsh, project: Path) -> None:

@@ -29,7 +29,7 @@ from torchx.specs.api import Workspace
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, replace
 from torchx.workspace.content import Entry, content_hash, entries
-from torchx.workspace.copies import copy_tree
+from torchx.workspace.copies import copy_file, write_tree
 from torchx.workspace.hashes import FileHashes
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class _There:
 
 def workspace_hash(workspace: Workspace | str) -> str:
     """The hash of a workspace's current content. Raises SpecError if it cannot be read."""
-    with FileHashes(str(workspace)) as hashes:
+    with FileHashes(_source_name(workspace)) as hashes:
         return content_hash(entries(workspace), hashes.of)
 
 
@@ -105,9 +105,10 @@ def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target
         BackendError: the copy failed.
     """
     files = entries(workspace)
-    with FileHashes(str(workspace)) as hashes:
+    source = _source_name(workspace)
+    with FileHashes(source) as hashes:
         digest = content_hash(files, hashes.of)
-    key = hashlib.sha256(os.fsencode(f"{os.uname().nodename} {workspace}")).hexdigest()[:16]
+    key = hashlib.sha256(os.fsencode(f"{os.uname().nodename} {source}")).hexdigest()[:16]
     there = _look(runner, _folder_name(digest), key)
     part, sent = "part.none", ""
     if not there.has_it:
@@ -143,6 +144,11 @@ def _send(runner: SSHCommandRunner, files: list[Entry], there: _There) -> tuple[
     """Uploads the files to a ``part`` folder; returns the hash of what was sent, the part, and ``rsync`` or ``tar``."""
     import tempfile
 
+    digests: dict[str, str] = {}
+
+    def stage(entry: Entry, path: str) -> None:
+        digests[entry.path] = copy_file(replace(entry, mode=entry.mode | 0o400), path)  # rsync and tar read it as us
+
     size = sum(entry.size for entry in files)
     if size > _LARGE:
         logger("torchx.ssh").warning(
@@ -152,7 +158,8 @@ def _send(runner: SSHCommandRunner, files: list[Entry], there: _There) -> tuple[
     with tempfile.TemporaryDirectory(prefix="torchx-workspace-") as staged:
         folder = os.path.join(staged, "files")
         os.mkdir(folder, 0o700)
-        digest = copy_tree((replace(entry, mode=entry.mode | 0o400) for entry in files), folder)
+        write_tree(files, folder, stage)
+        digest = content_hash(files, lambda entry: digests[entry.path])
         part = f"part.{_folder_name(digest)}.{os.urandom(4).hex()}"
         usable = there.has_rsync and shutil.which("rsync") is not None and _SAFE.fullmatch(there.place)
         if usable and _by_rsync(runner, folder, f"{there.place}/{part}", there.latest):
@@ -218,3 +225,9 @@ def _remote_shell(words: list[str]) -> str:
 def _folder_name(digest: str) -> str:
     """A folder name for a hash: its first 32 digits."""
     return digest.rpartition(":")[2][:32]
+
+
+def _source_name(workspace: Workspace | str) -> str:
+    """The workspace with absolute paths: ``.`` is another one in each folder."""
+    projects = {workspace: ""} if isinstance(workspace, str) else workspace.projects
+    return " ".join(f"{path if '://' in path else os.path.abspath(path)}={place}" for path, place in projects.items())
