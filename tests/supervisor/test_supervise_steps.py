@@ -415,6 +415,26 @@ def test_who_failed_first_is_forgotten_when_it_is_started_again(job, gate, first
     in_fork(steps)
 
 
+@pytest.mark.parametrize("code", [0, 7])
+def test_an_end_is_recorded_before_processes_are_looked_for(job, monkeypatch, code) -> None:
+    """That takes some time, after which a supervisor that is killed could not say how the replica ended."""
+
+    def steps() -> None:
+        supervisor = Supervisor(request(job, role(f"exit {code}")), GUARDIAN)
+        real, seen = supervisor._sweep, []
+
+        def sweep(now: float) -> None:
+            if supervisor.replicas[0].line.exit is not None:
+                seen.append(state(job).replicas[0].exit)
+            real(now)
+
+        monkeypatch.setattr(supervisor, "_sweep", sweep)
+        supervisor.run()
+        assert seen and set(seen) == {code}
+
+    in_fork(steps)
+
+
 def test_a_failure_while_others_are_being_started(job, gate, clock) -> None:
     """Those that wait for their first start wait for the restart of all."""
 

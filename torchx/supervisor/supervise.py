@@ -126,6 +126,7 @@ class Supervisor:
             if self._watchdog.due is not None and now >= self._watchdog.due:
                 self._watch(now)
             self._reap(now)
+            self.writer.flush()  # an end that is not recorded is lost if this process is killed
             self._sweep(now)
             self._follow(now)
             self._sampler.look((r.root(self.env) for r in self.replicas if r.line.state == RUNNING), now)
@@ -263,6 +264,7 @@ class Supervisor:
             replica.follower.due = now
         self.writer.replica_changed(replica.index)
         if line.state == FAILED and not self._outcome:
+            self.writer.flush()  # before the others are ended
             self._failed(replica, now)
 
     def _failed(self, replica: Replica, now: float) -> None:
