@@ -355,15 +355,16 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         request.notify = False  # not for each task
         site = self._site_of(dryrun_info._cfg)
         self._ready = None  # it was rendered as a single job
-        request.arrays = sweeps.Arrays(tasks=tasks, size=sweeps.most_tasks(functools.partial(self.run_command, site)))
+        size = sweeps.most_tasks(functools.partial(self.run_command, site))
         while True:
+            dryrun_info.request.arrays = sweeps.Arrays(tasks=tasks, size=size)  # of a copy without memory, if need be
             try:
                 job_id = self.schedule(dryrun_info)
                 break
             except CommandError as e:
-                if request.arrays.size <= 1 or not sweeps.NO_ROOM.search(str(e)):
+                if size <= 1 or not sweeps.NO_ROOM.search(str(e)):
                     raise
-                request.arrays.size = min(request.arrays.size, len(tasks.points)) // 2
+                size = min(size, len(tasks.points)) // 2
         app_id = f"{SWEEP_PREFIX}{job_id}"
         folder = JobFolder(site.files, self.folders(site).place(request.name, request.job_dir))
         self._remember(app_id, site, folder.path)

@@ -155,6 +155,18 @@ def test_a_sweep_that_is_submitted_in_a_job(
         assert "".join(log) == "none /etc/slurm.conf\n"
 
 
+def test_smaller_arrays_on_nodes_without_memory(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """The request without memory is made smaller, too."""
+    refuses = "grep -q -- --mem \"$script\" && { echo 'Memory specification can not be satisfied' >&2; exit 1; }"
+    (cluster.folder / "bin" / "sbatch").rename(cluster.folder / "bin" / "accepted")
+    last = "for word; do case $word in */array.sh|array.sh) script=$word ;; esac; done"
+    cluster.program("sbatch", f'#!/bin/bash\n{last}\n{refuses}\nexec accepted "$@"\n')
+    cluster.says(sinfo="1")
+    cluster.most(2)
+    assert submit(scheduler, "true", 5).startswith("sweep-")
+    assert [line.split()[0] for line in cluster.asked("sbatch")] == ["0-4", "0-1", "0-1", "0-0"]
+
+
 def test_a_sweep_whose_folder_cannot_be_recorded(cluster: Cluster, scheduler: SlurmScheduler) -> None:
     """It runs anyway, with all of its arrays."""
     folder = Path(os.environ["TORCHX_HOME"], "slurm")

@@ -337,9 +337,9 @@ class Sweep:
             match = _ELEMENT.match(name.strip())
             if match is None or match[1] not in begins:
                 continue
+            known = app_state(state.partition("|")[0])
             for low, high in _ranges(match[2] or match[3]):
-                numbers = range(begins[match[1]] + low, begins[match[1]] + high + 1)
-                found.update(dict.fromkeys(numbers, app_state(state.partition("|")[0])))
+                found.update(dict.fromkeys(range(begins[match[1]] + low, begins[match[1]] + high + 1), known))
         return found
 
     def _accounted(self) -> dict[int, AppState]:
