@@ -24,6 +24,7 @@ from torchx.runner import inside
 from torchx.runner.copy import Copied, download, upload
 from torchx.runner.forward import Forwarding, forwarding
 from torchx.schedulers.inside import STDOUT, InsideProcess, Tty
+from torchx.schedulers.inside.run import Ran, run
 
 ODD = ["", "a b", "it's", '"$HOME" `x` \\', "grüße 木", "a\nb", "-n", "*"]
 EVERY_BYTE = bytes(range(256)) * 300
@@ -72,14 +73,14 @@ class Place(NamedTuple):
     @property
     def archive(self) -> Any:
         """The backend's own way for files, if it has one."""
-        return inside.archives(self.scheduler, self.app_id, self.role, self.k)
+        return inside.archives(self.scheduler, self.app_id, (self.role, self.k))
 
     def forward(self, *ports: tuple[int, int]) -> Forwarding:
-        find = functools.partial(inside.way_to, self.scheduler, self.app_id, self.role, self.k)
+        find = functools.partial(inside.way_to, self.scheduler, self.app_id, (self.role, self.k))
         return forwarding(self.start, find, ports)
 
-    def run(self, *argv: str, stdin: bytes = b"") -> inside.Ran:
-        return inside.run(self.open(*argv), stdin)
+    def run(self, *argv: str, stdin: bytes = b"") -> Ran:
+        return run(self.open(*argv), stdin)
 
 
 Copy = Callable[..., Copied]
