@@ -57,14 +57,14 @@ def size_text(count: float) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Return the bytes for ``627808K`` or ``1.5 Gbytes``; 0 for other text.
+    """Return the bytes for ``627808K``, ``4Gn`` or ``1.5 Gbytes``; 0 for other text, as ``16?`` for an unknown size.
 
-    >>> parse_size("2K"), parse_size("1.5 Gbytes"), parse_size("-")
-    (2048, 1610612736, 0)
+    >>> parse_size("2K"), parse_size("1.5 Gbytes"), parse_size("-"), parse_size("16?")
+    (2048, 1610612736, 0, 0)
     """
     import re
 
-    found = re.match(r"\s*(\d{1,15}(?:\.\d+)?)\s*([KMGTP]?)", text)
+    found = re.fullmatch(r"(\d{1,15}(?:\.\d+)?)\s*([KMGTP]?)(?:[bB](?:ytes)?|[nc])?", text.strip())
     return int(float(found[1]) * 1024 ** " KMGTP".index(found[2] or " ")) if found else 0
 
 
