@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import subprocess
 import sys
 from typing import Any
@@ -53,6 +54,26 @@ def test_a_run_is_told_verb_by_verb(heard):
     assert run.start_epoch_time_usec > 1_600_000_000_000_000
     assert run.exception_type is None
     assert (heard[3].scheduler, heard[3].app_id) == ("memory", "echo-1")
+
+
+def test_a_directory_that_is_removed_meanwhile(heard, runner, monkeypatch, tmp_path):
+    """The event does not need it: a job that was submitted is not discarded, and its handle is returned."""
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("TORCHXCONFIG", os.devnull)
+    backend = runner._scheduler("memory")
+    schedule = backend.schedule
+
+    def removed(info: Any) -> str:
+        here.rmdir()
+        return schedule(info)
+
+    monkeypatch.setattr(backend, "schedule", removed)
+    handle = runner.run(echo_app(), "memory")
+    assert runner.recorded(handle).cwd == str(here)
+    runner.dryrun(echo_app(), "memory")
+    assert [event.api for event in heard] == ["dryrun", "schedule", "run", "dryrun"]
 
 
 def test_a_failure_is_told_with_its_place(heard):

@@ -62,7 +62,7 @@ class Recorder:
         registry = run_registry()
         source = git.probe(patches=torchx_home("patches")) if info._source is None else None
         run = new_run(info, scheduler, self._session, info._source if source is None else source.known)
-        run.tasks = tasks
+        run.cwd, run.tasks = os.getcwd(), tasks
         expected = backend.expected_id(info)
         run.handle = make_app_handle(scheduler, self._session, expected) if expected else ""
         run.submission = backend.submission_token(info)
@@ -138,7 +138,6 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
         app=record,
         cfg=masked_settings(info._settings, info._cfg),
         argv=mask_args(sys.argv),
-        cwd=os.getcwd(),
         image=roles[0].image if roles else "",
         workspace=" ".join(dict.fromkeys(str(role.workspace) for role in roles if role.workspace)),
         git_commit="" if source is None else source.commit,
