@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from torchx.errors import BackendError, NotSupportedError, SpecError, TransientError
 from torchx.runner import Runner, get_runner
 from torchx.runner.batch import template
-from torchx.runner.sweeps import check_job
+from torchx.runner.sweeps import check, check_job
 from torchx.runner.wait import WaitTimeoutError
 from torchx.specs import AppDef, AppState, AppStatus, Resource, Role, UnknownAppException, macros
 from torchx.specs.macros import split_macros
@@ -143,6 +144,14 @@ def test_what_is_refused(runner: Runner) -> None:
     with pytest.raises(SpecError, match="at a time"):
         runner.run_many([app("true")], "local_cwd", max_parallel=-1)
     assert not runner.runs()
+
+
+@pytest.mark.parametrize("value", [0.1, None, True, b"x", Path("x")])
+def test_a_value_that_is_no_text(value: Any) -> None:
+    """The error names the value, and says what to do."""
+    with pytest.raises(SpecError, match="of `lr`, of task 1, cannot be passed to a program") as e:
+        check(TaskList(names=["lr"], points=[("0.1",), (value,)]))
+    assert e.value.hint == "write it as a string"
 
 
 def test_what_a_sweep_cannot_keep_is_refused() -> None:

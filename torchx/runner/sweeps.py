@@ -44,10 +44,11 @@ def check(tasks: TaskList) -> None:
         )
     for k, point in enumerate(tasks.points):
         for name, value in zip(tasks.names, point, strict=True):
-            if "\0" in value or not is_encodable(value):
+            if not isinstance(value, str) or "\0" in value or not is_encodable(value):
+                odd = "it contains a NUL character, or half of a surrogate pair"
                 raise SpecError(
                     f"the value {value!r} of `{name}`, of task {k}, cannot be passed to a program",
-                    hint="it contains a NUL character, or half of a surrogate pair",
+                    hint=odd if isinstance(value, str) else "write it as a string",
                 )
     for name in tasks.names:
         if is_secret_name(name):
