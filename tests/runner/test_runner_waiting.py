@@ -250,6 +250,24 @@ def test_who_waits_in_pieces_is_told_as_soon(clock) -> None:
     assert clock.slept == [1.0] * 15
 
 
+class _Taken(dict[str, float]):
+    """Another thread removes each entry as soon as this one has read it."""
+
+    def setdefault(self, key: str, default: float = 0.0) -> float:
+        super().setdefault(key, default)
+        return self.pop(key)
+
+
+def test_two_threads_wait_for_a_job(clock) -> None:
+    """Both are told that it is gone, or was never submitted."""
+    waiter = Waiter()
+    waiter._gone, waiter._unsubmitted = _Taken({"x://s/a-1": clock.now - 15}), _Taken({"x://s/a-1": clock.now - 121})
+    gone = AppStatus(AppState.UNKNOWN, gone=True)
+    assert _until_over(lambda: gone, _scheduler(), waiter=waiter) is gone
+    with pytest.raises(BackendError, match="is still UNSUBMITTED 121 s"):
+        _until_over(Job(clock, AppState.UNSUBMITTED), _scheduler(), waiter=waiter)
+
+
 # -- schedulers that are told --------------------------------------------------------------------
 
 

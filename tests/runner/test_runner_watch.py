@@ -10,7 +10,8 @@ import threading
 import time
 from collections import Counter, deque
 from contextlib import ExitStack
-from typing import ClassVar
+from types import SimpleNamespace
+from typing import Any, ClassVar
 
 import pytest
 
@@ -20,7 +21,7 @@ from torchx.runner.poller import Beat, _Files
 from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.caps import Capabilities
-from torchx.specs import AppState
+from torchx.specs import AppState, AppStatus
 
 from .memory_backend import MemoryScheduler, UnreachableScheduler, echo_app
 
@@ -38,6 +39,21 @@ def quick(monkeypatch):
 
 def states(found):
     return [(change.handle.rpartition("/")[2], change.was, change.state) for change in found]
+
+
+def test_a_status_needs_the_beat_of_its_scheduler_alone():
+    """Those of others are not read."""
+    beat = Beat(pid=1, due=0.0, error="", unknown=("b",), idle=False, every=1.0)
+    registry: Any = SimpleNamespace(status=lambda handle: AppStatus(RUNNING))
+    named: Any = {
+        "memory": SimpleNamespace(beat=lambda: beat, stop=lambda: None),
+        "other": SimpleNamespace(beat=pytest.fail, stop=lambda: None),
+    }
+    pollers = changes._Pollers(registry, registry)
+    pollers._pollers = named
+    assert pollers.status("memory://s/a") == AppStatus(RUNNING)
+    assert pollers.status("memory://s/b") is None
+    assert pollers.status("unpolled://s/a") is None
 
 
 def test_named_jobs_until_they_have_ended(runner, jobs):

@@ -53,7 +53,8 @@ class _Pollers:
         if status is None or status.is_terminal():
             return status
         name, _, app_id = parse_app_handle(handle)
-        beat = self.beats().get(name)
+        poller = self._pollers.get(name)
+        beat = None if poller is None else poller.beat()
         return None if beat is None or beat.error or app_id in beat.unknown else status
 
     def close(self) -> None:

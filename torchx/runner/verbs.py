@@ -65,7 +65,7 @@ class RunnerVerbs(RunnerCore):
     def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
         """Waits until a job ends, or its scheduler no longer knows it, and returns its status; None for an unknown job.
 
-        If the scheduler cannot be reached, queries are retried for ten minutes.
+        If the scheduler cannot be reached, queries are retried for ten minutes, at intervals that grow up to 15 s.
 
         Args:
             wait_interval: maximum time between two polls in seconds; the first polls are more frequent. For jobs on
@@ -74,7 +74,8 @@ class RunnerVerbs(RunnerCore):
 
         Raises:
             WaitTimeoutError: the job has not ended within ``timeout``; a subclass of ``TimeoutError``.
-            BackendError: the scheduler could not be queried for ten minutes, or the failure is permanent.
+            BackendError: the scheduler could not be queried for ten minutes, the failure is permanent, or the job has
+                been UNSUBMITTED for two minutes, in all waits together.
         """
         with log_event("wait") as event:
             handle, backend, app_id = self._find(app_handle, event)

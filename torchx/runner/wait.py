@@ -116,7 +116,7 @@ class Waiter:
             return self.retry_pause_s(what, status)
         since = self._gone.setdefault(what, time.monotonic())
         if near or time.monotonic() - since >= GONE_S:
-            del self._gone[what]
+            self._gone.pop(what, None)  # another thread that waits for the job may have removed it
             return None
         return _GONE_PAUSE_S
 
@@ -127,7 +127,7 @@ class Waiter:
         if state is not AppState.UNSUBMITTED:
             self._unsubmitted[what] = math.inf
         elif now - since > UNSUBMITTED_S:
-            del self._unsubmitted[what]  # a caller that waits again gets the full time
+            self._unsubmitted.pop(what, None)  # a caller that waits again gets the full time
             raise BackendError(
                 f"`{what}` is still UNSUBMITTED {now - since:.0f} s after its scheduler accepted it",
                 hint="there is nothing to wait for; `torchx status` shows whether that changes",
