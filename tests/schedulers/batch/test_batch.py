@@ -17,13 +17,12 @@ from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.batch import logs as batch_logs
 from torchx.schedulers.batch.base import PATIENCE_S, BatchScheduler, Site, Submission
-from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, read_whole, roles_of
+from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, folder_name, read_whole, roles_of
 from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Resource, Role
-from torchx.supervisor.layout import folder_name
 from torchx.testing.commands import FakeCommandRunner
 
 

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.commands import Completed
     from torchx.specs.api import AppDef, Role
 
+# What plugins use, see docs/adding-a-scheduler.md.
+__all__ = ["ERROR_FILE", "STDERR_LOG", "STDOUT_LOG", "TIMES_INDEX", "JobFolder", "JobFolders", "folder_name"]
+
 JOB_FILE = "job.json"
 SECRETS_FILE = "secrets.sh"
 IN_JOB_DIR = "torchx-jobs"
