@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from torchx.component_reader import linter
 from torchx.component_reader.finder import BUILTINS
-from torchx.component_reader.help import TorchXArgumentHelpFormatter, get_fn_docstring
 from torchx.component_reader.linter import (
     ArgTypeValidator,
     ComponentFnVisitor,
@@ -31,6 +30,7 @@ from torchx.component_reader.signature import read
 from torchx.component_reader.types import shape_of
 from torchx.errors import SpecError
 from torchx.specs import AppDef
+from torchx.specs.file_linter import TorchXArgumentHelpFormatter, get_fn_docstring
 
 HEAD = """
 import typing

@@ -10,11 +10,17 @@ from __future__ import annotations
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from torchx.component_reader.types import ANYTHING, DICTS, LISTS, SCALARS, SUPPORTED, TUPLES, Shape, generic, union
 from torchx.util.records import dataclass
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean
+
+if TYPE_CHECKING:  # the public interface lists these two: type checkers shall see them
+    from torchx.component_reader import help as _help
+
+    TorchXArgumentHelpFormatter, get_fn_docstring = _help.TorchXArgumentHelpFormatter, _help.get_fn_docstring
 
 reexports(__name__)
 
