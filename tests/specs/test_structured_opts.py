@@ -164,6 +164,34 @@ def test_a_class_inside_a_function_has_help() -> None:
     assert make(False).get_docstrings() == {"b": "The second."}
 
 
+class Batch:
+    """A scheduler with the class of its options inside."""
+
+    @dataclasses.dataclass
+    class Opts(StructuredOpts):
+        """Its options."""
+
+        queue: str = ""
+        """Queue of the batch system."""
+
+
+class Cloud:
+    """Another one, with an option of the same name."""
+
+    @dataclasses.dataclass
+    class Opts(StructuredOpts):
+        """Its options."""
+
+        queue: str = ""
+        """Queue of the cloud."""
+
+
+def test_classes_of_the_same_name_in_two_classes_have_their_own_help() -> None:
+    """Options classes inside two schedulers of one file each have their help, even with the same fields."""
+    assert Batch.Opts.get_docstrings() == {"queue": "Queue of the batch system."}
+    assert Cloud.Opts.get_docstrings() == {"queue": "Queue of the cloud."}
+
+
 def test_without_source_there_is_no_help_and_all_else_works() -> None:
     """A class created by `exec`, as in a REPL, has no help."""
     module = types.ModuleType("torchx_test_no_source")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import linecache
 import sys
+from collections.abc import Iterator
 
 from torchx.util.records import own_annotations
 
@@ -44,10 +45,22 @@ def _find_class(source: str, cls: type) -> ast.ClassDef | None:
     except (SyntaxError, ValueError):
         return None
     fields = set(own_annotations(cls))
-    found = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == cls.__name__]
+    found = [node for name, node in _classes(tree) if name == cls.__qualname__]
     # Of several definitions of the same name, the last one with these fields, or else the last one.
     for node in reversed(found):
         annotated = [n.target for n in node.body if isinstance(n, ast.AnnAssign)]
         if {target.id for target in annotated if isinstance(target, ast.Name)} == fields:
             return node
     return found[-1] if found else None
+
+
+def _classes(node: ast.AST, prefix: str = "") -> Iterator[tuple[str, ast.ClassDef]]:
+    """Yield the classes below a node with their qualified names."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef):
+            yield prefix + child.name, child
+            yield from _classes(child, f"{prefix}{child.name}.")
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield from _classes(child, f"{prefix}{child.name}.<locals>.")
+        elif isinstance(child, ast.stmt | ast.excepthandler | ast.match_case):  # `if`, `try`, `with`, ...
+            yield from _classes(child, prefix)
