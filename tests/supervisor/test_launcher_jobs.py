@@ -6,6 +6,7 @@ import marshal
 import os
 import select
 import signal
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from tests.supervisor.forks import PATIENCE_S, Fork, Gate, eventually, forked, in_fork, request, role, state
 from torchx.supervisor import launcher, proctree
 from torchx.supervisor.launcher import HEADER, MAGIC, Launcher, read_request, signal_name
-from torchx.supervisor.layout import CONTROL_FIFO
+from torchx.supervisor.layout import AT_END_FILE, CONTROL_FIFO
 from torchx.supervisor.reader import has_supervisor
 from torchx.supervisor.reserve import Reserve
 from torchx.supervisor.supervise import Supervisor
@@ -245,6 +246,43 @@ def test_a_supervisor_that_is_killed(caller, tmp_path, gate) -> None:
     assert _ended(other) == "SUCCEEDED"
     caller.leave()
     assert caller.fork.end() == 0
+
+
+def test_what_a_killed_supervisor_leaves_without_marks(caller, tmp_path, gate) -> None:
+    """A process that has neither the environment nor the limits of its job is known by its parent, who is gone."""
+    job = tmp_path / "job"
+    script = (
+        "import os, resource; os.fork() and os._exit(0); os.setsid(); resource.setrlimit(10, (4242, 4242)); "
+        f"os.execve('/bin/sh', ['sh', '-c', \"echo $$ > '{job}/pid'; {gate.wait}\"], {{}})"
+    )
+    start = role(gate.wait)
+    start["replicas"][0] |= {"argv": ["sh", "-c", f'"$0" -c "$1"; {gate.wait}', sys.executable, script]}
+    assert caller.submit(request(job, start)) == b"K\n"
+    daemon = int(eventually(lambda: os.path.exists(job / "pid") and (job / "pid").read_text()))
+    assert proctree.environment(daemon) == {} and not proctree.has_mark(daemon, state(job).facts["mark"])
+    os.kill(state(job).supervisor, signal.SIGKILL)
+    assert caller.answer() == b"Djob\n"
+    assert not proctree.start_ticks(daemon)
+
+
+def test_programs_at_the_end_of_jobs_outlive_other_supervisors(caller, tmp_path, gate) -> None:
+    """One that a supervisor had started when it was killed, and one that was started in its place."""
+    job, other = tmp_path / "job", tmp_path / "other"
+    asked = request(job, role("true"))
+    (job / AT_END_FILE).write_bytes(f"/bin/sh\0-c\0echo $$ >> '{job}/pids'; {gate.wait}\0\0".encode())
+
+    def pids() -> list[int]:
+        return [*map(int, (job / "pids").read_text().split())] if (job / "pids").exists() else []
+
+    assert caller.submit(asked) == b"K\n"
+    eventually(pids)
+    os.kill(state(job).supervisor, signal.SIGKILL)
+    assert caller.answer() == b"Djob\n"
+    eventually(lambda: len(pids()) == 2)
+    assert caller.submit(request(other, role(gate.wait))) == b"K\n"
+    os.kill(state(other).supervisor, signal.SIGKILL)
+    assert caller.answer() == b"Dother\n"
+    assert all(map(proctree.start_ticks, pids())) and state(job).state == "SUCCEEDED"
 
 
 def _crash(*_: object) -> None:

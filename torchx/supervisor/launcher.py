@@ -53,6 +53,7 @@ class Launcher:
         for fd in (self._news, self._wake, self._wake_writer):
             os.set_blocking(fd, False)
         self._ends: dict[int, int] = {}  # exit codes of replicas of supervisors that were killed
+        self._spared: set[int] = set()  # pids of programs that run at the end of a job
         self._partial = b""
         guardian = (os.getpid(), proctree.start_ticks(os.getpid()))
         self.reserve = Reserve(requests, answers, news_writer, guardian)
@@ -119,6 +120,7 @@ class Launcher:
                 break
             self._read_news()  # it may have read a request and died since the last time
             code = os.waitstatus_to_exitcode(status)
+            self._spared.discard(pid)
             folder = self.jobs.pop(pid, None)
             if folder is not None and code != 0:
                 died.append((folder, code))
@@ -150,9 +152,15 @@ class Launcher:
 
     def _supervisor_died(self, folder: str, code: int) -> None:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
-        if not orphans.end_job(folder, f"the supervisor of the job {how}; its processes were ended", self._code_of):
-            orphans.end_processes(folder, set(), "")  # its state file is gone
+        reason = f"the supervisor of the job {how}; its processes were ended"
+        if not orphans.end_job(folder, reason, self._code_of, self._left):
+            orphans.end_processes(folder, set(), "", self._left)  # its state file is gone
         at_end.start(folder)
+        self._spared |= self._left()
+
+    def _left(self) -> set[int]:
+        """Our children that a killed supervisor left behind, whether they have the marks of its job or not."""
+        return proctree.children_of_self() - {*self.jobs, *self.idle, *self._spared}
 
     def _code_of(self, pid: int) -> int | None:
         """The exit code of a replica, which has become our child; None if it is unknown."""

@@ -35,7 +35,12 @@ _LEAST_KILLS = 50  # in addition to the time, in case this process itself was st
 _QUIET_LOOKS = 2
 
 
-def end_job(folder: str, reason: str, code_of: Callable[[int], int | None] = lambda _: None) -> bool:
+def end_job(
+    folder: str,
+    reason: str,
+    code_of: Callable[[int], int | None] = lambda _: None,
+    left: Callable[[], set[int]] = set,
+) -> bool:
     """End all processes of a job without supervisor and record it as FAILED. Returns whether it is recorded as ended.
 
     Several processes may call this concurrently; a lock serializes them. Does nothing if the job has ended properly.
@@ -46,6 +51,7 @@ def end_job(folder: str, reason: str, code_of: Callable[[int], int | None] = lam
     Args:
         reason: of the failure; the part after a semicolon is dropped if a replica is lost.
         code_of: returns the exit code of a replica by its pid, if the caller knows it; ``-n`` for signal n.
+        left: returns the pids of processes that belong to the job because the caller inherited them.
     """
     path = os.path.join(folder, STATE_FILE)
     try:
@@ -55,21 +61,23 @@ def end_job(folder: str, reason: str, code_of: Callable[[int], int | None] = lam
     try:
         with suppress(OSError):  # without locks in the file system, several processes write the same data
             fcntl.flock(lock, fcntl.LOCK_EX)
-        return _end_job(folder, path, reason, code_of)
+        return _end_job(folder, path, reason, code_of, left)
     except (OSError, StateFileError):
         return False
     finally:
         os.close(lock)
 
 
-def _end_job(folder: str, path: str, reason: str, code_of: Callable[[int], int | None]) -> bool:
+def _end_job(
+    folder: str, path: str, reason: str, code_of: Callable[[int], int | None], left: Callable[[], set[int]]
+) -> bool:
     data = read_bytes(path)
     job = parse_state(data)
     if job.state in TERMINAL:
         return True
     running = [r for r in job.replicas if r.state == RUNNING and r.ticks]
     if job.facts.get("boot") == proctree.boot_id() and job.facts.get("pidns") == proctree.pid_namespace():
-        killed = end_processes(folder, {(r.pid, r.ticks) for r in running}, job.facts.get("mark", ""))
+        killed = end_processes(folder, {(r.pid, r.ticks) for r in running}, job.facts.get("mark", ""), left)
     else:
         killed = {r.pid for r in running}  # by the reboot, or not visible from here
     now = time.time()
@@ -118,7 +126,9 @@ def leave_note(folder: str, error: BaseException) -> None:
         traceback.print_exception(type(error), error, error.__traceback__, file=f)
 
 
-def end_processes(folder: str, recorded: set[tuple[int, int]], mark: str) -> set[int]:
+def end_processes(
+    folder: str, recorded: set[tuple[int, int]], mark: str, left: Callable[[], set[int]] = set
+) -> set[int]:
     """Kill all processes of a job. Returns which of the recorded pids were among them."""
     deadline = time.monotonic() + _GIVE_UP_S
     kills = quiet = 0
@@ -129,6 +139,7 @@ def end_processes(folder: str, recorded: set[tuple[int, int]], mark: str) -> set
         leaders = {p.pid: p for p in processes.values() if p.group == p.pid and p.state not in "ZX"}
         ours = {pid: p for pid, p in leaders.items() if (pid, p.ticks) in recorded}
         ours.update((p.pid, p) for p in proctree.marked(folder, mark))
+        ours.update((pid, processes[pid]) for pid in left() & processes.keys() if processes[pid].state not in "ZX")
         quiet = 0 if ours else quiet + 1
         if quiet == _QUIET_LOOKS:
             break
