@@ -468,6 +468,19 @@ def test_a_time_limit_ends_also_what_is_being_restarted(job, gate, clock) -> Non
     in_fork(steps)
 
 
+def test_a_time_limit_ends_replicas_that_are_restarted_one_by_one(job, gate, clock) -> None:
+    """All of them wait for a restart, but each for its own: no attempt of the whole job begins then."""
+
+    def steps() -> None:
+        supervisor = started(job, role(gate.wait, gate.wait, retries=1, policy="REPLICA"))
+        for replica in supervisor.replicas:
+            supervisor._restart([replica], 1000.0)
+        supervisor._end_attempt("timeout", "it reached its time limit of 1h")
+        assert (supervisor._outcome, supervisor.job.kind) == ("FAILED", "timeout")
+
+    in_fork(steps)
+
+
 def test_what_waits_for_a_restart_is_not_started_after_a_cancellation(job, clock) -> None:
     """A replica between two attempts, and one that waits for its start, end as CANCELLED."""
 

@@ -486,8 +486,9 @@ class Supervisor:
                 replica.follower.look(now, wall=time.time())
 
     def _is_restarting(self) -> bool:
-        """Whether the whole job is between two attempts."""
-        return all(replica.restart is not None for replica in self.replicas)
+        """Whether the whole job is between two attempts, and not some replicas between two starts of their own."""
+        marks = {replica.restart for replica in self.replicas}
+        return len(marks) == 1 and None not in marks
 
     def _states(self, role: int) -> list[str]:
         return [r.line.state for r in self.replicas if r.role == role]
