@@ -61,7 +61,8 @@ def test_lineage(tracker: FsspecTracker) -> None:
     tracker.add_source("finetune", RUN)
     assert tracker.sources("eval") == [TrackerSource(RUN, "model"), TrackerSource("s3://data/set", None)]
     assert tracker.sources("eval", "model") == [TrackerSource(RUN, "model")]
-    assert sorted(tracker.lineage(RUN).descendants) == ["eval", "finetune"]
+    tracker.add_source("distill", RUN)
+    assert tracker.lineage(RUN).descendants == ["distill", "eval", "finetune"]
     assert tracker.lineage("finetune") == Lineage(sources=[TrackerSource(RUN, None)], descendants=[])
     assert tracker.lineage("s3://data/set").descendants == ["eval"]
 
@@ -252,6 +253,21 @@ def test_records_of_earlier_versions(tmp_path: Path) -> None:
     for name, value in ((f"{1:020d}-aa", "old"), (f"{2**62:020d}-bb", "newest")):
         (folder / f"{name}.json").write_text(json.dumps({"run_id": RUN, "metadata": {"a": value, name[-2:]: 1}}))
     assert tracker.metadata(RUN) == {"a": "newest", "b": "new", "aa": 1, "bb": 1}
+
+
+def test_descendants_of_earlier_versions(tmp_path: Path) -> None:
+    """A file for each back reference, as in object stores and earlier versions, is read together with the others."""
+    tracker = create(str(tmp_path))
+    for run in ("eval", "2024-eval", "distill"):
+        tracker.add_source(run, RUN)
+    for lines in tmp_path.glob("children/*/*.jsonl"):
+        lines.unlink()
+    (folder,) = tmp_path.glob("children/*")
+    for run in ("eval", "2024-eval", "never-wrote-its-source"):
+        (folder / f"{run}.json").write_text(json.dumps({"run_id": run, "source_run_id": RUN}))
+    tracker.add_source("finetune", RUN)
+    tracker.add_source("eval", RUN)
+    assert tracker.lineage(RUN).descendants == ["2024-eval", "eval", "finetune"]
 
 
 def test_a_store_that_hangs(tmp_path: Path) -> None:

@@ -109,8 +109,7 @@ class FsspecTracker(TrackerBase):
 
     def _children(self, run_id: str) -> list[str]:
         folder = f"{self._root}/children/{_key(run_id)}"
-        named = [r for r in self._read(folder) if r.get("source_run_id") == run_id]
-        ids = dict.fromkeys(str(r.get("run_id")) for r in named)
+        ids = sorted({str(r.get("run_id")) for r in self._read(folder) if r.get("source_run_id") == run_id})
         return [child for child in ids if any(s.source_run_id == run_id for s in self.sources(child))]
 
     def _add(self, run_id: str, kind: str, record: dict[str, object]) -> None:
