@@ -201,6 +201,16 @@ def test_the_list_has_the_state_of_the_status(cluster: Cluster, scheduler: Kuber
     assert [job.state for job in scheduler.list({})] == [found.state] == [AppState.CANCELLED]
 
 
+@pytest.mark.parametrize("mark", ["", "all", "-1"])
+def test_the_list_survives_a_sweep_of_somebody_who_edits(
+    cluster: Cluster, scheduler: KubernetesScheduler, mark: str
+) -> None:
+    """A Job whose annotation is no number is listed like any other job, and so are all others."""
+    app_id, other = (submit(scheduler, ["a", "b"], "{v}") for _ in range(2))
+    cluster.of("jobs")[0]["metadata"]["annotations"]["torchx.pytorch.org/sweep"] = mark
+    assert {job.app_id for job in scheduler.list({})} == {app_id, other}
+
+
 def test_those_that_failed_again_with_their_code(cluster: Cluster, tmp_path: Path) -> None:
     """A new sweep ships inline code, too, because it is not in the image."""
     (tmp_path / "train.py").write_text("print(1)\n")

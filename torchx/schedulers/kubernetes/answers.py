@@ -62,7 +62,8 @@ def number_of(item: Object) -> int:
 
 def is_sweep(owner: Object) -> bool:
     """Whether a Job runs the tasks of a sweep."""
-    return names.ANNOTATION_SWEEP in names.annotations_of(owner)
+    parallel = names.annotations_of(owner).get(names.ANNOTATION_SWEEP, "")
+    return parallel.isdecimal() and "completions" in (owner.get("spec") or {})
 
 
 @dataclass(frozen=True, kw_only=True)
