@@ -19,6 +19,7 @@ from torchx.schedulers.kubernetes.options import KubernetesMCADOpts, KubernetesO
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.rights import needed, role_manifest
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
+from torchx.util.records import dataclass
 from torchx.util.reexports import reexports
 
 reexports(
@@ -39,7 +40,13 @@ reexports(
 __all__ = ["KubernetesMCADJob", "KubernetesMCADOpts", "KubernetesMCADScheduler", "Opts", "create_scheduler"]
 
 Opts = KubernetesMCADOpts
-KubernetesMCADJob = KubernetesJob
+
+
+@dataclass
+class KubernetesMCADJob(KubernetesJob):
+    """The request: an AppWrapper, and the images to push before."""
+
+    kind: str = APPWRAPPER
 
 
 class KubernetesMCADScheduler(KubeScheduler):
@@ -74,7 +81,7 @@ class KubernetesMCADScheduler(KubeScheduler):
         rules = request.rules_of(app, app_id, own, session=session, scheduler_name=opts.coscheduler_name)
         wrapper = appwrapper.render(app, app_id, rules, form=form, priority=opts.priority, network=opts.network)
         secret = request.secret_of(app, app_id, namespace=opts.namespace, session=session)
-        return AppDryRunInfo(KubernetesJob(images, wrapper, app_id, _kind(opts), own, secret), str)
+        return AppDryRunInfo(KubernetesMCADJob(images, wrapper, app_id, _kind(opts), own, secret), str)
 
     def schedule(self, dryrun_info: AppDryRunInfo[KubernetesJob]) -> str:
         job = dryrun_info.request

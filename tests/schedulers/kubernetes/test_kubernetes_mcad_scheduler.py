@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import yaml
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster
 from torchx.errors import BackendError, ConfigError
-from torchx.schedulers.kubernetes_mcad_scheduler import create_scheduler
+from torchx.schedulers.kubernetes_mcad_scheduler import KubernetesMCADJob, create_scheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role, macros
 
 NEW, OLD = "workload.codeflare.dev/v1beta2", "mcad.ibm.com/v1beta1"
@@ -155,3 +156,11 @@ def test_a_cluster_without_mcad_is_said():
     with pytest.raises(BackendError, match="has no `AppWrapper`"):
         create_scheduler("me", client=cluster).submit(app(), {})
     assert cluster.objects == {}
+
+
+@pytest.mark.parametrize("resource", [{"kind": "AppWrapper"}, {"hello": "world"}], ids=str)
+def test_a_request_by_hand_is_shown_as_it_is(resource):
+    """It has the two documented fields; a note on kinds of Kubernetes jobs would be wrong for it."""
+    job = KubernetesMCADJob(images_to_push={}, resource=resource)
+    assert yaml.safe_load(str(job)) == resource and "#" not in str(job)
+    assert repr(job).startswith("KubernetesMCADJob(")

@@ -167,7 +167,7 @@ def mount(pod: Object, code: Code | BucketCode, name: str) -> None:
 
 def without_data(resource: Object) -> Object:
     """A copy to print, with the size or the URL of the code instead of the code."""
-    if resource["kind"] == "List":
+    if resource.get("kind") == "List":
         return {**resource, "items": [without_data(item) for item in resource["items"]]}
     texts = resource.get("data") or resource.get("stringData") or {}
     if SCRIPT not in texts:
