@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 
 class Ear:
@@ -14,11 +15,9 @@ class Ear:
     """
 
     def __init__(self) -> None:
-        import threading
-
         self._changed: set[str] = set()
-        self._news = threading.Event()
-        self._streams: dict[str, threading.Thread] = {}
+        self._news: Any = None  # an Event from the first call on, because a scheduler with one cannot be copied
+        self._streams: dict[str, Any] = {}
         self._missed = False
 
     def take(self, streams: Mapping[str, Callable[[], Iterable[str]]], most_s: float) -> set[str] | None:
@@ -29,6 +28,7 @@ class Ear:
         """
         import threading
 
+        self._news = self._news or threading.Event()
         missing = [name for name in streams if name not in self._streams or not self._streams[name].is_alive()]
         for name in missing:
             thread = threading.Thread(target=self._read, args=(streams[name],), name=f"events of {name}", daemon=True)

@@ -14,6 +14,7 @@ import urllib3
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError, TransientError
+from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kubernetes import client as kube_api
@@ -393,6 +394,13 @@ def test_a_watch_that_can_tell_no_more_ends(event):
     scheduler, app_id = submit(cluster)
     cluster.watched = [event]
     scheduler.wait_for_end(app_id, 3600)
+
+
+@pytest.mark.parametrize("backend", ["kubernetes", "kubernetes_mcad", "local_docker"])
+def test_a_scheduler_can_be_copied(backend):
+    """Also a runner that has one, as long as it has not been used."""
+    scheduler = get_scheduler_factories()[backend]("me")
+    assert copy.deepcopy(scheduler).session_name == "me"
 
 
 def test_changes_are_events_of_a_watch():
