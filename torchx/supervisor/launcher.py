@@ -153,7 +153,7 @@ class Launcher:
     def _supervisor_died(self, folder: str, code: int) -> None:
         how = f"was killed by {signal_name(-code)}" if code < 0 else f"crashed with exit code {code}"
         reason = f"the supervisor of the job {how}; its processes were ended"
-        if not orphans.end_job(folder, reason, self._code_of, self._left):
+        if not orphans.end_job(folder, reason, self._code_of, self._left) and self._left():
             orphans.end_processes(folder, set(), "", self._left)  # its state file is gone
         at_end.start(folder)
         self._spared |= self._left()
