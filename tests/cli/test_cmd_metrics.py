@@ -76,6 +76,13 @@ def test_a_terminal_has_lines_of_bars(torchx: Call, project: Path) -> None:
     torchx("cancel", "@last")
 
 
+def test_watching_a_job_that_has_ended(torchx: Call, project: Path) -> None:
+    """In a pipe its metrics are printed once."""
+    _job(torchx)
+    assert torchx("metrics", "-w", "@last").out == torchx("metrics", "@last").out
+    assert len(torchx("metrics", "-w", "@last", "--json").out.splitlines()) == 1
+
+
 def test_tasks_of_a_sweep(torchx: Call, project: Path) -> None:
     """Every task has its peak, however short it was; tasks that run for long have samples."""
     (project / ".torchxconfig").write_text("[metrics]\nevery = 1\n")

@@ -90,7 +90,8 @@ class _View:
                     while (left := due - time.monotonic()) > 0:
                         changes.within(left)
                 except StopIteration:
-                    self.print(as_json=as_json)
+                    if self._status is None or not self._status.is_terminal():
+                        self.print(as_json=as_json)
                     return
 
     def _nothing(self, found: list[ReplicaMetrics]) -> str:
