@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.supervisor.forks import PATIENCE_S, Fork, Gate, eventually, in_fork, request, role, state, text
+from tests.supervisor.forks import PATIENCE_S, Clock, Fork, Gate, eventually, in_fork, request, role, state, text
 from torchx.supervisor import client as client_module
 from torchx.supervisor import launcher, proctree
 from torchx.supervisor.client import LauncherClient, LauncherError
@@ -306,15 +306,72 @@ def test_a_job_that_another_supervisor_has_just_taken(tmp_path, answers) -> None
             if len(answers) == 1:
                 os.mkfifo(fifo)
                 readers.append(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))
-                threading.Timer(0.1, (job / "state").touch).start()
+                (job / "state").touch()
+                threading.Timer(0.1, (job / "state").write_text, ["x"]).start()
             return answers.pop(0)
 
     readers: list[int] = []
     client = _Doubtful()
     client.submit({"job": str(job)})
-    assert (job / "state").exists()
+    assert (job / "state").read_text() == "x"
     client.close()
     os.close(readers[0])
+
+
+class _Told(LauncherClient):
+    """Its launchers answer as they are told; before each answer something else may happen."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__()
+        self.told = list(answers)
+
+    def _exchange(self, message: bytes, meanwhile: Any) -> bytes:
+        before, answer = self.told.pop(0)
+        before()
+        return answer
+
+
+def test_a_doubt_is_settled_before_an_error(tmp_path) -> None:
+    """An error says that the job does not run: not while a supervisor that nobody has killed may have the request."""
+    job = tmp_path / "job"
+    job.mkdir()
+    client = _Told((_nothing, b"Djob"), (_nothing, b"D"), (_nothing, b"D"), (_nothing, b"K\n"))
+    client.submit({"job": str(job)})
+    assert client.told == []
+    client.close()
+
+
+def test_files_of_one_that_may_have_the_job_are_kept(tmp_path) -> None:
+    """Whom a doubt was about may have taken the job meanwhile, although another one was killed that had read it, too."""
+    job = tmp_path / "job"
+    job.mkdir()
+
+    def taken() -> None:
+        os.mkfifo(job / "control")
+        readers.append(os.open(job / "control", os.O_RDONLY | os.O_NONBLOCK))
+        (job / "state").write_text("x")
+
+    readers: list[int] = []
+    client = _Told((_nothing, b"D"), (taken, b"Djob"))
+    client.submit({"job": str(job)})
+    assert readers and (job / "state").exists() and (job / "control").exists()
+    client.close()
+    os.close(readers[0])
+
+
+def test_a_job_whose_supervisor_was_killed_while_it_began(tmp_path, monkeypatch) -> None:
+    """It has made the FIFO and written no state: the job does not run, and the caller hears of it."""
+    monkeypatch.setattr(client_module, "time", Clock(0.0))
+    job = tmp_path / "job"
+    job.mkdir()
+    client = _Told((_nothing, b"D"), (lambda: os.mkfifo(job / "control"), b"Ethe FIFO exists"))
+    with pytest.raises(LauncherError, match="ended unexpectedly"):
+        client.submit({"job": str(job)})
+    client.close()
+
+
+def _nothing() -> None:
+    pass
 
 
 def test_news_of_the_dead_is_no_answer_to_another_request(tmp_path) -> None:

@@ -21,6 +21,7 @@ PROGRAM = __file__.replace("client.py", "launcher.py")
 MAGIC = b"txrq"
 DIED = b"D"
 ANSWER_S = 60.0
+_MOST_ATTEMPTS = 10  # to submit a job
 
 
 class LauncherError(RuntimeError):
@@ -78,7 +79,8 @@ class LauncherClient:
             fifo = os.path.join(request["job"], CONTROL_FIFO)
             self._awaited = os.fsencode(os.path.basename(request["job"]))
             in_doubt = False  # whether the request of an earlier attempt may still be accepted
-            for last in (False, True):
+            failures = 0  # attempts of which that is certainly not so
+            for _ in range(_MOST_ATTEMPTS):
                 self._start()
                 try:
                     answer = self._exchange(message, meanwhile)
@@ -86,24 +88,25 @@ class LauncherClient:
                 except BaseException:
                     self._drop()  # or a late response would be taken for that to the next request
                     raise
-                if answer.startswith(b"K") or (answer.startswith(b"E") and in_doubt and os.path.exists(fifo)):
-                    _wait_for_state(request["job"])
+                if answer.startswith(b"K"):
                     return
-                if answer.startswith(b"E"):
+                taken = answer.startswith(b"E")
+                if taken and not (in_doubt and os.path.exists(fifo)):
                     raise LauncherError(answer[1:].decode("utf-8", "replace").strip())
                 # No response will come. A supervisor starts nothing before its response, and takes no job with a FIFO.
                 if len(answer) <= 1:
                     self._drop()
-                    if has_supervisor(request["job"]):
-                        _wait_for_state(request["job"])
-                        return
-                if last:
-                    raise LauncherError("the launcher of local jobs ended unexpectedly")
-                in_doubt = answer == DIED
+                if (taken or has_supervisor(request["job"])) and _has_begun(request["job"]):
+                    return
+                failures += answer != DIED
+                if taken or failures == 2:
+                    break
+                in_doubt = in_doubt or answer == DIED
                 if not in_doubt:
                     for path in (fifo, os.path.join(request["job"], STATE_FILE)):
                         with suppress(OSError):
                             os.unlink(path)
+            raise LauncherError("the launcher of local jobs ended unexpectedly")
 
     def close(self) -> None:
         """Disconnect from the launcher, which exits when its last job has ended."""
@@ -170,12 +173,16 @@ def _pipe() -> tuple[int, int]:
     return ends[0], ends[1]
 
 
-def _wait_for_state(folder: str) -> None:
-    """Waits, for a second at most, until the supervisor that made a job's FIFO has also written the job's state."""
+def _has_begun(folder: str) -> bool:
+    """Whether the supervisor that made a job's FIFO has also written the job's state, for which this waits a second."""
     for _ in range(1000):
-        if os.path.exists(os.path.join(folder, STATE_FILE)) or not has_supervisor(folder):
-            return
+        with suppress(OSError):
+            if os.path.getsize(os.path.join(folder, STATE_FILE)):
+                return True
+        if not os.path.exists(os.path.join(folder, CONTROL_FIFO)):
+            return True  # the job has ended and was removed
         time.sleep(0.001)
+    return has_supervisor(folder)
 
 
 def _reap(pid: int) -> None:
