@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import jsonschema
@@ -136,6 +137,15 @@ def test_retry_of_those_that_failed(torchx: Call, project: Path, monkeypatch: py
         3,
         [f"torchx: error: no task of `local_cwd://torchx/{second}` has failed"],
     )
+
+
+def test_retry_of_a_sweep_that_its_scheduler_has_forgotten(torchx: Call, project: Path) -> None:
+    """The error says why: nobody knows which tasks failed."""
+    app_id = launch(torchx, "--grid", "n=0..2", "utils.sh", "exit {n}")
+    shutil.rmtree(torchx_home("local"))
+    refused = torchx("sweep", "--retry-failed", app_id)
+    (line,) = refused.error_lines()
+    assert (refused.code, "are not known" in line, "no longer knows this job" in line) == (3, True, True)
 
 
 def test_values_arrive_exactly(torchx: Call, project: Path) -> None:

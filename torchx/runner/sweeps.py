@@ -16,7 +16,7 @@ from torchx.runs import Run, default_registry
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, AppStatus
 from torchx.specs.failures import parse_failure
 from torchx.specs.tasks import TaskList, TaskTable, check_placeholders, placeholders
 from torchx.tracker.api import TrackerBase
@@ -197,11 +197,15 @@ def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
 
 
 def again(
-    run: Run, tasks: TaskList, table: TaskTable, max_parallel: int | None
+    run: Run, tasks: TaskList, status: AppStatus | None, max_parallel: int | None
 ) -> tuple[AppDef, dict[str, Any], TaskList]:
     """The job, its run options and the tasks of a sweep that retries ``run``. See :meth:`RunnerVerbs.retry_sweep`."""
     from torchx.runner.capsule.masks import fill
 
+    table = status.tasks if status is not None else None
+    if table is None:
+        why = status.msg if status is not None else f"`{run.scheduler}` does not know it"
+        raise NotFoundError(f"the states of the tasks of `{run.handle}` are not known: {why}")
     wanted = [k for k, state in enumerate(table.states) if state in _AGAIN]
     if not wanted:
         raise NotFoundError(

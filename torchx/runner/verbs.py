@@ -365,17 +365,16 @@ class RunnerVerbs(RunnerCore):
             max_parallel: how many tasks may run at the same time; None: as in the original sweep.
 
         Raises:
-            NotFoundError: there is no such sweep on record, or all its tasks succeeded or still run.
+            NotFoundError: there is no such sweep on record, all its tasks succeeded or run, or nobody knows their states.
             ConfigError: a value is masked on record, and is not in the environment.
         """
         from torchx.runner import sweeps
 
         run = self.recorded(app_handle)
         tasks = run_registry().tasks(run)
-        status = self.status(app_handle) if tasks is not None else None
-        if run is None or tasks is None or status is None or status.tasks is None:
+        if run is None or tasks is None:
             raise _no_sweep(app_handle)
-        app, cfg, more = sweeps.again(run, tasks, status.tasks, max_parallel)
+        app, cfg, more = sweeps.again(run, tasks, self.status(app_handle), max_parallel)
         return self.dryrun(app, run.scheduler, cfg=cfg, parent_run_id=run.parent_run_id or None), more
 
     def sweep_failures(self, app_handle: str, table: TaskTable) -> list[FailureGroup]:
