@@ -365,7 +365,7 @@ class RunnerVerbs(RunnerCore):
             max_parallel: how many tasks may run at the same time; None: as in the original sweep.
 
         Raises:
-            NotFoundError: there is no such sweep on record, all its tasks succeeded or run, or nobody knows their states.
+            NotFoundError: there is no such sweep on record, all its tasks succeeded or run, or are unknown.
             ConfigError: a value is masked on record, and is not in the environment.
         """
         from torchx.runner import sweeps
