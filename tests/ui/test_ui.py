@@ -19,6 +19,7 @@ import pytest
 import torchx.ui
 from tests.ui.conftest import PATIENCE_S, Page
 from torchx.supervisor import proctree
+from torchx.tracker.backend.fsspec import create
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -173,6 +174,18 @@ def test_what_came_out_of_a_sweep(pages: Pages, home: dict[str, str], tmp_path: 
     assert page.ask(f"/api/results?handle={quote(handle)}/1").json()["tasks"] == []
     (tmp_path / ".torchxconfig").unlink()
     assert page.ask(f"/api/results?handle={quote(handle)}").json()["tasks"] == []
+
+
+def test_a_number_that_json_lacks(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
+    """NaN and infinity, which no browser can parse, are null."""
+    (tmp_path / ".torchxconfig").write_text(f"[torchx:tracker]\nfsspec = {tmp_path}/tracked\n")
+    argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "lr=0.1", "utils.sh", "true {lr}"]
+    done = subprocess.run(argv, env=home, cwd=tmp_path, check=True, capture_output=True, text=True)
+    handle = done.stdout.strip()
+    values: dict[str, object] = {"loss": float("nan"), "worst": [float("-inf")], "n": 1}
+    create(f"{tmp_path}/tracked").add_metadata(f"{handle}/0", **values)
+    answer = pages().ask(f"/api/results?handle={quote(handle)}").json()
+    assert answer["tasks"][0]["metadata"] == {"loss": None, "worst": [None], "n": 1}
 
 
 def test_secrets_are_masked(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:

@@ -107,18 +107,23 @@ def value_text(value: Any) -> str:
     return printable(json.dumps(value, ensure_ascii=False, default=str))
 
 
-def document(data: Any) -> str:
-    """Formats a JSON document, secrets masked: indented on a terminal, on one line elsewhere."""
+def strict_json(data: Any, **options: Any) -> str:
+    """Formats JSON, with null for NaN and infinity, which JSON lacks; ``options`` are those of ``json.dumps``."""
     import json
 
-    indent = 2 if is_tty(sys.stdout) else None
     try:
-        text = json.dumps(data, indent=indent, ensure_ascii=False, default=str, allow_nan=False)
-    except ValueError:  # JSON has neither NaN nor infinity
+        return json.dumps(data, default=str, allow_nan=False, **options)
+    except ValueError:
         data = json.loads(json.dumps(data, default=str), parse_constant=lambda _: None)
-        text = json.dumps(data, indent=indent, ensure_ascii=False)
+        return json.dumps(data, **options)
+
+
+def document(data: Any) -> str:
+    """Formats a JSON document, secrets masked: indented on a terminal, on one line elsewhere."""
+    indent = 2 if is_tty(sys.stdout) else None
+    text = strict_json(data, indent=indent, ensure_ascii=False)
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "utf-8")
     except UnicodeEncodeError:  # stdout is ASCII, or a value holds surrogates: escapes keep both
-        text = json.dumps(data, indent=indent, default=str)
+        text = strict_json(data, indent=indent)
     return redact(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -14,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from torchx.cli.render import strict_json
 from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
 from torchx.runner import Runner
 from torchx.runner.documents import (
@@ -145,7 +145,7 @@ def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
 
 
 def _json(data: Any, status: int = 200) -> Response:
-    return Response(redact(json.dumps(data, default=str)), status, media_type="application/json")
+    return Response(redact(strict_json(data)), status, media_type="application/json")
 
 
 def _stream(documents: AsyncIterator[dict[str, Any]]) -> Response:
@@ -163,7 +163,7 @@ def _stream(documents: AsyncIterator[dict[str, Any]]) -> Response:
                     document = waiting.result()
                 except StopAsyncIteration:
                     return
-                yield redact(json.dumps(document, default=str)).encode() + b"\n"
+                yield redact(strict_json(document)).encode() + b"\n"
                 waiting = asyncio.ensure_future(anext(documents))
         finally:
             waiting.cancel()
