@@ -331,3 +331,19 @@ def test_an_interrupt_while_progress_is_written(monkeypatch: pytest.MonkeyPatch)
         progress("RUNNING 3 s")
     progress("")
     assert err.getvalue() == "\r\033[KRUNNING 3 s\r\033[K"
+
+
+def test_an_interrupt_before_progress_was_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The `^C` on the terminal is cleared; a message alone clears nothing that others wrote."""
+    from torchx.cli.failures import note, progress
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setattr(sys, "stderr", err := Terminal("^C"))
+    err.read()
+    progress("")
+    note("cancelling the job")
+    assert err.getvalue() == "^C\r\033[Kcancelling the job\n"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from torchx.errors import EXIT_INTERRUPTED, EXIT_OK, TorchXError
 from torchx.util.secrets import mask_told
-from torchx.util.term import has_color, printable
+from torchx.util.term import has_color, is_tty, printable
 
 EXIT_BUG = 70  # an unexpected exception (sysexits.h: EX_SOFTWARE)
 EXIT_IO = 74  # an I/O error on a file or on stdout (sysexits.h: EX_IOERR)
@@ -88,18 +88,24 @@ def warn(message: str) -> None:
 
 
 def note(message: str) -> None:
-    progress("")
+    _end_progress()
     print(f"\033[90m{message}\033[0m" if has_color(sys.stderr) else message, file=sys.stderr, flush=True)
 
 
 def progress(text: str) -> None:
-    """Replaces the progress line on the terminal; an empty text clears it."""
+    """Replaces the progress line on the terminal; an empty text clears it, and a `^C` that the terminal echoed."""
     global _shows_progress
     _shows_progress = _shows_progress or bool(text)  # before it is written: an interrupt may come right after
-    if _shows_progress:
+    if _shows_progress or is_tty(sys.stderr):
         sys.stderr.write(f"\r\033[K{text}")
         sys.stderr.flush()
     _shows_progress = bool(text)
+
+
+def _end_progress() -> None:
+    """Clears the progress line if there is one, so that the next message has a line of its own."""
+    if _shows_progress:
+        progress("")
 
 
 def show_tracebacks(on: bool) -> None:
@@ -109,7 +115,7 @@ def show_tracebacks(on: bool) -> None:
 
 
 def _say(kind: str, message: str, color: str) -> None:
-    progress("")
+    _end_progress()
     sys.stdout.flush()  # keeps the two streams in order on a terminal
     head = f"torchx: {kind}:"
     text = printable(mask_told(message.strip(), sys.argv))
