@@ -319,6 +319,27 @@ def test_base_images_that_cannot_be_built_on(
             plan(registries, source, base=f"r.io/{name}")
 
 
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"config": {"digest": "sha256:0"}, "layers": None},
+        {"config": {"digest": "sha256:0"}, "layers": [None]},
+        {"config": None, "layers": []},
+        {"manifests": None},
+        {"manifests": [None]},
+        {"manifests": [{"digest": None, "platform": {"os": "linux", "architecture": "amd64"}}]},
+    ],
+    ids=str,
+)
+def test_null_in_a_document(
+    document: dict[str, Any], registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path
+) -> None:
+    """Null instead of a list or an object is an error that names the image."""
+    r.add_document("odd", document, OCI_MANIFEST)
+    with pytest.raises(ParseError, match=r"the registry's answer for `r\.io/odd:latest` cannot be read"):
+        plan(registries, source, base="r.io/odd")
+
+
 def test_dockerfile(registries: dict[str, MemoryRegistry], r: MemoryRegistry, source: Path) -> None:
     """A Dockerfile.torchx at the root is an error; elsewhere it is an ordinary file."""
     r.add_image("base")

@@ -187,9 +187,21 @@ def _parse(content: bytes, what: str) -> dict[str, Any]:
         found = json.loads(content)
     except ValueError:
         found = None
-    if not isinstance(found, dict):
+    if not _is_sound(found):
         raise ParseError(f"the registry's answer for `{what}` cannot be read", text=repr(content[:2000]))
-    return found
+    return dict(found)
+
+
+def _is_sound(found: Any) -> bool:
+    """Whether a document is an object, and everything that it refers to has a digest."""
+    if not isinstance(found, dict):
+        return False
+    config = [found["config"]] if "config" in found and "layers" in found else []  # not that within a configuration
+    parts = (found.get("layers", []), found.get("manifests", []), config)
+    return all(
+        isinstance(part, list) and all(isinstance(one, dict) and isinstance(one.get("digest"), str) for one in part)
+        for part in parts
+    )
 
 
 def _remembered_blob(registry: Registry, name: ImageName, digest: str) -> bytes:
