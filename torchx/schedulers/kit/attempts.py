@@ -42,7 +42,8 @@ _BY_THE_PROGRAM = ("error", "gpu_oom", "unknown")
 def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | None:
     """The part of a job's retry policy that the backend supports; None if the job has no policy.
 
-    Rejects an invalid policy, and one that explicitly names an action that the backend does not support.
+    Raises SpecError for an invalid policy and for one that explicitly names an action that the backend does not
+    support, and NotSupportedError if it supports no policy.
     """
     text = app.metadata.get(RETRY)
     if not text:
@@ -146,7 +147,7 @@ def judged(
 ) -> Attempt:
     """Completes an attempt that has just ended: its class and cause by the verdict, and the decision on the next one.
 
-    It has its times, the hosts that failed, and any data of the backend.
+    ``attempt`` has its times, the hosts that failed, and any data of the backend; ``hosts``: see :func:`decide`.
     """
     from torchx.schedulers.kit.verdict import phrase
 
