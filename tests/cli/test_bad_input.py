@@ -108,7 +108,7 @@ MALFORMED: dict[str, Case] = {
     "cfg value": (["run", "-cfg", "prepend_cwd=maybe", "utils.echo"], 2, "`maybe`", "true"),
     "cfg number": (["run", "-cfg", "cancel_grace_s=x", "utils.echo"], 2, "`x`", ""),
     "int argument": (["run", "utils.echo", "--num_replicas", "x"], 2, "`x`", "int"),
-    "regex": (["log", "@last", "--regex", "("], 2, "`(`", "backslash"),
+    "regex": (["log", "@last", "--regex", "("], 2, "`--regex`: `(` is not", "backslash"),
     "rank": (["log", "@last", "--rank", "x"], 2, "`--rank`: `x` is not the number of a rank", "torchx log --help"),
     "since": (["log", "@last", "--since", "yesterday"], 2, "`yesterday`", "10m"),
     "since of list": (["list", "--since", "soon"], 2, "`soon`", "10m"),

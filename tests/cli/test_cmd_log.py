@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from torchx.cli.cmd_log import find_role_replicas, get_logs, print_log_lines, validate
+from torchx.cli.argparse_util import Parser
+from torchx.cli.cmd_log import CmdLog, find_role_replicas, get_logs, print_log_lines, validate
 from torchx.cli.log_targets import parse_target
 from torchx.errors import HandleError
 from torchx.runner import get_runner
@@ -220,3 +221,10 @@ def test_head_ends_us_quietly(torchx: Call, project: Path) -> None:
     command = f"{sys.executable} -m torchx log @last | head -1"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=True)
     assert (done.stdout.partition(" ")[2], done.stderr) == ("x\n", "")
+
+
+def test_an_empty_expression_is_none() -> None:
+    """It selects all lines; they are shown live as without `--regex`."""
+    parser = Parser()
+    CmdLog().add_arguments(parser)
+    assert parser.parse_args(["@last", "--regex", ""]).regex is None

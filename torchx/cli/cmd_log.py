@@ -13,7 +13,7 @@ from torchx.cli.argparse_util import Row, declare, parse_moment
 from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
-from torchx.errors import NotFoundError
+from torchx.errors import ConfigError, NotFoundError
 from torchx.runner import Runner, get_runner
 from torchx.runner.documents import exit_code_of
 from torchx.runner.tee import live_on, log_openers, replica_formats, wait_until_started
@@ -59,7 +59,7 @@ class CmdLog(RunnerCommand):
         rows: tuple[Row, ...] = (
             # Optional only for argparse, which parses `--tail JOB` as a number of lines; see _untangle.
             ("identifier", "JOB[/ROLE[/REPLICAS]]", _JOB_HELP, {"nargs": "?"}),
-            ("--regex", "REGEX", "only lines that match this regular expression", {"type": compile_regex}),
+            ("--regex", "REGEX", "only lines that match this regular expression", {"type": _regex}),
             ("-f --follow", "", "keep printing until the job has ended"),
             ("-t --tail", "N", "the last N lines of each replica; without N, like --follow", _TAIL),
             ("--since", "TIME", since, {"type": parse_moment}),
@@ -264,3 +264,11 @@ def _number(text: str | None) -> int:
     if not (text and text.isascii() and text.isdigit() and len(text) < 20):
         raise UsageError(f"`--tail`: `{text}` is not a number of lines", hint="without a number it follows, as `-f`")
     return min(int(text), sys.maxsize)
+
+
+def _regex(text: str) -> re.Pattern[str] | None:
+    """Returns None for an empty expression: it selects all lines, as they come."""
+    try:
+        return compile_regex(text) if text else None
+    except ConfigError as e:
+        raise ConfigError(f"`--regex`: {e}", hint=e.hint) from None
