@@ -75,19 +75,25 @@ def folder_name(name: str) -> str:
     return f"{safe[:60]}%{binascii.crc32(safe.encode()):08x}"
 
 
+def role_folder(role: str, taken: frozenset[str] = _TAKEN) -> str:
+    """The name of a role's folder, which is not that of a file of the job, such as `state`."""
+    name = folder_name(role)
+    return f"%{ord(name[0]):02x}{name[1:]}" if name in taken else name
+
+
 def replica_folder(logs: str, role: str, k: int) -> str:
     """The folder of replica ``k`` of a role, below the job's log folder."""
-    return f"{logs}/{_role_folder(role)}/{k}"
+    return f"{logs}/{role_folder(role)}/{k}"
 
 
 def task_log(logs: str, role: str, k: int) -> str:
     """The file with the output, stdout and stderr, of task ``k`` of a sweep."""
-    return f"{logs}/{_role_folder(role)}/{k}.log"
+    return f"{logs}/{role_folder(role)}/{k}.log"
 
 
 def task_metrics(logs: str, role: str, k: int) -> str:
     """The file with the usage samples of task ``k`` of a sweep, if it ran long enough to have any."""
-    return f"{logs}/{_role_folder(role)}/{k}.jsonl"
+    return f"{logs}/{role_folder(role)}/{k}.jsonl"
 
 
 def make_folder(path: str, *, private: bool) -> None:
@@ -98,12 +104,6 @@ def make_folder(path: str, *, private: bool) -> None:
     finally:
         if umask is not None:
             os.umask(umask)
-
-
-def _role_folder(role: str) -> str:
-    """The name of a role's folder, which is not that of a file of the job, such as `state`."""
-    name = folder_name(role)
-    return f"%{ord(name[0]):02x}{name[1:]}" if name in _TAKEN else name
 
 
 def _escaped(character: str) -> str:

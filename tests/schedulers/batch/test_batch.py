@@ -15,6 +15,7 @@ import pytest
 from torchx.errors import BackendError, CommandError, NotFoundError, NotSupportedError, TransientError
 from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
+from torchx.schedulers.batch import attempts, folders
 from torchx.schedulers.batch import logs as batch_logs
 from torchx.schedulers.batch.base import PATIENCE_S, BatchScheduler, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, folder_name, read_whole, roles_of
@@ -22,7 +23,13 @@ from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
+from torchx.schedulers.lsf import attempts as lsf_attempts
+from torchx.schedulers.lsf import replicas as lsf_replicas
+from torchx.schedulers.lsf import sweeps as lsf_sweeps
+from torchx.schedulers.slurm import events, notices, request
+from torchx.schedulers.slurm import sweeps as slurm_sweeps
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Resource, Role
+from torchx.supervisor.layout import REPLICA_FILES
 from torchx.testing.commands import FakeCommandRunner
 
 
@@ -315,6 +322,17 @@ def test_a_role_never_leaves_the_folder(role: str, tmp_path: Path) -> None:
     assert len(name) < 255
     if role:
         (tmp_path / name).mkdir()
+
+
+def test_the_folder_of_a_role_is_no_file_of_the_job() -> None:
+    """A role may have the name of any file that Slurm's or LSF's jobs have; other names stay as they are."""
+    of_replicas = {*REPLICA_FILES, lsf_replicas.EXIT_FILE, lsf_replicas.UP_FILE}
+    modules = (folders, attempts, lsf_attempts, lsf_replicas, lsf_sweeps, events, notices, request, slurm_sweeps)
+    named = [item for module in modules for item in vars(module).items()]
+    names = {value for name, value in named if name.endswith("_FILE") and isinstance(value, str)} - of_replicas
+    assert len(names) > 20
+    assert {name for name in names if folder_name(name) == name} == set()
+    assert [folder_name(name) for name in ("job", "state", "ps", "worker")] == ["job", "state", "ps", "worker"]
 
 
 def test_roles_have_folders_of_their_own() -> None:

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, Resource, Role
 
@@ -57,6 +59,14 @@ def test_the_error_file_of_another_job(job: Path, monkeypatch: pytest.MonkeyPatc
     script.write_text(script.read_text().replace("$TORCHX_RANK0_HOST ", "$TORCHELASTIC_ERROR_FILE "))
     assert second(job, f"echo here 20007 >{RANK0}; echo RUN,4*elsewhere:other") == 0
     assert (job / "r" / "1" / "stdout.log").read_text() == f"{job}/r/1/error.json 20007\n"
+
+
+def test_a_role_named_like_a_file_of_the_job(job: Path) -> None:
+    """Its folder has another name."""
+    role = Role("replicas.sh", "", entrypoint="echo", args=["hi"], num_replicas=2, resource=Resource(1, 0, 64))
+    (job / "replicas.sh").write_text(LsfScheduler("s").submit_dryrun(AppDef("job", [role]), {}).request.replicas())
+    assert second(job, f"echo here 20007 >{RANK0}; echo RUN,4*elsewhere:other") == 0
+    assert Path(JobFolder(LocalFiles(), str(job)).log_paths("replicas.sh", 1).stdout).read_text() == "hi\n"
 
 
 def test_replica_0_starts_slowly(job: Path) -> None:

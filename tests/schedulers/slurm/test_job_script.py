@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.batch.logs import BatchLog
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
@@ -99,6 +99,15 @@ def test_a_job_that_succeeds(programs: Path) -> None:
     assert (folder / "w/0/stderr.log").read_text() == "err\n"
     assert (folder / "w/0/times.idx").read_text().split()[1:] == ["14", "4"]
     assert events.exit_code == 0
+
+
+@pytest.mark.parametrize("name", ["events", "job.sh", "job.json"])
+def test_a_role_named_like_a_file_of_the_job(programs: Path, name: str) -> None:
+    """Its folder has another name."""
+    code, events, folder = run(programs, Role(name, "", entrypoint="echo", args=["hi"], resource=Resource(1, 0, 1)))
+    assert code == 0
+    assert Path(JobFolder(LocalFiles(), str(folder)).log_paths(name, 0).stdout).read_text() == "hi\n"
+    assert [*events.replicas] == [f"{folder_name(name)}/0"]
 
 
 def test_the_first_failure_ends_the_job(programs: Path) -> None:

@@ -26,7 +26,16 @@ from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.files import MOST_GROWN, Files
 from torchx.settings import torchx_home
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
-from torchx.supervisor.layout import ERROR_FILE, STDERR_LOG, STDOUT_LOG, TIMES_INDEX, folder_name
+from torchx.supervisor.layout import (
+    ERROR_FILE,
+    HANG_FILE,
+    MARKS,
+    STACKS_FILE,
+    STDERR_LOG,
+    STDOUT_LOG,
+    TIMES_INDEX,
+    role_folder,
+)
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
@@ -42,9 +51,49 @@ JOB_FILE = "job.json"
 SECRETS_FILE = "secrets.sh"
 IN_JOB_DIR = "torchx-jobs"
 _IDS = "ids"
+# What the backends have in a job's folder; only bash reads and writes some of these.
+_TAKEN = frozenset(
+    [
+        *(JOB_FILE, SECRETS_FILE, HANG_FILE, STACKS_FILE, *MARKS),
+        *(
+            "array.sh",
+            "attempt",
+            "cancelled",
+            "chunks",
+            "ended",
+            "events",
+            "job.sh",
+            "launch.sh",
+            "memory",
+            "metrics.py",
+        ),
+        *("more.lock", "notices.json", "notices.log", "notices.sent", "over", "put_back", "replicas.sh"),
+        *(
+            "reports",
+            "restarts",
+            "retries.sh",
+            "retry.json",
+            "retry.log",
+            "retry.pyz",
+            "silent",
+            "slurm.log",
+            "started",
+        ),
+        *("submit.sh", "submitted", "sweep", "values", "watchdog.log", "watching"),
+    ]
+)
 _DELETED = b"deleted"
 TAIL_BYTES = 1 << 16
 """How much of the end of its output is read to find out why a replica failed."""
+
+
+def folder_name(role: str) -> str:
+    """The name of a role's folder in that of its job, which is not that of a file there.
+
+    >>> folder_name("trainer"), folder_name("../a b"), folder_name("events")
+    ('trainer', '..%2fa%20b', '%65vents')
+    """
+    return role_folder(role, _TAKEN)
 
 
 class JobFolders:

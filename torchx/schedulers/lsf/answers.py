@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
+from torchx.schedulers.batch.folders import folder_name
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.failures import SHELL, signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
@@ -15,7 +16,7 @@ from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state,
 from torchx.schedulers.lsf.rows import Row, job_name, report_end, rows, whole
 from torchx.specs.api import AppState, Role
 from torchx.specs.retries import Attempt
-from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG, folder_name
+from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 from torchx.util.records import dataclass, replace
 
 _DEPENDS = "Job dependency condition not satisfied"

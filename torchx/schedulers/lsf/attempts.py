@@ -15,7 +15,7 @@ import time
 from torchx.errors import TorchXError
 from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.attempts import attempts_in, ends_of, output_lines
-from torchx.schedulers.batch.folders import JOB_FILE, JobFolder
+from torchx.schedulers.batch.folders import JOB_FILE, JobFolder, folder_name
 from torchx.schedulers.kit.attempts import BEGINS, begins_of, put_down
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import LocalCommandRunner
@@ -32,7 +32,6 @@ from torchx.schedulers.lsf.rows import Row
 from torchx.specs.api import AppDef, AppState
 from torchx.specs.retries import RETRY, Attempt, RetryRules
 from torchx.specs.serialize import appdef_from_dict
-from torchx.supervisor.layout import folder_name
 from torchx.supervisor.watchdog import seen
 from torchx.util.records import replace
 from torchx.util.strings import parse_size

@@ -12,11 +12,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch import hangs
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.lsf.replicas import ATTEMPT_FILE, EXIT_FILE, SILENT_FILE, UP_FILE
 from torchx.specs.api import RetryPolicy, Role
-from torchx.supervisor.layout import folder_name
 
 if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess

@@ -17,6 +17,7 @@ from __future__ import annotations
 import posixpath
 import sys
 
+from torchx.schedulers.batch.folders import folder_name
 from torchx.schedulers.kit.replicas import Replica
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
@@ -27,7 +28,6 @@ from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, 
 from torchx.specs.mounts import format_mount
 from torchx.specs.retries import RETRY
 from torchx.specs.watchdog import WATCHDOG
-from torchx.supervisor.layout import folder_name
 
 REPLICAS_FILE = "replicas.sh"
 SUBMIT_FILE = "submit.sh"

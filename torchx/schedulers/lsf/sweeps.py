@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.batch.folders import JobFolder, read_whole
+from torchx.schedulers.batch.folders import JobFolder, folder_name, read_whole
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.schedulers.kit.tasks import (
@@ -30,7 +30,6 @@ from torchx.schedulers.lsf.rows import group_of, job_name
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, AppState, Role, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable
-from torchx.supervisor.layout import folder_name
 from torchx.util.records import dataclass
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.failures import SHELL, Evidence, signal_name
 from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
@@ -17,7 +17,7 @@ from torchx.schedulers.slurm.reasons import ENDINGS, app_state, reason_sentence
 from torchx.schedulers.slurm.records import JobRecord
 from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
 from torchx.specs.retries import Attempt
-from torchx.supervisor.layout import HANG_FILE, folder_name
+from torchx.supervisor.layout import HANG_FILE
 from torchx.util.records import dataclass, field, replace
 
 _SUSPECTS = 4  # number of steps whose logs are searched for the failed node

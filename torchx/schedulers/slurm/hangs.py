@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch import hangs
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.slurm.events import EVENTS_FILE, JobEvents, parse_events
 from torchx.schedulers.slurm.notices import NOTICES_FILE
-from torchx.supervisor.layout import folder_name
 
 if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from torchx.errors import BackendError
-from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.batch.inside import Entered, sign_of
 from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.specs.tasks import replica_of
-from torchx.supervisor.layout import folder_name
 
 if TYPE_CHECKING:
     from torchx.schedulers.slurm.sweeps import Sweep

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.schedulers.batch.attempts import script
-from torchx.schedulers.batch.folders import SECRETS_FILE
+from torchx.schedulers.batch.folders import SECRETS_FILE, folder_name
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
@@ -18,7 +18,6 @@ from torchx.schedulers.slurm.containers import container_words, environment, set
 from torchx.schedulers.slurm.options import NODE_OPTIONS, SlurmOpts, early_warning, job_words, node_options
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppDef, BindMount, Role
-from torchx.supervisor.layout import folder_name
 from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_env
 

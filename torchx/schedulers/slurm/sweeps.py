@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.batch.folders import JobFolder, LogPaths, ends_of
+from torchx.schedulers.batch.folders import JobFolder, LogPaths, ends_of, folder_name
 from torchx.schedulers.batch.logs import BatchLog, check_query
 from torchx.schedulers.failures import Evidence, signal_name
 from torchx.schedulers.kit.commands import Completed
@@ -37,7 +37,6 @@ from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.scripts import is_script
 from torchx.specs.tasks import TaskList, TaskTable, fill_in
-from torchx.supervisor.layout import folder_name
 from torchx.util.records import dataclass, replace
 
 if TYPE_CHECKING:
