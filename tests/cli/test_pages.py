@@ -146,6 +146,15 @@ def test_table_on_a_terminal(monkeypatch: pytest.MonkeyPatch, columns: int, fits
     assert max(map(len, (header, first, second))) <= columns
 
 
+def test_a_table_is_written_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that ends after the first line, as `head -1` does, breaks no pipe, also with PYTHONUNBUFFERED=1."""
+    writes: list[str] = []
+    monkeypatch.setattr(sys, "stdout", out := io.StringIO())
+    monkeypatch.setattr(out, "write", writes.append, raising=False)
+    render.table(["N", "S"], [["a", "FAILED"]])
+    assert writes == ["N\tS\na\tFAILED\n"]
+
+
 def test_table_has_colors_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """States are coloured without breaking the alignment; control sequences are escaped."""
     monkeypatch.setenv("TERM", "xterm")

@@ -37,7 +37,7 @@ def table(headers: Sequence[str], rows: Cells, *, shrink: Sequence[int] = (), st
         lines = table_lines(headers, rows, shrink=shrink, state_column=state_column)
     else:
         lines = ["\t".join(map(printable, row)) for row in (headers, *rows)]
-    print("\n".join(lines))
+    sys.stdout.write("\n".join(lines) + "\n")  # one write: `| head -1`, which ends early, breaks no pipe
 
 
 def table_lines(
