@@ -208,8 +208,16 @@ def test_changes_between_two_writes_are_one_write(tmp_path, monkeypatch) -> None
     writer.header_changed()
     writer.flush()
     writer.flush()
+    writer.replica_changed(9)
+    writer.header_changed()
+    writer.flush()
+    writer.replica_changed(0)
+    writer.header_changed()
+    writer.flush()
     writer.close()
-    assert calls == [(3 * 112, header + 2 * 112), (112, header), (header, 0)]
+    assert calls[:3] == [(3 * 112, header + 2 * 112), (112, header), (header, 0)]
+    assert calls[3:5] == [(112, header + 9 * 112), (header, 0)], "not the lines between, and the header last"
+    assert calls[5:] == [(header + 112, 0)]
 
 
 def test_a_line_that_is_being_written_is_read_again(tmp_path, monkeypatch) -> None:

@@ -116,7 +116,8 @@ class StateWriter:
         self._fixed = f"roles={roles} {facts}"
         self._header = header or -(-(len(self._fixed) + _ROOM_FOR_CHANGES) // 64) * 64
         self._bytes = bytearray()
-        self._low = self._high = 0  # range that is not written yet
+        self._low, self._high = self._header, 0  # range of lines that is not written yet
+        self._new_header = False
         self.header_changed()
         for index in range(len(job.replicas)):
             self.replica_changed(index)
@@ -133,20 +134,28 @@ class StateWriter:
             f"guardian={job.guardian[0]}:{job.guardian[1]} {kind}msg={escape(_shortened(job.msg))}"
         )
         self._put(0, text, self._header)
+        self._new_header = True
 
     def replica_changed(self, index: int) -> None:
         """Render a replica's line; the next :meth:`flush` writes it."""
         r = self.job.replicas[index]
         exit_code = "-" if r.exit is None else r.exit
         text = f"{index} {r.state} {r.attempt} {r.pid} {r.ticks} {exit_code} {r.started:.6f} {r.ended:.6f}"
-        self._put(self._header + index * _LINE, text, _LINE)
+        offset = self._header + index * _LINE
+        self._put(offset, text, _LINE)
+        self._low = min(self._low, offset)
+        self._high = max(self._high, offset + _LINE)
 
     def flush(self) -> None:
-        """Write the changes with one system call, if there are any."""
-        low, high = self._low, self._high
+        """Write the changes: with one system call where they are adjacent, else the header last, and not what is between."""
+        low, high, new_header = self._low, self._high, self._new_header
+        self._low, self._high, self._new_header = len(self._bytes), 0, False
+        if new_header and low == self._header:  # a reader of a new file never sees it without a header
+            low, new_header = 0, False
         if low < high:
-            self._low, self._high = len(self._bytes), 0
             os.pwrite(self.fd, memoryview(self._bytes)[low:high], low)
+        if new_header:
+            os.pwrite(self.fd, memoryview(self._bytes)[: self._header], 0)
 
     def close(self) -> None:
         os.close(self.fd)
@@ -157,8 +166,6 @@ class StateWriter:
             raise StateFileError(f"line of {len(body)} bytes where {width - 9} fit: {text}")
         line = body + b"%08x\n" % binascii.crc32(body)
         self._bytes[offset : offset + width] = line
-        self._low = min(self._low, offset)
-        self._high = max(self._high, offset + width)
 
 
 def read_state(path: str) -> JobState:
