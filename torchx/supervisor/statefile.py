@@ -147,7 +147,7 @@ class StateWriter:
         self._high = max(self._high, offset + _LINE)
 
     def flush(self) -> None:
-        """Write the changes: with one system call where they are adjacent, else the header last, and not what is between."""
+        """Write the changes, with one system call if they are adjacent; else the lines first, and then the header."""
         low, high, new_header = self._low, self._high, self._new_header
         self._low, self._high, self._new_header = len(self._bytes), 0, False
         if new_header and low == self._header:  # a reader of a new file never sees it without a header
