@@ -58,8 +58,8 @@ _TAKEN = frozenset(
         *("array.sh", "attempt", "cancelled", "chunks", "ended", "events", "job.sh", "launch.sh", "memory"),
         *("metrics.py", "more.lock", "notices.json", "notices.log", "notices.sent", "over", "put_back"),
         *("replicas.sh", "reports", "restarts", "retries.sh", "retry.json", "retry.log", "retry.pyz"),
-        *("silent", "slurm.log", "started", "submit.sh", "submitted", "sweep", "values", "watchdog.log"),
-        *("watching"),
+        *("silent", "slurm.log", "started", "submit.sh", "submitted", "sweep", "values"),
+        *("watchdog.log", "watching"),
     ]
 )
 _DELETED = b"deleted"
