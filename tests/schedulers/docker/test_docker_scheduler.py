@@ -553,3 +553,16 @@ def test_the_network_of_another_submission_stays(fake: Any, scheduler: Any) -> N
     fake.faults["create network"] = [refusal(403, "could not find an available, non-overlapping IPv4 address pool")]
     app_id = scheduler.submit(AppDef("new", [role()]), {})
     assert {n["Name"] for n in fake.networks_made.values()} == {"another", app_id}
+
+
+def test_an_interface_that_vanishes(fake: Any, scheduler: Any) -> None:
+    """Podman lists the interfaces of the machine when it makes a network, and one of them may vanish meanwhile."""
+    from tests.schedulers.docker.fake_docker import refusal
+
+    said = "route ip+net: no such network interface"
+    fake.faults["create network"] = [refusal(500, said)]
+    app_id = scheduler.submit(AppDef("job", [role()]), {})
+    assert {n["Name"] for n in fake.networks_made.values()} == {app_id}
+    fake.faults["create network"] = [refusal(500, said), refusal(500, said)]
+    with pytest.raises(BackendError, match="no such network interface"):
+        scheduler.submit(AppDef("job", [role()]), {})

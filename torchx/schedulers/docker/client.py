@@ -253,9 +253,12 @@ def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callab
             client.networks.create(name, driver="bridge", labels=labels, check_duplicate=True)
             return
         except docker.errors.APIError as e:
-            if is_conflict(e) and "pool" not in explanation(e).lower():
+            why = explanation(e).lower()
+            if is_conflict(e) and "pool" not in why:
                 return  # an earlier request created it, and its answer was lost
-            if attempt == 2 or not remove_networks(client, [*labels][:1], busy=busy):
+            # Podman lists the interfaces of the machine, and one of them may vanish meanwhile.
+            passing = "no such network interface" in why
+            if attempt == 2 or not (passing or remove_networks(client, [*labels][:1], busy=busy)):
                 raise
 
 
