@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import socket
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from tests.schedulers.docker.test_plain_http import Server
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
+from torchx.schedulers.docker import inside
 from torchx.schedulers.docker.inside import ContainerProcess
 from torchx.schedulers.docker.plain_http import EngineHttp
 from torchx.schedulers.docker_scheduler import create_scheduler
+from torchx.schedulers.inside import Tty
 from torchx.specs.api import AppDef, Resource, Role
 
 GONE = b'HTTP/1.0 404 Not Found\r\n\r\n{"message":"No such exec instance: e"}'
@@ -31,6 +36,38 @@ def test_the_end_of_a_lost_process(tmp_path: Path, monkeypatch: pytest.MonkeyPat
             assert process.read() is None
             with pytest.raises(BackendError, match=f"exit code of the command is not known: .*{reason}"):
                 process.wait()
+
+
+class Engine:
+    """Starts processes that have ended, and records the sizes of their terminals."""
+
+    def __init__(self) -> None:
+        self.sizes: list[dict[str, int]] = []
+
+    def call(self, _: str, path: str, params: Any = None, *, body: Any = None) -> Any:
+        if path == "/exec/e/resize":
+            self.sizes.append(params)
+        return {"Id": "e"}
+
+    def upgrade(self, *_: object) -> tuple[socket.socket, bytes]:
+        ours, theirs = socket.socketpair()
+        theirs.close()
+        return ours, b""
+
+
+def test_sizes_of_a_terminal_are_sent_one_after_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Podman loses the second of two that come within a millisecond or so: there are 20 ms at least between them."""
+    engine, naps = Engine(), list[float]()
+    clock = iter([100.0, 100.0, 100.005, 100.02, 200.0, 200.0])
+    with ContainerProcess(engine, "c", ["sh"], Tty(63, 17)) as process:  # type: ignore[arg-type]
+        with monkeypatch.context() as patch:
+            patch.setattr(inside, "time", SimpleNamespace(monotonic=lambda: next(clock), sleep=naps.append))
+            process._mark.who = "6"
+            for columns in (40, 41, 42):
+                process.resize(columns, 9)
+        assert process.read() is None
+    assert naps == [0.0, pytest.approx(0.015), 0.0]
+    assert engine.sizes == [{"h": 9, "w": columns} for columns in (40, 41, 42)]
 
 
 def test_who_cannot_be_entered() -> None:

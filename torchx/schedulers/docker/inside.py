@@ -16,6 +16,7 @@ from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, Tty
 from torchx.schedulers.inside.marks import MarkedProcess, kill_words
 
 _HEAD = 8
+_RESIZE_S = 0.02  # Podman may lose a size that follows another one at once
 _END_S = 10.0  # an engine may report a process as running for a moment after its output has ended
 
 
@@ -29,6 +30,7 @@ class ContainerProcess(MarkedProcess):
         self._link: socket.socket
         self._id, self._link, self._begun = self._start(self._mark.words(argv), stdin=True, tty=self._tty)
         self._stream, self._left = (STDOUT, -1) if self._tty else (0, 0)
+        self._resized = 0.0
 
     def _start(self, words: list[str], *, stdin: bool, tty: bool) -> tuple[str, socket.socket, bytes]:
         """Returns the exec id, the connection, and the data that has already been read from it."""
@@ -62,8 +64,12 @@ class ContainerProcess(MarkedProcess):
         return (self._stream, data) if data else None
 
     def resize(self, columns: int, rows: int) -> None:
-        size = {"h": rows, "w": columns}
-        self._mark.once_known(lambda _: self._engine.call("POST", f"/exec/{self._id}/resize", size))
+        self._mark.once_known(lambda _: self._resize({"h": rows, "w": columns}))
+
+    def _resize(self, size: dict[str, int]) -> None:
+        time.sleep(max(0.0, self._resized + _RESIZE_S - time.monotonic()))
+        self._engine.call("POST", f"/exec/{self._id}/resize", size)
+        self._resized = time.monotonic()
 
     def _signal(self, who: str, number: int | None) -> None:
         _, connection, _ = self._start(kill_words(who, number), stdin=False, tty=False)
