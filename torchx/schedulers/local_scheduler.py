@@ -22,7 +22,7 @@ from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Sc
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, delete
 from torchx.schedulers.local.options import Opts
-from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.reader import send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS
@@ -93,12 +93,29 @@ CAPABILITIES = replace(
 
 
 class _LocalAppDef(LocalJob):
-    """A job that this process has submitted or looked up."""
+    """A job that this process has submitted or looked up. NeMo-Run makes it, and reads all of its attributes."""
+
+    def __init__(self, id: str, log_dir: str, folder: str = "", roles: list[Any] | None = None) -> None:
+        super().__init__(folder or log_dir, roles)
+        self.id = id
+        self._log_dir = log_dir
 
     @property
     def log_dir(self) -> str:
         """The folder that contains the roles' folders."""
-        return self.logs()
+        return self._log_dir or self.logs()
+
+    @property
+    def state(self) -> AppState:
+        """The job's current state."""
+        described = self.describe()
+        return described.state if described else AppState.UNKNOWN
+
+    @property
+    def role_replicas(self) -> dict[str, list[int]]:
+        """The numbers of the replicas of each role."""
+        job = self.read()
+        return {role: [*range(count)] for role, count in job.roles} if job else {}
 
 
 class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
@@ -199,7 +216,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
         request, app = dryrun_info.request, dryrun_info._app
         folder = submit(self._jobs, request, dryrun_info)
-        self._remember(request.app_id, _LocalAppDef(folder, app.roles if app else None))
+        self._remember(request.app_id, _LocalAppDef(request.app_id, "", folder, app.roles if app else None))
         return request.app_id
 
     def run_local_job(
@@ -387,7 +404,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
             folder = self._jobs.find(app_id)
             if folder is None:
                 return None
-            job = _LocalAppDef(folder)
+            job = _LocalAppDef(app_id, "", folder)
             self._remember(app_id, job)
         return job
 

@@ -512,6 +512,8 @@ def test_a_subclass_of_the_scheduler(tmp_path) -> None:
     assert mine.describe(app_id).msg == "mine"
     assert list(mine.log_iter(app_id, "trainer")) == ["> yes\n"]
     assert isinstance(mine._apps[AppId(app_id)], _LocalAppDef)
+    known = mine._apps[AppId(app_id)]  # NeMo-Run writes these down
+    assert (known.id, known.state, known.role_replicas) == (app_id, AppState.SUCCEEDED, {"trainer": [0]})
     assert os.path.isdir(mine._apps[app_id].log_dir)
 
 

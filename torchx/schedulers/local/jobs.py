@@ -160,6 +160,7 @@ class LocalJobs:
 
     def __init__(self, session: str) -> None:
         self.session = session
+        self._made = ""
 
     def find(self, app_id: str) -> str | None:
         """The folder of a job in any session; None if it does not exist."""
@@ -187,7 +188,8 @@ class LocalJobs:
             session = os.path.join(base, folder_name(self.session))
             folder = os.path.join(session, folder_name(app_id))
             try:
-                make_private(session)
+                if self._made != session or not os.path.isdir(session):
+                    make_private(session)
                 _refuse_full_disk(session)
                 os.mkdir(folder, 0o700)
             except FileExistsError as e:
@@ -199,6 +201,7 @@ class LocalJobs:
             except OSError as e:
                 problem = problem or e
             else:
+                self._made = session
                 if problem is not None:
                     _warn(f"local jobs cannot be kept in `{problem.filename}`: {problem.strerror}; using `{folder}`")
                 return folder
