@@ -23,11 +23,11 @@ from torchx.tracker.api import TrackerBase
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.secrets import is_secret_name
+from torchx.util.shlex import SHELLS
 
 if TYPE_CHECKING:
     from torchx.runner.verbs import RunnerVerbs
 
-SHELLS = ("sh", "bash", "dash", "zsh")
 _MOST_DESCRIBED = 10  # failed tasks per exit code
 _MOST_CODES = 8
 _AGAIN = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)

@@ -1,8 +1,11 @@
-"""Quoting of argument lists for a POSIX shell; programs import it under this name."""
+"""Shells, and quoting of argument lists for them; programs import it under this name."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+
+SHELLS = ("sh", "bash", "dash", "zsh")
+"""Programs to which ``-c`` gives a command line."""
 
 
 def join(args: Iterable[str]) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 
 from torchx.errors import NotFoundError
 from torchx.runner.capsule import code
-from torchx.runner.sweeps import SHELLS
 from torchx.runs import Run
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_WORKSPACE_HASH
 from torchx.util.records import dataclass, field
+from torchx.util.shlex import SHELLS
 
 _OURS = (ENV_JOB_ID, ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH)
 """Variables whose values are compared in other rows."""
