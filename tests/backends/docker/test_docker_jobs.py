@@ -27,6 +27,7 @@ from tests.backends.docker.conftest import (
 from tests.backends.shell import Shell
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.api import Stream
+from torchx.schedulers.docker import logs as docker_logs
 from torchx.schedulers.docker_scheduler import LABEL_APP_ID, NETWORK, DockerScheduler, ensure_network, has_docker
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import AppDef, AppState, BindMount, DeviceMount, Resource, RetryPolicy, VolumeMount
@@ -358,6 +359,14 @@ class TestLogs:
         assert lines(scheduler, app_id, streams=Stream.STDERR) == ["err\n"]
         assert sorted(lines(scheduler, app_id)) == sorted(["out\n", "err\n", "no end"])
         assert lines(scheduler, app_id, regex="^e") == ["err\n"]
+
+    def test_following_through_silence(
+        self, scheduler: DockerScheduler, submit: Job, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """A log that is silent for longer than one read may take is opened again, and no line is lost or repeated."""
+        monkeypatch.setattr(docker_logs, "_SILENT_S", 0.4)
+        app_id = submit("sleep 2; echo a; echo b; sleep 2; echo c; sleep 1; printf d", 2)
+        assert lines(scheduler, app_id, 1, should_tail=True) == ["a\n", "b\n", "c\n", "d"]
 
     def test_following_is_complete(self, scheduler: DockerScheduler, submit: Job) -> None:
         """A follower that is there from the beginning sees every line, up to the last that was written."""

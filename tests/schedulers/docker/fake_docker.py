@@ -42,6 +42,7 @@ class FakeDocker:
         streams: path -> bodies of the streams that are asked for there, in order; empty when there is none left.
         filters: of the events that were asked for.
         asked_to_follow: ``follow`` of each log that was asked for.
+        log_limits: for how long a read of each log may take, in seconds.
         pull_ends_with: an error in the middle of the next pulls.
     """
 
@@ -54,6 +55,7 @@ class FakeDocker:
         self.streams: dict[str, list[bytes | io.BytesIO]] = {}
         self.filters: list[dict[str, list[str]]] = []
         self.asked_to_follow: list[int] = []
+        self.log_limits: list[float | None] = []
         self.pull_ends_with = ""
         self.calls: list[str] = []
         self.closed = 0
@@ -117,13 +119,14 @@ class FakeDocker:
         self.called("get_archive")
         raise refusal(404, "no such file")
 
-    def get(self, url: str, *, params: dict[str, Any] | None = None, **_: Any) -> Answer:
+    def get(self, url: str, *, params: dict[str, Any] | None = None, timeout: Any = (None, None), **_: Any) -> Answer:
         path = url.removeprefix(f"{self.base_url}/v{self.api_version}")
         self.called(f"get {path}")
         if path == "/events":
             self.filters.append(json.loads((params or {})["filters"]))
         if path.endswith("/logs"):
             self.asked_to_follow.append((params or {})["follow"])
+            self.log_limits.append(timeout[1])
         bodies = self.streams.get(path)
         return Answer(200, bodies.pop(0) if bodies else b"")
 

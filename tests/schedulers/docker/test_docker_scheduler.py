@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
 import time
 from datetime import datetime, timedelta, timezone
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -70,6 +72,18 @@ class Broken(io.BytesIO):
         data = super().read(size)
         if not data:
             raise ProtocolError("Connection broken: IncompleteRead(0 bytes read)")
+        return data
+
+
+class Silent(io.BytesIO):
+    """A stream that does not go on, and that the engine does not end: the client's limit is reached."""
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        from urllib3.exceptions import ReadTimeoutError
+
+        data = super().read(size)
+        if not data:
+            raise ReadTimeoutError(None, "/logs", "Read timed out.")  # type: ignore[arg-type]
         return data
 
 
@@ -474,7 +488,7 @@ class TestAnswers:
         assert [(job.name, job.state) for job in scheduler.list()] == [("a", AppState.RUNNING)]
         assert scheduler.list()[0].app_handle.startswith("local_docker://s/a-")
 
-    @pytest.mark.parametrize("cut", ["ended", "broken"])
+    @pytest.mark.parametrize("cut", ["ended", "broken", "silent"])
     @pytest.mark.parametrize("since", ["whole seconds", "nanoseconds"])
     def test_a_log_that_was_cut_is_read_on(
         self, scheduler: Any, fake: Any, since: str, cut: str, monkeypatch: Any
@@ -495,7 +509,7 @@ class TestAnswers:
         path = f"/containers/{container_id}/logs"
         begin = b"".join(frames[:3])
         fake.streams[path] = [
-            begin if cut == "ended" else Broken(begin),
+            {"ended": io.BytesIO, "broken": Broken, "silent": Silent}[cut](begin),
             b"".join(frames[2:5]) if since == "nanoseconds" else b"".join(frames[:5]),
             b"".join(frames),
         ]
@@ -509,6 +523,29 @@ class TestAnswers:
         fake.streams[path] = [b"".join(frames)]
         limits = {"since": datetime.fromtimestamp(2, timezone.utc), "until": datetime.fromtimestamp(3, timezone.utc)}
         assert list(scheduler.log_iter(app_id, "r", 0, regex="[4-7]", **limits)) == ["4\n", "5\n"]
+
+    def test_a_log_that_does_not_end(self, scheduler: Any, fake: Any, monkeypatch: Any) -> None:
+        """Podman sometimes follows the log of an ended container forever: without lines, the state is checked again.
+
+        A job that is silent for long stays followed, with longer and longer limits until the next line.
+        """
+        from torchx.schedulers.docker import logs as docker_logs
+
+        pauses: list[int] = []
+        monkeypatch.setattr(docker_logs, "pause", pauses.append)
+        clock = itertools.count(step=100)
+        monkeypatch.setattr(docker_logs, "time", SimpleNamespace(monotonic=lambda: next(clock)))
+        app_id = scheduler.submit(AppDef("a", [role()]), {})
+        [container_id] = fake.containers_made
+        line = b"1970-01-01T00:00:02.5Z last\n"
+        text = b"\1\0\0\0" + len(line).to_bytes(4, "big") + line
+        fake.streams[f"/containers/{container_id}/logs"] = [Silent() for _ in range(8)] + [Silent(text), text]
+        for found in scheduler.log_iter(app_id, "r", 0, should_tail=True):
+            assert found == "last\n"
+            fake.set(container_id, "exited", 0)
+        assert fake.asked_to_follow == [1] * 9 + [0]
+        assert fake.log_limits == [60, 120, 240, 480, 960, 1920, 3600, 3600, 3600, None]
+        assert set(pauses) == {0}, "silence is not a failure of the engine"
 
     def test_the_run_before_the_last_restart(self, scheduler: Any, fake: Any, caplog: Any) -> None:
         """From the end of the run before to the current start; all earlier runs if the engine has lost the events."""

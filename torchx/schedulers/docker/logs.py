@@ -24,6 +24,9 @@ from torchx.util.notices import logger
 from torchx.workspace.images.engine_errors import engine_errors
 
 _RECONNECT = 60  # attempts, a second apart at most
+# Podman 4.3 does not always end a log that it follows: after this long without a line, the state is checked again, and
+# the log is opened again. Each time without a line doubles it, since an engine reads a large log from the beginning.
+_SILENT_S, _SILENT_MAX_S = 60.0, 3600.0
 _TAIL_BYTES = 1 << 16
 _EARLY_S = 0.05
 _EVENTS_S = 10.0
@@ -114,20 +117,29 @@ def tail(client: Any, container_id: str, name: str, *, lines: int = 200, since: 
 def _all_pieces(
     client: Any, container_id: str, params: dict[str, object], goes_on: Callable[[float], bool]
 ) -> Iterator[Piece]:
+    from urllib3.exceptions import ReadTimeoutError
+
     seen = Seen()
     attempt = 0
+    silent_s = _SILENT_S
     since = 0.0  # at first, the state from when the logs were opened is recent enough
     while True:
         may_come = bool(params["follow"])
+        recent_s = 0.0
         try:
             with engine_errors("the log cannot be read"):
                 may_come = may_come and goes_on(since)  # check before reading, so that the last lines are still read
                 # Podman follows the log of an exited container for a quarter of a second, whether all was read or not.
                 current = {**params, "follow": int(may_come)}
-                with closing(stream(client, f"/containers/{container_id}/logs", current, read_s=None)) as answer:
-                    for piece in seen.news(pieces_of(answer.read)):
-                        attempt = 0
-                        yield piece
+                limit = silent_s if may_come else None
+                with closing(stream(client, f"/containers/{container_id}/logs", current, read_s=limit)) as answer:
+                    try:
+                        for piece in seen.news(pieces_of(answer.read)):
+                            attempt, silent_s = 0, _SILENT_S
+                            yield piece
+                    except ReadTimeoutError:
+                        attempt, silent_s = 0, min(silent_s * 2, _SILENT_MAX_S)
+                        recent_s = _SILENT_S / 2  # one query for all replicas
         except NotFoundError:
             if seen.last:
                 return  # removed while it was read
@@ -138,7 +150,7 @@ def _all_pieces(
             may_come = True
         if not may_come:
             return
-        since = time.monotonic()
+        since = time.monotonic() - recent_s
         if seen.last:
             # Some engines leave out lines written at `since` itself: start a second earlier.
             params = {**params, "since": seen.last // 10**9 - 1, "tail": "all"}
