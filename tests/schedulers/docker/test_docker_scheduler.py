@@ -83,7 +83,7 @@ class Silent(io.BytesIO):
 
         data = super().read(size)
         if not data:
-            raise ReadTimeoutError(None, "/logs", "Read timed out.")  # type: ignore[arg-type]
+            raise ReadTimeoutError(None, "/logs", "Read timed out.")
         return data
 
 
