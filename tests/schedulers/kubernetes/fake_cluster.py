@@ -157,7 +157,10 @@ class Cluster:
         if key in self.objects:
             return refusal(409, "AlreadyExists", f"{key[2]} already exists")
         if "dryRun" not in query:
-            item["metadata"].update(uid=f"uid-{next(self._numbers)}", creationTimestamp="2026-01-01T00:00:00Z")
+            number = next(self._numbers)
+            item["metadata"].update(
+                uid=f"uid-{number}", resourceVersion=f"v-{number}", creationTimestamp="2026-01-01T00:00:00Z"
+            )
             self.objects[key] = item
         return Response(201, item)
 
@@ -171,7 +174,12 @@ class Cluster:
                     self._one("DELETE", other, None)
             return Response(200, {"kind": "Status"})
         if method == "PATCH":
-            _merge(self.objects[key], json.loads(body))
+            changes, metadata = json.loads(body), self.objects[key]["metadata"]
+            now = metadata.get("resourceVersion")
+            if changes.get("metadata", {}).get("resourceVersion", now) != now:
+                return refusal(409, "Conflict", f'"{key[2]}": the object has been modified; please apply your changes')
+            _merge(self.objects[key], changes)
+            metadata["resourceVersion"] = f"v-{next(self._numbers)}"
         return Response(200, self.objects[key])
 
     def _list(self, base, namespace, query):

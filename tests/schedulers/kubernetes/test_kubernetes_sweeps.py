@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import pytest
 import yaml
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster
-from torchx.errors import NotFoundError, NotSupportedError
+from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.runner import Runner
 from torchx.schedulers.kubernetes.sweeps import MOST_BYTES
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler, create_scheduler
@@ -126,6 +127,39 @@ def test_a_task_that_was_cancelled_does_not_begin(
     assert [state.name for state in found.tasks.states] == ["PENDING", "CANCELLED", "CANCELLED"]
     with pytest.raises(NotFoundError, match="no task `3`"):
         scheduler.cancel_task(app_id, 3)
+
+
+@pytest.mark.parametrize("moment", range(1, 6))
+def test_two_processes_cancel_different_tasks(
+    cluster: Cluster, scheduler: KubernetesScheduler, tmp_path: Path, moment: int
+) -> None:
+    """At whatever call the other one does it as a whole, both tasks are cancelled."""
+    app_id = submit(scheduler, ["a", "b", "c"], "{v}", width=2)
+    calls = itertools.count()
+
+    def meanwhile(method: str, path: str) -> None:
+        if next(calls) == moment:
+            scheduler.cancel_task(app_id, 2)
+
+    cluster.away = meanwhile
+    scheduler.cancel_task(app_id, 1)
+    assert next(calls) > moment
+    assert [run_task(cluster, k, tmp_path, "echo ran").stdout for k in range(3)] == [b"ran\n", b"", b""]
+    found = scheduler.describe(app_id)
+    assert found is not None and found.tasks is not None
+    assert [state.name for state in found.tasks.states] == ["PENDING", "CANCELLED", "CANCELLED"]
+
+
+def test_a_task_of_a_job_that_changes_all_the_time(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """After many conflicts the error of the server is raised, and nothing was changed."""
+    from tests.schedulers.kubernetes.fake_cluster import refusal
+
+    app_id = submit(scheduler, ["a", "b"], "{v}", width=2)
+    conflict = refusal(409, "Conflict", "the object has been modified")
+    cluster.away = lambda method, path: conflict if method == "PATCH" else None
+    with pytest.raises(BackendError, match="has been modified"):
+        scheduler.cancel_task(app_id, 1)
+    assert sum(method == "PATCH" for method, _, _ in cluster.calls) == 21
 
 
 FAILED = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 3}}}]}

@@ -17,7 +17,7 @@ from urllib.parse import quote, urlencode
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kubernetes.credentials import connect
 from torchx.schedulers.kubernetes.names import Object
-from torchx.schedulers.kubernetes.refusals import ApiError, BusyError, refusal, unless_forbidden
+from torchx.schedulers.kubernetes.refusals import CONFLICT, ApiError, BusyError, refusal, unless_forbidden
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
@@ -169,7 +169,7 @@ class KubeApi:
         except ApiError as e:
             if dry_run and "does not support dry run" in str(e):  # an admission webhook that prevents the check
                 return item
-            if e.status != 409 or dry_run:  # Conflict
+            if e.status != CONFLICT or dry_run:
                 raise
             there = self.get(path_to(kind, item))
             annotations = there.get("metadata", {}).get("annotations") or {}

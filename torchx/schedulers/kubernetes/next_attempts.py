@@ -24,7 +24,7 @@ from torchx.schedulers.kubernetes.attempts import recorded
 from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, Object
 from torchx.schedulers.kubernetes.pods import ENV_RANK0_HOST
-from torchx.schedulers.kubernetes.refusals import ApiError
+from torchx.schedulers.kubernetes.refusals import CONFLICT, ApiError
 from torchx.specs.api import AppState
 from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
 from torchx.util.records import replace
@@ -32,7 +32,6 @@ from torchx.util.records import replace
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import Look
 
-_CONFLICT = 409
 _MOST_KEPT = 100
 _BY_CONTROLLER = re.compile(r"(batch\.kubernetes\.io/.*)?(controller-uid|job-name|job-tracking)|kubectl\..*")
 
@@ -170,7 +169,7 @@ def _create(api: KubeApi, item: Object) -> Object:
     try:
         return api.create(item)
     except ApiError as e:
-        if e.status != _CONFLICT:
+        if e.status != CONFLICT:
             raise
     there = api.get(path_to("Job", item))
     if number_of(there) != number_of(item):

@@ -13,6 +13,7 @@ _T = TypeVar("_T")
 _Other = TypeVar("_Other")
 
 FORBIDDEN = 403
+CONFLICT = 409
 _PASSING = frozenset((429, 500, 502, 503, 504))
 
 

@@ -27,6 +27,7 @@ from torchx.schedulers.kubernetes.logs import EvidenceReader
 from torchx.schedulers.kubernetes.names import JOB, MAIN_CONTAINER, PER_INDEX_SINCE, Object, annotations_of
 from torchx.schedulers.kubernetes.pod_answers import Pod
 from torchx.schedulers.kubernetes.pods import literal
+from torchx.schedulers.kubernetes.refusals import CONFLICT, ApiError
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.shipped_code import AUTO, metadata_of_part
 from torchx.specs.api import AppDef, AppState, is_terminal
@@ -38,6 +39,7 @@ MOST_TASKS = 100_000
 MOST_BYTES = 1_000_000
 """The limit for the values. A ConfigMap holds 1 MiB."""
 _DEFAULT_PARALLEL = 100
+_MOST_CONFLICTS = 20
 _FOLDER = "/torchx-values"
 _VOLUME = "torchx-values"
 
@@ -150,16 +152,33 @@ def cancel_task(api: KubeApi, item: Object, pods: Sequence[Pod], k: int) -> None
     """Prevent a task from starting, or delete its pod."""
     namespace = item["metadata"]["namespace"]
     check_numbers(item["metadata"]["name"], [k], int(item["spec"]["completions"]))
-    skipped = sorted({*_skipped(item), k})
     volumes = item["spec"]["template"]["spec"]["volumes"]
     name = next(volume["configMap"]["name"] for volume in volumes if volume["name"] == _VOLUME)
-    text = "".join(f"{number}\n" for number in skipped)
-    api.patch(path_of("ConfigMap", namespace, name), {"data": {"skipped": text}})
-    marks = {"metadata": {"annotations": {names.ANNOTATION_SKIPPED: ",".join(map(str, skipped))}}}
-    api.patch(path_to("Job", item), marks)
+    written: set[int] = set()
+    # Another process may cancel another task at the same moment: the Job counts, and the ConfigMap, which the script of
+    # the tasks reads, is written again until it agrees with it.
+    while written != (skipped := _skip(api, path_to("Job", item), k)):
+        text = "".join(f"{number}\n" for number in sorted(skipped))
+        api.patch(path_of("ConfigMap", namespace, name), {"data": {"skipped": text}})
+        written = skipped
     for pod in pods:
         if pod.facts.replica == k and not is_terminal(pod.facts.state):
             api.delete(path_of("Pod", namespace, pod.name))
+
+
+def _skip(api: KubeApi, path: str, k: int) -> set[int]:
+    """Add a task to those that a Job skips, and return all of them."""
+    conflicts = 0
+    while k not in (skipped := _skipped(item := api.get(path))):
+        marks = {names.ANNOTATION_SKIPPED: ",".join(map(str, sorted({*skipped, k})))}
+        version = item["metadata"]["resourceVersion"]
+        try:
+            api.patch(path, {"metadata": {"resourceVersion": version, "annotations": marks}})
+        except ApiError as e:
+            conflicts += 1
+            if e.status != CONFLICT or conflicts > _MOST_CONFLICTS:
+                raise
+    return skipped
 
 
 def _skipped(item: Object) -> set[int]:
