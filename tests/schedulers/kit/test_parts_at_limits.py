@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
+from collections.abc import Hashable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from torchx.errors import BackendError, CommandError, ConfigError, SpecError, TransientError
+from torchx.errors import BackendError, CommandError, ConfigError, NotSupportedError, SpecError, TransientError
 from torchx.schedulers.kit import files as files_module
+from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.schedulers.kit.export import bases_of
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
+from torchx.schedulers.kit.follow import Cursor, Follower, Lines
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
 from torchx.schedulers.kit.manifests import to_yaml
 from torchx.schedulers.kit.names import DNS_LABEL, FILE_NAME, NameRule
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.shell import env_words, exports, is_name, quote, read_script
+from torchx.schedulers.kit.tasks import only_role
 from torchx.specs.api import AppDef, AppDryRunInfo, Role
+from torchx.specs.timeouts import TIMEOUT
 from torchx.testing import FakeClock
 
 # -- names -----------------------------------------------------------------------------------------
@@ -283,3 +289,76 @@ def test_images_below_code() -> None:
     info._app = AppDef("app", roles)
     info._tags.update({"image.a": "base", "image.c": "same"})
     assert bases_of(info) == {"new": "base"}
+
+
+# -- what backends are assumed to do ---------------------------------------------------------------
+
+
+def test_what_most_backends_do() -> None:
+    """Each of these is promised by a backend that states nothing else about it."""
+    promised = {name for name, value in vars(COMMON).items() if value}
+    assert promised == {
+        "logs",
+        "log_since",
+        "log_follow",
+        "log_timestamps",
+        "cancel",
+        "delete",
+        "list",
+        "retries",
+        "elastic",
+        "multi_role",
+        "secrets",
+        "gpus",
+        "durable",
+    }
+
+
+# -- tasks of sweeps -------------------------------------------------------------------------------
+
+
+def test_a_time_limit_of_tasks() -> None:
+    """It is rejected by backends that cannot keep it, and by those only."""
+    app = AppDef("a", [Role("r", "img")], metadata={TIMEOUT: "60"})
+    assert only_role(app, "b", timeout=True) is only_role(AppDef("a", app.roles), "b") is app.roles[0]
+    with pytest.raises(NotSupportedError, match="cannot have a time limit"):
+        only_role(app, "b")
+
+
+# -- logs ------------------------------------------------------------------------------------------
+
+
+class _Blocks(Follower):
+    """A log in memory, of which no read returns more than three bytes."""
+
+    def __init__(self, query: LogQuery, data: bytes) -> None:
+        super().__init__(query)
+        self._data = data
+
+    def _files(self) -> list[Cursor]:
+        return [Cursor("log")]
+
+    def _size(self, cursor: Cursor) -> int:
+        return len(self._data)
+
+    def _read_at(self, cursor: Cursor, offset: int, size: int) -> bytes:
+        return self._data[offset : offset + min(size, 3)]
+
+    def _ended(self, *, patient: bool) -> bool:
+        return True
+
+
+def test_a_line_that_is_read_in_small_parts() -> None:
+    """It arrives whole."""
+    assert list(_Blocks(LogQuery(), b"0123456789\nabc\nrest")) == ["0123456789\n", "abc\n", "rest"]
+
+
+def test_a_search_returns_between_blocks_only_when_nothing_is_there() -> None:
+    """An empty block is passed on at once, so that other logs are read meanwhile; one without a match is not."""
+
+    class Log(Lines):
+        def _read(self, *, patient: bool) -> Iterator[tuple[Hashable, bytes, int]]:
+            yield from ((1, block, 0) for block in (b"a\n", b"", b"b\n", b"x\n"))
+
+    log = Log(LogQuery(regex=re.compile("x")))
+    assert list(log._wanted(log._read(patient=True))) == [b"", b"x\n"]
