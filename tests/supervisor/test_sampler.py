@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -112,6 +114,47 @@ def test_looks_that_take_long_are_seldom(monkeypatch: pytest.MonkeyPatch, took_s
     assert sampler.due == pytest.approx(200.0 + pause_s)
 
 
+def test_a_program_beside_a_replica(tmp_path: Path) -> None:
+    """As in a step of Slurm: it does not count itself, and ends with the replica, not only when it would look again."""
+    folder = tmp_path / "job" / "r" / "0"
+    folder.mkdir(parents=True)
+    path = folder / "metrics.jsonl"
+    program = f"{sys.executable} {metrics.__file__} 20 $$ {path}"
+    script = f"({program} & echo $!); exec sleep 600"  # it is not the child of the replica
+    step = subprocess.Popen(["/bin/sh", "-c", script], stdout=subprocess.PIPE, start_new_session=True)
+    with step:
+        assert step.stdout is not None
+        sampling = os.pidfd_open(int(step.stdout.readline()))
+        eventually(lambda: _samples(str(tmp_path / "job")))
+        step.kill()
+        assert select.select([sampling], [], [], 15)[0], "the next look is due in 20 s"
+        os.close(sampling)
+    (sample,) = _samples(str(tmp_path / "job"))
+    assert 0 < sample["mem"] < 4 * MIB, "of `sleep`, without Python"
+
+
+def test_the_least_limit_of_all_cgroups(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the top down to the process's own, in the old hierarchy and in the new one."""
+    files: dict[str, bytes] = {}
+
+    def read(path: str) -> bytes:
+        if path not in files:
+            raise FileNotFoundError(path)
+        return files[path]
+
+    monkeypatch.setattr(metrics, "read_bytes", read)
+    assert metrics.limits({"SLURM_MEM_PER_NODE": "9"})[0] == 9 * MIB
+    files["/proc/self/cgroup"] = b"9:memory:/a/b\n8:cpu,cpuacct:/\n0::/c/d\n"
+    for folder, limit in (("", 8), ("/a", 7), ("/a/b", 6)):
+        files[f"/sys/fs/cgroup/memory{folder}/memory.limit_in_bytes"] = str(limit * MIB).encode()
+        assert metrics.limits({"SLURM_MEM_PER_NODE": "9"})[0] == limit * MIB
+    files["/sys/fs/cgroup/memory/a/b/c/memory.limit_in_bytes"] = b"1"
+    files["/sys/fs/cgroup/memory.max"] = b"max"
+    for folder, limit in (("/c", 5), ("/c/d", 4)):
+        files[f"/sys/fs/cgroup{folder}/memory.max"] = str(limit * MIB).encode()
+        assert metrics.limits({"SLURM_MEM_PER_NODE": "9"})[0] == limit * MIB
+
+
 # -- GPUs ------------------------------------------------------------------------------------------
 
 SMI = """#!/bin/sh
@@ -184,6 +227,27 @@ def test_of_few_samples_none_is_left_out(tmp_path: Path) -> None:
     rows = [{"t": float(i), "a": 0, "cpu": 1.0, "mem": i, "gpu": []} for i in range(3)]
     path.write_text("\n".join(['{"memory_limit":5,"cpus":1}', *map(json.dumps, rows)]) + "\n")
     assert thin_out(str(path)) == 3
+
+
+def test_another_process_goes_on(tmp_path: Path) -> None:
+    """It writes no second line of limits, and counts what is there: the file stays small whoever writes to it."""
+    path = tmp_path / "metrics.jsonl"
+    first = '{"t":0.0,"a":0,"cpu":0.5,"mem":1,"gpu":[]}\n'
+    for count in range(1, MOST_SAMPLES + 1):
+        Sampler(15.0, {}, 0.0)._write(str(path), first.replace("0.0", f"{count}.0"))
+        assert path.read_text().count("\n") == count + 1
+    Sampler(15.0, {}, 0.0)._write(str(path), first)
+    assert path.read_text().count("\n") < MOST_SAMPLES, "thinned out"
+    assert path.read_text().count("memory_limit") == 1
+
+
+def test_a_link_is_not_followed(tmp_path: Path) -> None:
+    """What a job has put where its samples belong is not written to, and the job goes on without samples."""
+    (tmp_path / "precious").write_text("x\n")
+    path = tmp_path / "metrics.jsonl"
+    path.symlink_to("precious")
+    Sampler(15.0, {}, 0.0)._write(str(path), "{}\n")
+    assert (tmp_path / "precious").read_text() == "x\n"
 
 
 def test_a_file_stays_small(tmp_path: Path) -> None:

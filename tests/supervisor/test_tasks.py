@@ -229,6 +229,16 @@ def test_a_claimed_task_that_was_started(sweep: Sweep, claimed: Callable[..., di
     assert claimed(fresh=True) == {1: 0}
 
 
+def test_a_claimed_task_that_ended_at_once(claimed: Callable[..., dict[int, int]]) -> None:
+    """Its process is still a child of the guard, which has not waited for it: its exit code is not lost."""
+    pid = os.posix_spawn("/bin/true", ["true"], {}, setsid=True)
+    os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+    try:
+        assert claimed(fresh=False) == {1: pid}
+    finally:
+        os.waitpid(pid, 0)
+
+
 def test_a_task_that_runs_is_found_by_its_environment(sweep: Sweep, claimed: Callable[..., dict[int, int]]) -> None:
     """It is the claimed one, although the state file does not name it."""
     env = {**os.environ, proctree.ENV_JOB: sweep.folder, proctree.ENV_REPLICA: "1"}
