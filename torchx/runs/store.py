@@ -188,10 +188,10 @@ def _connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
     import sqlite3
 
     url = "file:" + os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    if immutable:
-        return sqlite3.connect(f"{url}?immutable=1", uri=True, isolation_level=None)
-    # mode=rw never creates the file: an empty one would take the place of one that another process is creating.
     # One connection for all threads: `Store` holds its lock during each use.
+    if immutable:
+        return sqlite3.connect(f"{url}?immutable=1", uri=True, isolation_level=None, check_same_thread=False)
+    # mode=rw never creates the file: an empty one would take the place of one that another process is creating.
     return sqlite3.connect(
         f"{url}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
