@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from torchx.runs import RunRegistry
 from torchx.specs import AppState
 
@@ -28,6 +30,12 @@ def test_a_row_for_each_change(registry):
         ("a", AppState.PENDING, AppState.FAILED, "exit code 3"),
     ]
     assert [change[3] for change in seen(registry, after=2)] == ["Resources", "exit code 3"]
+
+
+def test_before_the_first_run(registry):
+    """The number is 0, and reading it creates no file."""
+    assert registry.last_change() == 0
+    assert not os.path.exists(registry.path)
 
 
 def test_a_submission_that_failed_is_no_change(registry):

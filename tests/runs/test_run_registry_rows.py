@@ -207,3 +207,12 @@ def test_names_of_files_that_are_not_utf8(registry) -> None:
     assert registry.get(handle).msg == "caf?"
     registry.abandoned(registry.begin(NewRun(scheduler="x", session="s", name="b")), odd)
     assert registry.list(RunQuery(name=odd)) == registry.list()
+
+
+def test_tags_of_a_run(registry) -> None:
+    """They are added to those that it has; a run that is not on record gets none, which is no error."""
+    handle = add(registry, "a", tags={"k": "v"})
+    registry.tag(handle, {"more": "1"})
+    assert registry.get(handle).tags == {"k": "v", "more": "1"}
+    registry.tag("x://s/nobody", {"more": "2"})
+    assert registry.get("x://s/nobody") is None

@@ -7,6 +7,7 @@ import json
 import pytest
 
 from torchx.runs import NewRun, RunRegistry
+from torchx.runs import registry as registry_module
 from torchx.runs.statuses import MOST_REPLICAS, from_text, to_text
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
 from torchx.specs.retries import Attempt
@@ -55,6 +56,26 @@ def test_what_is_not_kept():
 def test_what_cannot_be_read(text):
     """Text of another version is ignored: the scheduler is queried."""
     assert from_text(text) is None
+
+
+@pytest.mark.parametrize("columns", [["FAILED", 1], ["FAILED", 1, "n1", "", "", None, None, "novel"]])
+def test_replicas_with_other_columns(columns):
+    """A version that records fewer or more of a replica is another version: none of it is guessed."""
+    data = json.loads(to_text(status()))
+    data["roles"][0][1][1] = columns
+    assert from_text(json.dumps(data)) is None
+
+
+def test_statuses_of_the_newest_runs_are_kept(tmp_path, monkeypatch):
+    """Older ones go with the next that is written, so that the file does not grow for ever."""
+    monkeypatch.setattr(registry_module, "_STATUSES", 2)
+    registry = RunRegistry(str(tmp_path / "runs.db"))
+    handles = [f"slurm://s/{k}" for k in range(4)]
+    for handle in handles:
+        registry.submitted(registry.begin(NewRun(scheduler="slurm", session="s", name="x")), handle)
+        registry.saw_many([], {handle: to_text(status())})
+    assert [registry.status(handle) is not None for handle in handles] == [False, False, True, True]
+    registry.close()
 
 
 def test_the_newest_run_of_a_handle(tmp_path):
