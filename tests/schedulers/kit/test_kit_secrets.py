@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from torchx.errors import ConfigError
-from torchx.schedulers.kit.secrets import look_up, revealed, sources, split
+from torchx.errors import ConfigError, NotSupportedError
+from torchx.schedulers.kit import secrets
+from torchx.schedulers.kit.secrets import check, is_value, look_up, revealed, sources, split
 from torchx.specs import Secret
 from torchx.util.redaction import redact
 
@@ -82,3 +83,62 @@ def test_split_and_sources() -> None:
     env = {"A": "1", "HF_TOKEN": "t", "K": Secret("env:MY_K"), "W": Secret("cmd:x"), "API_KEY": ""}
     assert split(env) == ({"A": "1", "API_KEY": ""}, {"HF_TOKEN": "t", "K": "env:MY_K", "W": "cmd:x"})
     assert sources(env) == ["HF_TOKEN", "K", "W", "MY_K"]
+
+
+@pytest.mark.parametrize(
+    ("secret", "taken", "hint"),
+    [
+        ("env:A", ("value",), None),
+        ("A", ("value",), None),
+        ("cmd:x", ("value", "k8s"), None),
+        ("k8s:n/k", ("k8s",), None),
+        ("aws-sm:arn:a", ("aws-sm",), None),
+        ("k8s:n/k", ("value",), "it takes `env:`, `cmd:`, `file:`"),
+        ("aws-sm:arn:a", ("value", "k8s"), "it takes `env:`, `cmd:`, `file:`, `k8s:NAME/KEY`"),
+        ("env:A", ("k8s",), "it takes `k8s:NAME/KEY`"),
+        ("file:A", ("aws-sm",), "and name it by its ARN: `K=aws-sm:ARN`"),
+        ("env:A", (), "let the program fetch it itself"),
+    ],
+)
+def test_what_a_scheduler_can_take(secret: str, taken: tuple[str, ...], hint: str | None) -> None:
+    """Values that are known here, and references that it resolves itself; plain variables are no matter of it."""
+    env = {"PLAIN": "1", "HF_TOKEN": "t", "K": Secret(secret)}
+    if hint is None:
+        check(env, taken, "x")
+        return
+    with pytest.raises(NotSupportedError, match=f"`x` cannot take secret `K` from `{secret}`") as e:
+        check(env, taken, "x")
+    assert hint in (e.value.hint or "")
+
+
+def test_plain_values_are_passed_on_and_only_secrets_are_masked() -> None:
+    """A value with the name of a secret is masked in what is printed later; an ordinary one is not."""
+    known: dict[str, str] = {}
+    env = {"API_TOKEN": "open-says-me", "PHASE": "ordinary-word", "EMPTY_TOKEN": ""}
+    assert revealed(env, known) == env and known == {}
+    assert redact("open-says-me is no ordinary-word") == "******** is no ordinary-word"
+
+
+def test_which_secrets_are_known_here() -> None:
+    """All but those that the scheduler resolves."""
+    known = {text: is_value(Secret(text)) for text in ("A", "env:A", "cmd:a", "file:a", "k8s:a/b", "aws-sm:arn:a")}
+    assert [text for text, here in known.items() if not here] == ["k8s:a/b", "aws-sm:arn:a"]
+    assert is_value("plain")
+
+
+def test_a_command_that_does_not_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is given up, with its name, and gets no input to wait for."""
+    monkeypatch.setattr(secrets, "_COMMAND_S", 0.02)
+    with pytest.raises(ConfigError, match=r"secret `X`: `exec sleep 60` did not end within 0\.02 s"):
+        look_up("X", Secret("cmd:exec sleep 60"))
+    monkeypatch.undo()
+    assert look_up("X", Secret("cmd:cat; echo v")) == "v"
+
+
+def test_only_one_line_end_is_no_part_of_a_value(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other white space may belong to it; a line end alone is no value."""
+    monkeypatch.setenv("MINE", " v \n\n")
+    assert look_up("X", Secret("MINE")) == " v \n"
+    monkeypatch.setenv("MINE", "\n")
+    with pytest.raises(ConfigError, match="gives is empty"):
+        look_up("X", Secret("MINE"))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import re
 import stat
+import sys
 from collections.abc import Hashable, Iterator
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
@@ -19,8 +21,8 @@ from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.schedulers.kit.export import bases_of
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
 from torchx.schedulers.kit.follow import Cursor, Follower, Lines
-from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
-from torchx.schedulers.kit.manifests import to_yaml
+from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex, refuse_streams
+from torchx.schedulers.kit.manifests import masked, shown_yaml, to_yaml
 from torchx.schedulers.kit.names import DNS_LABEL, FILE_NAME, NameRule
 from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.shell import env_words, exports, is_name, quote, read_script
@@ -139,6 +141,31 @@ def test_sizes(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"12")
     found = LocalFiles().sizes([f"{tmp_path}/f", f"{tmp_path}/none", f"{tmp_path}/f/x"])
     assert list(found.values()) == [2, None, None]
+
+
+def test_a_pipe_in_the_place_of_a_file(tmp_path: Path) -> None:
+    """It is no file to read, and nobody waits for its writer, whom a job may never start."""
+    os.mkfifo(tmp_path / "pipe")
+    assert LocalFiles().read(str(tmp_path / "pipe")) is None
+    assert LocalFiles().grown({str(tmp_path / "pipe"): 0}) == {}
+
+
+def test_where_things_are_on_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The home folder of the user, the one of torchx, which is not made, and where commands run."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "torchx"))
+    monkeypatch.chdir(tmp_path)
+    files = LocalFiles()
+    assert (files.home(), files.cwd()) == (str(tmp_path), str(tmp_path))
+    assert files.torchx_home("a", "b") == str(tmp_path / "torchx" / "a" / "b")
+    assert os.listdir(tmp_path) == []
+
+
+def test_reading_what_another_one_writes_is_cheap_here(tmp_path: Path, clock: FakeClock) -> None:
+    """So a reader of many logs never waits for one of them."""
+    files = LocalFiles()
+    assert files.grown({str(tmp_path / "f"): 0}, files.wait_s) == {}
+    assert clock.slept == []
 
 
 @pytest.fixture
@@ -261,6 +288,16 @@ def test_a_query_there_and_back() -> None:
         compile_regex("(")
 
 
+@pytest.mark.parametrize(("stream", "refused"), [(None, False), (Stream.COMBINED, False), (Stream.STDERR, True)])
+def test_one_log_for_both_outputs(stream: Stream | None, refused: bool) -> None:
+    """One of them alone is refused, not shown with the other."""
+    if not refused:
+        refuse_streams(LogQuery(stream=stream), "x")
+        return
+    with pytest.raises(NotSupportedError, match="x has one log for stdout and stderr, and cannot show `stderr` alone"):
+        refuse_streams(LogQuery(stream=stream), "x")
+
+
 def test_replicas_are_counted_through_all_roles() -> None:
     """Within a role from 0, within the job through all; the root of an image is asked once for a role."""
     app = AppDef(
@@ -280,6 +317,43 @@ def test_texts_of_several_lines_are_shown_line_by_line_to_people() -> None:
     """A request for a program has them as one string."""
     assert to_yaml({"a": "x\ny\n", "b": "é"}, in_lines=True) == "a: |\n  x\n  y\nb: é\n"
     assert to_yaml({"a": "x\ny\n", "b": "é"}) == "a: 'x\n\n  y\n\n  '\nb: \"\\xE9\"\n"
+
+
+def test_the_same_object_twice_is_written_twice() -> None:
+    """Not as a reference, which not every reader knows; keys stay in their order, one a line."""
+    shared = ["x"]
+    assert to_yaml({"b": shared, "a": shared}) == "b:\n- x\na:\n- x\n"
+
+
+def test_a_request_without_pyyaml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is shown as JSON, which is YAML, too."""
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    assert to_yaml({"b": [1], "a": "é"}) == '{\n  "b": [\n    1\n  ],\n  "a": "\\u00e9"\n}\n'
+    assert "hunter2" not in shown_yaml({"Environment": {"DB_PASSWORD": "hunter2"}})
+
+
+@pytest.mark.parametrize(
+    ("item", "shown"),
+    [
+        ({"tags": {"API_KEY": "v", "n": 1}}, {"tags": {"API_KEY": "********", "n": "1"}}),
+        ({"ContainerArguments": ["--token", "t", 1]}, {"ContainerArguments": ["--token", "********", "1"]}),
+        ({"command": "--token t"}, {"command": "--token t"}),
+        ({"words": ["--token", "t", 1]}, {"words": ["--token", "t", 1]}),
+        ([{"name": "API_KEY", "value": "v"}], [{"name": "API_KEY", "value": "********"}]),
+        ({"name": "API_KEY", "value": 1}, {"name": "API_KEY", "value": 1}),
+        ({"name": "API_KEY", "value": "v", "more": "m"}, {"name": "API_KEY", "value": "v", "more": "m"}),
+        (
+            {"a": {"b": [{"HyperParameters": {"API_KEY": "v"}}]}},
+            {"a": {"b": [{"HyperParameters": {"API_KEY": "********"}}]}},
+        ),
+        ({"Environment": ["API_KEY"]}, {"Environment": ["API_KEY"]}),
+    ],
+)
+def test_what_is_masked_in_a_request(item: Any, shown: Any) -> None:
+    """Values of variables and arguments with the name of a secret, at any depth; the request itself stays as it is."""
+    before = copy.deepcopy(item)
+    assert masked(item) == shown
+    assert item == before
 
 
 def test_images_below_code() -> None:
