@@ -92,22 +92,23 @@ class Sampler:
 
     def _write(self, path: str, line: str) -> None:
         count = self._lines.get(path, -1)
-        if count < 0 and os.path.exists(path):  # another process has sampled an earlier attempt
-            count = read_bytes(path).count(b"\n") - 1
-        if count < 0:
-            self._head = self._head or '{{"memory_limit":{},"cpus":{}}}\n'.format(*limits(self._env))
-            line = self._head + line
-        try:
-            fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW, 0o644)
+        how = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        try:  # whatever the job has put there: a link to /dev/zero, a FIFO, a folder, lines of its own
+            fd = os.open(path, how | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
             try:
+                if count < 0:  # another process may have sampled an earlier attempt
+                    count = os.pread(fd, _MIB, 0).count(b"\n") - 1
+                if count < 0:
+                    self._head = self._head or '{{"memory_limit":{},"cpus":{}}}\n'.format(*limits(self._env))
+                    line = self._head + line
                 os.write(fd, line.encode())
             finally:
                 os.close(fd)
             self._lines[path] = max(count, 0) + 1
             if count >= MOST_SAMPLES:
                 self._lines[path] = thin_out(path)
-        except (OSError, ValueError):
-            self._lines[path] = max(count, 1)  # for example a full disk: the job continues without
+        except (OSError, ValueError, LookupError, TypeError):
+            self._lines[path] = count  # for example a full disk: the job continues without
 
 
 class _Process:
