@@ -36,6 +36,7 @@ def test_when_it_happened(registry, clock) -> None:
     registry.saw("x://s/a", AppState.RUNNING, ended_at=5.0)
     run = registry.get("x://s/a")
     assert (run.created_at, run.updated_at, run.ended_at) == (1000.0, 1002.0, None)
+    assert registry._store().rows("SELECT phase FROM runs") == [(schema.SUBMITTED,)]
     clock[0] = 1003.0
     registry.saw("x://s/a", AppState.RUNNING)
     assert registry.get("x://s/a").updated_at == 1002.0

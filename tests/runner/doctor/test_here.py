@@ -6,11 +6,16 @@ import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from torchx.runner import get_runner
+from tests.runner.memory_backend import MemoryScheduler
+from torchx.errors import ConfigError
+from torchx.runner import Runner, get_runner
 from torchx.runner.doctor import here, online
+from torchx.runs.schema import VERSION
+from torchx.schedulers.api import Scheduler
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
 from torchx.settings import torchx_home
 
@@ -74,6 +79,32 @@ def test_a_package_that_the_config_needs(home: Path, monkeypatch: pytest.MonkeyP
     assert "boto3" in bad.fix
 
 
+def test_a_package_that_is_there(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Extras that are installed are listed, and a config file that needs one of them is no problem."""
+    monkeypatch.setattr(here, "_EXTRAS", {"aws": "json", "ui": "no_such_module"})
+    (home / ".torchxconfig").write_text("[aws_batch]\nqueue = q\n[slurm]\npartition = gpu\n")
+    assert [(f.verdict, f.said) for f in of("packages")] == [(GOOD, "of the extras, installed: aws; not: ui")]
+
+
+def test_a_scheduler_that_cannot_be_loaded(home: Path) -> None:
+    """Its own error is the finding; the sections of the others are checked nevertheless."""
+
+    def broken(session_name: str, **_: Any) -> Scheduler[Any]:
+        raise ConfigError("there is no cluster", hint="name one")
+
+    def memory(session_name: str, **_: Any) -> Scheduler[Any]:
+        return MemoryScheduler(session_name)
+
+    (home / ".torchxconfig").write_text("[broken]\nqueue = q\n[memory]\nqueu = q\n")
+    with Runner("t", {"broken": broken, "memory": memory}) as runner:
+        found = [f for f in runner.doctor() if f.what == "config"]
+    (good, *bad) = found
+    assert (good.verdict, len(bad)) == (GOOD, 2)
+    assert {f.verdict for f in bad} == {BAD}
+    assert sorted("no cluster" in f.said and f.fix == "name one" for f in bad) == [False, True]
+    assert any("`queu`" in f.said and ".torchxconfig:4" in f.said for f in bad)
+
+
 def test_a_disk_that_is_full(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Bad below 64 MiB, and without free inodes; unknown below 1 GiB."""
     found = [_space(monkeypatch, tmp_path, mib) for mib in (10, 500, 5000)]
@@ -122,8 +153,14 @@ def test_the_record(home: Path) -> None:
         db.execute("CREATE TABLE runs (a)")
         db.execute("PRAGMA user_version = 9999")
     assert record(other) == [BAD]
-    Path(f"{other}.damaged-20261123T000000-1").write_text("")
+    aside = Path(f"{other}.damaged-20261123T000000-1")
+    for suffix in ("", "-wal", "-shm", "-journal"):  # its companions go with it
+        Path(f"{aside}{suffix}").write_text("")
     assert record(other) == [UNKNOWN, BAD]
+    other.unlink()
+    (doubt, found) = here._record(str(other))
+    assert (doubt.fix, found.verdict) == (f"if its runs are not needed: `rm {aside}`", GOOD)
+    assert "is made with the first run" in found.said
 
 
 def test_how_a_record_is_mended(home: Path) -> None:
@@ -139,6 +176,32 @@ def test_how_a_record_is_mended(home: Path) -> None:
         (locked,) = here._record(str(path))
     assert (locked.verdict, locked.fix) == (UNKNOWN, "")
     assert "cannot be read: database is locked" in locked.said
+
+
+def test_a_record_without_its_tables(home: Path) -> None:
+    """It is certain that the file is unusable, though SQLite reports that as it reports a lock."""
+    path = home / "other.db"
+    with closing(sqlite3.connect(path)) as db:
+        db.execute(f"PRAGMA user_version = {VERSION}")
+    (found,) = here._record(str(path))
+    assert (found.verdict, found.fix) == (BAD, "`torchx list` sets it aside, and begins a new one")
+    assert "no such table" in found.said
+
+
+@pytest.mark.parametrize(
+    ("shell", "said", "fix"),
+    [
+        ("", "SHELL is not set", ""),
+        ("/bin/tcsh", "torchx has no completion for `tcsh`", ""),
+        ("/usr/bin/fish", "not set up", "`echo 'torchx completion fish | source' >> ~/.config/fish/config.fish`"),
+        ("/bin/zsh", "not set up", """`echo 'eval "$(torchx completion zsh)"' >> ~/.zshrc`"""),
+    ],
+)
+def test_completion_of_each_shell(home: Path, shell: str, said: str, fix: str) -> None:
+    """The line is one that this shell understands, in its own file; for others there is no fix."""
+    found = here._completion({"SHELL": shell})
+    assert isinstance(found, Finding)
+    assert (found.verdict, found.fix, said in found.said) == (UNKNOWN, fix, True)
 
 
 def test_completion(home: Path) -> None:
