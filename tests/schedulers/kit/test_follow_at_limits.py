@@ -32,6 +32,7 @@ class Log(Follower):
         self.files = files
         self.notes = notes
         self.is_over = False
+        self.bytes_read = 0
         self.calls: list[Any] = []
         self.ranges: dict[str, dict[str, Any]] = {}
 
@@ -44,7 +45,9 @@ class Log(Follower):
 
     def _read_at(self, cursor: Cursor, offset: int, size: int) -> bytes:
         assert size > 0
-        return self.files[cursor.path][offset : offset + size]
+        data = self.files[cursor.path][offset : offset + size]
+        self.bytes_read += len(data)
+        return data
 
     def _ended(self, *, patient: bool) -> bool:
         return self.is_over
@@ -104,6 +107,11 @@ def test_an_open_line_is_one_of_the_last(files: dict[str, bytes], regex: re.Patt
     assert log.rest() == b"a2\n"
     log.files["a"] += b" line\n"
     assert log.rest() == b"open line\n"
+    alone = Log(dict(files), regex=regex, follow=True).last(1)
+    assert isinstance(alone, Log)
+    assert alone.rest() == b""
+    alone.files["a"] += b" line\n"
+    assert alone.rest() == b"open line\n"
 
 
 def test_the_last_lines_are_read_from_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,6 +121,15 @@ def test_the_last_lines_are_read_from_the_end(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(follow_module, "_BLOCK", size)
         for count in range(11):
             assert b"".join(Log({"f": b"".join(lines)}).last(count).chunks()) == b"".join(lines[9 - min(count, 9) :])
+
+
+@pytest.mark.parametrize(("count", "most"), [(0, 0), (1, 1 << 16), (10_000, 1 << 17), (1 << 17, 1 << 18)])
+def test_the_last_lines_are_not_held(count: int, most: int) -> None:
+    """They are looked for from the end of a file, and read when somebody reads them: there may be very many."""
+    log = Log({"f": b"x\n" * (1 << 17)})
+    log.last(count)
+    assert log.bytes_read <= most
+    assert b"".join(log.chunks()) == b"x\n" * count
 
 
 def test_the_last_lines_of_a_range() -> None:
@@ -183,6 +200,20 @@ def test_a_range_of_times_within_a_range_of_the_file() -> None:
         log = Log({"f": b"1\n2\n3\n4\n"}, [(1.0, 2), (2.0, 4), (3.0, 6), (4.0, 8)], since=since, until=until)
         log.ranges["f"] = {"position": 2, "end": 6}
         assert b"".join(log.chunks()) == shown
+
+
+def test_the_time_of_what_was_written_last() -> None:
+    """It is that of the last record, even if nothing before it is shown; where there are no records, nothing is known."""
+    notes = [(1.0, 2), (2.0, 4)]
+    for data in (b"1\n2\n3\n", b"1\n2\n3"):
+        log = Log({"f": data}, notes, since=3.0, timestamps=True)
+        assert b"".join(log.chunks()).rstrip() == b"1970-01-01T00:00:02.000Z 3"
+
+    class Untimed(Log):
+        def _notes(self, cursor: Cursor) -> Sequence[tuple[float, int]]:
+            return Follower._notes(self, cursor)
+
+    assert list(Untimed({"f": b"1\n2"}, timestamps=True, since=1.0, until=NOW + 1)) == ["- 1\n", "- 2"]
 
 
 # -- waiting -----------------------------------------------------------------------------------------

@@ -280,7 +280,7 @@ def test_a_query_there_and_back() -> None:
         "regex": "a+", "since": at, "until": at + timedelta(hours=1), "should_tail": True, "streams": Stream.STDERR
     }  # fmt: skip
     empty = LogQuery.of(regex="", since=None, until=None, should_tail=False, streams=None)
-    assert empty == LogQuery()
+    assert empty == LogQuery() and not any(vars(empty).values())
     assert empty.words() == {"regex": None, "since": None, "until": None, "should_tail": False, "streams": None}
     assert list(query.matching(["caat\n", "b\n"])) == ["caat\n"]
     assert list(empty.matching(["caat\n", "b\n"])) == ["caat\n", "b\n"]
