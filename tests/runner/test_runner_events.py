@@ -154,6 +154,16 @@ def test_what_is_no_event(text):
     assert e.value.text == text
 
 
+def test_a_further_destination(tmp_path, monkeypatch):
+    """It gets the event that is sent there, although events are off otherwise."""
+    monkeypatch.setattr(events, "_loggers", {})
+    path = tmp_path / "events"
+    record(TorchxEvent("s", "slurm", "run"), f"file:{path}")
+    (handler,) = events._loggers[f"file:{path}"].handlers
+    handler.close()
+    assert TorchxEvent.deserialize(path.read_text()).scheduler == "slurm"
+
+
 def test_destinations(capsys):
     """Destinations by name; an unknown one is rejected with a list of the valid ones."""
     assert isinstance(get_logging_handler(), logging.NullHandler)

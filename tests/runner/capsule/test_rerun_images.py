@@ -10,6 +10,7 @@ import pytest
 from tests.runner.memory_backend import MemoryScheduler, echo_app
 from torchx.errors import NotFoundError
 from torchx.runner import Runner
+from torchx.runner.capsule import rerun
 from torchx.runner.capsule.differences import compare
 from torchx.runner.capsule.rerun import NOW, THEN, Plan, Rerun
 from torchx.runs import default_registry
@@ -99,6 +100,20 @@ def test_elsewhere_the_digest_of_an_engine_means_nothing(runner):
     with pytest.raises(NotFoundError, match="not launched in a git repository"):
         runner.rerun(run.handle, Rerun(code=THEN, scheduler="other"))
     assert again(runner, run, scheduler="other").scheduler == "other"
+
+
+def test_elsewhere_the_code_of_then_goes_onto_the_image_below(runner, tmp_path, monkeypatch):
+    """The image that was built then may not be there: its base is used, and the code comes from a checkout."""
+    (tmp_path / "src").mkdir()
+    run = launched(runner, workspace=f"file://{tmp_path}/src")
+    then = tmp_path / "then"
+    monkeypatch.setattr(rerun.old_code, "checkout", lambda run, cwd: (str(then), str(tmp_path)))
+    plan = runner.rerun_plan(run.handle, Rerun(code=THEN, scheduler="other"))
+    (role,) = plan.app.roles
+    assert role.image == run.tags["image.echo"] != run.image
+    assert [*role.workspace.projects] == [f"file://{then}/src"]
+    assert (plan.cwd, plan.tags["checkout"], plan.tags["worktree"]) == (str(then), str(then), str(tmp_path))
+    assert plan.hashes == {}, "that of the code is not known before it is built in"
 
 
 def test_a_run_of_before(runner):
