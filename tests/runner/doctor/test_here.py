@@ -163,8 +163,10 @@ def test_the_record(home: Path) -> None:
     assert "is made with the first run" in found.said
 
 
-def test_how_a_record_is_mended(home: Path) -> None:
+def test_how_a_record_is_mended(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next command sets a damaged file aside; for a locked file, no such fix is suggested."""
+    assert here._LOCKED_S < online.WITHIN_S, "else nobody would learn that it is locked"
+    monkeypatch.setattr(here, "_LOCKED_S", 0.0)
     path = home / "other.db"
     path.write_bytes(b"no database" * 500)
     (damaged,) = here._record(str(path))

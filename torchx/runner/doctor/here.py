@@ -20,6 +20,7 @@ _NEEDED_BY = {
     **dict.fromkeys(("aws_batch", "aws_sagemaker"), "aws"),
     "local_docker": "docker",
 }
+_LOCKED_S = 0.5  # how long a locked record is waited for; all checks together have little more than two seconds
 _RC_FILES = {"bash": "~/.bashrc", "zsh": "~/.zshrc", "fish": "~/.config/fish/config.fish"}
 
 
@@ -85,7 +86,8 @@ def _record(path: str) -> Iterator[Finding]:
         return
     problem, certain, count = "", True, 0
     try:
-        with closing(sqlite3.connect(f"file:{quote(os.fsencode(path))}?mode=ro", uri=True)) as db:
+        url = f"file:{quote(os.fsencode(path))}?mode=ro"
+        with closing(sqlite3.connect(url, uri=True, timeout=_LOCKED_S)) as db:
             version, said = version_of(db), str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
             if version > VERSION:
                 problem = f"was written by a newer torchx (schema {version}, here {VERSION})"
