@@ -10,7 +10,7 @@ import pytest
 from tests.runner.memory_backend import MemoryScheduler, echo_app
 from torchx.errors import NotFoundError
 from torchx.runner import Runner
-from torchx.runner.capsule import rerun
+from torchx.runner.capsule import code
 from torchx.runner.capsule.differences import compare
 from torchx.runner.capsule.rerun import NOW, THEN, Plan, Rerun
 from torchx.runs import default_registry
@@ -107,7 +107,7 @@ def test_elsewhere_the_code_of_then_goes_onto_the_image_below(runner, tmp_path, 
     (tmp_path / "src").mkdir()
     run = launched(runner, workspace=f"file://{tmp_path}/src")
     then = tmp_path / "then"
-    monkeypatch.setattr(rerun.old_code, "checkout", lambda run, cwd: (str(then), str(tmp_path)))
+    monkeypatch.setattr(code, "checkout", lambda run, cwd: (str(then), str(tmp_path)))
     plan = runner.rerun_plan(run.handle, Rerun(code=THEN, scheduler="other"))
     (role,) = plan.app.roles
     assert role.image == run.tags["image.echo"] != run.image
