@@ -283,6 +283,7 @@ def _status(k: int, state: AppState, failure: Failure | None = None) -> ReplicaS
         ([_status(0, F)], Failure("given", 2), "w/0 on n0: exit code 2: given"),
         ([_status(0, C), _status(1, F)], Failure("given", 2), "w/1 on n1: exit code 2: given"),
         ([_status(0, F, Failure(signal="SIGSEGV"))], None, "w/0 on n0: killed by SIGSEGV"),
+        ([_status(0, F), _status(1, F, Failure("own", 1, timestamp=5))], None, "w/1 on n1: exit code 1: own"),
         ([_status(0, F)], None, "w/0 on n0: it did not say why: see its log"),
     ],
 )
