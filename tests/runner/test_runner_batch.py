@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 
 from torchx.errors import BackendError, NotSupportedError, SpecError, TransientError
 from torchx.runner import Runner, get_runner
-from torchx.runner.batch import template
+from torchx.runner.batch import Batch, TaskResult, template
 from torchx.runner.sweeps import check, check_job
 from torchx.runner.wait import WaitTimeoutError
 from torchx.specs import AppDef, AppState, AppStatus, Resource, Role, UnknownAppException, macros
 from torchx.specs.macros import split_macros
 from torchx.specs.tasks import TaskList, fill
+from torchx.testing import FakeClock
 
 
 def app(script: str, *args: str, **env: str) -> AppDef:
@@ -195,3 +196,58 @@ def test_apps_that_differ_beside_a_macro() -> None:
     """`dist.ddp` puts the job's id and the program's arguments into one word."""
     apps = [app(f"torchrun --rdzv_id ${{app_id}} --lr {lr}") for lr in ("1e-4", "3e-4")]
     assert [args[1] for args in _as_tasks(apps)] == [f"torchrun --rdzv_id job_1 --lr {lr}" for lr in ("1e-4", "3e-4")]
+
+
+class Paced(Batch):
+    """A batch of three tasks: a test says when each ends, and how long a query takes."""
+
+    def __init__(self, clock: FakeClock, ends: list[float], takes_s: float = 0.0) -> None:
+        self._clock, self._ends, self._takes_s = clock, ends, takes_s
+        self.handle, self._count = "x://s/sweep", len(ends)
+
+    def _ended(self, wanted: set[int]) -> list[TaskResult]:
+        self._clock.advance(self._takes_s)
+        return [
+            TaskResult(number=k, handle=f"{self.handle}/{k}", state=AppState.SUCCEEDED, exit_code=0)
+            for k in sorted(wanted)
+            if self._clock.now >= self._ends[k]
+        ]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> FakeClock:
+    found = FakeClock(now=0.0)
+    monkeypatch.setattr("torchx.runner.batch.time", found)
+    return found
+
+
+def test_pauses_between_looks(clock: FakeClock) -> None:
+    """They grow to five seconds, and begin anew when a task has ended; after the last one there is none."""
+    assert [r.number for r in Paced(clock, [40.0, 0.0, 40.0]).as_completed()] == [1, 0, 2]
+    assert clock.slept[:4] == pytest.approx([0.05, 0.075, 0.1125, 0.16875])
+    assert max(clock.slept) == clock.slept[-1] == 5.0
+    assert 40.0 <= clock.now < 45.0
+
+
+def test_looks_take_a_tenth_of_the_time(clock: FakeClock) -> None:
+    """A sweep of many tasks takes long to read."""
+    assert len(Paced(clock, [0.0, 9.0], takes_s=2.0).results()) == 2
+    assert clock.slept == [20.0]
+
+
+@pytest.mark.parametrize("takes_s", [0.0, 1.0])
+def test_the_time_for_all_tasks(clock: FakeClock, takes_s: float) -> None:
+    """It is over to the moment, and those that have ended by then are results."""
+    found = []
+    with pytest.raises(WaitTimeoutError, match="1 tasks of `x://s/sweep` have not ended after 7 s"):
+        for result in Paced(clock, [7.0 + takes_s, 8.1 + takes_s], takes_s).as_completed(7.0):
+            found.append(result.number)
+    assert (found, clock.now) == ([0], 7.0 + takes_s)
+
+
+def test_no_time_at_all(clock: FakeClock) -> None:
+    """One look; whoever has ended is a result."""
+    assert len(Paced(clock, [0.0]).results(timeout=0.0)) == 1
+    with pytest.raises(WaitTimeoutError):
+        Paced(clock, [0.1]).results(timeout=0.0)
+    assert clock.slept == []

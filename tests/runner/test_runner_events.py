@@ -164,13 +164,16 @@ def test_a_further_destination(tmp_path, monkeypatch):
     assert TorchxEvent.deserialize(path.read_text()).scheduler == "slurm"
 
 
-def test_destinations(capsys):
+def test_destinations(capsys, tmp_path):
     """Destinations by name; an unknown one is rejected with a list of the valid ones."""
     assert isinstance(get_logging_handler(), logging.NullHandler)
     assert isinstance(get_logging_handler("console"), logging.StreamHandler)
     with pytest.raises(ConfigError, match="`nowhere`") as e:
         get_logging_handler("nowhere")
     assert "console" in e.value.hint
+    path = tmp_path / "events"
+    assert isinstance(get_logging_handler(f"file:{path}"), logging.FileHandler)
+    assert not path.exists(), "before there is an event"
     record(TorchxEvent("s", "slurm", "run"))
     assert capsys.readouterr() == ("", "")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchx.errors import ConfigError
-from torchx.runner.ssh import entry, public_keys
+from torchx.runner.ssh import entry, host_names, public_keys
 
 
 def test_the_command_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -52,3 +52,17 @@ def test_keys_of_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code:
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     (tmp_path / "a.pub").write_text("one\n")
     assert public_keys(str(tmp_path)) == keys
+
+
+@pytest.mark.parametrize(
+    ("app_id", "replicas", "names"),
+    [
+        ("a-1", [("w", 0)], ["torchx-a-1-0"]),
+        ("a-1", [("w", 0), ("w", 1)], ["torchx-a-1-0", "torchx-a-1-1"]),
+        ("ns:a", [("w", 0), ("b c", 0)], ["torchx-ns-a-w-0", "torchx-ns-a-b-c-0"]),
+        ("ü.b_c", [], []),
+    ],
+)
+def test_names_of_hosts(app_id: str, replicas: list[tuple[str, int]], names: list[str]) -> None:
+    """They contain the role if there are several, and only characters that ssh takes literally."""
+    assert host_names(app_id, replicas) == dict(zip(replicas, names, strict=True))
