@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -263,7 +264,18 @@ def test_which_gpus_a_replica_sees(devices: str | None, seen: list[int]) -> None
 
 
 @pytest.fixture
-def smi(tmp_path: Path) -> Iterator[Path]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Pids of the programs that were asked; tests before may have left other children."""
+    spawn, pids = os.posix_spawn, []
+    monkeypatch.setattr(os, "posix_spawn", lambda *args, **how: pids.append(spawn(*args, **how)) or pids[-1])
+    yield pids
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)  # it has ended, unless the test has failed
+        os.waitpid(pid, 0)
+
+
+@pytest.fixture
+def smi(tmp_path: Path, asked: list[int]) -> Iterator[Path]:
     folder = tmp_path / "bin"
     folder.mkdir()
     program = folder / "nvidia-smi"
@@ -272,12 +284,7 @@ def smi(tmp_path: Path) -> Iterator[Path]:
     yield program
 
 
-def _answer(query: GpuQuery) -> dict[str, Any]:
-    os.wait()
-    return query.answer()
-
-
-def test_nvidia_smi_is_found_by_the_path_of_the_replicas(smi: Path, tmp_path: Path) -> None:
+def test_nvidia_smi_is_found_by_the_path_of_the_replicas(smi: Path, tmp_path: Path, asked: list[int]) -> None:
     """The first that can be run; it gets the variables that it needs, nothing to read, and is asked anew each time."""
     useless = tmp_path / "useless"
     useless.mkdir()
@@ -286,12 +293,11 @@ def test_nvidia_smi_is_found_by_the_path_of_the_replicas(smi: Path, tmp_path: Pa
     query = GpuQuery(env)
     before = os.listdir("/proc/self/fd")
     assert query.answer() == {}
-    for _ in range(2):
+    for times in (1, 2):
         assert query.ask() is True
         assert query.ask() is True, "it still runs, or its output was not taken"
-        assert _answer(query) == query.answer() == {"0": ("GPU-1", (5, 6 * MIB, 7 * MIB))}
-        with pytest.raises(ChildProcessError):
-            os.waitpid(-1, os.WNOHANG)
+        assert eventually(query.answer) == query.answer() == {"0": ("GPU-1", (5, 6 * MIB, 7 * MIB))}
+        assert len(asked) == times
     assert os.listdir("/proc/self/fd") == before
     given = dict(line.split("=", 1) for line in (smi.parent / "env").read_text().splitlines())
     assert {name: given.get(name) for name in env} == {**env, "TOKEN": None}
@@ -318,7 +324,7 @@ def test_half_an_answer_is_none(smi: Path, tmp_path: Path) -> None:
     eventually(lambda: query.answer() == {} and query._said)
     assert query.answer() == {}
     (tmp_path / "go").write_text("\n")
-    assert [*_answer(query)] == ["0", "1"]
+    assert [*eventually(query.answer)] == ["0", "1"]
 
 
 # -- as a program --------------------------------------------------------------------------------
