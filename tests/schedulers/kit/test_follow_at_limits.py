@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
@@ -323,6 +324,20 @@ def test_what_is_left_of_a_file_that_was_cut() -> None:
     log.files["f"] = b"a\nop"
     log.is_over = True
     assert log.rest() == b"op" and log.poll() is None
+
+
+@pytest.mark.parametrize("sizes", [(3, 1, 2), (1, 4), (5, 2, 2)])
+def test_reads_that_return_less_than_was_asked_for(sizes: tuple[int, ...]) -> None:
+    """However much each of them returns, no byte is lost and none is read twice."""
+    most = itertools.cycle(sizes)
+
+    class Short(Log):
+        def _read_at(self, cursor: Cursor, offset: int, size: int) -> bytes:
+            return super()._read_at(cursor, offset, min(size, next(most)))
+
+    lines = ["0123456789\n", "abcdefghijk\n", "\n", "the rest of it"]
+    assert list(Short({"f": "".join(lines).encode()})) == lines
+    assert list(Short({"f": "".join(lines).encode()}).last(3)) == lines[1:]
 
 
 def test_progress_bars_are_drawn_as_they_are_now(clock: FakeClock) -> None:
