@@ -73,7 +73,8 @@ def test_an_attempt_that_ends_at_its_limit_is_followed_by_another(job: str, gate
         made._reap(clock.now)
         made._sweep(clock.now)
         assert (made._pending, made._limit.due) == (made.replicas, NOW + 67)
-        assert (made.job.kind, made.job.msg, made.job.restarts) == ("", "", 1)
+        made.writer.flush()
+        assert (state(job).kind, state(job).msg, state(job).restarts) == ("", "", 1)
         assert [(r.line.state, r.line.attempt) for r in made.replicas] == [("PENDING", 1)] * 2
 
     in_fork(steps)
