@@ -22,4 +22,6 @@ class Ability(ABC):
 
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:
+        if Ability not in cls.__bases__:  # not an ability, but a class that has inherited one
+            return super().__subclasshook__(other)
         return all(hasattr(other, name) for name in cls.__abstractmethods__)
