@@ -39,6 +39,7 @@ quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False
 trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, callbacks=[CheckpointWhenAsked("last.ckpt")], **quiet)
 trainer.fit(Model(), data, ckpt_path="last.ckpt" if os.path.exists("last.ckpt") else None)
 print("the end, at step", trainer.global_step, flush=True)
+torch.distributed.destroy_process_group()  # without it, an interpreter that ends may abort before its exit code is told
 """
 HUGGING_FACE = """
 import glob, os, time, torch
@@ -65,6 +66,7 @@ data = [{"x": torch.ones(4), "labels": 0} for _ in range(100000)]
 trainer = Trainer(Model(), args, train_dataset=data, callbacks=[Held()])
 RESUME
 print("the end, at step", trainer.state.global_step, flush=True)
+torch.distributed.destroy_process_group()  # without it, an interpreter that ends may abort before its exit code is told
 """
 
 
