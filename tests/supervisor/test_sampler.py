@@ -250,6 +250,17 @@ def test_a_link_is_not_followed(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "x\n"
 
 
+def test_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    """A full disk leaves a part of a line: without it, the file is thinned out as ever."""
+    path = tmp_path / "metrics.jsonl"
+    rows = [json.dumps({"t": float(i), "a": 0, "cpu": 1.0, "mem": i, "gpu": []}) for i in range(12)]
+    rows[3] = rows[3][:20]
+    rows[9] += rows[9]
+    path.write_text("\n".join(['{"memory_limit":5,"cpus":1}', *rows, "[1]"]) + "\n")
+    assert thin_out(str(path)) == 7, "five, and five that became two"
+    assert [s.at for s in parse("r", 0, path.read_text().splitlines()).samples][2:] == [6, 7, 8, 10, 11]
+
+
 def test_a_file_stays_small(tmp_path: Path) -> None:
     """After thousands of samples there are no more than MOST_SAMPLES and one, the first and the last among them."""
     sampler = Sampler(15.0, {}, 0.0)

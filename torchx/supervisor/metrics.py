@@ -296,7 +296,7 @@ def thinned_out(lines: list[str]) -> list[str]:
     """The lines of a file with the older half merged into half as many samples at equal intervals."""
     import json
 
-    samples: list[dict[str, Any]] = [json.loads(line) for line in lines[1:]]
+    samples = [sample for line in lines[1:] if (sample := _sample(line))]
     old, first = len(samples) // 2, samples[0]["t"]
     apart = max(samples[old]["t"] - first, 1.0) / max(old // 2, 1)
     kept: dict[tuple[int, int], dict[str, Any]] = {}
@@ -304,6 +304,15 @@ def thinned_out(lines: list[str]) -> list[str]:
         place = (i, 0) if i >= old else (-1 - int((sample["t"] - first) / apart), sample["a"])
         kept[place] = _together(kept[place], sample) if place in kept else sample
     return [lines[0], *(f"{json.dumps(sample, separators=(',', ':'))}\n" for sample in kept.values())]
+
+
+def _sample(line: str) -> dict[str, Any]:
+    import json
+
+    try:
+        return dict(json.loads(line))
+    except (TypeError, ValueError):  # a full disk has cut it off
+        return {}
 
 
 def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
