@@ -54,6 +54,17 @@ def test_a_filter_by_state_is_by_the_state_now(runner, jobs):
     assert [run.app_id for run in runner.runs(RunQuery(states=[AppState.RUNNING], name="x*"))] == []
 
 
+def test_many_newer_runs_that_have_ended(runner, jobs, monkeypatch):
+    """They do not keep an old run that is still going from being queried."""
+    monkeypatch.setattr("torchx.runner.listing._MOST_REFRESHED", 2)
+    for k in range(4):
+        handle = runner.run(echo_app(), "memory")
+        if k:
+            default_registry().saw(handle, AppState.FAILED)
+    jobs["echo-1"].state = AppState.SUCCEEDED
+    assert [run.app_id for run in runner.runs(RunQuery(states=[AppState.SUCCEEDED]))] == ["echo-1"]
+
+
 def test_states_of_a_filter_that_can_be_iterated_once(runner, jobs):
     """The attribute is an Iterable: a generator selects the same runs, also those that have ended on record."""
     default_registry().saw(runner.run(echo_app(), "memory"), AppState.FAILED)
