@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.supervisor.forks import PATIENCE_S, Clock, Fork, Gate, eventually, in_fork, request, role, state, text
+from tests.supervisor.forks import PATIENCE_S, Clock, Fork, eventually, in_fork, request, role, state, text
 from torchx.supervisor import client as client_module
 from torchx.supervisor import launcher, proctree
 from torchx.supervisor.client import LauncherClient, LauncherError
@@ -27,13 +27,6 @@ def client() -> Iterator[LauncherClient]:
     client = LauncherClient()
     yield client
     client.close()
-
-
-@pytest.fixture
-def gate(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
 
 
 def _asked(tmp_path, name: str, *scripts: str) -> dict[str, Any]:

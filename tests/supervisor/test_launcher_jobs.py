@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.supervisor.forks import PATIENCE_S, Fork, Gate, eventually, forked, in_fork, request, role, state
+from tests.supervisor.forks import PATIENCE_S, Fork, eventually, forked, in_fork, request, role, state
 from torchx.supervisor import launcher, proctree
 from torchx.supervisor.launcher import HEADER, MAGIC, Launcher, read_request, signal_name
 from torchx.supervisor.layout import AT_END_FILE, CONTROL_FIFO
@@ -62,13 +62,6 @@ def caller() -> Iterator[Caller]:
     caller = Caller()
     yield caller
     caller.close()
-
-
-@pytest.fixture
-def gate(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
 
 
 def _ended(folder) -> str:

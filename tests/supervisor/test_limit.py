@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 
 import pytest
 
@@ -18,13 +17,6 @@ SAVES = 'while ! test -e "$ASK"; do sleep 0.02; done; touch "$DONE"; sleep 600'
 @pytest.fixture
 def job(tmp_path) -> str:
     return str(tmp_path / "job")
-
-
-@pytest.fixture
-def up(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "up")
-    yield gate
-    gate.close()
 
 
 def _run(job: str, *roles: dict, limit: dict, again: str = "", env: dict | None = None):

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.supervisor.forks import Clock, Gate, eventually, forked, in_fork, state, text, until_dead
+from tests.supervisor.forks import Clock, eventually, forked, in_fork, state, text, until_dead
 from torchx.supervisor import orphans, proctree
 from torchx.supervisor.orphans import end_job
 from torchx.supervisor.statefile import JobState, StateWriter, read_bytes
@@ -23,20 +23,6 @@ def clock(monkeypatch) -> Clock:
     clock = Clock(NOW)
     monkeypatch.setattr(orphans, "time", clock)
     return clock
-
-
-@pytest.fixture
-def gate(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
-
-
-@pytest.fixture
-def up(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "up")
-    yield gate
-    gate.close()
 
 
 @pytest.fixture

@@ -10,23 +10,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.supervisor.forks import Gate, eventually, in_fork, text
+from tests.supervisor.forks import eventually, in_fork, text
 from torchx.supervisor import proctree, statefile
 from torchx.supervisor.proctree import Process
-
-
-@pytest.fixture
-def gate(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
-
-
-@pytest.fixture
-def up(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "up")
-    yield gate
-    gate.close()
 
 
 @pytest.fixture

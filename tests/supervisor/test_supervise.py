@@ -6,7 +6,6 @@ import os
 import signal
 import stat
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -33,20 +32,6 @@ from torchx.supervisor.watchdog import Watchdog
 @pytest.fixture
 def job(tmp_path) -> str:
     return str(tmp_path / "job")
-
-
-@pytest.fixture
-def gate(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
-
-
-@pytest.fixture
-def up(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "up")
-    yield gate
-    gate.close()
 
 
 def _work(asked: dict, lasting=None):

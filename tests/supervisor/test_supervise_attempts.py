@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,20 +20,6 @@ NOW = 1000.0
 @pytest.fixture
 def job(tmp_path: Path) -> str:
     return str(tmp_path / "job")
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
-
-
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "up")
-    yield gate
-    gate.close()
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -13,7 +12,6 @@ from tests.supervisor.forks import (
     GUARDIAN,
     PATIENCE_S,
     Clock,
-    Gate,
     eventually,
     forked,
     in_fork,
@@ -31,20 +29,6 @@ from torchx.supervisor.supervise import Supervisor
 @pytest.fixture
 def job(tmp_path) -> str:
     return str(tmp_path / "job")
-
-
-@pytest.fixture
-def gate(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
-
-
-@pytest.fixture
-def up(tmp_path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "up")
-    yield gate
-    gate.close()
 
 
 def _text(job: str, name: str, replica: str = "r/0") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,13 +22,6 @@ from torchx.supervisor.tasks import CANCEL_ALL, TaskSupervisor
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     return tmp_path / "job"
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
 
 
 def _pid(job: Path, k: int = 0) -> int:

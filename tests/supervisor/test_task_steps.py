@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,20 +26,6 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock(NOW)
     monkeypatch.setattr(tasks, "time", clock)
     return clock
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "gate")
-    yield gate
-    gate.close()
-
-
-@pytest.fixture
-def up(tmp_path: Path) -> Iterator[Gate]:
-    gate = Gate(tmp_path / "up")
-    yield gate
-    gate.close()
 
 
 @pytest.fixture
