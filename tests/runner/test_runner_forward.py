@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import os
 import resource
 import socket
@@ -21,6 +22,7 @@ from torchx.cli.failures import UsageError
 from torchx.errors import BackendError, ConfigError
 from torchx.runner import forward
 from torchx.runner.forward import Forwarding, relay_words
+from torchx.runner.relay import HEAD, OPEN, REFUSED, Relay
 from torchx.schedulers.inside.spawned import SpawnedProcess
 
 
@@ -192,3 +194,18 @@ def test_what_is_no_port(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_ports(text)
     assert "6006:8080" in refused.value.hint
+
+
+def test_a_replica_opens_nothing_here() -> None:
+    """What the program in a replica sends back may be anything: a request for a port of this machine ends the relay."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        frames = io.BytesIO(HEAD.pack(OPEN, 1, 5) + b"%5d" % server.getsockname()[1] + HEAD.pack(REFUSED, 2, 2) + b"no")
+        sent: list[bytes] = []
+        refused: list[str] = []
+        relay = Relay(frames.read, sent.append)
+        relay.refused = refused.append
+        relay.run()
+        assert (sent, refused) == ([], []), "nothing was answered, and nothing was read after it"
+        server.settimeout(0.05)
+        with pytest.raises(TimeoutError):
+            server.accept()
