@@ -96,6 +96,14 @@ def test_a_local_archive(management: Management, tmp_path: Path, capsys: pytest.
     assert "registered with 1 initial workers" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["my model.mar", "50%2B.mar", "größe?#1.mar"])
+def test_any_name_of_an_archive(management: Management, tmp_path: Path, name: str) -> None:
+    """Its URL is valid, and is answered with the file."""
+    (tmp_path / name).write_bytes(b"weights")
+    serve.main(words(management, tmp_path / name))
+    assert management.fetched == [b"weights"]
+
+
 def test_an_archive_on_the_web(management: Management) -> None:
     """A web URL is passed on: nothing is served from here."""
     serve.main(words(management, "https://models.example/m.mar"))

@@ -28,6 +28,7 @@ class Scripted(Scheduler[Mapping[str, Any]]):
     def __init__(self) -> None:
         super().__init__("scripted", "test")
         self.answers: dict[str, Answer | None] = {}
+        self.ended_at: float | None = None
         self.submitted: list[str] = []
         self.cancelled: list[str] = []
         self.asked: list[list[str]] = []
@@ -50,7 +51,9 @@ class Scripted(Scheduler[Mapping[str, Any]]):
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         answer = self.answers.get(app_id, (AppState.RUNNING, ""))
-        return None if answer is None else DescribeAppResponse(app_id=app_id, state=answer[0], msg=answer[1])
+        if answer is None:
+            return None
+        return DescribeAppResponse(app_id=app_id, state=answer[0], msg=answer[1], ended_at=self.ended_at)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
         wanted = [*app_ids]
@@ -190,6 +193,24 @@ def test_how_a_task_has_ended(
     assert made._update() == 0
     assert states(tasks)[0] == recorded
     assert tasks.some(0)[0].msg == "why"
+
+
+@pytest.mark.parametrize(("ended_at", "recorded"), [(1234.5, 1234.5), (None, 5000.0)])
+def test_when_a_task_has_ended(
+    made: Pacer,
+    tasks: Tasks,
+    backend: Scripted,
+    clock: FakeClock,
+    monkeypatch: pytest.MonkeyPatch,
+    ended_at: float | None,
+    recorded: float,
+) -> None:
+    """As its scheduler says, not when the pacer saw it, unless its scheduler does not say."""
+    submitted(tasks, clock, 0)
+    monkeypatch.setattr(paced, "time", FakeClock(now=5000.0))
+    backend.answers["job-0"], backend.ended_at = (AppState.SUCCEEDED, ""), ended_at
+    made._update()
+    assert tasks.some(0)[0].ended == recorded
 
 
 def test_changes_of_a_job_are_recorded(made: Pacer, tasks: Tasks, backend: Scripted, clock: FakeClock) -> None:

@@ -221,7 +221,7 @@ def test_a_supervisor_that_is_killed(caller, tmp_path, gate) -> None:
     """Its job FAILED, with the signal's name; nothing of the job is alive, and other jobs are not touched."""
     job, other = tmp_path / "job", tmp_path / "other"
     assert caller.submit(request(other, role(gate.wait))) == b"K\n"
-    script = f"trap '' TERM; setsid sh -c \"echo \\$\\$ > '{job}/pid'; while :; do {gate.wait}; done\" & {gate.wait}"
+    script = f"trap '' TERM; setsid sh -c \"echo \\$\\$ > '{job}/pid'; while :; do {gate.wait}; done\" & wait"
     assert caller.submit(request(job, role(script, f"trap '' TERM; {gate.wait}"))) == b"K\n"
     daemon = int(eventually(lambda: os.path.exists(job / "pid") and (job / "pid").read_text()))
     eventually(lambda: all(line.pid for line in state(job).replicas))

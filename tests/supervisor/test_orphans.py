@@ -126,6 +126,34 @@ def test_children_without_a_mark_go_with_their_parent(tmp_path, processes, gate,
     eventually(lambda: proctree.start_ticks(child.pid) != child.ticks)
 
 
+def test_none_sees_another_one_end(tmp_path, processes, up, monkeypatch) -> None:
+    """Replicas that exit when another one has gone are ended, too: none exits by itself, which would be recorded."""
+    job = _job(tmp_path, "RUNNING", "RUNNING")
+    for name in "ab":
+        os.mkfifo(tmp_path / name)
+    for line, (own, other) in zip(job.replicas, (("a", "b"), ("b", "a")), strict=True):
+        script = f"exec 3<>{own}; {up.pass_on}; read line <{other}; exit 7"  # until nobody has the other one open
+        processes.append(subprocess.Popen(["/bin/sh", "-c", script], cwd=tmp_path, start_new_session=True))
+        up.reached()
+        line.pid, line.ticks = processes[-1].pid, proctree.start_ticks(processes[-1].pid)
+    _write(tmp_path, job)
+    send = proctree.send
+
+    def slowly(process: proctree.Process, number: int) -> None:
+        send(process, number)
+        if number == signal.SIGKILL:
+            eventually(lambda: all(_is_still(line.pid) for line in job.replicas))
+
+    monkeypatch.setattr(proctree, "send", slowly)
+    assert end_job(str(tmp_path), "x")
+    assert [p.wait() for p in processes] == [-signal.SIGKILL] * 2
+
+
+def _is_still(pid: int) -> bool:
+    """Whether it has ended or is stopped: it does nothing more."""
+    return not proctree.start_ticks(pid) or proctree.is_stopped(pid)
+
+
 def test_a_pid_alone_is_no_proof(tmp_path, processes, gate) -> None:
     """A process of the recorded pid and start that leads no session, and has no mark of the job, is not its replica."""
     processes.append(subprocess.Popen(["/bin/sh", "-c", f"{gate.wait}; true"], env={}))

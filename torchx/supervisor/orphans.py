@@ -145,6 +145,8 @@ def end_processes(
             break
         family = {p.pid: p for p in proctree.descendants(processes, set(ours))} | ours
         killed.update(pid for pid, ticks in recorded if pid in family and family[pid].ticks == ticks)
+        for process in family.values():  # first, so that none sees another one end and then exits by itself
+            proctree.send(process, signal.SIGSTOP)
         proctree.send_all(list(family.values()), signal.SIGKILL)
         time.sleep(0.005)
     return killed

@@ -124,7 +124,7 @@ def snapshot() -> dict[int, Process]:
 
 
 def descendants(processes: dict[int, Process], roots: set[int]) -> list[Process]:
-    """The processes at or below ``roots``, parents before children."""
+    """The processes at or below ``roots``: the roots, then the others, parents before children."""
     children: dict[int, list[Process]] = {}
     for process in processes.values():
         children.setdefault(process.ppid, []).append(process)

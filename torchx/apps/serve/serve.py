@@ -25,7 +25,7 @@ from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from torchx.errors import BackendError, MissingDependencyError, SpecError, TorchXError
@@ -88,7 +88,7 @@ def main(argv: list[str]) -> None:
     if urlsplit(args.model_path).scheme in ("http", "https"):
         _register(args, {"url": args.model_path, **params})
         return
-    name = f"{rand_id()}/{os.path.basename(args.model_path.rstrip('/')) or 'model.mar'}"
+    name = f"{rand_id()}/{quote(os.path.basename(args.model_path.rstrip('/'))) or 'model.mar'}"
     address = get_routable_ip_to(host)
     # For a TorchServe on this machine, listen only on loopback. Otherwise listen on every interface, because we cannot
     # know which one TorchServe uses; the unguessable name protects the file.
