@@ -37,7 +37,9 @@ def processes() -> Iterator[list[subprocess.Popen[bytes]]]:
 def _start(processes, gate, **env: str) -> proctree.Process:
     # a session of its own, as each replica has
     processes.append(subprocess.Popen(["/bin/sh", "-c", f"{gate.wait}; true"], env=env, start_new_session=True))
-    return proctree.snapshot()[processes[-1].pid]
+    pid = processes[-1].pid
+    eventually(lambda: env.items() <= proctree.environment(pid).items())  # which are not there while it begins
+    return proctree.snapshot()[pid]
 
 
 def _job(folder, *states: str, here: bool = True, **facts: str) -> JobState:
