@@ -72,6 +72,23 @@ def test_an_inherited_connection_is_left_alone(registry: RunRegistry) -> None:
     inherited.close()
 
 
+def test_threads_of_a_fork_share_a_connection(registry: RunRegistry, monkeypatch) -> None:
+    """One of them gives up the parent's while the others wait, so that none gives up that of another thread."""
+    add(registry, "a")
+    found = registry._store()
+    found._pid += 1
+    locked = []
+
+    class Inherited(list[object]):
+        def append(self, connection: object) -> None:
+            locked.append(found._lock.locked())
+            connection.close()  # type: ignore[attr-defined]  # SQLite's
+
+    monkeypatch.setattr(store, "_inherited", Inherited())
+    assert ids(registry.list()) == ids(registry.list()) == ["a"]
+    assert locked == [True]
+
+
 def test_a_damaged_file_is_closed_before_it_is_renamed(registry: RunRegistry, monkeypatch) -> None:
     """Otherwise SQLite would later remove a log by its old name, which may be that of the successor."""
     add(registry, "a")

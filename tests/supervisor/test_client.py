@@ -468,6 +468,50 @@ def test_a_fork_has_a_launcher_of_its_own(client, tmp_path) -> None:
     assert state(tmp_path / "c").guardian == parent
 
 
+def test_threads_of_a_fork_share_a_launcher(client, tmp_path) -> None:
+    """One of them drops the launcher of the parent, while the others wait: none closes what another one has opened."""
+    client.submit(_asked(tmp_path, "a", "true"))
+
+    def child() -> None:
+        other = threading.Thread(target=client.submit, args=[_asked(tmp_path, "c", "true")])
+        drop = client._drop
+
+        def slowly() -> None:
+            client._drop, alone = drop, client._lock.locked()
+            other.start()
+            if not alone:
+                other.join()
+            drop()
+
+        client._drop = slowly
+        client.submit(_asked(tmp_path, "b", "true"))
+        other.join()
+        assert state(tmp_path / "b").guardian == state(tmp_path / "c").guardian != state(tmp_path / "a").guardian
+        client.close()
+
+    in_fork(child)
+
+
+def test_a_fork_while_the_launcher_is_started(client, tmp_path, monkeypatch) -> None:
+    """By another thread: the fork starts its own."""
+    spawn = os.posix_spawn
+
+    def forks(*args: Any, **options: Any) -> int:
+        monkeypatch.setattr(os, "posix_spawn", spawn)
+
+        def child() -> None:
+            client.submit(_asked(tmp_path, "b", "true"))
+            assert client._process == os.getpid()
+            client.close()
+
+        in_fork(child)
+        return spawn(*args, **options)
+
+    monkeypatch.setattr(os, "posix_spawn", forks)
+    client.submit(_asked(tmp_path, "a", "true"))
+    assert state(tmp_path / "a").guardian != state(tmp_path / "b").guardian
+
+
 def test_a_fork_does_not_wait_for_its_parents_children(client, tmp_path) -> None:
     """The process that starts the launcher is the parent's to wait for."""
     client._start()

@@ -36,11 +36,16 @@ class Store:
     def __init__(self, path: str) -> None:
         self.path = path
         self._pid = os.getpid()
-        self._lock = allocate_lock()
+        self._locks: dict[int, Any] = {}
         self._db: sqlite3.Connection | None = None
         self._inode = -1
         self._immutable = False  # opened read-only, because the file system cannot be written
         atexit.register(self.close)
+
+    @property
+    def _lock(self) -> Any:
+        """The lock of this process: in a fork, that of the parent may be held for ever."""
+        return self._locks.setdefault(os.getpid(), allocate_lock())
 
     def write(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
         """The result of ``work`` in a write transaction; ``default`` if that fails."""
@@ -68,13 +73,13 @@ class Store:
                     self._db = None
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T], default: T, *, create: bool) -> T:
-        if self._pid != os.getpid():
-            # After a fork, a connection must neither be used nor closed.
-            _inherited.append(self._db)
-            self._pid, self._lock, self._db = os.getpid(), allocate_lock(), None
         import sqlite3
 
         with self._lock:
+            if self._pid != os.getpid():
+                # After a fork, a connection must neither be used nor closed.
+                _inherited.append(self._db)
+                self._pid, self._db = os.getpid(), None
             for tries_left in reversed(range(_TRIES)):  # other processes may set the file aside at the same time
                 try:
                     db = self._connected(create=create)

@@ -32,16 +32,22 @@ class LauncherClient:
     """The launcher of all jobs of this process. Thread-safe, and safe to use after a fork."""
 
     def __init__(self) -> None:
-        self._lock = _thread.allocate_lock()
+        self._locks: dict[int, Any] = {}
         self._process = 0
         self._requests = -1
         self._answers = -1
         self._starter = 0
         self._awaited = b""
 
+    @property
+    def _lock(self) -> Any:
+        """The lock of this process: in a fork, that of the parent may be held for ever."""
+        return self._locks.setdefault(os.getpid(), _thread.allocate_lock())
+
     def _start(self) -> None:
         if self._requests >= 0:
             return
+        self._process = os.getpid()  # before there is anything that a fork must not use
         inner_requests, self._requests = _pipe()
         self._answers, inner_answers = _pipe()
         try:
@@ -61,18 +67,16 @@ class LauncherClient:
         finally:
             os.close(inner_requests)
             os.close(inner_answers)
-        self._process = os.getpid()
 
     def submit(self, request: dict[str, Any], meanwhile: Callable[[], None] | None = None) -> None:
         """Hand a job over and wait until its supervisor has accepted it. Raises LauncherError if it does not run.
 
         ``meanwhile`` is called while the supervisor starts.
         """
-        if self._process not in (0, os.getpid()):  # after a fork: the launcher, and perhaps the lock, are the parent's
-            self._lock = _thread.allocate_lock()
-            self._drop()
-            self._process = 0
         with self._lock:
+            if self._process not in (0, os.getpid()):  # after a fork: the launcher is the parent's
+                self._drop()
+                self._process = 0
             self._start()  # it starts while we write
             body = marshal.dumps(request, 2)
             message = MAGIC + len(body).to_bytes(8, "big") + body
