@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -578,6 +579,26 @@ def test_no_python(client, monkeypatch, tmp_path) -> None:
     before = os.listdir("/proc/self/fd")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "none"))
     with pytest.raises(LauncherError, match=r"cannot start `.*none`: No such file or directory"):
+        client.submit(_asked(tmp_path, "a", "true"))
+    assert os.listdir("/proc/self/fd") == before
+    monkeypatch.undo()
+    client.submit(_asked(tmp_path, "a", "true"))
+    assert _ended(tmp_path / "a") == "SUCCEEDED"
+
+
+def test_no_descriptors(client, monkeypatch, tmp_path) -> None:
+    """A second pipe that cannot be opened is a LauncherError, too, and the next submission has both."""
+    before = os.listdir("/proc/self/fd")
+    real, made = client_module._pipe, []
+
+    def pipe() -> tuple[int, int]:
+        if made:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        made.append(real())
+        return made[0]
+
+    monkeypatch.setattr(client_module, "_pipe", pipe)
+    with pytest.raises(LauncherError, match=r"cannot start `.*`: Too many open files"):
         client.submit(_asked(tmp_path, "a", "true"))
     assert os.listdir("/proc/self/fd") == before
     monkeypatch.undo()

@@ -48,16 +48,19 @@ class LauncherClient:
         if self._requests >= 0:
             return
         self._process = os.getpid()  # before there is anything that a fork must not use
-        inner_requests, self._requests = _pipe()
-        self._answers, inner_answers = _pipe()
+        inner: list[int] = []
         try:
+            requests, self._requests = _pipe()
+            inner.append(requests)
+            self._answers, answers = _pipe()
+            inner.append(answers)
             self._starter = os.posix_spawn(
                 sys.executable,
                 [sys.executable, "-I", "-S", PROGRAM],
                 {name: os.environ[name] for name in KEPT_ENVIRONMENT if name in os.environ},
                 file_actions=[
-                    (os.POSIX_SPAWN_DUP2, inner_requests, 0),
-                    (os.POSIX_SPAWN_DUP2, inner_answers, 1),
+                    (os.POSIX_SPAWN_DUP2, requests, 0),
+                    (os.POSIX_SPAWN_DUP2, answers, 1),
                     (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
                 ],
             )
@@ -65,8 +68,8 @@ class LauncherClient:
             self._drop()
             raise LauncherError(f"cannot start `{sys.executable}`: {e.strerror}") from e
         finally:
-            os.close(inner_requests)
-            os.close(inner_answers)
+            for fd in inner:
+                os.close(fd)
 
     def submit(self, request: dict[str, Any], meanwhile: Callable[[], None] | None = None) -> None:
         """Hand a job over and wait until its supervisor has accepted it. Raises LauncherError if it does not run.
