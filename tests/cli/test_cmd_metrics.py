@@ -34,7 +34,9 @@ def _job(torchx: Call, samples: list[dict[str, Any]] | None = ROWS, script: str 
     folder = Path(torchx_home("local"), "torchx", handle.rpartition("/")[2])
     if samples:
         head = {"memory_limit": LIMIT, "cpus": 4}
-        (folder / "sh" / "0" / "metrics.jsonl").write_text("\n".join(map(json.dumps, [head, *samples])) + "\n")
+        replica = folder / "sh" / "0"
+        eventually(replica.is_dir)  # made when the job has been accepted
+        (replica / "metrics.jsonl").write_text("\n".join(map(json.dumps, [head, *samples])) + "\n")
     return folder
 
 
