@@ -15,7 +15,7 @@ import pytest
 from torchx.errors import EXIT_NOT_ENDED, EXIT_TIMEOUT, NotFoundError, NotSupportedError
 from torchx.specs import AppState
 
-from .conftest import Call, end, spawn, state
+from .conftest import Call, end, spawn, state, until
 
 
 def launch(torchx: Call, paper: Any, state: AppState, *words: str) -> str:
@@ -75,7 +75,7 @@ def test_the_time_is_up(torchx: Call, project: Path, jobs: list[str]) -> None:
     torchx("run", "utils.sh", "--", "sleep 600")
     outcome = torchx("wait", "--timeout", "0.3", *jobs)
     assert (outcome.code, outcome.out.count("SUCCEEDED")) == (EXIT_TIMEOUT, len(jobs) - 1)
-    assert state(torchx) == "RUNNING"
+    until(lambda: state(torchx) == "RUNNING")  # it may not have started yet
     torchx("cancel", "@last")
 
 
@@ -95,7 +95,7 @@ def test_wait_in_a_terminal(torchx: Call, project: Path) -> None:
     child.expect("1 of 2 ended · .* · Ctrl-C stops waiting, the jobs continue")
     child.sendintr()
     assert end(child) == 130
-    assert state(torchx) == "RUNNING"
+    until(lambda: state(torchx) == "RUNNING")  # it may not have started yet
     torchx("cancel", "@last")
 
 
@@ -132,8 +132,9 @@ def test_cancel_all(torchx: Call, paper: Any, project: Path) -> None:
 @pytest.mark.parametrize(("answer", "after"), [("y", "CANCELLED"), ("", "RUNNING")], ids=["yes", "no"])
 def test_cancel_all_asks_in_a_terminal(torchx: Call, project: Path, answer: str, after: str) -> None:
     """The question lists the jobs; Enter means no."""
-    torchx("run", "utils.sh", "sleep", "600")
-    torchx("run", "utils.sh", "sleep", "600")
+    for _ in range(2):
+        torchx("run", "utils.sh", "sleep", "600")
+        until(lambda: state(torchx) == "RUNNING")
     child = spawn(project, "cancel", "--all")
     child.expect("local_cwd://torchx/sh-.* RUNNING, launched")
     child.expect("cancel these 2 jobs")

@@ -11,7 +11,7 @@ import jsonschema
 import pexpect
 import pytest
 
-from .conftest import Call, end, spawn, state
+from .conftest import Call, end, spawn, state, until
 from .test_json import load
 
 
@@ -47,7 +47,7 @@ def test_all_runs_in_a_terminal(torchx: Call, project: Path) -> None:
     child.expect(rf"\d\d:\d\d:\d\d.*{handle}.*RUNNING")
     child.sendintr()
     assert end(child) == 130
-    assert state(torchx) == "RUNNING"
+    until(lambda: state(torchx) == "RUNNING")  # it may not have started yet
     torchx("cancel", "@last")
 
 
@@ -124,7 +124,7 @@ def test_ctrl_c_leaves_the_live_page(torchx: Call, project: Path) -> None:
     child.wait()
     child.close()
     assert child.exitstatus == 130
-    assert state(torchx) == "RUNNING"
+    until(lambda: state(torchx) == "RUNNING")  # it may not have started yet
     torchx("cancel", "@last")
 
 
