@@ -73,9 +73,10 @@ def test_the_time_is_up(torchx: Call, project: Path, jobs: list[str]) -> None:
     """A timeout exits with 124, as timeout(1) does; ended jobs are printed, the others continue."""
     torchx("run", "--wait", "utils.echo")
     torchx("run", "utils.sh", "--", "sleep 600")
+    until(lambda: state(torchx) == "RUNNING")
     outcome = torchx("wait", "--timeout", "0.3", *jobs)
     assert (outcome.code, outcome.out.count("SUCCEEDED")) == (EXIT_TIMEOUT, len(jobs) - 1)
-    until(lambda: state(torchx) == "RUNNING")  # it may not have started yet
+    assert state(torchx) == "RUNNING"
     torchx("cancel", "@last")
 
 
@@ -90,12 +91,13 @@ def test_wait_in_a_terminal(torchx: Call, project: Path) -> None:
     """A line shows how many jobs have ended; Ctrl-C does not affect the jobs."""
     torchx("run", "--wait", "utils.echo")
     torchx("run", "utils.sh", "sleep", "600")
+    until(lambda: state(torchx) == "RUNNING")
     child = spawn(project, "wait", "@last", "@echo")
     child.expect("SUCCEEDED")
     child.expect("1 of 2 ended · .* · Ctrl-C stops waiting, the jobs continue")
     child.sendintr()
     assert end(child) == 130
-    until(lambda: state(torchx) == "RUNNING")  # it may not have started yet
+    assert state(torchx) == "RUNNING"
     torchx("cancel", "@last")
 
 

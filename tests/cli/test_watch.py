@@ -47,7 +47,7 @@ def test_all_runs_in_a_terminal(torchx: Call, project: Path) -> None:
     child.expect(rf"\d\d:\d\d:\d\d.*{handle}.*RUNNING")
     child.sendintr()
     assert end(child) == 130
-    until(lambda: state(torchx) == "RUNNING")  # it may not have started yet
+    assert state(torchx) == "RUNNING"
     torchx("cancel", "@last")
 
 
@@ -116,6 +116,7 @@ def test_a_live_page(torchx: Call, project: Path) -> None:
 def test_ctrl_c_leaves_the_live_page(torchx: Call, project: Path) -> None:
     """The last page stays, the cursor is visible, and the job continues."""
     torchx("run", "utils.sh", "sleep", "600")
+    until(lambda: state(torchx) == "RUNNING")
     child = spawn(project, "status", "-w", "@last")
     child.expect("live")
     child.sendintr()
@@ -124,7 +125,7 @@ def test_ctrl_c_leaves_the_live_page(torchx: Call, project: Path) -> None:
     child.wait()
     child.close()
     assert child.exitstatus == 130
-    until(lambda: state(torchx) == "RUNNING")  # it may not have started yet
+    assert state(torchx) == "RUNNING"
     torchx("cancel", "@last")
 
 
