@@ -226,7 +226,7 @@ def test_a_file_that_is_gone_is_let_go(registry) -> None:
     add(registry, "a")
     os.unlink(registry.path)
     assert registry.list() == []
-    assert not [fd for fd in os.listdir("/proc/self/fd") if "runs.db" in _target(fd)]
+    assert not [fd for fd in os.listdir("/proc/self/fd") if _target(fd).startswith(registry.path)]
     add(registry, "b")
     assert ids(registry.list()) == ["b"]
 
@@ -261,7 +261,7 @@ def _target(fd: str) -> str:
 def test_a_closed_registry_can_be_used(registry) -> None:
     """`close` can be called twice; a fork does not close the connection of its parent."""
     add(registry, "a")
-    assert [fd for fd in os.listdir("/proc/self/fd") if "runs.db" in _target(fd)]
+    assert [fd for fd in os.listdir("/proc/self/fd") if _target(fd).startswith(registry.path)]
     found = registry._store()
     found._pid += 1
     registry.close()
@@ -269,7 +269,7 @@ def test_a_closed_registry_can_be_used(registry) -> None:
     found._pid -= 1
     registry.close()
     registry.close()
-    assert not [fd for fd in os.listdir("/proc/self/fd") if "runs.db" in _target(fd)]
+    assert not [fd for fd in os.listdir("/proc/self/fd") if _target(fd).startswith(registry.path)]
     assert ids(registry.list()) == ["a"]
 
 
