@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Call, until
+from .conftest import Call, state, until
 
 
 @pytest.fixture
@@ -15,6 +15,7 @@ def job(torchx: Call, project: Path) -> Iterator[str]:
     """A job with a checkpoint in its folder."""
     torchx("run", "-d", "utils.sh", "--", "mkdir -p ckpt/sub; echo 1 >ckpt/sub/a:b; touch up; exec sleep 600")
     until((project / "up").exists)
+    until(lambda: state(torchx) == "RUNNING")
     yield "@last"
     torchx("cancel", "@last")
     torchx("wait", "@last")

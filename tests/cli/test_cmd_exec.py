@@ -14,7 +14,7 @@ import pytest
 
 from torchx.runner import get_runner
 
-from .conftest import Call, end, spawn, until
+from .conftest import Call, end, spawn, state, until
 
 
 @pytest.fixture
@@ -22,6 +22,7 @@ def job(torchx: Call, project: Path) -> Iterator[str]:
     """A job of three replicas that run until the end of the test."""
     torchx("run", "-d", "utils.sh", "--num_replicas", "3", "--", "touch up-$TORCHX_LOCAL_REPLICA; exec sleep 600")
     until(lambda: len([*project.glob("up-*")]) == 3)
+    until(lambda: state(torchx) == "RUNNING")
     yield "@last"
     torchx("cancel", "@last")
     torchx("wait", "@last")

@@ -69,6 +69,7 @@ def test_a_document(torchx: Call, project: Path) -> None:
 def test_a_terminal_has_lines_of_bars(torchx: Call, project: Path) -> None:
     """The live page shows sparklines; Ctrl-C does not end the job."""
     _job(torchx, script="sleep 600")
+    until(lambda: state(torchx) == "RUNNING")
     child = spawn(project, "metrics", "-w", "@last")
     child.expect(r"sh/0 +4\.0 of 4 ▄█ +3 GiB ▃█ +3 GiB +8 GiB +100 % ▄█ +2 GiB of 4 GiB")
     child.expect("live · Ctrl-C stops, the job continues")

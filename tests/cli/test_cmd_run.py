@@ -358,7 +358,7 @@ def test_second_ctrl_c_leaves_at_once(torchx: Call, project: Path) -> None:
     stubborn = "trap '' TERM; touch up; while [ ! -e go ]; do sleep 0.05; done"
     child = spawn(project, "run", "--wait", "-cfg", "cancel_grace_s=600", "utils.sh", "--", stubborn)
     child.expect("local_cwd://")
-    until((project / "up").exists)
+    until(lambda: (project / "up").exists() and state(torchx) == "RUNNING")
     child.sendintr()
     child.expect("cancelling the job")
     child.sendintr()

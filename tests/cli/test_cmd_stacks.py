@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Call, until
+from .conftest import Call, state, until
 from .test_json import check
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
@@ -29,6 +29,7 @@ def job(torchx: Call, project: Path) -> Iterator[str]:
     script = f"RANK=$TORCHX_LOCAL_REPLICA WORLD_SIZE=2 exec {sys.executable} train.py"
     torchx("run", "-d", "utils.sh", "--num_replicas", "2", "--", script)
     until(lambda: len([*project.glob("up-*")]) == 2)
+    until(lambda: state(torchx) == "RUNNING")
     yield "@last"
     torchx("cancel", "@last")
     torchx("wait", "@last")

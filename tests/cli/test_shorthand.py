@@ -187,7 +187,7 @@ def test_nothing_is_followed(torchx: Call, project: Path, how: str) -> None:
     child = spawn(project, "run", *options, "utils.sh", "--", "while [ ! -e go ]; do sleep 0.05; done")
     child.expect("local_cwd://torchx/sh-")
     assert end(child) == 0
-    assert state(torchx) == "RUNNING"
+    until(lambda: state(torchx) == "RUNNING")
     (project / "go").touch()
     until(lambda: state(torchx) == "SUCCEEDED")
 
@@ -202,7 +202,7 @@ def test_a_pipe_gets_the_handle(torchx: Call, project: Path) -> None:
     os.close(reader)
     os.close(terminal)
     assert done.stdout.startswith("local_cwd://torchx/sh-")
-    assert state(torchx) == "RUNNING"
+    until(lambda: state(torchx) == "RUNNING")
     (project / "go").touch()
     until(lambda: state(torchx) == "SUCCEEDED")
 
