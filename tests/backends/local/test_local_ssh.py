@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -33,7 +34,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str,
     monkeypatch.chdir(tmp_path)
     subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / "id_ed25519"], check=True)
     handle = torchx("run", "-d", "utils.sh", "--env", f"TMPDIR={temporary}", "--", "touch up; exec sleep 600").strip()
-    while not (tmp_path / "up").exists():
+    while not (tmp_path / "up").exists() or json.loads(torchx("status", handle, "--json"))["state"] != "RUNNING":
         time.sleep(0.05)
     config = tmp_path / "config"
     config.write_text(torchx("ssh-config", handle))
