@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from torchx.errors import ConfigError
+from torchx.runner import ssh
 from torchx.runner.ssh import entry, host_names, public_keys
 
 
@@ -66,3 +67,19 @@ def test_keys_of_an_agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code:
 def test_names_of_hosts(app_id: str, replicas: list[tuple[str, int]], names: list[str]) -> None:
     """They contain the role if there are several, and only characters that ssh takes literally."""
     assert host_names(app_id, replicas) == dict(zip(replicas, names, strict=True))
+
+
+@pytest.mark.parametrize(("sshd", "code"), [("", 0), ("kill -HUP 0; sleep 600", 129), ("kill -TERM 0; sleep 600", 143)])
+def test_a_hangup_while_the_folder_is_removed(tmp_path: Path, sshd: str, code: int) -> None:
+    """`ssh` sends SIGHUP to all processes of a login that may be ending by itself: its keys are removed nevertheless."""
+    programs, temporary = tmp_path / "bin", tmp_path / "tmp"
+    programs.mkdir()
+    temporary.mkdir()
+    hangup = 'kill -HUP 0; PATH=/usr/bin:/bin exec rm "$@"'
+    for name, script in {"sshd": sshd, "ssh-keygen": "", "id": "echo 1000", "rm": hangup}.items():
+        (programs / name).write_text(f"#!/bin/sh\n{script}\n")
+        (programs / name).chmod(0o755)
+    words = ["sh", str(Path(ssh.__file__).with_name("sshd.sh")), "ssh-ed25519 AAAA"]
+    env = {"PATH": f"{programs}:{os.environ['PATH']}", "TMPDIR": str(temporary)}
+    done = subprocess.run(words, env=env, stdin=subprocess.DEVNULL, start_new_session=True, check=False)
+    assert (done.returncode, [*temporary.iterdir()]) == (code, [])

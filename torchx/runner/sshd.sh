@@ -9,10 +9,15 @@ for program in sshd ssh-keygen; do
   fi
 done
 folder=$(mktemp -d) || exit 1
-trap 'rm -rf "$folder"' EXIT
-trap 'exit 129' HUP
-trap 'exit 130' INT
-trap 'exit 143' TERM
+# `ssh` sends SIGHUP when it has ended, which may be while the folder is being removed.
+leave() {
+  trap '' HUP INT TERM
+  rm -rf "$folder"
+}
+trap leave EXIT
+trap 'leave; exit 129' HUP
+trap 'leave; exit 130' INT
+trap 'leave; exit 143' TERM
 ssh-keygen -q -t ed25519 -N '' -f "$folder/host" || exit 1
 printf '%s\n' "$1" >"$folder/keys"
 if [ "$(id -u)" = 0 ]; then mkdir -p /run/sshd; fi
