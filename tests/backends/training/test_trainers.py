@@ -14,8 +14,17 @@ from tests.backends.shell import ROOT, Shell
 
 pytestmark = pytest.mark.timeout(900)  # most of it for the environment
 
+TOGETHER = """
+import os, torch
+
+def told_to_go():
+    \"\"\"The same on all ranks: one that did another step than the others would wait for them forever.\"\"\"
+    told = torch.tensor(float(os.path.exists("go")))
+    torch.distributed.all_reduce(told, torch.distributed.ReduceOp.MAX)
+    return told.item() > 0
+"""
 LIGHTNING = """
-import os, time, torch
+import time
 from lightning.pytorch import LightningModule
 
 class Model(LightningModule):
@@ -28,7 +37,7 @@ class Model(LightningModule):
 
     def training_step(self, batch, index):
         time.sleep(0.05)
-        self.trainer.should_stop = os.path.exists("go")
+        self.trainer.should_stop = told_to_go()
         return self.layer(batch[0]).square().mean()
 
     def configure_optimizers(self):
@@ -39,10 +48,10 @@ quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False
 trainer = Trainer(accelerator="cpu", devices=2, strategy="ddp", max_epochs=1, callbacks=[CheckpointWhenAsked("last.ckpt")], **quiet)
 trainer.fit(Model(), data, ckpt_path="last.ckpt" if os.path.exists("last.ckpt") else None)
 print("the end, at step", trainer.global_step, flush=True)
-torch.distributed.destroy_process_group()  # without it, an interpreter that ends may abort before its exit code is told
+os._exit(0)  # the end of the interpreter may abort, even after destroy_process_group
 """
 HUGGING_FACE = """
-import glob, os, time, torch
+import glob, time
 from transformers import Trainer
 
 class Model(torch.nn.Module):
@@ -59,14 +68,14 @@ class Held(CheckpointWhenAsked):
         print("from step", state.global_step, flush=True)
 
     def on_step_begin(self, args, state, control, **_):
-        control.should_training_stop = os.path.exists("go")
+        control.should_training_stop = told_to_go()
 
 args = TrainingArguments("out", use_cpu=True, save_strategy="no", report_to=[], disable_tqdm=True, logging_strategy="no")
 data = [{"x": torch.ones(4), "labels": 0} for _ in range(100000)]
 trainer = Trainer(Model(), args, train_dataset=data, callbacks=[Held()])
 RESUME
 print("the end, at step", trainer.state.global_step, flush=True)
-torch.distributed.destroy_process_group()  # without it, an interpreter that ends may abort before its exit code is told
+os._exit(0)  # the end of the interpreter may abort, even after destroy_process_group
 """
 
 
@@ -85,7 +94,7 @@ def test_a_trainer(
     venv = venvs.trainers()
     (callback,) = (text for text in blocks if f"from {name}" in text)
     (resume,) = (text for text in blocks if "resume_from_checkpoint" in text)
-    program = callback + (LIGHTNING if name == "lightning" else HUGGING_FACE.replace("RESUME", resume))
+    program = callback + TOGETHER + (LIGHTNING if name == "lightning" else HUGGING_FACE.replace("RESUME", resume))
     (tmp_path / "train.py").write_text(program)
     shell.cwd = tmp_path
     shell.env["PATH"] = f"{venv / 'bin'}:{shell.env['PATH']}"
