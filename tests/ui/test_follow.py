@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import os
 import sys
 from pathlib import Path
 
@@ -14,11 +15,11 @@ from torchx.ui.follow import log_lines
 
 
 def test_ended_while_it_waits(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Closing the generator kills a `torchx log` that does not end."""
-    program = tmp_path / "log"
-    program.write_text("#!/bin/sh\ntrap '' TERM\necho '{\"line\": \"one\"}'\nexec sleep 1000\n")
+    """Closing the generator kills a `torchx log` that does not end, without a word on stderr."""
+    program, pid = tmp_path / "log", tmp_path / "pid"
+    program.write_text(f"#!/bin/sh\ntrap '' TERM\necho $$ > {pid}\necho '{{\"line\": \"one\"}}'\nexec sleep 1000\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
 
@@ -48,6 +49,10 @@ def test_ended_while_it_waits(
             await reader
 
     asyncio.run(go())
-    asyncio.run(at_once())
+    for _ in range(10):  # asyncio would say that its loop is closed if the process ended a moment later
+        asyncio.run(at_once())
+        with pytest.raises(ProcessLookupError):
+            os.kill(int(pid.read_text()), 0)
     gc.collect()
     assert [str(warning.message) for warning in recwarn] == []
+    assert caplog.messages == []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -21,40 +23,36 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
     The arguments are those of ``torchx log``; ``last`` is the number of lines of each replica to begin with.
     """
     argv = [sys.executable, "-m", "torchx", "log", "--json", "--follow", "--tail", str(last)]
-    argv += ["--streams", stream] if stream else []
-    process = await asyncio.create_subprocess_exec(
-        *argv, target, stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    assert process.stdout is not None and process.stderr is not None
-    stderr = asyncio.create_task(process.stderr.read())
-    try:
-        rest = b""
-        while chunk := await process.stdout.read(_CHUNK):
-            *lines, rest = (rest + chunk).split(b"\n")
-            if lines:
-                yield [json.loads(line) for line in lines if line]
-                await asyncio.sleep(_PAUSE_S)
-        if await process.wait():
-            yield [{"error": (await stderr).decode(errors="replace").strip()}]
-    finally:
-        stderr.cancel()
+    argv += ["--streams", stream, target] if stream else [target]
+    with tempfile.TemporaryFile() as stderr:
+        # Not a process of asyncio: it prints to stderr if its loop is closed a moment before the process has ended.
+        process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
+        stdout = asyncio.StreamReader()
         try:
-            if process.returncode is None:
-                process.terminate()
-                await asyncio.wait_for(process.wait(), _PATIENCE_S)
-        except asyncio.TimeoutError:
-            pass
+            pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+                lambda: asyncio.StreamReaderProtocol(stdout), process.stdout
+            )
+            with contextlib.closing(pipe):
+                rest = b""
+                while chunk := await stdout.read(_CHUNK):
+                    *lines, rest = (rest + chunk).split(b"\n")
+                    if lines:
+                        yield [json.loads(line) for line in lines if line]
+                        await asyncio.sleep(_PAUSE_S)
+            if await asyncio.to_thread(process.wait):
+                stderr.seek(0)
+                yield [{"error": stderr.read().decode(errors="replace").strip()}]
         finally:
-            _kill(process)
+            await _end(process)
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
-    """Kills the process and marks it as ended.
-
-    asyncio would do both later, when its loop may be closed; then Popen warns that the process is still running.
-    """
-    transport = process._transport  # type: ignore[attr-defined]  # no public name
-    popen = transport.get_extra_info("subprocess")
-    transport.close()
-    if popen.returncode is None:
-        popen.returncode = -signal.SIGKILL
+async def _end(process: subprocess.Popen[bytes]) -> None:
+    """Returns, or raises CancelledError, when the process has ended; a cancellation kills it at once."""
+    process.terminate()
+    try:
+        await asyncio.to_thread(process.wait, _PATIENCE_S)
+    except subprocess.TimeoutExpired:
+        pass
+    finally:
+        process.kill()
+        process.wait()
