@@ -14,6 +14,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ reexports(__name__)
 __all__ = ["SourceType", "TorchxEvent", "get_logging_handler", "log_event", "record"]
 
 ENV_EVENTS = "TORCHX_EVENTS"
-"""Where events go; see :func:`get_logging_handler`."""
+"""Where events go; see :func:`get_logging_handler`. Read once, at the first call of a Runner."""
 
 LOGGER = "torchx.runner.events"
 _INFO, _OFF = 20, 100  # logging's own numbers: it is not imported for them
@@ -108,9 +109,14 @@ def is_on() -> bool:
     """Whether a handler receives events."""
     if record is not _own_record:
         return True
-    if "logging" not in sys.modules and os.environ.get(ENV_EVENTS) is None:
+    if "logging" not in sys.modules and _wanted() == "null":
         return False
     return _logger("null").isEnabledFor(_INFO)
+
+
+@cache
+def _wanted() -> str:
+    return os.environ.get(ENV_EVENTS) or "null"
 
 
 def _logger(destination: str) -> logging.Logger:
@@ -124,7 +130,7 @@ def _logger(destination: str) -> logging.Logger:
             found = logging.getLogger(LOGGER)
             # Events must not appear in the program's own log.
             found.propagate = False
-            wanted = os.environ.get(ENV_EVENTS) or "null"
+            wanted = _wanted()
             found.addHandler(get_logging_handler(wanted))
             if found.level == logging.NOTSET:
                 found.setLevel(_OFF if wanted == "null" else _INFO)
