@@ -199,7 +199,7 @@ def test_a_job_that_was_never_submitted_is_not_waited_for(
     outcome = torchx("run", "--wait", "-s", "paper", "utils.echo")
     assert outcome.code == BackendError.exit_code
     assert "echo-0` is still UNSUBMITTED" in outcome.err
-    states = iter([AppState.UNSUBMITTED, *[AppState.PENDING] * 30])
+    states = iter([AppState.UNSUBMITTED, *[AppState.PENDING] * 2])
 
     class Slow(dict):
         def __getitem__(self, app_id: str) -> AppState:

@@ -23,12 +23,16 @@ def job(tmp_path: Path) -> Path:
     folder.mkdir()
     args = ["-c", 'echo "$TORCHX_RANK0_HOST ${TORCHX_RANK0_PORT-}"']
     role = Role("r", "", entrypoint="sh", args=args, num_replicas=2, resource=Resource(1, 0, 64))
+    (folder / "replicas.sh").write_text(without_pauses(role))
+    return folder
+
+
+def without_pauses(role: Role) -> str:
+    """The script of the replicas of a role."""
     script = LsfScheduler("s").submit_dryrun(AppDef("job", [role]), {}).request.replicas()
     pause = "torchx_pause() { local _; "
     assert pause in script
-    quick = 'ls() { :; }; torchx_pause() { [ "$1" = 0.5 ] || sleep 0.01; return; '
-    (folder / "replicas.sh").write_text(script.replace(pause, quick))
-    return folder
+    return script.replace(pause, 'ls() { :; }; torchx_pause() { [ "$1" = 0.5 ] || sleep 0.01; return; ')
 
 
 def second(job: Path, bjobs: str) -> int:
@@ -64,7 +68,7 @@ def test_the_error_file_of_another_job(job: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_role_named_like_a_file_of_the_job(job: Path) -> None:
     """Its folder has another name."""
     role = Role("replicas.sh", "", entrypoint="echo", args=["hi"], num_replicas=2, resource=Resource(1, 0, 64))
-    (job / "replicas.sh").write_text(LsfScheduler("s").submit_dryrun(AppDef("job", [role]), {}).request.replicas())
+    (job / "replicas.sh").write_text(without_pauses(role))
     assert second(job, f"echo here 20007 >{RANK0}; echo RUN,4*elsewhere:other") == 0
     assert Path(JobFolder(LocalFiles(), str(job)).log_paths("replicas.sh", 1).stdout).read_text() == "hi\n"
 

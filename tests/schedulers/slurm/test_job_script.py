@@ -28,7 +28,7 @@ SRUN = f"""#!{sys.executable} -IS
 import os, signal, sys
 signal.signal(signal.SIGTERM, signal.SIG_DFL)  # srun listens to it, even where its caller does not
 words = sys.argv[1:]
-os.environ.update(SLURM_JOB_ID="7", SLURM_STEP_ID="0")
+os.environ.update(SLURM_JOB_ID="7", SLURM_STEP_ID=str(os.getpid()))  # each step has its own, also in other tests
 while words[0].startswith("-"):
     if words[0].startswith("--chdir="):
         os.chdir(words[0][8:])
@@ -112,7 +112,11 @@ def test_a_role_named_like_a_file_of_the_job(programs: Path, name: str) -> None:
 
 def test_the_first_failure_ends_the_job(programs: Path) -> None:
     """The others are stopped, without `scancel` by signals; the exit code is that of the first failure."""
-    code, events, _ = run(programs, sh(f"[ {macros.replica_id} = 1 ] && exit 4; exec tail -f /dev/null", 3))
+    others = " ".join(f"{programs.parent}/job/w/{k}/stdout.log" for k in (0, 2))
+    first = f"for log in {others}; do until [ -s $log ]; do /bin/sleep 0.05; done; done; exit 4"
+    code, events, _ = run(
+        programs, sh(f"[ {macros.replica_id} = 1 ] && {{ {first}; }}; echo up; exec tail -f /dev/null", 3)
+    )
     assert code == 4
     assert events.replicas["w/1"].exit_code == 4
     assert events.replicas["w/0"].exit_code == events.replicas["w/2"].exit_code == 143

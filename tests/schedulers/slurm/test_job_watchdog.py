@@ -117,16 +117,24 @@ def test_each_alarm_is_told_once(programs: Path) -> None:
         assert said == ["hang RUNNING"] * 2
         assert taken == {f"{hang_event(seen_by(hooks, n))}/webhook": "" for n in range(2)}
         assert all("no output for " in document["text"] for document in hooks.got)
+
+
+@pytest.mark.parametrize(
+    ("wish", "on", "retry", "answers", "expected"),
+    [
+        ("2s:cancel", "hang,fail", "", [503], ["hang RUNNING", "end FAILED"]),
+        ("2s:retry", "hang", "timeout:1", [], ["hang RUNNING"] * 2),
+        ("2s:cancel", "end", "", [], ["end FAILED"]),
+    ],
+)
+def test_alarms_of_a_job_that_is_ended(
+    programs: Path, wish: str, on: str, retry: str, answers: list[int], expected: list[str]
+) -> None:
+    """The job's end does not lose an alarm that has to be sent again; each attempt has its own."""
     with http_sink() as hooks:
-        hooks.answers = [503]
-        said, _ = told(programs, hooks, "2s:cancel", "hang,fail", WAITS)
-        assert said == ["hang RUNNING", "end FAILED"]
-    with http_sink() as hooks:
-        said, _ = told(programs, hooks, "2s:retry", "hang", WAITS, retry="timeout:1")
-        assert said == ["hang RUNNING"] * 2
-    with http_sink() as hooks:
-        said, _ = told(programs, hooks, "2s:cancel", "end", WAITS)
-        assert said == ["end FAILED"]
+        hooks.answers = answers
+        said, _ = told(programs, hooks, wish, on, WAITS, retry=retry)
+    assert said == expected
 
 
 def seen_by(hooks: Sink, number: int) -> str:
