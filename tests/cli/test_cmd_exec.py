@@ -127,6 +127,31 @@ def test_ctrl_c_is_the_commands(job: str, project: Path) -> None:
     assert end(child) == 130
 
 
+LATE = """
+import os, signal, sys, threading
+from torchx.cli.attach import attach
+from torchx.schedulers.inside.spawned import SpawnedProcess
+
+def interrupt():
+    reading.wait()
+    os.kill(os.getpid(), signal.SIGINT)
+
+reading = threading.Event()
+threading.Thread(target=interrupt, daemon=True).start()
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])  # so the other thread gets it, and no call of this one ends
+child = "import signal, time; signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT]); time.sleep(20)"
+process = SpawnedProcess([sys.executable, "-c", child])
+read, process.read = process.read, lambda: reading.set() or read()
+raise SystemExit(attach(process, stdin=False, tty=False))
+"""
+
+
+def test_a_signal_that_interrupts_no_call(project: Path) -> None:
+    """Python handles signals between two calls, so one that arrives just before a blocking call waits for its end."""
+    done = subprocess.run([sys.executable, "-c", LATE], cwd=project, check=False, capture_output=True)
+    assert done.returncode == 128 + signal.SIGINT, done.stderr
+
+
 def test_a_shell(job: str, project: Path) -> None:
     """Window size, resizing, Ctrl-C, Ctrl-Z and early input work; the terminal is restored afterwards."""
     child = pexpect.spawn(

@@ -15,6 +15,7 @@ _CHUNK = 1 << 20  # bytes; a pipe or a terminal returns less
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 _MOST_INTERRUPTS = 3
 _END_OF_INPUT = b"\x04"
+_LATE_S = 0.5
 
 
 def terminal() -> Tty:
@@ -118,8 +119,12 @@ def passing_on(process: InsideProcess | Every, *, tty: bool) -> Iterator[None]:
 
     numbers = (*_SIGNALS, signal.SIGWINCH) if tty else _SIGNALS
     before = {number: signal.signal(number, on_signal) for number in numbers}
+    before[signal.SIGALRM] = signal.signal(signal.SIGALRM, lambda *_: None)
+    # A signal that arrives just before a blocking system call does not interrupt it. The next one of this timer does.
+    signal.setitimer(signal.ITIMER_REAL, _LATE_S, _LATE_S)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         for number, handler in before.items():
             signal.signal(number, handler)
