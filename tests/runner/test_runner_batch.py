@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from torchx.errors import BackendError, NotSupportedError, SpecError, TransientError
@@ -180,6 +180,9 @@ _texts = st.lists(
 
 
 @given(st.lists(st.tuples(_texts, _texts), min_size=1, max_size=4))
+@example([("{${app_id}}", "{{${app_id}}}")])
+@example([("{a${app_id}}", "a{${app_id}${app_id}b}"), ("{a${app_id}}", "{a{${app_id}${app_id}b}")])
+@example([("{${app_id}c}", "${${app_id}}")])
 def test_each_task_has_the_arguments_of_its_app(rows: list[tuple[str, str]]) -> None:
     """Macros are substituted, and any other text is passed unchanged."""
     apps = [app("x", *row) for row in rows]

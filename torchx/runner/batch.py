@@ -129,8 +129,10 @@ def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str,
     names: list[str] = []
     columns: list[list[str]] = []
 
-    def column(texts: Sequence[str]) -> str:
-        if len(set(texts)) == 1:
+    def column(texts: Sequence[str], *, is_last: bool) -> str:
+        # The value of a macro between braces would look like a placeholder, so the first brace becomes a value.
+        is_open = not is_last and re.search(rf"{{(?:{NAME})?$", texts[0])
+        if len(set(texts)) == 1 and not is_open:
             return re.sub(rf"(?<!\$)\{{({NAME})\}}", r"{{\1}}", texts[0])
         names.append(f"v{len(names)}")
         columns.append([unescaped(text) for text in texts])  # macros are substituted in the template only
@@ -141,7 +143,9 @@ def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str,
         pieces = [split_macros(text) for text in texts] if any("${" in text for text in texts) else [[t] for t in texts]
         if any(found[1::2] != pieces[0][1::2] for found in pieces):
             raise SpecError(f"the apps differ in macros: `{texts[0]}`", hint="submit those with other macros apart")
-        return "".join(alike[0] if i % 2 else column(alike) for i, alike in enumerate(zip(*pieces, strict=True)))
+        last = len(pieces[0]) - 1
+        parts = enumerate(zip(*pieces, strict=True))
+        return "".join(alike[0] if i % 2 else column(alike, is_last=i == last) for i, alike in parts)
 
     if any(app.metadata != made.metadata for app in apps):
         raise SpecError(

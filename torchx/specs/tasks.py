@@ -108,12 +108,14 @@ def is_terminal_task(state: AppState) -> bool:
 def fill(text: str, values: Mapping[str, str]) -> str:
     """Replace each ``{name}`` with its value, and ``{{name}}`` with the literal ``{name}``.
 
+    A name without a value stays: it is the value of a macro between braces, which may have been substituted before.
+
     >>> fill("--lr={lr} {{lr}} ${app_id} {0} {'a': 1}", {"lr": "1e-4"})
     "--lr=1e-4 {lr} ${app_id} {0} {'a': 1}"
     """
     if "{" not in text:
         return text
-    return re.sub(_PLACEHOLDER, lambda m: f"{{{m[1]}}}" if m[1] else values[m[2]], text)
+    return re.sub(_PLACEHOLDER, lambda m: f"{{{m[1]}}}" if m[1] else values.get(m[2], m[0]), text)
 
 
 def fill_in(role: Any, values: Mapping[str, str]) -> None:
