@@ -16,7 +16,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 # How long one example takes, or how quickly examples are found, is the machine's affair.
-settings.register_profile("torchx", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "torchx",
+    deadline=None,
+    derandomize=any(os.environ.get(name) for name in ("SAME_EXAMPLES", "CI")),
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.load_profile("torchx")
 
 # Names that change what torchx does. A developer's own settings must not decide whether a test passes.
