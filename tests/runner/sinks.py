@@ -14,11 +14,15 @@ from typing import Any
 
 
 class Sink:
-    """Records requests; answers with the given status codes first, then with success."""
+    """Records requests; answers with the given status codes first, then with success.
+
+    A webhook also names ``location`` in its answers, if there is one, and accepts GET, as a web page does.
+    """
 
     def __init__(self) -> None:
         self.got: list[Any] = []
         self.answers: list[int] = []
+        self.location = ""
         self.port = 0
 
 
@@ -33,6 +37,13 @@ def http_sink() -> Iterator[Sink]:
             if code == 200:
                 sink.got.append(document)
             self.send_response(code)
+            if sink.location:
+                self.send_header("Location", sink.location)
+            self.end_headers()
+
+        def do_GET(self) -> None:
+            sink.got.append("GET")
+            self.send_response(200)
             self.end_headers()
 
         def log_message(self, *_: object) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import ssl
@@ -331,6 +332,34 @@ def test_a_server_that_says_no(hooks, code, tries):
     assert hooks.got == [{**NOTICE.__dict__, "title": NOTICE.title}]
 
 
+@pytest.mark.parametrize(
+    ("location", "to"),
+    [
+        ("http://me:hunter2@localhost:{port}/moved/hunter2?key=hunter2", ", to localhost"),
+        ("/moved/hunter2", ", to 127.0.0.1"),
+        ("http://[hunter2/", ", to another address"),
+    ],
+)
+def test_a_server_that_sends_us_elsewhere(hooks, location, to):
+    """It is not followed: the second request would have no body. Only the host is named, since a path may be a secret."""
+    hooks.location = location.format(port=hooks.port)
+    for code, channel in itertools.product((301, 302, 303, 307, 308), ("slack", "webhook")):
+        hooks.answers = [code]
+        said = deliver(channel, {"url": f"http://127.0.0.1:{hooks.port}/secret"}, NOTICE, pauses_s=(0, 0))
+        assert said == f"the server answered {code}{to}: correct the address"
+    assert hooks.got == []
+
+
+def test_text_is_no_markup(hooks):
+    """In Slack, the output of a job can notify nobody, link to nothing, and not end the block of code that it is in."""
+    sly = Notice("end", "x://s/a", "t<!here>", "FAILED", "<!channel> <https://evil.example|log> R&D\n````\n*big*\n")
+    assert deliver("slack", {"url": f"http://127.0.0.1:{hooks.port}/"}, sly) == ""
+    (document,) = hooks.got
+    title, _, text = document["text"].partition("\n")
+    assert title == "FAILED: t&lt;!here&gt; (x://s/a)"
+    assert text == "```\n&lt;!channel&gt; &lt;https://evil.example|log&gt; R&amp;D\n'''`\n*big*\n```"
+
+
 @pytest.mark.parametrize(("codes", "sent"), [([451, 250], 1), ([451, 451, 451], 0), ([550, 250], 0)])
 def test_mail_is_tried_again(mail, codes, sent):
     """A temporary failure of the server is retried, a permanent one is not."""
@@ -379,15 +408,17 @@ def test_no_desktop(monkeypatch, tmp_path):
 
 
 def test_a_desktop(monkeypatch, tmp_path):
-    """`notify-send` gets title and text; a failure is urgent."""
+    """`notify-send` gets title and text, which desktops would read as markup; a failure is urgent."""
     program = tmp_path / "notify-send"
     program.write_text('#!/bin/sh\nfor word; do echo "$word"; done > words\n')
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.chdir(tmp_path)
-    assert deliver("desktop", {}, NOTICE) == ""
+    text = f"{NOTICE.text}<img src='http://evil.example/'> & in <module>\n"
+    assert deliver("desktop", {}, Notice("end", "x://s/a", "train", "FAILED", text)) == ""
     words = (tmp_path / "words").read_text()
-    assert words == f"--app-name=torchx\n--urgency=critical\n--\n{NOTICE.title}\n{NOTICE.text}\n"
+    safe = f"{NOTICE.text}&lt;img src='http://evil.example/'&gt; &amp; in &lt;module&gt;\n"
+    assert words == f"--app-name=torchx\n--urgency=critical\n--\n{NOTICE.title}\n{safe}\n"
 
 
 # -- what is refused before the submission ---------------------------------------------------------

@@ -10,6 +10,7 @@ from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
+    from urllib.error import HTTPError
 
     from torchx.specs.api import AppStatus
 
@@ -123,7 +124,8 @@ def _desktop(settings: dict[str, Any], notice: Notice) -> None:  # noqa: ARG001 
     if shutil.which("notify-send") is None:
         raise _RefusedError("there is no `notify-send`")
     urgency = "critical" if notice.state == "FAILED" else "normal"
-    _run(["notify-send", "--app-name=torchx", f"--urgency={urgency}", "--", notice.title, notice.text], notice)
+    text = _escaped(notice.text)  # https://specifications.freedesktop.org/notification-spec: only the title is plain
+    _run(["notify-send", "--app-name=torchx", f"--urgency={urgency}", "--", notice.title, text], notice)
 
 
 def _run(argv: list[str], notice: Notice, *, cwd: str | None = None) -> None:
@@ -150,7 +152,13 @@ def _run(argv: list[str], notice: Notice, *, cwd: str | None = None) -> None:
 
 
 def _slack(settings: dict[str, Any], notice: Notice) -> None:
-    _post(settings["url"], {"text": f"{notice.title}\n```\n{notice.text}```"})
+    # https://docs.slack.dev/messaging/formatting-message-text: there is no escape for what ends a block of code
+    text = _escaped(notice.text).replace("```", "'''")
+    _post(settings["url"], {"text": f"{_escaped(notice.title)}\n```\n{text}```"})
+
+
+def _escaped(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
 def _webhook(settings: dict[str, Any], notice: Notice) -> None:
@@ -161,18 +169,34 @@ def _post(url: str, document: dict[str, str]) -> None:
     import json
     from http.client import HTTPException
     from urllib.error import HTTPError
-    from urllib.request import Request, urlopen
+    from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+    class Stays(HTTPRedirectHandler):  # a second request would have no body
+        http_error_301 = http_error_302 = http_error_303 = http_error_307 = http_error_308 = lambda *_: None
 
     data = json.dumps(document).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "torchx"}
     try:
-        with urlopen(Request(url, data, headers), timeout=_ANSWER_S):  # noqa: S310  # checked by `settings_of`
+        with build_opener(Stays).open(Request(url, data, headers), timeout=_ANSWER_S):  # noqa: S310  # `settings_of` checks it
             pass
     except HTTPError as e:
-        text = f"the server answered {e.code} {e.reason}"
+        text = f"the server answered {e.code}{_place_of(url, e) or f' {e.reason}'}"
         raise (_PassesError if e.code == 429 or e.code >= 500 else _RefusedError)(text) from None
     except (OSError, HTTPException) as e:
         raise _PassesError(f"the server cannot be reached: {getattr(e, 'reason', e)}") from None
+
+
+def _place_of(url: str, answer: HTTPError) -> str:
+    """Where a redirect leads, without anything that may be secret; empty for other answers."""
+    from urllib.parse import urljoin, urlsplit
+
+    if answer.code // 100 != 3:
+        return ""
+    try:
+        host = urlsplit(urljoin(url, answer.headers["Location"])).hostname
+    except ValueError:
+        host = None
+    return f", to {host or 'another address'}: correct the address"
 
 
 def _mail(settings: dict[str, Any], notice: Notice) -> None:
