@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,24 @@ def test_functions_of_a_file(complete: Callable[..., list[str]], project: Path) 
     """`file.py:` lists public functions without importing the file."""
     (project / "mine.py").write_text("raise SystemExit\ndef train(): ...\ndef test(): ...\ndef _no(): ...\n")
     assert complete("run", "mine.py:t") == ["mine.py:train", "mine.py:test"]
+
+
+def test_arguments_of_a_function_in_a_file(complete: Callable[..., list[str]], project: Path) -> None:
+    """Arguments are completed as of an installed component, but the file is only read: nothing in it runs."""
+    source = """
+    from typing import Annotated, Literal as L
+    import torch_is_missing
+    open("marker", "w")
+    def go(a: str, conf: Annotated["str", "-cn"], *args: str, ok: "bool" = open("marker", "w"), h: L["-x"]): ...
+    """
+    (project / "mine.py").write_text(textwrap.dedent(source))
+    assert complete("run", "mine.py:go", "--") == ["--a", "--conf", "--ok", "--h", "--help"]
+    assert complete("run", "mine.py:go", "--ok", "t") == ["true"]
+    assert complete("run", "mine.py:go", "-cn", "") == []
+    assert complete("run", f"{project}/mine.py:none", "--") == ["--help"]
+    assert complete("run", "gone.py:go", "--") == ["--help"]
+    assert complete("run", "-s", "local_cwd", "mine.py:go", "") == []
+    assert not (project / "marker").exists()
 
 
 def test_profiles(complete: Callable[..., list[str]], project: Path) -> None:

@@ -196,20 +196,26 @@ def _components(current: str, _: dict[str, str] | None = None) -> Candidates:
 
 def _component_arguments(rest: list[str], current: str) -> Candidates:
     from torchx.component_reader.finder import get_component
+    from torchx.component_reader.linter import ParameterReader, validate
     from torchx.component_reader.signature import read
 
     words = rest[1:] if rest[0] == "--" else rest
     if not words:
         return _components(current)
-    signature = read(get_component(words[0]).fn)
-    by_flag = {flag: p for p in signature.options for flag in p.flags}
+    path, colon, function = words[0].rpartition(":")
+    if colon:  # read, because importing runs it
+        validate(os.path.expanduser(path), function, [reader := ParameterReader()])
+        options = reader.parameters
+    else:
+        options = [*read(get_component(words[0]).fn).options]
+    by_flag = {flag: p for p in options for flag in p.flags}
     last = by_flag.get(words[-1]) if len(words) > 1 else None
     if last is not None:
         values = NAMED_RESOURCES if last.name == "h" else ("true", "false") if str(last.shape) == "bool" else ()
         return _starting(current, _plain(values))
     if "--" in words[1:] or not current.startswith("-"):
         return []
-    rows = ((max(p.flags, key=len), str(p.shape)) for p in signature.options)
+    rows = ((max(p.flags, key=len), str(p.shape)) for p in options)
     return _starting(current, [*rows, ("--help", "the component's arguments")])
 
 

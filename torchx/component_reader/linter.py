@@ -10,8 +10,9 @@ from __future__ import annotations
 import ast
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from torchx.component_reader.signature import Parameter, flags_of
 from torchx.component_reader.types import ANYTHING, DICTS, LISTS, SCALARS, SUPPORTED, TUPLES, Shape, generic, union
 from torchx.util.records import dataclass
 from torchx.util.reexports import reexports
@@ -156,6 +157,25 @@ class ReturnTypeValidator(ComponentFunctionValidator):
         if isinstance(meaning, str):
             return meaning == self._supported
         return depth < 8 and self._is_supported(meaning, depth + 1)
+
+
+class ParameterReader(ComponentFunctionValidator):
+    """No check: reads the parameters of a function other than ``*args``, without running its module."""
+
+    def __init__(self) -> None:
+        self.parameters: list[Parameter] = []
+
+    def validate(self, app_specs_func_def: ast.FunctionDef) -> list[LinterMessage]:
+        """Read the parameters."""
+        args = app_specs_func_def.args
+        for arg in (*args.posonlyargs, *args.args, *args.kwonlyargs):
+            expr = _parsed_string(arg.annotation or ast.Name("str"))
+            notes: list[Any] = []
+            if isinstance(expr, ast.Subscript) and _canonical(expr.value, self.names) == "Annotated":
+                notes = [e.value for e in ast.walk(expr.slice) if isinstance(e, ast.Constant)]
+            shape = shape_of_expr(expr, self.names)
+            self.parameters.append(Parameter(arg.arg, shape, flags=flags_of(arg.arg, notes)))
+        return OK()
 
 
 class ComponentFnVisitor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torchx.component_reader.types import SUPPORTED, Shape, shape_of
@@ -191,11 +191,14 @@ def _parameter(raw: _Raw, name: str, where: str, scope: dict[str, Any]) -> Param
     problem = shape.problem()
     if problem:
         raise SpecError(f"{what}: {problem}", hint=f"use one of: {SUPPORTED}")
-    flags = [f"--{parameter}"]
-    if len(parameter) == 1:
-        flags.append(f"-{parameter}")
-    flags += [m for m in getattr(annotation, "__metadata__", ()) if isinstance(m, str) and m.startswith("-")]
-    return Parameter(parameter, shape, default, kind, tuple(flags) if kind != "var" else ())
+    flags = flags_of(parameter, getattr(annotation, "__metadata__", ())) if kind != "var" else ()
+    return Parameter(parameter, shape, default, kind, flags)
+
+
+def flags_of(parameter: str, metadata: Iterable[Any]) -> tuple[str, ...]:
+    """Return the names of a parameter on the command line; ``metadata`` is that of an ``Annotated`` type."""
+    short = [f"-{parameter}"] if len(parameter) == 1 else []
+    return (f"--{parameter}", *short, *(m for m in metadata if isinstance(m, str) and m.startswith("-")))
 
 
 def _annotations(fn: Any) -> Mapping[str, Any]:
