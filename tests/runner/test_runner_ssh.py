@@ -24,7 +24,7 @@ def test_the_command_arrives_as_it_was(tmp_path: Path, monkeypatch: pytest.Monke
     (line,) = [line for line in text.splitlines() if "ProxyCommand" in line]
     shell = line.replace("  ProxyCommand ", "").replace("%%", "%")
     words = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True).stdout.split("|")
-    assert words[:7] == ["-m", "torchx", "exec", "x://s/a%b/r $x/3", "--", "sh", "-c"]
+    assert words[2:7] == ["exec", "x://s/a%b/r $x/3", "--", "sh", "-c"]
     assert words[-2:] == ['ssh-ed25519 AAAA it\'s "me" $HOME\nssh-rsa B `x`', ""]
     assert "%" not in line.replace("%%", "")
 

@@ -1,7 +1,7 @@
 """Sends the notices of a job (start, end, hang) to its channels, each exactly once.
 
 When a job with notices is submitted, a plan with the channels is written below torchx's home, readable only by its
-owner. A process that sees that a notice is due starts ``python -m torchx.runner.notices HANDLE``: the supervisor of a
+owner. A process that sees that a notice is due starts this module with ``HANDLE``: the supervisor of a
 local job, the watcher of containers, or a poller. That program takes a lock, sends, and records in the plan what it
 sent. The plan is removed after the last notice; only failures are kept, for ``torchx status``.
 
@@ -27,13 +27,13 @@ from torchx.runner import get_runner
 from torchx.runs import RunRegistry
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import SendsNotices
-from torchx.schedulers.kit.attempts import program
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppDef, AppState, AppStatus, is_terminal
 from torchx.specs.notices import hang_event, wish_of
 from torchx.specs.watchdog import SILENT
 from torchx.supervisor.at_end import ALARM
 from torchx.util.notices import logger
+from torchx.util.procs import own_program
 
 _KEPT = (
     *("HOME", "PATH", "PYTHONPATH", "TORCHX_HOME", "VIRTUAL_ENV", "LANG"),
@@ -132,7 +132,7 @@ def command(handle: str) -> tuple[list[str], dict[str, str]]:
     kept = (*_KEPT, *_KEPT_SERVERS, *map(str.lower, _KEPT_SERVERS))  # proxies are named in both ways
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env["TORCHX_HOME"] = torchx_home()
-    return program("torchx.runner.notices", handle), env
+    return own_program("torchx.runner.notices", handle), env
 
 
 def send_due(scheduler: str, registry: RunRegistry) -> None:

@@ -6,11 +6,11 @@ import contextlib
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterable
 
 from torchx.errors import ConfigError
 from torchx.schedulers.kit.shell import quote, read_script
+from torchx.util.procs import own_program
 
 _ENTRY = """\
 Host {name}
@@ -38,8 +38,8 @@ def host_names(app_id: str, replicas: Iterable[tuple[str, int]]) -> dict[tuple[s
 def entry(handle: str, replica: tuple[str, int], *, name: str, user: str, keys: str) -> str:
     """The entry for one replica, with this host name and user inside it; owners of the public ``keys`` may log in."""
     home = os.environ.get("TORCHX_HOME")
-    torchx = [f"env TORCHX_HOME={quote(os.path.abspath(home))}"] if home else []
-    torchx += [quote(sys.executable), "-m torchx"]
+    torchx = ["env", f"TORCHX_HOME={quote(os.path.abspath(home))}"] if home else []
+    torchx += map(quote, own_program("torchx.cli.main"))
     script = read_script(__file__, "sshd.sh")
     words = ["sh", "-c", script, "sh", keys]
     # ssh expands % in the value, and passes it as one line to a shell.

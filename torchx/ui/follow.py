@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import json
 import subprocess
-import sys
 import tempfile
 from collections.abc import AsyncGenerator
 from typing import Any
+
+from torchx.util.procs import own_program
 
 _PAUSE_S = 0.1  # between batches, so that a job that writes 10,000 lines a second causes 10 messages a second
 _CHUNK = 1 << 20
@@ -22,7 +23,7 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
     A batch is a list of ``{"role", "replica", "line"}``; the last one may be ``{"error": stderr of torchx log}``.
     The arguments are those of ``torchx log``; ``last`` is the number of lines of each replica to begin with.
     """
-    argv = [sys.executable, "-m", "torchx", "log", "--json", "--follow", "--tail", str(last)]
+    argv = own_program("torchx.cli.main", "log", "--json", "--follow", "--tail", str(last))
     argv += ["--streams", stream, target] if stream else [target]
     with tempfile.TemporaryFile() as stderr:
         # Not a process of asyncio: it prints to stderr if its loop is closed a moment before the process has ended.

@@ -1,8 +1,11 @@
-"""Lookup of programs on ``PATH``."""
+"""Lookup of programs on ``PATH``, and the command that starts a program of torchx."""
 
 from __future__ import annotations
 
 import os
+import sys
+
+import torchx
 
 
 def find_program(name: str, path: str, cwd: str) -> str | None:
@@ -19,3 +22,14 @@ def find_program(name: str, path: str, cwd: str) -> str | None:
         if os.access(candidate, os.X_OK) and not os.path.isdir(candidate):
             return os.path.abspath(candidate)
     return None
+
+
+def own_program(module: str, *args: str) -> list[str]:
+    """The command that runs ``main`` of a module of this torchx in a new Python.
+
+    ``python -m`` would first import from the current directory: a ``json.py`` of the user, or somebody's ``torchx``.
+    """
+    root = os.path.dirname(os.path.dirname(os.path.abspath(torchx.__file__)))
+    # This torchx, even if another is installed; but no other package beside it may precede the standard library.
+    find = f"sys.path[:] = [{root!r}, *filter(None, sys.path)]; import torchx; sys.path.append(sys.path.pop(0))"
+    return [sys.executable, "-c", f"import sys; {find}; from {module} import main; main()", *args]

@@ -17,7 +17,6 @@ from torchx.runner.views import View
 from torchx.schedulers.api import NONE, DescribeAppResponse, Scheduler, open_logs
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.inside import not_running
-from torchx.schedulers.kit.attempts import program
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import FILE_NAME
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, waiting
@@ -27,6 +26,7 @@ from torchx.specs.copies import copy_data
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.specs.tasks import TaskList, replica_names, replica_of
 from torchx.util.machine import cpu_count
+from torchx.util.procs import own_program
 from torchx.util.secrets import mask_value
 
 _Replicas = list[tuple[str, int]]
@@ -203,7 +203,7 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
         os.utime(held)
         with open(os.path.join(folder, LOG_FILE), "ab") as log:
             process = subprocess.Popen(
-                program("torchx.runner.paced.pacer", folder, str(held)),
+                own_program("torchx.runner.paced.pacer", folder, str(held)),
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=log,

@@ -25,6 +25,12 @@ _ROOMS = (
     *("util", "specs", "plugins", "supervisor"),
     *(f"schedulers/{name}" for name in ("failures", "kit", "batch", "inside", "stacks")),
 )
+_MAIN = """\
+import sys
+from importlib import import_module
+
+import_module("torchx.schedulers.{backend}." + sys.argv.pop(1)).main()
+"""
 _COMMAND_S = 30.0
 
 
@@ -44,7 +50,7 @@ def policy(app: AppDef, system: str, caps: Capabilities, *, no_memory: str = "")
 
 @functools.cache
 def program(backend: str) -> str:
-    """The archive as text (``os.fsdecode``). It runs ``main`` of the backend's ``attempts.py``."""
+    """The archive as text (``os.fsdecode``). It runs ``main`` of the backend's module that its first argument names."""
     import zipfile
 
     top = os.path.dirname(os.path.abspath(torchx.__file__))
@@ -55,7 +61,7 @@ def program(backend: str) -> str:
             paths += [os.path.join(folder, name) for name in names if name.endswith((".py", ".sh"))]
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("__main__.py", f"from torchx.schedulers.{backend}.attempts import main\n\nmain()\n")
+        archive.writestr("__main__.py", _MAIN.format(backend=backend))
         archive.writestr("torchx/__init__.py", "")
         for path in sorted(paths):
             archive.write(path, os.path.join("torchx", os.path.relpath(path, top)))

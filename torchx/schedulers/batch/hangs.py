@@ -1,7 +1,7 @@
 """The watchdog of a batch job: a program on a node, beside the replicas, that inspects the job when it is silent.
 
-The job's script runs ``python -m torchx.schedulers.BACKEND.hangs WISH ...`` in the job's folder, from the archive
-there. Findings are written to that folder.
+The job's script runs ``retry.pyz hangs WISH`` in the job's folder, which starts ``hangs.py`` of its backend. Findings
+are written to that folder.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torchx.schedulers.batch.folders import JobFolder
 from torchx.specs.watchdog import parse_watchdog
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 from torchx.supervisor.watchdog import Watchdog, marks, put_down
+from torchx.util.procs import own_program
 
 if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess
@@ -53,7 +54,7 @@ def main(
         waited += not up()
         return waited, marks(files)
 
-    asked = {"seconds": wish.seconds, "program": [sys.executable, "-m", module, _LOOK]}
+    asked = {"seconds": wish.seconds, "program": own_program(module, _LOOK)}
     dog = Watchdog(asked, dict(os.environ), signs)
     dog.begin(time.monotonic())
     while os.getppid() == script:

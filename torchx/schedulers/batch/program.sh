@@ -14,21 +14,20 @@ decide() {  # how the attempt ended, and arguments of the backend. Prints `again
   local found
   found=$(python_of "$python")
   if [ -n "$found" ]; then
-    "$found" "$folder/retry.pyz" "$@" 2>>"$folder/retry.log" && return
+    "$found" "$folder/retry.pyz" attempts "$@" 2>>"$folder/retry.log" && return
   else
     echo "torchx: no Python 3.10 or newer on node $(hostname): the job is not started again" >>"$folder/retry.log"
   fi
   echo end
 }
 
-start_watch() {  # backend, and its arguments: starts the watchdog, which prints its findings
+start_watch() {  # arguments of the backend: starts the watchdog, which prints its findings
   local found
   found=$(python_of "$watch")
   if [ -z "$found" ]; then
     echo "not watched: no Python 3.10 or newer on node $HOSTNAME" >"$folder/watchdog.txt"
     return 1
   fi
-  PYTHONPATH=$folder/retry.pyz "$found" -m "torchx.schedulers.$1.hangs" "$wish" "${@:2}" \
-    </dev/null 2>>"$folder/watchdog.log" &
+  PYTHONPATH='' "$found" "$folder/retry.pyz" hangs "$wish" "$@" </dev/null 2>>"$folder/watchdog.log" &
   watcher=$!
 }

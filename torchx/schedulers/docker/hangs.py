@@ -15,10 +15,10 @@ from torchx.schedulers.docker.attempts import PROGRESS
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.evidence import HANG_FILE, STACKS_FILE, put_files
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-from torchx.schedulers.kit.attempts import program
 from torchx.specs.api import AppState
 from torchx.specs.watchdog import parse_watchdog
 from torchx.supervisor.watchdog import Watchdog, page
+from torchx.util.procs import own_program
 
 if TYPE_CHECKING:
     from torchx.schedulers.inside.run import Ran
@@ -42,7 +42,7 @@ class ContainersWatchdog:
         self._last: dict[str, bytes] = {}  # container id -> last line and mark, the most recent writer last
         self._signs_seen = 0
         found = parse_watchdog(wish)
-        settings = {"seconds": found.seconds, "program": program("torchx.schedulers.docker.hangs", app_id)}
+        settings = {"seconds": found.seconds, "program": own_program("torchx.schedulers.docker.hangs", app_id)}
         self._watchdog = Watchdog(settings, dict(os.environ), self._signs)
         self.action = found.action
 

@@ -60,10 +60,10 @@ _ENDS = ("die", "died", "destroy", "remove")
 
 def may_start_again(app_id: str) -> bool:
     """Evaluates the retry policy of a failed job, in a process that has all installed packages."""
-    from torchx.schedulers.kit.attempts import program
     from torchx.supervisor import at_end
+    from torchx.util.procs import own_program
 
-    return at_end.may_start_again(program("torchx.schedulers.docker.attempts", app_id), dict(os.environ))
+    return at_end.may_start_again(own_program("torchx.schedulers.docker.attempts", app_id), dict(os.environ))
 
 
 class Watcher:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess
 
 _PYTHON = (
-    'p=$(command -v python3 || command -v python) || { echo "no python there" >&2; exit 127; }; exec "$p" -u -c "$1"'
+    'p=$(command -v python3 || command -v python) || { echo "no python there" >&2; exit 127; }; exec "$p" -I -u -c "$1"'
 )
 
 

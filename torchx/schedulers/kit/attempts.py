@@ -15,10 +15,8 @@ from __future__ import annotations
 import math
 import os
 import re
-import sys
 from typing import TYPE_CHECKING
 
-import torchx
 from torchx.errors import NotSupportedError, SpecError
 from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
 from torchx.supervisor.layout import MARKS
@@ -66,14 +64,6 @@ def refuse_parts(app: AppDef, system: str) -> None:
                 " the whole job again",
                 hint="use `APPLICATION`, the default, or omit `--retry`",
             )
-
-
-def program(module: str, *args: str) -> list[str]:
-    """The command that runs ``main`` of a torchx module, for a process that owns a job and imports little."""
-    root = os.path.dirname(os.path.dirname(os.path.abspath(torchx.__file__)))
-    # without the current directory, which may have a `json.py`
-    start = f"import sys; sys.path[:] = [{root!r}, *filter(None, sys.path)]"
-    return [sys.executable, "-c", f"{start}; from {module} import main; main()", *args]
 
 
 def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) -> Attempt:

@@ -11,7 +11,7 @@ import sys
 import time
 
 from torchx.schedulers.batch.attempts import attempts_in
-from torchx.schedulers.kit.attempts import BEGINS, CHECKPOINT_FILE, begins_of, program, put_down
+from torchx.schedulers.kit.attempts import BEGINS, CHECKPOINT_FILE, begins_of, put_down
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.verdict import judge
 from torchx.schedulers.local.answers import facts_of, look
@@ -19,6 +19,7 @@ from torchx.specs.api import AppState
 from torchx.specs.retries import Attempt, RetryRules
 from torchx.supervisor.layout import STATE_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.statefile import read_state
+from torchx.util.procs import own_program
 from torchx.util.records import replace
 
 _WAITING = (AppState.RUNNING, AppState.PENDING)
@@ -26,7 +27,7 @@ _WAITING = (AppState.RUNNING, AppState.PENDING)
 
 def command(folder: str, policy: str) -> list[str]:
     """The command that the supervisor runs after each attempt."""
-    return program("torchx.schedulers.local.attempts", folder, policy)
+    return own_program("torchx.schedulers.local.attempts", folder, policy)
 
 
 def main() -> None:

@@ -15,6 +15,7 @@ from torchx.supervisor.layout import AT_END_FILE, REQUEST_FILE, RETRY_FACT, STDE
 from torchx.supervisor.proctree import boot_id, pid_namespace
 from torchx.supervisor.retention import discard_folder
 from torchx.util.notices import logger
+from torchx.util.procs import own_program
 
 if TYPE_CHECKING:
     from torchx.schedulers.local.jobs import LocalJobs
@@ -85,7 +86,7 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
     """The options of the supervisor's watchdog; empty if there is none."""
     if not text:
         return {}
-    from torchx.schedulers.kit.attempts import PROGRESS_FILE, program
+    from torchx.schedulers.kit.attempts import PROGRESS_FILE
     from torchx.specs.watchdog import parse_watchdog
 
     wish, mark = parse_watchdog(text), os.path.join(folder, PROGRESS_FILE)
@@ -96,7 +97,7 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
     return {
         "seconds": wish.seconds,
         "action": wish.action,
-        "program": program("torchx.schedulers.local.hangs", folder),
+        "program": own_program("torchx.schedulers.local.hangs", folder),
         "files": files,
     }
 

@@ -99,7 +99,3 @@ def _stacks() -> Stacks:
         )
 
     return hangs.stacks_of(folder, hosts, enter)
-
-
-if __name__ == "__main__":
-    main()

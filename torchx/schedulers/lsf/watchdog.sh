@@ -17,7 +17,7 @@ torchx_look_out() { # in the process that polls the logs: one replica at a time 
     else (set -C; echo "$LSB_JOBID" >"$job/watching$suffix") 2>/dev/null || return 0; fi
     unset TORCHELASTIC_ERROR_FILE # it identifies processes of the replica
     cd "$job" || return 0
-    folder=$job start_watch lsf >/dev/null || watcher=none
+    folder=$job start_watch >/dev/null || watcher=none
 }
 
 torchx_end() { # ends the program of this replica: SIGTERM, then SIGKILL

@@ -15,6 +15,7 @@ from torchx.schedulers.batch import hangs
 from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.slurm.events import EVENTS_FILE, JobEvents, parse_events
 from torchx.schedulers.slurm.notices import NOTICES_FILE
+from torchx.util.procs import own_program
 
 if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess
@@ -34,7 +35,7 @@ def _news(dog: Watchdog, action: str) -> None:
         return
     import subprocess
 
-    argv, nothing = [sys.executable, "-m", "torchx.schedulers.slurm.notices", "hang"], subprocess.DEVNULL
+    argv, nothing = own_program("torchx.schedulers.slurm.notices", "hang"), subprocess.DEVNULL
     sender = subprocess.Popen(argv, stdin=nothing, stdout=nothing)
     if action:  # the attempt is being ended
         sender.wait()
@@ -80,7 +81,3 @@ def _stacks() -> Stacks:
         )
 
     return hangs.stacks_of(folder, hosts, enter)
-
-
-if __name__ == "__main__":
-    main()

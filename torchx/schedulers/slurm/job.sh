@@ -166,7 +166,7 @@ stamp() {  # [replica]
 
 # -- silence -----------------------------------------------------------------------------------------
 watch() {  # the program prints `hang` for each finding, with the action to take
-  start_watch slurm 1>&"$bus" || note hang
+  start_watch 1>&"$bus" || note hang
 }
 
 hang() {  # [cancel or retry]
@@ -261,8 +261,7 @@ send_notices() {
   local python
   python=$(python_of "$notify")
   [[ -n $python ]] || return
-  (trap '' TERM; PYTHONPATH=$folder/retry.pyz exec "$python" -m torchx.schedulers.slurm.notices "$code" "$terminated") \
-    2>>"$folder/notices.log"
+  (trap '' TERM; PYTHONPATH='' exec "$python" "$folder/retry.pyz" notices "$code" "$terminated") 2>>"$folder/notices.log"
 }
 last=1
 if [[ -n $secrets${notify-} ]] && ((terminated)) && ! for_good; then last=0; fi

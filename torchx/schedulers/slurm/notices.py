@@ -133,7 +133,3 @@ def _why_terminated(job_id: str) -> str:
 def _note(way: str, why: str) -> None:
     with open(SENT_FILE, "a", encoding="utf-8") as file:
         file.write(f"{way} {' '.join(why.split())}\n")
-
-
-if __name__ == "__main__":
-    main()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import signal
 import subprocess
-import sys
 from typing import ClassVar
 
 from rich.text import Text
@@ -22,6 +21,7 @@ from torchx.ui.live import Live
 from torchx.ui.top.page import Page
 from torchx.ui.top.parts import GROUPS, RunList
 from torchx.ui.top.rows import KEY, MUTED, STYLES, WARN, Rows
+from torchx.util.procs import own_program
 from torchx.util.term import printable
 
 _KEYS = """\
@@ -256,7 +256,7 @@ def _shell(target: str) -> None:
     before = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which a child would inherit
     try:
         print(f"{target}: exit this shell to return to torchx top", flush=True)  # noqa: T201  # the screen is suspended
-        if code := subprocess.call([sys.executable, "-m", "torchx", "shell", target]):
+        if code := subprocess.call(own_program("torchx.cli.main", "shell", target)):
             signal.signal(signal.SIGINT, signal.default_int_handler)
             with contextlib.suppress(KeyboardInterrupt, EOFError):
                 input(f"torchx shell ended with exit code {code}; press Enter to return ")
