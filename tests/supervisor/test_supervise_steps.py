@@ -326,9 +326,9 @@ def test_a_process_that_does_not_die_is_given_up(job, gate, up, clock) -> None:
         replica.kills = 501
         supervisor._settle({replica}, 1000.0)
         assert not supervisor._unclean
-        supervisor._last_kills = 500
+        supervisor._rest.kills = 500
         assert supervisor._end_the_rest(1000.0)
-        supervisor._last_kills = 501
+        supervisor._rest.kills = 501
         assert not supervisor._end_the_rest(1000.0)
 
     in_fork(steps)
@@ -348,16 +348,16 @@ def test_daemons_that_hide_are_ended_after_the_last_replica(job, up, tmp_path, c
         assert supervisor._orphans()
         assert not supervisor._is_over(1000.1)
         assert supervisor._outcome == "SUCCEEDED"
-        assert (supervisor._last_deadline, supervisor._last_kills) == (1010.1, 0)
+        assert (supervisor._rest.deadline, supervisor._rest.kills) == (1010.1, 0)
         assert len(supervisor._termed) >= 1
         told = set(supervisor._termed)
         assert supervisor._next_sweep == pytest.approx(1000.12)
         assert not supervisor._is_over(1000.11) and not supervisor._is_over(1010.0)
-        assert supervisor._last_kills == 0 and supervisor._termed == told
+        assert supervisor._rest.kills == 0 and supervisor._termed == told
         assert not supervisor._is_over(1010.1)
-        assert supervisor._last_kills == 1
+        assert supervisor._rest.kills == 1
         assert not supervisor._is_over(1010.11)
-        assert supervisor._last_kills == 1  # the next sweep is not due yet
+        assert supervisor._rest.kills == 1  # the next sweep is not due yet
 
         def over() -> bool:
             supervisor._reap(1010.2)

@@ -382,6 +382,7 @@ def test_grace_is_to_the_moment(job: Path, up: Gate, gate: Gate, clock: Clock) -
         assert made._stopping == {0: pytest.approx(NOW + 10.2)}, "if it still runs then it is killed again"
         until_dead(line.pid)
         made._reap()
+        made._look_after()
         assert (state(job).replicas[0].state, state(job).replicas[0].exit) == ("CANCELLED", -9)
 
     in_fork(steps)

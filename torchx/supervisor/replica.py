@@ -23,15 +23,39 @@ DEFAULT_SIGNALS = (  # signals that this process handles or ignores, to be reset
 )
 
 
-class Replica:
+class Ending:
+    """Ends processes: once SIGTERM, which spares what its handlers start to save the work, then SIGKILL to all.
+
+    Attributes:
+        deadline: when the remaining processes get SIGKILL.
+        kills: how many times they got it.
+        first: all processes of the machine when SIGTERM was sent.
+    """
+
+    deadline = 0.0
+    kills = 0
+    first: dict[int, proctree.Process] | None = None
+
+    def send(self, found: dict[int, proctree.Process], roots: set[int], now: float, termed: set[Any]) -> None:
+        """Signal those at or below ``roots`` for which it is time; ``termed`` are those that have got SIGTERM."""
+        family = proctree.descendants(found, roots)
+        if now >= self.deadline:
+            proctree.send_all(family, signal.SIGKILL)
+            self.kills += 1
+            return
+        first = self.first = self.first or found
+        old = [p for p in family if p.pid in first and p.ticks == first[p.pid].ticks]
+        proctree.send_all([p for p in old if (p.pid, p.ticks) not in termed], signal.SIGTERM)
+        termed.update((p.pid, p.ticks) for p in old)
+
+
+class Replica(Ending):
     """One replica and its processes.
 
     Attributes:
         stopping: the supervisor is ending it, so its end is not a failure.
         restart: identifies the group of replicas to be restarted together that it belongs to; None if it is not to be
             restarted.
-        deadline: when its remaining processes get SIGKILL.
-        kills: how many times they got it since the replica was started.
     """
 
     def __init__(self, index: int, role: int, k: int, *, request: dict[str, Any], line: ReplicaLine) -> None:
@@ -42,8 +66,6 @@ class Replica:
         self.line = line
         self.stopping = False
         self.restart: object = None
-        self.deadline = 0.0
-        self.kills = 0
         self.follower: Follower | None = None
 
     def root(self, env: dict[str, str]) -> Root:

@@ -17,7 +17,7 @@ from torchx.supervisor.gang import Gang, RoleRules
 from torchx.supervisor.layout import CONTROL_FIFO, STATE_FILE
 from torchx.supervisor.limit import Limit
 from torchx.supervisor.metrics import Sampler
-from torchx.supervisor.replica import Replica, spawn, why_not_started
+from torchx.supervisor.replica import Ending, Replica, spawn, why_not_started
 from torchx.supervisor.statefile import CANCELLED, FAILED, PENDING, RUNNING, SUCCEEDED, JobState, StateWriter
 from torchx.supervisor.watchdog import Watchdog, put_down
 
@@ -78,8 +78,7 @@ class Supervisor:
         self._termed: set[tuple[int, int]] = set()
         self._next_sweep = 0.0
         self._outcome = ""  # set when no more replicas will be started
-        self._last_deadline = 0.0
-        self._last_kills = 0
+        self._rest = Ending()  # of processes that belong to no replica
         self._words = b""  # commands that are not obeyed yet
         self._senders: set[int] = set()  # pids of programs that send a notice of a hang; they outlive the job
         self._quiet_looks = 0
@@ -163,7 +162,7 @@ class Supervisor:
             return False
         if not self._outcome:
             self._outcome = self.gang.outcome([self._states(role) for role in range(len(self.gang.rules))])
-            self._last_deadline = now + self.grace_s
+            self._rest.deadline = now + self.grace_s
         return not self._has_children or not self._end_the_rest(now)
 
     def _finish(self) -> None:
@@ -219,7 +218,7 @@ class Supervisor:
         line.ticks = 0
         line.state = RUNNING
         replica.stopping = False
-        replica.kills = 0
+        replica.kills, replica.first = 0, None
         self._by_pid[line.pid] = replica
         self._has_children = True
         if self.job.state == PENDING:
@@ -349,7 +348,7 @@ class Supervisor:
         """Start no more replicas and end those that run."""
         self._outcome = outcome
         self._limit.forget()
-        self._last_deadline = now + self.grace_s
+        self._rest.deadline = now + self.grace_s
         self._pending.clear()
         for replica in self.replicas:
             replica.restart = None
@@ -388,10 +387,15 @@ class Supervisor:
     def _signal_processes(self, stopping: list[Replica], orphans: set[int], now: float) -> None:
         if not proctree.HAS_PROC:
             for replica in stopping:
-                proctree.signal_group(replica.line.pid, signal.SIGKILL if now >= replica.deadline else signal.SIGTERM)
+                late = now >= replica.deadline
+                if late or replica.first is None:
+                    replica.first = {}
+                    proctree.signal_group(replica.line.pid, signal.SIGKILL if late else signal.SIGTERM)
             self._settle(set(), now)
             return
         processes = proctree.snapshot()
+        if self._outcome:
+            self._rest.first = self._rest.first or processes
         roots: dict[Replica, set[int]] = {r: {r.line.pid} for r in stopping}
         left: set[Replica] = set()
         for pid in orphans:
@@ -400,12 +404,7 @@ class Supervisor:
                 roots.setdefault(owner, set()).add(pid)
                 left.add(owner)
         for replica, pids in roots.items():
-            family = proctree.descendants(processes, pids)
-            if now >= replica.deadline:
-                proctree.send_all(family, signal.SIGKILL)
-                replica.kills += 1
-            else:
-                self._terminate(family)
+            replica.send(processes, pids, now, self._termed)
         if all(pid in processes and processes[pid].state not in "ZX" for pid in orphans):
             self._settle(left, now)  # else one has died since the snapshot, and its children may be ours now
 
@@ -421,11 +420,6 @@ class Supervisor:
             return None
         index = env.get(proctree.ENV_REPLICA, "")
         return self.replicas[int(index)] if index.isdigit() and int(index) < len(self.replicas) else None
-
-    def _terminate(self, family: list[proctree.Process]) -> None:
-        new = [p for p in family if (p.pid, p.ticks) not in self._termed]
-        self._termed.update((p.pid, p.ticks) for p in new)
-        proctree.send_all(new, signal.SIGTERM)
 
     def _settle(self, left: set[Replica], now: float) -> None:
         """Mark replicas as clean that ended and left no processes; begin restarts whose members are all clean."""
@@ -464,18 +458,13 @@ class Supervisor:
 
     def _end_the_rest(self, now: float) -> bool:
         """End daemons that outlive the last replica. False if none is left or they cannot be ended."""
-        if not proctree.HAS_PROC or self._last_kills > _MOST_KILLS:
+        if not proctree.HAS_PROC or self._rest.kills > _MOST_KILLS:
             return False
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
             orphans = self._orphans()
             self._quiet_looks = 0 if orphans else self._quiet_looks + 1
-            family = proctree.descendants(proctree.snapshot(), orphans)
-            if now >= self._last_deadline:
-                proctree.send_all(family, signal.SIGKILL)
-                self._last_kills += 1
-            else:
-                self._terminate(family)
+            self._rest.send(proctree.snapshot(), orphans, now, self._termed)
         return not self._senders or self._quiet_looks < _QUIET_LOOKS
 
     # -- helpers ---------------------------------------------------------------------------------

@@ -79,6 +79,7 @@ class TaskSupervisor:
         self._running: dict[int, int] = {}  # our children: pid -> index
         self._others: dict[int, int] = {}  # other processes, whose exit codes we cannot get: pid -> index
         self._stopping: dict[int, float] = {}  # index -> time of SIGKILL
+        self._left: dict[int, int] = {}  # those whose first process has ended, but no other yet: index -> exit code
         self._take_over(ends, started)
         self.writer.flush()
 
@@ -109,7 +110,7 @@ class TaskSupervisor:
     # -- starting --------------------------------------------------------------------------------
 
     def _busy(self) -> int:
-        return len(self._running) + len(self._others)
+        return len(self._running) + len(self._others) + len(self._left)
 
     def _fill(self) -> bool:
         """Starts as many tasks as may run now. Returns whether more are to be started."""
@@ -169,7 +170,7 @@ class TaskSupervisor:
             elif same_boot and line.ticks and proctree.start_ticks(line.pid) == line.ticks:
                 self._others[line.pid] = k
             else:
-                self._ended(k, None)
+                self._ended(k, line.exit)
 
     # -- ending ----------------------------------------------------------------------------------
 
@@ -180,8 +181,13 @@ class TaskSupervisor:
                 return
             k = self._running.pop(found.si_pid, None)
             if k is not None:  # record the exit code before reaping, or it would be lost if we were killed in between
-                proctree.signal_group(found.si_pid, signal.SIGKILL)  # leftovers; its pid cannot be reused yet
-                self._ended(k, found.si_status if found.si_code == os.CLD_EXITED else -found.si_status)
+                code = found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+                if k in self._stopping and proctree.HAS_PROC:
+                    self._left[k] = self.job.replicas[k].exit = code
+                    self._changed(k)
+                else:
+                    proctree.signal_group(found.si_pid, signal.SIGKILL)  # leftovers; its pid cannot be reused yet
+                    self._ended(k, code)
             used = os.wait4(found.si_pid, 0)[2]
             if k is not None:
                 # A child starts with the memory of its parent, so a peak below ours is not its own.
@@ -212,13 +218,20 @@ class TaskSupervisor:
                 del self._others[pid]
                 self._ended(k, None)
         now = time.monotonic()
+        alive = [p for p in proctree.snapshot().values() if p.state not in "ZX"] if self._left else []
+        for k, code in list(self._left.items()):
+            left = [p for p in alive if (p.group, p.session) == (self.job.replicas[k].pid, os.getsid(0))]
+            if now >= self._stopping[k] or not left:
+                proctree.send_all(left, signal.SIGKILL)
+                del self._left[k]
+                self._ended(k, code)
         for k in [k for k, deadline in self._stopping.items() if now >= deadline]:
             self._stopping[k] = now + _LOOK_S
             proctree.signal_group(self.job.replicas[k].pid, signal.SIGKILL)
 
     def _patience_ms(self) -> float | None:
         waits = [deadline - time.monotonic() for deadline in self._stopping.values()]
-        if self._others:
+        if self._others or self._left:
             waits.append(_LOOK_S)
         if self._sampler.due is not None:
             waits.append(self._sampler.due - time.monotonic())
