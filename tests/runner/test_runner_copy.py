@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
+import itertools
 import os
 import shutil
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Sequence
@@ -154,6 +157,14 @@ def member(
         [member("h", tarfile.LNKTYPE, "../outside")],
         [member("d", tarfile.CHRTYPE), member("f", tarfile.FIFOTYPE), member("b", tarfile.BLKTYPE)],
         [member("s", tarfile.SYMTYPE, "d"), member("d", tarfile.DIRTYPE), member("s/x")],
+        [member("here", tarfile.SYMTYPE, "."), member("l", tarfile.SYMTYPE, "here/../outside")],
+        [member("l", tarfile.SYMTYPE, "d/../outside"), member("d", tarfile.SYMTYPE, "."), member("../x")],
+        [
+            *(member(name, tarfile.DIRTYPE) for name in ("a", "t", "t/x", "t/x/y")),
+            member("a/b", tarfile.SYMTYPE, "../t/x/y"),
+            member("l", tarfile.SYMTYPE, "a/b/../../../../outside"),
+        ],
+        [member("l", tarfile.SYMTYPE, "mine/outside"), member("../x")],
     ],
     ids=lambda members: "+".join(m[0].name for m in members),
 )
@@ -161,6 +172,7 @@ def test_a_hostile_replica_writes_nothing_outside(tmp_path: Path, members: Any) 
     """Whatever names and links it sends; nothing is written through a link."""
     root = tmp_path / "root"
     root.mkdir()
+    (root / "mine").symlink_to("..")  # the user's own
     (tmp_path / "outside").write_text("mine")
     packed = io.BytesIO()
     with tarfile.open(mode="w", fileobj=packed) as tar:
@@ -175,7 +187,7 @@ def test_a_hostile_replica_writes_nothing_outside(tmp_path: Path, members: Any) 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["outside", "root"]
     assert (tmp_path / "outside").read_text() == "mine"
     assert not os.path.exists("/tmp/torchx-test-x")
-    assert not [p for p in root.rglob("*") if p.is_symlink() and not p.resolve().is_relative_to(root)]
+    assert [p.name for p in root.rglob("*") if not p.resolve().is_relative_to(root)] == ["mine"]
 
 
 def test_a_link_that_is_there_is_not_followed(tmp_path: Path, start: Any, there: Path) -> None:
@@ -188,6 +200,128 @@ def test_a_link_that_is_there_is_not_followed(tmp_path: Path, start: Any, there:
     assert not [*(tmp_path / "outside").iterdir()]
     assert (tmp_path / "out/a").read_bytes() == (there / "ckpt/a").read_bytes()
     assert "./sub/grüße b" in done.left_out
+
+
+def test_what_is_in_the_way_is_named(start: Any, there: Path, tmp_path: Path) -> None:
+    """A file where a folder should be stays, with and without a stream; so does a folder where a file should be."""
+    for here in (False, True):
+        out = tmp_path / f"out{here}"
+        (out / "a").mkdir(parents=True)
+        (out / "sub").write_text("mine")
+        done = download(start, "ckpt/", str(out), here=here)
+        assert {"./a", "./sub", "./sub/empty", "./sub/grüße b"} <= {*done.left_out}
+        assert ((out / "sub").read_text(), (out / "a").is_dir()) == ("mine", True)
+
+
+def test_what_has_changed_is_copied_again(start: Any, there: Path, tmp_path: Path) -> None:
+    """A file of the same length, and where a link points to; an empty file is copied once. In both directions."""
+    file, link = there / "ckpt/sub/grüße b", there / "ckpt/link"
+    (there / "ckpt/empty").touch()
+    os.utime(there / "ckpt/empty", (5, 5))
+    ends = [
+        (download, "ckpt/", tmp_path / "out", str(tmp_path / "out")),
+        (upload, f"{there}/ckpt/", there / "in", "in"),
+    ]
+    for turn, (copy, source, target, name) in itertools.product(range(3), ends):
+        file.write_text(str(turn))
+        os.utime(file, (turn, turn))
+        link.unlink()
+        link.symlink_to(f"sub/{turn}")
+        for here in (False, True):
+            copied = copy(start, source, f"{name}{here}", here=here)
+            assert copied.files == (1 if turn else 3), (turn, copy, here)
+            same(there / "ckpt", Path(f"{target}{here}"))
+
+
+class Odd:
+    """A replica that lists files and sends an archive as it likes."""
+
+    def __init__(self, folder: Path, listed: str, *sent: tarfile.TarInfo, before: bytes = b"") -> None:
+        packed = io.BytesIO()
+        with tarfile.open(mode="w", fileobj=packed) as tar:
+            for info in sent:
+                tar.addfile(info, io.BytesIO(bytes(info.size)))
+        self._listed, self._sent = folder / "listed", folder / "sent"
+        self._listed.write_text(f"folder\n/x\n{listed}")
+        self._sent.write_bytes(before + packed.getvalue())
+
+    def __call__(self, argv: Sequence[str]) -> InsideProcess:
+        return SpawnedProcess(["cat", str(self._listed if "find" in argv[2] else self._sent)])
+
+
+def with_time(text: str) -> tarfile.TarInfo:
+    info, _ = member("f")
+    info.pax_headers = {"mtime": text}
+    return info
+
+
+DEEP = "/".join("d" * 2500)
+FILE = "0 0 w ext2\n81a4 3 1 ./f//\n"
+LONG_NAME = tarfile.TarInfo("././@LongLink")
+LONG_NAME.type, LONG_NAME.size = tarfile.GNUTYPE_LONGNAME, 2
+ODD_ANSWERS: dict[str, tuple[str, list[Any], bytes, str]] = {
+    "a deep folder": (
+        f"0 0 w ext2\n41ed 0 0 ./{DEEP}//\n",
+        [member(DEEP, tarfile.DIRTYPE)[0]],
+        b"",
+        "path is too long",
+    ),
+    "a deep file": (f"0 0 w ext2\n81a4 3 1 ./{DEEP}//\n", [member(DEEP)[0]], b"", "d/d/d.*`.*path is too long"),
+    "no time": (FILE, [with_time("nan")], b"", "`f` has a modification time that is none: `nan`"),
+    "never": (FILE, [with_time("1e300")], b"", "`f` has a modification time that is none: `1e"),
+    "a size of letters": ("0 0 w ext2\n81a4 x 1 ./f//\n", [], b"", "what the replica sent cannot be read: .*'x'"),
+    "an endless size": (f"0 0 w ext2\n81a4 {'9' * 5000} 1 ./f//\n", [], b"", "what the replica sent cannot be read"),
+    "a user of letters": ("me 0 w ext2\n", [], b"", "what the replica sent cannot be read: .*'me'"),
+    "names of names": (FILE, [], LONG_NAME.tobuf() + bytes(512), "recursion depth exceeded"),
+}
+
+
+@pytest.mark.parametrize("odd", ODD_ANSWERS)
+def test_odd_answers_are_one_clear_line(tmp_path: Path, odd: str) -> None:
+    """A folder that is too deep, times, sizes and archives that are none: one line, no traceback, nothing outside."""
+    listed, sent, before, said = ODD_ANSWERS[odd]
+    replica = Odd(tmp_path, listed, *sent, before=before * 2000)
+    with pytest.raises(BackendError, match=said) as refused:
+        download(replica, "x/", str(tmp_path / "out"))
+    assert "\n" not in refused.value.message
+    assert len(str(refused.value)) < 1000
+    assert not [*(tmp_path / "out").glob("*")]
+
+
+def make_deep(folder: Path, depth: int, name: str) -> None:
+    folder.mkdir()
+    fd = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=fd)
+        above, fd = fd, os.open(name, os.O_RDONLY, dir_fd=fd)
+        os.close(above)
+    os.close(os.open("f", os.O_CREAT | os.O_WRONLY, 0o600, dir_fd=fd))
+    os.close(fd)
+
+
+def test_a_deep_folder(start: Any, there: Path, tmp_path: Path) -> None:
+    """Its depth may exceed Python's limit of recursion, in both directions, with and without a stream."""
+    make_deep(there / "deep", 400, "d")
+    limit, frames = sys.getrecursionlimit(), len(inspect.stack(0))
+    try:
+        sys.setrecursionlimit(frames + 200)
+        for here in (False, True):
+            assert upload(start, f"{there}/deep/", f"in{here}", here=here) == Copied(1, 0, 0, [])
+            assert download(start, "deep/", f"{tmp_path}/out{here}", here=here) == Copied(1, 0, 0, [])
+    finally:
+        sys.setrecursionlimit(limit)
+
+
+def test_a_folder_that_is_too_deep(start: Any, there: Path, tmp_path: Path) -> None:
+    """No path leads to its files: one clear line, in both directions."""
+    make_deep(there / "deep", 25, "d" * 200)
+    try:
+        for work in (partial(upload, start, f"{there}/deep", "in"), partial(download, start, "deep", str(tmp_path))):
+            with pytest.raises(BackendError, match="too long") as refused:
+                work()
+            assert len(str(refused.value)) < 1000
+    finally:
+        subprocess.run(["rm", "-rf", "deep"], cwd=there, check=True)
 
 
 def test_errors(start: Any, there: Path, tmp_path: Path) -> None:

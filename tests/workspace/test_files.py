@@ -124,6 +124,12 @@ def test_links_that_stay_within(source: Path) -> None:
     }
 
 
+def test_links_through_other_links(source: Path) -> None:
+    """A link that goes up after a name, which may be a link, becomes one that depends on no other link."""
+    make(source, {"deep/er/x": "x", "data/keep/to": "-> ../../deep/er", "sly": "-> data/keep/to/../er/x"})
+    assert links(source) == {"data/keep/to": "../../deep/er", "sly": "deep/er/x"}
+
+
 def test_links_that_lead_out(source: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Links that lead out in any way are omitted, with a warning that shows the destination."""
     make(tmp_path, {"outside/secret": "secret", "srcs/secret": "a name that begins as ours"})

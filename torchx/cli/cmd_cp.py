@@ -41,7 +41,8 @@ class CmdCp(RunnerCommand):
             again = f", {done.skipped} were there" if done.skipped else ""
             note(f"{done.files} file{'s' * (done.files != 1)}, {done.bytes / _MB:.1f} MB{again}")
         for name in done.left_out:
-            warn(f"`{name}` was left out: it is a link that leads out of the folder, or not a file")
+            why = "it is a link that may lead out of the folder, or no file, or something else is in its place"
+            warn(f"`{name}` was left out: {why}")
 
 
 class _Progress:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -14,9 +15,10 @@ from functools import partial
 from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
-from torchx.runner.taker import AGAIN, CHUNK, Taker, stays
+from torchx.runner.taker import AGAIN, CHUNK, Taker, shortened
 from torchx.schedulers.inside import STDOUT, InsideProcess
 from torchx.schedulers.inside.run import run
+from torchx.util.links import stays
 from torchx.util.records import dataclass
 
 Open = Callable[[Sequence[str]], InsideProcess]
@@ -82,6 +84,23 @@ class There:
     files: dict[str, tuple[int, int, int]]
 
 
+@contextmanager
+def _says_what_is_wrong() -> Iterator[None]:
+    """Raises BackendError for what cannot be copied: a path that is too long here, or whatever a replica may send."""
+    try:
+        yield
+    except TorchXError:
+        raise
+    except OSError as e:
+        if e.errno != errno.ENAMETOOLONG:
+            raise
+        what = f"`{shortened(str(e.filename))}` cannot be copied: its path is too long for this machine"
+        raise BackendError(what, hint="copy a folder further down") from e
+    except (ValueError, OverflowError, RecursionError, tarfile.TarError) as e:
+        raise BackendError(f"what the replica sent cannot be read: {shortened(str(e))}") from e
+
+
+@_says_what_is_wrong()
 def download(
     start: Open,
     source: str,
@@ -137,6 +156,7 @@ def download(
     return Copied(taker.files, taker.bytes, len(files) - taker.files, taker.left_out)
 
 
+@_says_what_is_wrong()
 def upload(
     start: Open,
     source: str,
@@ -295,18 +315,24 @@ def _finish(process: InsideProcess, pipe: _Pipe, drained: Callable[[], None], na
     except BackendError as e:
         code, cut = 0, str(e)
     if code:
-        why = "; ".join(pipe.stderr.decode("utf-8", "replace").splitlines()[:3]) or f"exit code {code}"
-        what = next(iter(names)) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
+        lines = pipe.stderr.decode("utf-8", "replace").splitlines()
+        why = "; ".join(map(shortened, lines[:3])) or f"exit code {code}"
+        what = shortened(next(iter(names))) + (f" and {len(names) - 1} more" if len(names) > 1 else "")
         raise BackendError(f"`{what}` cannot be copied: inside the replica, {why}", hint=AGAIN)
     if cut:
         raise BackendError(f"the copy was interrupted: {cut}", hint=AGAIN)
 
 
 def _walk(source: str) -> Iterator[tuple[str, str]]:
-    for folder, folders, names in os.walk(source):
-        for name in (*folders, *names):
-            path = os.path.join(folder, name)
-            yield os.path.relpath(path, source), path
+    todo = [""]  # a stack: a tree may be deeper than Python's recursion limit
+    while todo:
+        below = todo.pop()
+        with os.scandir(os.path.join(source, below)) as found:
+            for entry in found:
+                name = os.path.join(below, entry.name)
+                yield name, entry.path
+                if entry.is_dir(follow_symlinks=False):
+                    todo.append(name)
 
 
 def _look(
@@ -324,7 +350,7 @@ def _look(
     errors = done.stderr.decode("utf-8", "replace").splitlines()
     relevant = [line for line in errors if _GONE not in line]
     if done.exit_code and (relevant or not errors):
-        why = "; ".join(relevant[:3]) or f"exit code {done.exit_code}"
+        why = "; ".join(map(shortened, relevant[:3])) or f"exit code {done.exit_code}"
         raise BackendError(f"the replica's files cannot be read: {why}", hint="it needs `sh`, `find`, `stat` and `tar`")
     kind, where, who, listed = (os.fsdecode(done.stdout) + "\n\n\n").split("\n", 3)
     user, group, rights, system = (*who.split(), "", "", "", "")[:4]

@@ -11,9 +11,12 @@ from functools import partial
 from typing import Any
 
 from torchx.errors import BackendError
+from torchx.util.links import stays
 
 AGAIN = "the same command resumes the copy"
 CHUNK = 1 << 16  # larger buffers are returned to the system each time, which costs more than they save
+_LATEST = 1 << 62  # seconds; `os.utime` accepts no more
+_MOST_SHOWN = 200
 _PART = ".torchx-part"  # suffix of a file that is not complete yet
 
 
@@ -25,17 +28,22 @@ class Taker:
         self._rename = rename
         self._progress = progress
         self._taken: dict[str, str] = {}
+        self._folders: set[str] = set()  # names of folders that exist, and that no member replaces
+        self._settled: set[str] = set()  # names of links and folders, and of what was left out
         self.files = self.bytes = 0
         self.left_out: list[str] = []
 
     def has(self, name: str, facts: tuple[int, int, int]) -> bool:
-        """Whether a name needs no copy: it is a file of the same size and time, another kind of file, or left out."""
+        """Whether a name needs no copy: it is a folder, a file of the same size and time, a link taken or left out."""
+        if name in self._settled:
+            return True
         try:
             found = os.lstat(os.path.join(self._root, self._rename.get(name, name)))
         except OSError:
-            return name in map(os.path.normpath, self.left_out)
-        same = stat.S_ISREG(found.st_mode) and (found.st_size, int(found.st_mtime)) == facts[1:]
-        return same or not stat.S_ISREG(facts[0])
+            return False
+        if stat.S_ISDIR(facts[0]):
+            return stat.S_ISDIR(found.st_mode)
+        return stat.S_ISREG(found.st_mode) and (found.st_size, int(found.st_mtime)) == facts[1:]
 
     def begun(self, name: str, facts: tuple[int, int, int]) -> int:
         """How many bytes of an interrupted file are here; 0 if its modification time in the replica has changed."""
@@ -48,36 +56,52 @@ class Taker:
     def take(self, member: tarfile.TarInfo, opened: Callable[[], Any], begun: int = 0) -> None:
         """Writes one member of the stream; ``opened`` opens its data, from byte ``begun`` on."""
         name = os.path.normpath(member.name)
+        if not abs(member.mtime) < _LATEST:
+            raise BackendError(f"`{shortened(name)}` has a modification time that is none: `{member.mtime}`")
         path = None if ".." in member.name.split("/") else self._place(self._rename.get(name, name))
         other = self._taken.get(os.path.normpath(member.linkname)) if member.islnk() else None
-        regular = member.isreg() or other is not None
-        if path is None or not (regular or member.isdir() or (member.issym() and stays(name, member.linkname))):
-            self.left_out.append(member.name)
+        if path is None or (os.path.lexists(path) and os.path.isdir(path) != member.isdir()):
+            self.left_out.append(member.name)  # a name that leads out, or something else is in its way
         elif member.isdir():
-            os.makedirs(path, exist_ok=True)
-        elif os.path.isdir(path) and not os.path.islink(path):
-            self.left_out.append(member.name)
-        elif member.issym():
+            if not os.path.isdir(path):
+                os.mkdir(path)
+        elif member.issym() and stays(name, member.linkname) and self._leads_inside(path, member.linkname):
             if os.path.lexists(path):
                 os.unlink(path)
             os.symlink(member.linkname, path)
-        else:
+        elif member.isreg() or other is not None:
             self._write(member, path, partial(open, other, "rb") if other else opened, begun)
             self._taken[name] = path
+            return
+        else:
+            self.left_out.append(member.name)
+        self._settled.add(name)
 
     def _place(self, name: str) -> str | None:
         """The path to write to; None for a name that leads out of the folder, or through a link."""
         if name.startswith("/"):
             return None
-        path = self._root
-        *folders, last = name.split("/")
-        for folder in folders:
-            path = os.path.join(path, folder)
+        todo, folder = [], os.path.dirname(name)
+        while folder and folder not in self._folders:
+            todo.append(folder)
+            folder = os.path.dirname(folder)
+        if todo:
+            with suppress(FileNotFoundError, NotADirectoryError):
+                os.lstat(os.path.join(self._root, name))  # if it is too long, before a part of it is created
+        for folder in reversed(todo):
+            path = os.path.join(self._root, folder)
             if os.path.islink(path) or (os.path.lexists(path) and not os.path.isdir(path)):
                 return None
-        os.makedirs(path, exist_ok=True)
-        path = os.path.join(path, last)
+            if not os.path.isdir(path):
+                os.mkdir(path)
+            self._folders.add(folder)
+        path = os.path.join(self._root, name)
         return None if os.path.islink(path) and os.path.isdir(path) else path
+
+    def _leads_inside(self, path: str, target: str) -> bool:
+        """Whether a link of the replica stays in the folder, although links of the user's own may be in it."""
+        root = os.path.realpath(self._root)
+        return os.path.commonpath([root, os.path.realpath(os.path.join(os.path.dirname(path), target))]) == root
 
     def _write(self, member: tarfile.TarInfo, path: str, opened: Callable[[], Any], begun: int) -> None:
         """Writes a part file first, then renames it. The part has the modification time of the file, to resume it."""
@@ -87,6 +111,7 @@ class Taker:
         flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | (0 if begun else os.O_CREAT | os.O_EXCL)
         fd = os.open(part, flags, member.mode & 0o777 | 0o200)
         with open(fd, "ab") as out, opened() as file:
+            os.utime(fd, times)  # of an empty file
             while data := file.read(CHUNK):
                 self.bytes += out.write(data)
                 out.flush()
@@ -99,11 +124,6 @@ class Taker:
         self.files += 1
 
 
-def stays(name: str, target: str) -> bool:
-    """Whether a link points to a place below the folder that is copied.
-
-    >>> stays("a/b", "../c"), stays("a/b", "../../c"), stays("a", ".."), stays("a", "/etc/passwd")
-    (True, False, False, False)
-    """
-    there = os.path.normpath(os.path.join(os.path.dirname(name), target))
-    return not target.startswith("/") and there.split("/")[0] != ".."
+def shortened(text: str) -> str:
+    """The text; of a long one, such as a path of a deep folder, its beginning and its end."""
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"

@@ -8,6 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 from torchx.errors import MissingDependencyError, SpecError
+from torchx.util.links import stays
 from torchx.util.notices import logger
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE, IgnoreRules
 from torchx.workspace.private import is_torchx_home
@@ -213,19 +214,9 @@ def _inner_link(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | 
     if not destination or not (real == home or real.startswith(home.rstrip("/") + "/")):
         _warn("`%s` is left out: it links to `%s`, outside the workspace", path, destination)
         return None
-    if os.path.isabs(destination) or _goes_above(os.path.relpath(here, home), destination):
-        destination = os.path.relpath(real, here)
+    if not stays(os.path.join(os.path.relpath(here, home), "x"), destination):
+        destination = os.path.relpath(real, here)  # it depends on the workspace's name, or on other links
     return {**info, "islink": True, "destination": destination}
-
-
-def _goes_above(folder: str, destination: str) -> bool:
-    """Returns whether a relative link passes through a parent of the workspace, and so depends on its name here."""
-    depth = 0
-    for part in [*folder.split("/"), *destination.split("/")]:
-        depth += 0 if part in ("", ".") else -1 if part == ".." else 1
-        if depth < 0:
-            return True
-    return False
 
 
 def _join(folder: str, name: str) -> str:
