@@ -15,6 +15,7 @@ import threading
 import time
 from typing import Any
 
+from tests.mutation import shell
 from tests.mutation.changes import Change, changes, is_another_program
 from tests.mutation.choice import Tests, batches, cost
 from tests.mutation.house import candidates, copy_tree, room_folder, sources
@@ -22,8 +23,12 @@ from tests.mutation.house import candidates, copy_tree, room_folder, sources
 ISOLATED = ["unshare", "--mount", "--pid", "--fork", "--mount-proc", "--kill-child"]
 if os.getuid():
     ISOLATED.append("--map-root-user")
-# Only the copy can be written to: a planted change may delete what it should not.
-_CLOSED = 'mount --bind "$0" "$0" && mount -o remount,bind,ro / ; cd "$1" && shift && exec "$@"'
+# Only the copy can be written to: a planted change may delete what it should not. The folder of ssh's sockets, which
+# cannot lie deeper, is an empty one.
+_CLOSED = """mount --bind "$0" "$0"; sockets=/tmp/torchx-ssh-$(id -u)
+mkdir -p -m 700 "$sockets" && mount -t tmpfs -o mode=700 none "$sockets"
+mount -o remount,bind,ro / ; cd "$1" && shift && exec "$@"
+"""
 
 
 class Worker:
@@ -97,7 +102,7 @@ def main(argv: list[str]) -> int:
     top = os.getcwd()
     started = time.monotonic()
     folder = room_folder(top, args.room)
-    texts = {path: _read(os.path.join(top, path)) for path in sources(top, folder)}
+    texts = {path: _read(os.path.join(top, path)) for path in sources(top, folder, (".py", ".sh"))}
     if args.at:
         first, _, last = args.at.partition("-")
         planted = [c for c in _all(texts) if int(first) <= c.line <= int(last or first)]
@@ -130,7 +135,7 @@ def choose(texts: dict[str, str], n: int, seed: int) -> list[Change]:
     chosen: list[Change] = []
     while every and len(chosen) < n:
         change = every.pop()
-        if is_another_program(texts[change.path], change):
+        if _is_program(texts[change.path], change):
             chosen.append(change)
     return chosen
 
@@ -203,12 +208,23 @@ def _share(workers: list[Worker], work: list[Any], do: Any) -> None:
 
 
 def _all(texts: dict[str, str]) -> list[Change]:
-    return [change for path, text in sorted(texts.items()) for change in changes(text, path)]
+    return [
+        change
+        for path, text in sorted(texts.items())
+        for change in (shell.changes(text, path) if path.endswith(".sh") else changes(text, path))
+    ]
+
+
+def _is_program(source: str, change: Change) -> bool:
+    if change.path.endswith(".sh"):
+        return shell.is_script(change.made(source))
+    return is_another_program(source, change)
 
 
 def _kept(top: str, path: str, code: str) -> str:
     conftest = os.path.join(os.path.dirname(path), "conftest.py")
-    state = code + "".join(_read(os.path.join(top, p)) for p in (path, "tests/conftest.py", conftest))
+    looked = (path, "tests/conftest.py", conftest, "tests/mutation/worker.py")
+    state = code + "".join(_read(os.path.join(top, p)) for p in looked)
     folder = os.path.join(top, ".cache", "mutation")
     os.makedirs(folder, exist_ok=True)
     return os.path.join(folder, f"{path.replace('/', '.')}-{hashlib.sha256(state.encode()).hexdigest()[:16]}.json")

@@ -8,7 +8,7 @@ from tests.mutation.changes import Change
 from tests.mutation.house import imported, is_mirror, mentions
 
 Tests = dict[str, dict[str, Any]]
-"""By node id: ``cpu``, the seconds it takes, and ``lines``, what it runs by file."""
+"""By node id: ``cpu``, the seconds it takes, ``lines``, what it runs by file, and ``starts``, whether it starts programs."""
 
 SLOW_S = 6.0  # tests that take longer are left out
 BUDGET_S = 40.0  # of tests for one change
@@ -55,5 +55,7 @@ def _covering(change: Change, tests: Tests, top: str) -> list[str]:
         if found:  # and what its own tests do in processes that are killed, of which nobody knows what they ran
             own = {node for node in tests if _is_own(node.partition("::")[0], change.path, top)}
             return [*found, *sorted(own - set(found))]
+    if change.path.endswith(".sh"):  # nobody knows what it runs of a script
+        tests = {node: test for node, test in tests.items() if test.get("starts")}
     # Nothing runs it in this process: whatever has to do with the file or its neighbours may run it in another.
     return [n for n, t in tests.items() if change.path in t["lines"] or is_mirror(n.partition("::")[0], change.path)]

@@ -36,18 +36,20 @@ def room_folder(top: str, room: str) -> str:
     raise LookupError(f"there is no room `{room}` in torchx/ or torchx/schedulers/")
 
 
-def sources(top: str, folder: str) -> list[str]:
-    """The Python files at or below a folder, as paths from ``top``."""
-    if folder.endswith(".py"):
-        return [folder]
+def sources(top: str, folder: str, ends: str | tuple[str, ...] = ".py") -> list[str]:
+    """The Python files at or below a folder, or those with another ending, as paths from ``top``."""
+    if os.path.isfile(os.path.join(top, folder)):
+        return [folder] if folder.endswith(ends) else []
     found = []
     for parent, _, names in os.walk(os.path.join(top, folder)):
-        found += [os.path.relpath(os.path.join(parent, name), top) for name in names if name.endswith(".py")]
+        found += [os.path.relpath(os.path.join(parent, name), top) for name in names if name.endswith(ends)]
     return sorted(found)
 
 
 def candidates(top: str, folder: str) -> list[str]:
     """Test files that may notice a change: the mirror of the folder, and those that import the room or a user of it."""
+    if folder.endswith(".sh"):  # whoever may run a script has to do with a module beside it
+        folder = os.path.dirname(folder)
     room = set(sources(top, folder))
     users = {path for path in sources(top, "torchx") if room & set(imported(top, path))}
     mirror = folder.replace("torchx", "tests", 1).removesuffix(".py") + "/"

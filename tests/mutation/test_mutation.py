@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.mutation import shell
 from tests.mutation.__main__ import ISOLATED, choose
 from tests.mutation.changes import Change, changes, is_another_program
 from tests.mutation.choice import BUDGET_S, SLOW_S, batches
@@ -87,6 +88,75 @@ def test_changes_of_a_statement(statement: str, expected: set[str]) -> None:
 def test_what_cannot_matter_is_left_alone(source: str) -> None:
     """No change is made to what only people or type checkers read."""
     assert _made(source) - {"pass"} == set()
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        ('[ "$a" -gt "$b" ]', {'[ "$a" -ge "$b" ]', '[ "$a" -le "$b" ]'}),
+        ('[[ "$a" == b* ]]', {'[[ "$a" != b* ]]'}),
+        ("[ $a = b ]", {"[ $a != b ]"}),
+        ("[ $a != b ]", {"[ $a = b ]"}),
+        ('[ -z "$a" ]', {'[ -n "$a" ]'}),
+        ("[[ -e a ]]", {"[[ ! -e a ]]"}),
+        ("[ ! -e a ]", {"[  -e a ]".replace("  ", " ")}),
+        ("((a < b))", {"((a <= b))", "((a >= b))"}),
+        ("x=$((a + 1))", {"x=$((a - 1))", "x=$((a + 2))", "x=$((a + 0))"}),
+        ("f && g", {": && g", "f && :", "f || g"}),
+        ("x=$(f a; g)", {"x=$(:; g)", "x=$(f a; :)"}),
+        ("if f; then return; fi", {"if ! f; then return; fi"}),
+        ("until f; do continue; done", {"while f; do continue; done", "until f; do :; done"}),
+        ("exit 1", {":", "exit 2", "exit 0"}),
+        ('f "$(g "a && b")" # 1 && 2', {'f "$(:)" # 1 && 2'}),
+    ],
+)
+def test_changes_of_a_script(source: str, expected: set[str]) -> None:
+    """In scripts of bash the same kinds of changes are made, and none to what is quoted or a comment."""
+    assert {change.made(source) for change in shell.changes(source)} == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "# f && exit 1",
+        "'f && exit 1'",
+        '"f && [ 1 = 2 ]"',
+        "echo 'torchx: not 1 of 2' >&2",
+        "sleep 1",
+        "case $a in\n  RUN) x= ;;\n  b*) ;;\nesac",
+        "a=b c=(d e)",
+        "x=$1 y=${1:-2}",
+        "local a",
+    ],
+)
+def test_what_cannot_matter_in_a_script_is_left_alone(source: str) -> None:
+    """Texts, messages, pauses, patterns and plain assignments."""
+    assert not shell.changes(source)
+
+
+def test_scripts_are_among_what_is_planted() -> None:
+    """A room's scripts of bash are sources like its modules; what bash cannot read is not planted."""
+    found = sources(TOP, "torchx/schedulers/lsf", (".py", ".sh"))
+    assert {"torchx/schedulers/lsf/replica.sh", "torchx/schedulers/lsf/rows.py"} <= set(found)
+    texts = {"a.sh": "if f\nthen\n  g && h\nfi\n"}
+    planted = choose(texts, 100, 1)
+    assert len(planted) == 4
+    assert all(shell.is_script(change.made(texts["a.sh"])) for change in planted)
+    assert not shell.is_script("if f; then")
+    script = candidates(TOP, "torchx/schedulers/lsf/replica.sh")
+    assert "tests/schedulers/lsf/test_replica_functions.py" in script
+
+
+def test_the_tests_of_a_script() -> None:
+    """Those beside it that start programs, as nobody knows what they run of it."""
+    tests = {
+        "tests/r/test_m.py::starts": {"cpu": 0.2, "lines": {}, "starts": True},
+        "tests/r/test_m.py::none": {"cpu": 0.1, "lines": {}, "starts": False},
+        "tests/x/test_x.py::starts": {"cpu": 0.1, "lines": {}, "starts": True},
+    }
+    change = Change("torchx/r/m.sh", 1, "dropped", 0, 1, ":", range(1, 2), range(0), ())
+    assert batches(change, tests, TOP) == [["tests/r/test_m.py::starts"]]
 
 
 def test_what_lies_around_a_change() -> None:
@@ -176,7 +246,10 @@ def test_survivors_are_printed_and_the_checkout_is_not_touched(tmp_path: Path) -
     source = "def seen(n):\n    return n < 3\n\n\ndef unseen(n):\n    return n < 3\n"
     (top / "torchx/toy/limits.py").write_text(source)
     (top / "tests/toy/test_limits.py").write_text(
-        "from torchx.toy.limits import seen, unseen\n\n\ndef test_seen():\n    assert seen(2) and not seen(3)\n    unseen(0)\n"
+        "import os\nfrom torchx.toy.limits import seen, unseen\n\n\ndef test_seen():\n"
+        "    assert seen(2) and not seen(3)\n    unseen(0)\n    assert not os.access('/', os.W_OK)\n"
+        "    open(f'/tmp/torchx-ssh-{os.getuid()}/socket', 'x').close()\n"
+        "    os.unlink(f'/tmp/torchx-ssh-{os.getuid()}/socket')\n"
     )
     subprocess.run(["git", "init", "-q"], cwd=top, check=True)
     shutil.copytree(os.path.join(TOP, "tests/mutation"), top / "tests/mutation")

@@ -3,7 +3,8 @@
 A planted change may signal processes that it should not. So this program insists on being process 1 of a pid
 namespace: it can see, and end, only what its tests have started. It reads one JSON object a line and answers with one::
 
-    {"map": ["tests/runs/test_x.py"]}            -> {"tests": {node: {"cpu": 0.01, "lines": {file: [1, 2]}}}, "failed": [node]}
+    {"map": ["tests/runs/test_x.py"]}            -> {"tests": {node: {"cpu": 0.01, "lines": {file: [1, 2]},
+                                                               "starts": true}}, "failed": [node]}
     {"tests": [node, ...], "limit_s": 20.0}      -> {"noticed": "test" | "time" | "", "by": node}
 """
 
@@ -34,6 +35,7 @@ _PRELOADED = (
     "urllib3",
     "docker",
 )
+_STARTS = {"subprocess.Popen", "os.posix_spawn", "os.exec", "os.fork", "os.system"}
 _PLAIN = (
     "-q",
     "-x",
@@ -59,6 +61,8 @@ class Mapper:
         self.failed: list[str] = []
         self._prefix = prefix
         self._lines: dict[str, set[int]] = {}
+        self._starts = False
+        sys.addaudithook(self._audit)
         self._forks = tempfile.mkdtemp()  # what forks of a test have run; they end with os._exit
         end, mapper = os._exit, os.getpid()
 
@@ -72,7 +76,7 @@ class Mapper:
         os._exit = exit_and_tell
 
     def pytest_runtest_protocol(self, item: Any) -> None:
-        self._lines = {}
+        self._lines, self._starts = {}, False
         self._start = _cpu()
         threading.settrace(self._enter)
         sys.settrace(self._enter)
@@ -91,7 +95,7 @@ class Mapper:
             os.unlink(os.path.join(self._forks, name))
         skip = len(self._prefix)
         lines = {path[skip:]: sorted(numbers) for path, numbers in self._lines.items()}
-        self.tests[nodeid] = {"cpu": round(_cpu() - self._start, 3), "lines": lines}
+        self.tests[nodeid] = {"cpu": round(_cpu() - self._start, 3), "lines": lines, "starts": self._starts}
 
     def pytest_collectreport(self, report: Any) -> None:
         if report.failed:
@@ -100,6 +104,9 @@ class Mapper:
     def answer(self) -> dict[str, Any]:
         good = {node: test for node, test in self.tests.items() if node not in self.failed}
         return {"tests": good, "failed": sorted(set(self.failed))}
+
+    def _audit(self, event: str, args: object) -> None:
+        self._starts = self._starts or event in _STARTS
 
     def _enter(self, frame: FrameType, event: str, arg: object) -> Any:
         path = frame.f_code.co_filename
