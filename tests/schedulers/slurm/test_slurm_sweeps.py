@@ -540,6 +540,27 @@ def test_a_job_after_a_sweep(cluster: Cluster, scheduler: SlurmScheduler) -> Non
         dependency("ok:slurm://t/x")
 
 
+def test_a_job_after_arrays_that_are_not_submitted_yet(cluster: Cluster, scheduler: SlurmScheduler) -> None:
+    """Neither the sweep nor a later task can be named to Slurm; a task of the first array can."""
+    app_id = submit(scheduler, "true", 7)
+    path = Path(chunks(scheduler, app_id))
+    first = path.read_text().splitlines(keepends=True)[0]
+    path.write_text(first)
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    assert sweep.job_ids(f"{app_id}/4") == [f"{first.split()[2]}_4"]
+    for later in app_id, f"{app_id}/5", f"{app_id}/6":
+        with pytest.raises(NotSupportedError, match=f"tasks of `{later}` have not been submitted to Slurm yet") as no:
+            sweep.job_ids(later)
+        assert f"torchx wait {app_id}" in no.value.hint
+    with pytest.raises(NotFoundError, match="no task `7`"):
+        sweep.job_ids(f"{app_id}/7")
+    path.write_text(f"{first}5 2 4712\n")
+    sweep = scheduler._sweep(app_id)
+    assert sweep is not None
+    assert sweep.job_ids(app_id) == [first.split()[2], "4712"]
+
+
 def _states(sweep: Sweep) -> list[AppState]:
     table = sweep.look()
     assert table is not None
@@ -607,6 +628,7 @@ def test_tasks_of_several_replicas(cluster: Cluster, scheduler: SlurmScheduler) 
     """Each task of the array gets the nodes of a job, and a step per replica; values and macros arrive."""
     cluster.program("srun", SRUN)
     cluster.program("scontrol", SCONTROL)
+    cluster.program("sleep", "#!/bin/sh\n")  # the samplers' first pause, which would outlive the test
     script = 'echo "$A|$B|${replica_id}|$TORCHX_TASK|$TORCHX_JOB_ID"; test "${replica_id}" = 0 -o {k} != 1 || { echo no data; exit 3; }'
     app_id = submit(scheduler, script, 2, num_replicas=2, env={"A": "x{k}", "B": "{v}", **JOB_ID})
     assert "--nodes=2" in Path(chunks(scheduler, app_id)).with_name("array.sh").read_text()
