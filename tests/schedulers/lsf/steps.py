@@ -56,7 +56,7 @@ def steps(folder: Path, text: str, *more: str) -> Ended:
         name: value for name, value in os.environ.items() if not name.startswith(("LSB_", "TORCHX_", "TORCHELASTIC_"))
     }
     done = subprocess.run(
-        words, cwd=folder, env=env, input="stdin\n", capture_output=True, text=True, check=False, timeout=15
+        words, cwd=folder, env=env, input="stdin\n", capture_output=True, text=True, check=False, timeout=120
     )
     return Ended(
         done.returncode, done.stdout.splitlines(), done.stderr, lines(folder / "said"), lines(folder / "pauses")

@@ -259,7 +259,7 @@ def test_another_replica_decides(meanwhile: str, good: str, pauses: int, tmp_pat
 
 WATCH = """
 wish=10m watcher= told=0 dir=$job/r/0
-start_watch() { echo "$LSB_JOBID watches in $PWD for $folder: $* ${TORCHELASTIC_ERROR_FILE-}" >&3; watcher=1; }
+start_watch() { echo "$LSB_JOBID watches in $PWD for $folder: <$*> ${TORCHELASTIC_ERROR_FILE-}" >&3; watcher=1; }
 exec 3>&1
 """
 
@@ -286,9 +286,9 @@ def test_one_watches_in_the_folder_of_the_job(tmp_path: Path) -> None:
     found = watched(
         tmp_path, "export TORCHELASTIC_ERROR_FILE=x; cd /; torchx_look_out; torchx_look_out; cat $job/watching"
     )
-    assert found.out == [f"7 watches in {tmp_path} for {tmp_path}: lsf ", "7"]
+    assert found.out == [f"7 watches in {tmp_path} for {tmp_path}: <> ", "7"]
     assert watched(tmp_path, "LSB_JOBID=8; torchx_look_out; echo $?$watcher").out == ["0"]
-    assert watched(tmp_path, "torchx_look_out").out == [f"7 watches in {tmp_path} for {tmp_path}: lsf "]
+    assert watched(tmp_path, "torchx_look_out").out == [f"7 watches in {tmp_path} for {tmp_path}: <> "]
 
 
 def test_a_watchdog_that_cannot_start(tmp_path: Path) -> None:
