@@ -478,6 +478,26 @@ def test_files_and_functions_stay_small() -> None:
     assert wrong == []
 
 
+def test_files_of_ours_have_a_mode() -> None:
+    """What writes into our folders says who may read it: with ``umask 000``, `open` creates files for everybody.
+
+    Except for files that users ask for, kernel files, and what runs in a user's own program.
+    """
+    theirs = ("torchx.cli", "torchx.apps", "torchx.testing", "torchx.notebook", "torchx.distributed")
+    wrong = []
+    for module, path in MODULES.items():
+        with open(path, encoding="utf-8") as f:
+            tree = ast.parse(f.read())
+        for node in walk(tree):
+            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "open"):
+                continue
+            name, mode = (ast.unparse(argument) for argument in [*node.args, ast.Constant("r")][:2])
+            is_fd = name.endswith(("fd", "new")) or name.startswith("os.open(") or name == "_TERMINAL"
+            if set(mode) & set("wax") and not is_fd and not any(k.arg == "opener" for k in node.keywords):
+                wrong.append(f"{module}:{node.lineno} opens {name}")
+    assert [line for line in wrong if not line.startswith(theirs)] == []
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [

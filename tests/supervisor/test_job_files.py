@@ -5,15 +5,19 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.supervisor.forks import Clock, request, role, state
+from torchx.runner import poller
+from torchx.schedulers.local.jobs import LocalJobs
 from torchx.supervisor import orphans, proctree, retention, statefile
 from torchx.supervisor.layout import CRASH_FILE, JOB_FILES, make_folder, task_log, task_metrics
+from torchx.supervisor.metrics import thin_out
 from torchx.supervisor.orphans import end_job, leave_note
 from torchx.supervisor.replica import Replica, spawn, why_not_started
 from torchx.supervisor.statefile import (
@@ -28,6 +32,7 @@ from torchx.supervisor.statefile import (
     parse_state,
     unescape,
 )
+from torchx.supervisor.watchdog import Watchdog, put_down
 
 DAY = 86400.0
 NOW = 1_800_000_000.0
@@ -41,6 +46,26 @@ def _write(folder: Path, job: JobState) -> None:
 
 
 # -- folders -------------------------------------------------------------------------------------
+
+
+def test_our_files_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With ``umask 000`` too: when old jobs were removed, what a poller saw, and what a silent job was doing."""
+    monkeypatch.setenv("TORCHX_HOME", str(tmp_path))
+    base = tmp_path / "local"
+    (base / "torchx").mkdir(parents=True)
+    (tmp_path / "pollers").mkdir()
+    old = os.umask(0)
+    try:
+        assert LocalJobs("torchx").retention_due(str(base / "torchx" / "a-1")) is not None
+        poller._Files("x").write(poller.Beat(1, 1.0))
+        put_down(str(base), cast(Watchdog, types.SimpleNamespace(text="silent", stacks="")))
+        (base / "metrics.jsonl").write_text('{}\n{"t": 1.0, "a": 0}\n')
+        thin_out(str(base / "metrics.jsonl"))
+    finally:
+        os.umask(old)
+    found = {p.name.partition("@")[0]: stat.S_IMODE(p.stat().st_mode) for p in tmp_path.rglob("*") if p.is_file()}
+    assert found.pop("metrics.jsonl") == 0o644
+    assert found == dict.fromkeys([".tidied", "x", "watchdog.txt", "stacks.txt"], 0o600)
 
 
 @pytest.mark.parametrize(("private", "mode"), [(True, 0o700), (False, 0o755)])

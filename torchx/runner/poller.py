@@ -23,6 +23,7 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.abilities import HearsChanges
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppState
+from torchx.supervisor.layout import private
 from torchx.supervisor.proctree import is_stopped
 from torchx.util.records import dataclass
 
@@ -282,7 +283,7 @@ class _Files:
         draft = f"{self._path}.{beat.pid}.new"
         self._written = beat
         try:
-            with open(draft, "w", encoding="utf-8") as file:
+            with open(draft, "w", encoding="utf-8", opener=private) as file:
                 json.dump(beat.__dict__, file)
             os.replace(draft, f"{self._path}.json")
         except OSError:

@@ -106,5 +106,10 @@ def make_folder(path: str, *, private: bool) -> None:
             os.umask(umask)
 
 
+def private(path: str, flags: int) -> int:
+    """An ``opener`` for :func:`open`: a new file is accessible to its owner only, whatever the umask."""
+    return os.open(path, flags, 0o600)
+
+
 def _escaped(character: str) -> str:
     return "".join(f"%{b:02x}" for b in character.encode("utf-8", "surrogatepass"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+from torchx.supervisor.layout import private
 from torchx.supervisor.watchdog import Watchdog
 
 TYPE_CHECKING = False
@@ -54,7 +55,7 @@ class Limit:
         """Requests a checkpoint from the ranks, if the job supports it."""
         if self._ask:
             # with a full disk, for example, the attempt ends without a checkpoint
-            with suppress(OSError), open(self._ask, "w", encoding="utf-8") as f:
+            with suppress(OSError), open(self._ask, "w", encoding="utf-8", opener=private) as f:
                 self._asked_at = os.fstat(f.fileno()).st_mtime
 
     def is_over(self, now: float) -> bool:

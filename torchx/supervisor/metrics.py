@@ -286,7 +286,8 @@ def thin_out(path: str) -> int:
     """Thins out a file and returns how many samples are left."""
     with open(path, encoding="utf-8") as f:
         left = thinned_out([*f])
-    with open(f"{path}.new", "w", encoding="utf-8") as f:
+    new = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+    with open(new, "w", encoding="utf-8") as f:
         f.writelines(left)
     os.replace(f"{path}.new", path)
     return len(left) - 1

@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from torchx.supervisor import proctree
 from torchx.supervisor.follow import Follower
-from torchx.supervisor.layout import CRASH_FILE, STATE_FILE, replica_folder
+from torchx.supervisor.layout import CRASH_FILE, STATE_FILE, private, replica_folder
 from torchx.supervisor.statefile import (
     CANCELLED,
     FAILED,
@@ -122,7 +122,7 @@ def leave_note(folder: str, error: BaseException) -> None:
     """Append the traceback of a crash of the supervisor to a file in the job's folder."""
     import traceback
 
-    with open(os.path.join(folder, CRASH_FILE), "a", encoding="utf-8", errors="replace") as f:
+    with open(os.path.join(folder, CRASH_FILE), "a", encoding="utf-8", errors="replace", opener=private) as f:
         traceback.print_exception(type(error), error, error.__traceback__, file=f)
 
 

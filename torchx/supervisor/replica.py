@@ -105,7 +105,8 @@ def why_not_started(replica: Replica, error: OSError) -> str:
     if error.filename and error.filename not in (replica.request["exe"], replica.request["argv"][0]):
         reason += f": `{error.filename}`"
     try:
-        with open(replica.request["stderr"], "a", encoding="utf-8", errors="surrogateescape") as f:
+        fd = os.open(replica.request["stderr"], os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        with open(fd, "a", encoding="utf-8", errors="surrogateescape") as f:
             f.write(f"torchx: {reason}\n")
     except OSError:
         return reason  # for example a full disk, on which the folder could not be created

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from torchx.supervisor import orphans, proctree
-from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, USED_FILE, make_folder, task_log, task_metrics
+from torchx.supervisor.layout import STATE_FILE, TASKS_FILE, USED_FILE, make_folder, private, task_log, task_metrics
 from torchx.supervisor.metrics import Root, Sampler, limits
 from torchx.supervisor.replica import DEFAULT_SIGNALS
 from torchx.supervisor.statefile import (
@@ -307,5 +307,5 @@ def _add(file: int, line: bytes) -> None:
 
 def _note(path: str, text: str) -> None:
     # if it cannot be written, the state file still shows that the task failed
-    with suppress(OSError), open(path, "a", encoding="utf-8", errors="surrogateescape") as f:
+    with suppress(OSError), open(path, "a", encoding="utf-8", errors="surrogateescape", opener=private) as f:
         f.write(text)

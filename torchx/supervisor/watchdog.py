@@ -9,7 +9,7 @@ import os
 from contextlib import suppress
 
 from torchx.supervisor import proctree
-from torchx.supervisor.layout import HANG_FILE, STACKS_FILE
+from torchx.supervisor.layout import HANG_FILE, STACKS_FILE, private
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ def put_down(folder: str, watchdog: Watchdog) -> None:
     with suppress(OSError):  # for example a full disk
         for name, text in ((STACKS_FILE, page(watchdog)), (HANG_FILE, watchdog.text)):
             path = os.path.join(folder, name)
-            with open(f"{path}.new", "w", encoding="utf-8") as f:
+            with open(f"{path}.new", "w", encoding="utf-8", opener=private) as f:
                 f.write(text)
             os.replace(f"{path}.new", path)
 

@@ -25,6 +25,7 @@ from torchx.specs.api import AppDef, AppDryRunInfo, AppState, is_terminal
 from torchx.specs.copies import copy_data
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.specs.tasks import TaskList, replica_names, replica_of
+from torchx.supervisor.layout import private
 from torchx.util.machine import cpu_count
 from torchx.util.procs import own_program
 from torchx.util.secrets import mask_value
@@ -201,7 +202,7 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
         if job is None and time.time() - os.fstat(held).st_mtime < _AGAIN_S:  # the last pacer ended at once
             return
         os.utime(held)
-        with open(os.path.join(folder, LOG_FILE), "ab") as log:
+        with open(os.path.join(folder, LOG_FILE), "ab", opener=private) as log:
             process = subprocess.Popen(
                 own_program("torchx.runner.paced.pacer", folder, str(held)),
                 stdin=subprocess.PIPE,

@@ -25,6 +25,7 @@ from torchx.specs.api import AppDef, AppState
 from torchx.specs.retries import Attempt, RetryRules, to_line
 from torchx.specs.timeouts import TIMEOUT, timeout_s
 from torchx.specs.watchdog import WATCHDOG, watchdog_of
+from torchx.supervisor.layout import private
 from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import explanation
 
@@ -90,7 +91,7 @@ def attempt_ended(client: Any, job: Job) -> Attempt:
     with tempfile.TemporaryDirectory() as folder:
         # Compare with the end of the previous attempt: an engine may report a start after the program's first steps.
         if _progress(client, job) > (earlier[-1].ended if earlier else 0.0):
-            with open(os.path.join(folder, PROGRESS_FILE), "wb"):
+            with open(os.path.join(folder, PROGRESS_FILE), "wb", opener=private):
                 pass
         put_down(folder, verdict, RetryRules.parse(gangs.rules_of(job).policy), earlier, attempt)
     if verdict.cause is not None and verdict.cause.summary():

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError, SpecError
 from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
-from torchx.supervisor.layout import MARKS
+from torchx.supervisor.layout import MARKS, private
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -127,7 +127,7 @@ def put_down(
     except OSError:
         attempt.progress = False
     judged(verdict, rules, earlier, attempt, hosts=hosts)
-    with open(os.path.join(folder, ATTEMPTS_FILE), "a", encoding="utf-8") as f:
+    with open(os.path.join(folder, ATTEMPTS_FILE), "a", encoding="utf-8", opener=private) as f:
         f.write(to_line(attempt))
     return attempt
 

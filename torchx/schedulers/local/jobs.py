@@ -16,7 +16,7 @@ from torchx.schedulers.api import DescribeAppResponse
 from torchx.settings import ENV_LOCAL_RETENTION_DAYS, ENV_LOCAL_RETENTION_GB, make_private, torchx_home
 from torchx.specs.api import Role
 from torchx.specs.copies import copy_data
-from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, replica_folder, task_log
+from torchx.supervisor.layout import REQUEST_FILE, STATE_FILE, folder_name, private, replica_folder, task_log
 from torchx.supervisor.proctree import is_stopped
 from torchx.supervisor.reader import JobReader, send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS, TERMINAL, ForeignJobError, JobState, StateFileError
@@ -217,7 +217,7 @@ class LocalJobs:
             if time.time() - os.stat(stamp).st_mtime < _TIDY_EVERY_S:
                 return None
         try:
-            with open(stamp, "w"):
+            with open(stamp, "w", opener=private):
                 os.utime(stamp)
         except OSError:
             return None

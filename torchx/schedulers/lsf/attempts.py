@@ -32,6 +32,7 @@ from torchx.schedulers.lsf.rows import Row
 from torchx.specs.api import AppDef, AppState
 from torchx.specs.retries import RETRY, Attempt, RetryRules
 from torchx.specs.serialize import appdef_from_dict
+from torchx.supervisor.layout import private
 from torchx.supervisor.watchdog import seen
 from torchx.util.records import replace
 from torchx.util.strings import parse_size
@@ -67,7 +68,8 @@ def main() -> None:
     attempt = attempt_ended(folder, how, (int(role), int(k)), host="".join(host))
     if attempt is not None and attempt.again:
         script = next_submission(folder, attempt)
-        with open(os.path.join(folder, SUBMIT_FILE), "w", encoding="utf-8", errors="surrogateescape") as f:
+        path = os.path.join(folder, SUBMIT_FILE)
+        with open(path, "w", encoding="utf-8", errors="surrogateescape", opener=private) as f:
             f.write(script)
     sys.stdout.write("stopped\n" if attempt is None else "again\n" if attempt.again else "end\n")
 

@@ -16,6 +16,7 @@ from torchx.schedulers.batch.folders import JobFolder, folder_name
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.lsf.replicas import ATTEMPT_FILE, EXIT_FILE, SILENT_FILE, UP_FILE
 from torchx.specs.api import RetryPolicy, Role
+from torchx.supervisor.layout import private
 
 if TYPE_CHECKING:
     from torchx.schedulers.inside import InsideProcess
@@ -31,7 +32,7 @@ def main() -> None:
 def _news(dog: Watchdog, action: str) -> None:  # noqa: ARG001  # the contract's signature
     if not action:
         return
-    with open(f"{SILENT_FILE}.new", "w", encoding="utf-8") as f:
+    with open(f"{SILENT_FILE}.new", "w", encoding="utf-8", opener=private) as f:
         f.write(f"{action}\n")
     os.replace(f"{SILENT_FILE}.new", SILENT_FILE)
 

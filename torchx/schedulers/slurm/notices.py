@@ -28,6 +28,7 @@ from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.specs.api import NONE, AppDef, AppStatus
 from torchx.specs.notices import NOTIFY, hang_event, wish_of
 from torchx.specs.sbatch_scripts import seconds
+from torchx.supervisor.layout import private
 from torchx.supervisor.watchdog import seen
 
 NOTICES_FILE = "notices.json"
@@ -89,7 +90,7 @@ def main() -> None:
         due = "end" in plan["on"] or ("fail" in plan["on"] and str(status.state) == "FAILED")
     else:
         status, due = status_here("RUNNING", hang=text), "hang" in plan["on"]
-    with open(SENT_FILE, "a", encoding="utf-8") as file:
+    with open(SENT_FILE, "a", encoding="utf-8", opener=private) as file:
         fcntl.flock(file, fcntl.LOCK_EX)  # an alarm may still be being sent
         if due:
             handle = f"slurm://{plan['session']}/{os.environ['SLURM_JOB_ID']}"
@@ -131,5 +132,5 @@ def _why_terminated(job_id: str) -> str:
 
 
 def _note(way: str, why: str) -> None:
-    with open(SENT_FILE, "a", encoding="utf-8") as file:
+    with open(SENT_FILE, "a", encoding="utf-8", opener=private) as file:
         file.write(f"{way} {' '.join(why.split())}\n")

@@ -6,6 +6,7 @@ import hashlib
 import os
 
 from torchx.settings import make_private, torchx_home
+from torchx.supervisor.layout import private
 
 
 class Cache:
@@ -30,7 +31,7 @@ class Cache:
         try:
             make_private(os.path.dirname(path))
             try:
-                with open(draft, "xb") as f:
+                with open(draft, "xb", opener=private) as f:
                     f.write(content)
                 os.replace(draft, path)
             except OSError:

@@ -26,6 +26,7 @@ from torchx.schedulers.batch.ssh.master import c_locale
 from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.shell import quote
 from torchx.specs.api import Workspace
+from torchx.supervisor.layout import private
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, replace
 from torchx.workspace.content import Entry, content_hash, entries
@@ -164,7 +165,7 @@ def _send(runner: SSHCommandRunner, files: list[Entry], there: _There) -> tuple[
         usable = there.has_rsync and shutil.which("rsync") is not None and _SAFE.fullmatch(there.place)
         if usable and _by_rsync(runner, folder, f"{there.place}/{part}", there.latest):
             return digest, part, "rsync"
-        with open(os.path.join(staged, "tar"), "w+b") as archive:
+        with open(os.path.join(staged, "tar"), "w+b", opener=private) as archive:
             _by_tar(runner, folder, archive, part, compress=there.has_gzip)
         return digest, part, "tar"
 
