@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tests.mutation.changes import Change
-from tests.mutation.house import imported, is_mirror, mentions
+from tests.mutation.house import imported, is_mirror, mentions, readers_of
 
 Tests = dict[str, dict[str, Any]]
 """By node id: ``cpu``, the seconds it takes, ``lines``, what it runs by file, and ``starts``, whether it starts programs."""
@@ -55,7 +55,9 @@ def _covering(change: Change, tests: Tests, top: str) -> list[str]:
         if found:  # and what its own tests do in processes that are killed, of which nobody knows what they ran
             own = {node for node in tests if _is_own(node.partition("::")[0], change.path, top)}
             return [*found, *sorted(own - set(found))]
-    if change.path.endswith(".sh"):  # nobody knows what it runs of a script
+    if change.path.endswith(".sh"):  # nobody knows what runs of it: whoever starts a program, and renders the script
         tests = {node: test for node, test in tests.items() if test.get("starts")}
+        readers = readers_of(top, change.path)
+        return [n for n, t in tests.items() if is_mirror(n.partition("::")[0], change.path) or readers & {*t["lines"]}]
     # Nothing runs it in this process: whatever has to do with the file or its neighbours may run it in another.
     return [n for n, t in tests.items() if change.path in t["lines"] or is_mirror(n.partition("::")[0], change.path)]

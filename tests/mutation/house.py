@@ -107,6 +107,18 @@ def mentions(top: str, names: tuple[str, ...]) -> dict[str, set[int]]:
     return found
 
 
+@cache
+def readers_of(top: str, script: str) -> frozenset[str]:
+    """The modules beside a script that name it."""
+    folder, name = os.path.split(script)
+    found = set()
+    for path in sources(top, folder):
+        with open(os.path.join(top, path), encoding="utf-8") as f:
+            if f'"{name}"' in f.read():
+                found.add(path)
+    return frozenset(found)
+
+
 def copy_tree(top: str, target: str) -> None:
     """The tracked files of the checkout, as they are now, and the new ones that git does not ignore."""
     listed = subprocess.run(

@@ -148,15 +148,20 @@ def test_scripts_are_among_what_is_planted() -> None:
     assert "tests/schedulers/lsf/test_replica_functions.py" in script
 
 
-def test_the_tests_of_a_script() -> None:
-    """Those beside it that start programs, as nobody knows what they run of it."""
+def test_the_tests_of_a_script(tmp_path: Path) -> None:
+    """Those that start programs, as nobody knows what they run of it: beside it, or of what renders it."""
+    (tmp_path / "torchx" / "r").mkdir(parents=True)
+    (tmp_path / "torchx" / "r" / "m.py").write_text('read_script("m.sh")\n')
+    (tmp_path / "torchx" / "r" / "other.py").write_text("")
     tests = {
         "tests/r/test_m.py::starts": {"cpu": 0.2, "lines": {}, "starts": True},
         "tests/r/test_m.py::none": {"cpu": 0.1, "lines": {}, "starts": False},
-        "tests/x/test_x.py::starts": {"cpu": 0.1, "lines": {}, "starts": True},
+        "tests/x/test_x.py::starts": {"cpu": 0.1, "lines": {"torchx/r/other.py": [1]}, "starts": True},
+        "tests/x/test_x.py::renders": {"cpu": 0.1, "lines": {"torchx/r/m.py": [1]}, "starts": True},
+        "tests/x/test_x.py::none": {"cpu": 0.1, "lines": {"torchx/r/m.py": [1]}, "starts": False},
     }
     change = Change("torchx/r/m.sh", 1, "dropped", 0, 1, ":", range(1, 2), range(0), ())
-    assert batches(change, tests, TOP) == [["tests/r/test_m.py::starts"]]
+    assert batches(change, tests, str(tmp_path)) == [["tests/r/test_m.py::starts"], ["tests/x/test_x.py::renders"]]
 
 
 def test_what_lies_around_a_change() -> None:
