@@ -122,6 +122,15 @@ def test_a_host_that_cannot_be_reached(enter: Enter) -> None:
         process.wait()
 
 
+@linux
+@pytest.mark.usefixtures("replica")
+def test_a_command_that_ends_like_ssh(enter: Enter) -> None:
+    """Its exit code is its own."""
+    process = enter("sh", "-c", "exit 255")
+    assert process.read() is None
+    assert process.wait() == 255
+
+
 def test_who_can_be_entered(tmp_path: Path) -> None:
     """Running replicas that are not in a container."""
     folder = JobFolder(LocalFiles(), str(tmp_path))

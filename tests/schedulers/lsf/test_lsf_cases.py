@@ -1,0 +1,150 @@
+"""Cases of LSF's facts in which one operand of a condition decides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.schedulers.lsf.test_lsf_attempts import app, ended, folder
+from torchx.errors import BackendError, SpecError
+from torchx.schedulers.lsf import attempts
+from torchx.schedulers.lsf.answers import facts_of
+from torchx.schedulers.lsf.client import find_rank0_host
+from torchx.schedulers.lsf.options import Opts
+from torchx.schedulers.lsf.replicas import get_docker_command
+from torchx.schedulers.lsf.rows import Row, job_name, was_released
+from torchx.schedulers.lsf_scheduler import LsfScheduler
+from torchx.specs import AppDef, AppState, Resource, Role
+
+__all__ = ["folder"]
+
+
+@pytest.mark.parametrize(
+    ("times", "expected"),
+    [((0, 0), (3.0, 8.0)), ((2.5, 9.5), (2.5, 9.5)), ((2.5, 0), (2.5, 8.0)), ((0, 7.5), (3.0, 8.0))],
+)
+def test_when_a_job_ran(times: tuple[float, float], expected: tuple[float, float]) -> None:
+    """Its own record of the start has precedence; LSF's minutes may be later than its record of an end."""
+    rows = [Row(str(k), "DONE", "j", 0, k, started=3.0 + k, ended=7.0 + k) for k in (0, 1)]
+    facts = facts_of("j", rows, times=times)
+    assert (facts.started, facts.ended) == expected
+
+
+@pytest.mark.parametrize(
+    ("rows", "released"),
+    [
+        ([("7", "PSUSP", 0, 0, ())], False),
+        ([("7", "PEND", 0, 0, ())], True),
+        ([("7", "EXIT", 0, 0, ())], False),
+        ([("7", "EXIT", 0, 0, ("h",))], True),
+        ([("7", "DONE", 0, 0, ())], True),
+        ([("7", "PEND", 0, 1, ()), ("8", "PEND", 1, 0, ()), ("9", "PEND", 1, 1, ())], False),
+        ([("7[3]", "PEND", 0, 5, ())], True),
+        ([("7[3]", "PSUSP", 0, 5, ()), ("8", "PEND", 1, 1, ())], False),
+        ([], False),
+    ],
+)
+def test_is_the_submission_complete(rows: list[tuple[str, str, int, int, tuple[str, ...]]], released: bool) -> None:
+    """The first replica shows it, or any array: the others wait for it anyway."""
+    found = [Row(jobid, stat, "a", role, k, hosts=hosts) for jobid, stat, role, k, hosts in rows]
+    assert was_released(found) is released
+
+
+def test_a_long_role_in_the_name_of_a_job() -> None:
+    """Forty characters of it are shown."""
+    assert job_name("a-1", 2, "x" * 99, 7) == f"a-1.2-{'x' * 40}.7"
+
+
+@pytest.mark.parametrize(("gpu", "asked"), [(0, False), (-1, False), (1, True)])
+def test_devices_of_a_container(gpu: int, asked: bool) -> None:
+    """Those that LSF has assigned, if GPUs are requested."""
+    role = Role("r", "img", entrypoint="p", resource=Resource(1, gpu, 1))
+    words = get_docker_command("a-1.0-r.0", role, Opts(docker=True))
+    assert ("--gpus" in words) is asked
+
+
+def test_what_is_shown_of_a_job_with_a_policy() -> None:
+    """Not the parts that are the same in every job; a job without one does not have them."""
+    lsf = LsfScheduler("s")
+    assert "torchx_judged()" not in str(lsf.submit_dryrun(app(), {}))
+    assert "decide()" not in lsf.submit_dryrun(AppDef("a", app().roles), {}).request.replicas()
+
+
+def test_a_host_with_free_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LSF is asked on this machine; a failure of its command is an error."""
+    bhosts = tmp_path / "bhosts"
+    bhosts.write_text("#!/bin/sh\necho 'HOST_NAME STATUS JL/U MAX NJOBS RUN'; echo 'h1 ok - 4 1 1'; exit $BAD\n")
+    bhosts.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setenv("BAD", "0")
+    assert find_rank0_host(Role("r", "")) == "h1"
+    monkeypatch.setenv("BAD", "1")
+    with pytest.raises(BackendError):
+        find_rank0_host(Role("r", ""))
+
+
+# -- attempts ----------------------------------------------------------------------------------------
+
+
+def test_the_first_of_two_failures_is_the_cause(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """LSF still reports the other replica as running, but its own record says that it failed before."""
+    rows = [Row(str(k), "RUN", "a-x1", 0, k, hosts=(f"n{k}",)) for k in (0, 1)]
+    monkeypatch.setattr(attempts, "bjobs", lambda *_: rows)
+    (folder / "r%2fx" / "1" / "exit").write_text("4 0 1000\n")
+    found = ended(folder)
+    assert found
+    assert found.cause == "r/x/1 on n1: exit code 4"
+    assert found.hosts == ["n1"]
+
+
+def test_a_failure_on_an_unknown_host(folder: Path) -> None:
+    """No host is to blame."""
+    found = ended(folder)
+    assert found
+    assert found.hosts == []
+
+
+@pytest.mark.parametrize(
+    ("how", "answer", "host", "kind", "blamed"),
+    [
+        ("requeued", ["HOST_NAME STATUS", "n3 unavail -"], "n3", "node", "n3"),
+        ("requeued", ["HOST_NAME STATUS", "n3"], "n3", "preempted", "n3"),
+        ("timeout", [], "n3", "timeout", "n0"),
+        ("killed", ["100 M|100 M"], "n3", "oom", "n0"),
+        ("killed", ["0 M|0 M"], "n3", "", ""),
+    ],
+)
+def test_what_lsf_has_ended(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, how: str, answer: list[str], host: str, kind: str, blamed: str
+) -> None:
+    """A lost host is the one of before, as the replica may already be elsewhere; otherwise it is where it runs."""
+    rows = [Row(str(k), "RUN", "a-x1", 0, k, hosts=(f"n{k}",)) for k in (0, 1)]
+    monkeypatch.setattr(attempts, "bjobs", lambda *_: rows)
+    monkeypatch.setattr(attempts, "output_lines", lambda *_: answer)
+    found = ended(folder, how, host=host)
+    assert (found.kind if found else "", "".join(found.hosts) if found else "") == (kind, blamed)
+
+
+def test_a_replica_that_lsf_ended_is_shown_as_that(folder: Path) -> None:
+    """No code of its own is kept, and it is not taken for one that was stopped because of another."""
+    rows = [Row("1", "EXIT", "a", 0, 0, exit_code="137", hosts=("n1",)), Row("2", "RUN", "a", 0, 1, hosts=("n2",))]
+    facts = attempts._with_ends(facts_of("a", rows), (0, 0), "oom", "n9")
+    one, other = facts.roles[0].replicas
+    assert (one.state, one.kind, one.exit_code, one.signal, one.host) == (AppState.FAILED, "oom", None, "", "n1")
+    assert one.ended and not one.stopped
+    assert one.reason
+    assert (other.state, other.host) == (AppState.RUNNING, "n2")
+    assert (facts.state, facts.unattended) == (AppState.FAILED, True)
+
+
+def test_lsf_does_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The record of the replicas is enough."""
+
+    def fails(*_: object) -> list[Row]:
+        raise SpecError("no")
+
+    monkeypatch.setattr(attempts, "bjobs", fails)
+    found = ended(folder)
+    assert found
+    assert found.cause.startswith("r/x/0")
