@@ -131,6 +131,26 @@ def test_a_command_that_ends_like_ssh(enter: Enter) -> None:
     assert process.wait() == 255
 
 
+@linux
+@pytest.mark.usefixtures("replica")
+@pytest.mark.parametrize(("code", "found"), [(255, None), (254, 254), (0, 128 + signal.SIGKILL)])
+def test_a_connection_that_is_lost(code: int, found: int | None, enter: Enter) -> None:
+    """It is an error, if it is ssh that says so; otherwise the command was killed with all that ran it."""
+    process = enter(
+        "sh",
+        "-c",
+        "kill -KILL $PPID",
+        spawn=lambda argv, tty: SpawnedProcess(["sh", "-c", f"({argv[-1]}); exit {code}"]),
+    )
+    while process.read():
+        pass
+    if found is None:
+        with pytest.raises(BackendError, match="`ssh n1` ended with exit code 255"):
+            process.wait()
+    else:
+        assert process.wait() == found
+
+
 def test_who_can_be_entered(tmp_path: Path) -> None:
     """Running replicas that are not in a container."""
     folder = JobFolder(LocalFiles(), str(tmp_path))
