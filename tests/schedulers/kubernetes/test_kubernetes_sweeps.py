@@ -13,10 +13,13 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.schedulers.kubernetes.fake_cluster import Cluster
+from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.runner import Runner
-from torchx.schedulers.kubernetes.sweeps import MOST_BYTES
+from torchx.schedulers.kit.tasks import values_line
+from torchx.schedulers.kubernetes import sweeps
+from torchx.schedulers.kubernetes.pod_answers import Pod, read_pod, unix_time
+from torchx.schedulers.kubernetes.sweeps import MOST_BYTES, table_of
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler, create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.tasks import TaskList
@@ -152,8 +155,6 @@ def test_two_processes_cancel_different_tasks(
 
 def test_a_task_of_a_job_that_changes_all_the_time(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
     """After many conflicts the error of the server is raised, and nothing was changed."""
-    from tests.schedulers.kubernetes.fake_cluster import refusal
-
     app_id = submit(scheduler, ["a", "b"], "{v}", width=2)
     conflict = refusal(409, "Conflict", "the object has been modified")
     cluster.away = lambda method, path: conflict if method == "PATCH" else None
@@ -281,3 +282,176 @@ def test_what_is_left_to_single_jobs(cluster: Cluster, scheduler: KubernetesSche
     with pytest.raises(NotSupportedError, match="1000 kB of a ConfigMap"):  # in bytes
         submit(scheduler, ["ü" * (MOST_BYTES // 2)], "{v}")
     assert not cluster.objects
+
+
+WAITING = {"phase": "Pending"}
+DONE = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
+GONE = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on memory."}
+
+
+def pod(k: int, status: dict[str, Any]) -> Pod:
+    index = {"batch.kubernetes.io/job-completion-index": str(k)}
+    return read_pod({"metadata": {"name": f"p-{k}", "annotations": index}, "spec": {}, "status": status})
+
+
+def sweep_job(
+    skipped: str = "", *, ended: str = "", failed: str = "", condition: str = "", cancelled: bool = False
+) -> dict[str, Any]:
+    """The Job of a sweep of three tasks."""
+    annotations = {"torchx.pytorch.org/sweep": "2"} | ({"torchx.pytorch.org/skipped": skipped} if skipped else {})
+    if cancelled:
+        annotations["torchx.pytorch.org/cancelled"] = "1"
+    conditions = [{"type": condition, "status": "True"}] if condition else []
+    return {
+        "metadata": {"annotations": annotations, "labels": {}, "name": "j", "namespace": "n"},
+        "spec": {"completions": 3, "parallelism": 0 if cancelled else 2, "completionMode": "Indexed"},
+        "status": {"completedIndexes": ended, "failedIndexes": failed, "conditions": conditions},
+    }
+
+
+P, R, S, F, C = AppState.PENDING, AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED
+
+
+@pytest.mark.parametrize(
+    ("job", "pods", "states", "codes"),
+    [
+        ({}, {}, [P, P, P], [None] * 3),
+        ({}, {0: RUNNING, 2: FAILED}, [R, P, F], [None, None, 3]),
+        ({}, {-1: FAILED, 1: WAITING, 3: FAILED, 4: RUNNING}, [P, P, P], [None] * 3),
+        ({}, {1: DONE}, [P, S, P], [None, 0, None]),
+        ({"ended": "0-1"}, {1: RUNNING, 2: RUNNING}, [S, S, R], [0, 0, None]),
+        ({"ended": "0,3-5", "failed": "1,7"}, {1: FAILED}, [S, F, P], [0, 3, None]),
+        ({"failed": "2"}, {}, [P, P, F], [None] * 3),
+        ({"condition": "Complete", "ended": "0-2"}, {0: RUNNING}, [S, S, S], [0, 0, 0]),
+        ({"condition": "Failed", "ended": "0"}, {1: RUNNING, 2: FAILED}, [S, F, F], [0, None, 3]),
+        ({"cancelled": True, "ended": "0"}, {0: RUNNING, 1: RUNNING, 2: FAILED}, [S, C, F], [0, None, 3]),
+        # tasks that were cancelled one by one: those that wait, and those that have ended since
+        ({"skipped": "1"}, {0: RUNNING}, [R, C, P], [None] * 3),
+        ({"skipped": "1"}, {0: RUNNING, 1: RUNNING}, [R, R, P], [None] * 3),
+        ({"skipped": "0,1", "ended": "1"}, {0: FAILED}, [C, C, P], [3, 0, None]),
+        ({"skipped": "1", "ended": "0-2", "condition": "Complete"}, {}, [S, C, S], [0, 0, 0]),
+        ({"skipped": "2,3,9,x,"}, {}, [P, P, C], [None] * 3),
+    ],
+)
+def test_the_state_of_each_task(
+    job: dict[str, Any], pods: dict[int, dict[str, Any]], states: list[AppState], codes: list[int | None]
+) -> None:
+    """What the Job says of an ended task, else its pod; a cancelled task is CANCELLED unless it still runs."""
+    table = table_of(sweep_job(**job), [pod(k, status) for k, status in pods.items()])
+    assert (table.states, table.exit_codes, table.max_parallel) == (states, codes, 2)
+
+
+def test_the_end_of_a_task() -> None:
+    """As its pod has it; unknown for the others."""
+    status = {"terminated": {"exitCode": 3, "finishedAt": "2026-01-01T00:00:09Z"}}
+    over = {"phase": "Failed", "containerStatuses": [{"name": "main", "state": status}]}
+    assert table_of(sweep_job(), [pod(1, over)]).ended == [0.0, unix_time("2026-01-01T00:00:09Z"), 0.0]
+
+
+def test_why_a_sweep_does_not_go_on(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """A queue, while it waits; nothing after its end."""
+    app_id = submit(scheduler, ["a", "b"], "{v}")
+    (job,) = cluster.of("jobs")
+    job["spec"]["suspend"] = True
+    found = scheduler.describe(app_id)
+    assert found is not None and found.msg.endswith("; it is suspended")
+    assert [role.name for role in found.roles] == ["w"]
+    job["status"] = {"completedIndexes": "0-1"}
+    found = scheduler.describe(app_id)
+    assert found is not None and (found.state, "suspended" in found.msg) == (S, False)
+
+
+def test_what_is_said_of_single_tasks(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """With their role and their host, the cause of a failure, and no cause of one that was cancelled."""
+    app_id = submit(scheduler, ["a", "b", "c", "d"], "{v}")
+    cluster.run_pods(cluster.of("jobs")[0], FAILED, most=2)
+    scheduler.cancel_task(app_id, 1)
+    scheduler.cancel_task(app_id, 2)
+    tasks = scheduler.describe_tasks(app_id, [0, 1, 2, 3])
+    assert tasks is not None
+    assert [task.state for task in tasks] == [F, C, C, P]
+    assert ["exit code 3" in task.msg for task in tasks] == [True, False, False, False]
+    assert [(status.role, [r.id for r in status.replicas]) for t in tasks for status in t.roles_statuses] == [
+        ("w", [k]) for k in range(4)
+    ]
+    with pytest.raises(NotFoundError, match="no task `4`"):
+        scheduler.describe_tasks(app_id, [1, 4])
+
+
+@pytest.mark.parametrize(
+    ("status", "left"), [(RUNNING, [0, 2]), (WAITING, [0, 2]), (FAILED, [0, 1, 2]), (DONE, [0, 1, 2])]
+)
+def test_only_the_pod_of_a_cancelled_task_is_deleted(
+    cluster: Cluster, scheduler: KubernetesScheduler, status: dict[str, Any], left: list[int]
+) -> None:
+    """If it has not ended: that of an ended one has its log."""
+    app_id = submit(scheduler, ["a", "b", "c"], "{v}")
+    cluster.run_pods(cluster.of("jobs")[0], status)
+    scheduler.cancel_task(app_id, 1)
+    index = "batch.kubernetes.io/job-completion-index"
+    assert sorted(int(item["metadata"]["annotations"][index]) for item in cluster.of("pods")) == left
+
+
+@pytest.mark.parametrize(("status", "reason"), [(403, "Forbidden"), (500, "InternalError")])
+def test_a_cancellation_that_is_refused(
+    cluster: Cluster, scheduler: KubernetesScheduler, status: int, reason: str
+) -> None:
+    """It is not tried again and again, and no pod is deleted."""
+    app_id = submit(scheduler, ["a", "b"], "{v}")
+    cluster.run_pods(cluster.of("jobs")[0], RUNNING)
+    cluster.away = lambda method, path: refusal(status, reason, "no") if method == "PATCH" else None
+    cluster.calls.clear()
+    with pytest.raises(BackendError):
+        scheduler.cancel_task(app_id, 1)
+    assert len(cluster.of("pods")) == 2
+    if status == 403:
+        assert sum(method == "PATCH" for method, _, _ in cluster.calls) == 1
+
+
+def test_a_sweep_without_a_limit(cluster: Cluster, scheduler: KubernetesScheduler) -> None:
+    """A hundred tasks at once; its volume cannot be written to; the values belong to the Job."""
+    submit(scheduler, [str(k) for k in range(101)], "{v}")
+    (job,) = cluster.of("jobs")
+    assert job["spec"]["parallelism"] == 100
+    template = job["spec"]["template"]["spec"]
+    (mount,) = (m for m in template["containers"][0]["volumeMounts"] if m["name"] == "torchx-values")
+    assert mount == {"name": "torchx-values", "mountPath": "/torchx-values", "readOnly": True}
+    kinds = [key[0] for key in cluster.objects]
+    assert len(kinds) == 3
+    submit(scheduler, ["a", "b"], "{v}", width=7)
+    assert cluster.of("jobs")[-1]["spec"]["parallelism"] == 2
+
+
+@pytest.mark.parametrize(("count", "fits"), [(4, True), (5, False)])
+def test_the_number_of_tasks(
+    cluster: Cluster, scheduler: KubernetesScheduler, count: int, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kubernetes allows 100,000 for such a Job."""
+    assert sweeps.MOST_TASKS == 100_000
+    monkeypatch.setattr(sweeps, "MOST_TASKS", 4)
+    if fits:
+        submit(scheduler, ["a"] * count, "{v}")
+    else:
+        with pytest.raises(NotSupportedError, match="an Indexed Job has 4 tasks at most"):
+            submit(scheduler, ["a"] * count, "{v}")
+    assert bool(cluster.objects) is fits
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_size_of_the_values(cluster: Cluster, scheduler: KubernetesScheduler, more: int) -> None:
+    """A million bytes fit, with all that surrounds a value."""
+    assert MOST_BYTES == 1_000_000
+    values = ["x" * (MOST_BYTES - len(values_line(("x",)).encode()) + 1 + more)]
+    if more:
+        with pytest.raises(NotSupportedError, match="1000 kB of a ConfigMap"):
+            submit(scheduler, values, "{v}")
+    else:
+        submit(scheduler, values, "{v}")
+
+
+def test_a_sweep_has_one_role(scheduler: KubernetesScheduler) -> None:
+    """Two are left to single jobs."""
+    roles = [Role(name, "img", entrypoint="python", resource=Resource(1, 0, 64)) for name in "ab"]
+    info = scheduler.submit_dryrun(AppDef("train", roles), {})
+    with pytest.raises(NotSupportedError, match="2 replicas"):
+        scheduler.check_tasks(info, TaskList(names=["v"], points=[("1",)]))
