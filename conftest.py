@@ -7,10 +7,12 @@ import gc
 import itertools
 import os
 import signal
+import socket
 import tempfile
 import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -45,6 +47,24 @@ _REMOVED = {
     "MASTER_PORT",
     "PAGER",
 }
+# Programs that reach a cluster, an engine or another machine, and variables that lead there: a unit test brings its own
+# stand-ins, and puts them first on PATH. GIT_: a test may have been started by a hook of a repository.
+_ELSEWHERE = {
+    "Slurm": "sbatch salloc srun squeue sacct sacctmgr scancel scontrol sinfo sprio sstat",
+    "LSF": "bsub bjobs bkill bhosts bqueues blaunch bmod bpeek bresume bstop",
+    "Grid Engine, PBS": "qsub qstat qdel qacct qhost qselect",
+    "engines": "docker podman nerdctl apptainer singularity enroot",
+    "clouds": "kubectl helm aws gcloud",
+    "other machines": "ssh scp sftp notify-send",
+}
+_LEADS_ELSEWHERE = ("AWS_", "CONTAINER_", "DOCKER_", "GIT_", "KUBE")
+_PROXIES = {"http_proxy", "https_proxy", "ftp_proxy", "all_proxy", "no_proxy"}
+_REFUSES = """#!/bin/sh
+echo "${PYTEST_CURRENT_TEST:-a process of it}: ${0##*/} $*" >> "${0%/*}/asked"
+echo "${0##*/}: a unit test asks this machine's, see conftest.py" >&2
+exit 127
+"""
+
 # pytest itself writes these while a test runs.
 _PYTEST_OWN = {"PYTEST_CURRENT_TEST", "PYTEST_VERSION"}
 
@@ -77,8 +97,47 @@ def pytest_xdist_auto_num_workers() -> int | None:
     return None if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ else (os.cpu_count() or 1) * 3 // 2
 
 
+@pytest.fixture(scope="session")
+def _refusing(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of programs that only write down who has called them."""
+    folder = tmp_path_factory.mktemp("elsewhere")
+    for name in " ".join(_ELSEWHERE.values()).split():
+        (folder / name).write_text(_REFUSES)
+        (folder / name).chmod(0o755)
+    return folder
+
+
 @pytest.fixture(autouse=True)
-def _no_environment_leak() -> Iterator[None]:
+def _asks_nobody(request: pytest.FixtureRequest, _refusing: Path) -> Iterator[None]:
+    """Fail a unit test that asks what is on this machine, itself or by a process that it has started."""
+    if "backends" in request.path.parts:
+        yield
+        return
+    asked = _refusing / "asked"
+
+    def connect(self: socket.socket, address: Any) -> None:
+        if not _is_ours(self.family, address, str(_refusing.parent)):
+            with asked.open("a") as file:
+                file.write(f"{os.environ.get('PYTEST_CURRENT_TEST')}: {address}\n")
+            raise ConnectionRefusedError(f"a unit test connects to {address}, see conftest.py")
+        super(socket.socket, self).connect(address)
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name in list(os.environ):
+            if name.startswith(_LEADS_ELSEWHERE) or name.lower() in _PROXIES:
+                patch.delenv(name)
+        patch.setenv("DOCKER_HOST", f"unix://{_refusing}/docker.sock")
+        patch.setenv("PATH", str(_refusing), prepend=os.pathsep)
+        patch.setattr(socket.socket, "connect", connect)
+        yield
+    if asked.exists():
+        said = asked.read_text()
+        asked.unlink()
+        pytest.fail(f"this machine was asked; put a stand-in first on PATH:\n{said}", pytrace=False)
+
+
+@pytest.fixture(autouse=True)
+def _no_environment_leak(_asks_nobody: None) -> Iterator[None]:
     """Fail a test that leaves a variable set, changed or removed; and put it back for the next test."""
     before = _environment()
     yield
@@ -136,6 +195,9 @@ def pytest_configure() -> None:
     os.environ.setdefault(_MARK, f"{os.getpid()}-{time.time_ns()}")
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # after a shell's `&`; whatever we start would inherit it
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for number in (signal.SIGQUIT, signal.SIGHUP):  # likewise, and after `nohup`: we go on ignoring it
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -165,6 +227,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def _is_ours(family: int, address: Any, temporary: str) -> bool:
+    """Whether a test may connect to this address: of this machine, but not of one of its services."""
+    if family == socket.AF_UNIX:
+        path = os.fsdecode(address)
+        return path.startswith(temporary) or not path.startswith(("/run/", "/var/run/"))
+    host = str(address[0]).removeprefix("::ffff:")
+    return family not in (socket.AF_INET, socket.AF_INET6) or host.startswith(("127.", "::1", "localhost"))
 
 
 def _environment() -> dict[str, str]:

@@ -24,12 +24,17 @@ CASES = {
 }
 
 
-def run_suite(folder: Path, test: str) -> subprocess.CompletedProcess[str]:
+LEAD_ELSEWHERE = "KUBECONFIG AWS_PROFILE AWS_SECRET_ACCESS_KEY HTTPS_PROXY http_proxy DOCKER_TLS_VERIFY GIT_DIR"
+
+
+def run_suite(folder: Path, test: str, *wrapper: str) -> subprocess.CompletedProcess[str]:
     (folder / "conftest.py").write_text(CONFTEST)
     (folder / "test_it.py").write_text(test)
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env |= {"PYTEST_TORCHX_GRACE_S": "0.2", "TORCHX_PROFILE": "outer", "NO_COLOR": "1"}
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", str(folder), str(folder)]
+    env |= dict.fromkeys(LEAD_ELSEWHERE.split(), "outer")
+    options = ["-q", "-p", "no:cacheprovider", "--rootdir", str(folder)]
+    argv = [*wrapper, sys.executable, "-m", "pytest", *options, str(folder)]
     return subprocess.run(argv, env=env, cwd=folder, capture_output=True, text=True, check=False)
 
 
@@ -48,10 +53,68 @@ import os
 def test_x(monkeypatch):
     monkeypatch.setenv("MINE", "1")
     assert os.environ["TORCHX_HOME"].startswith(os.environ["HOME"])
-    assert not {"TORCHX_PROFILE", "NO_COLOR"} & set(os.environ)
+    assert not "outer" in os.environ.values() and "NO_COLOR" not in os.environ
     assert not os.path.exists(os.environ["TORCHX_HOME"])
 """
     done = run_suite(tmp_path, test)
+    assert done.returncode == 0, done.stdout
+
+
+def test_whoever_asks_this_machine_fails_by_name(tmp_path: Path) -> None:
+    """A program of a scheduler, also without the test's environment; an engine; the network: even if the test does not mind."""
+    test = """
+import contextlib, os, socket, subprocess
+def test_a(): subprocess.run(["squeue", "--me"])
+def test_b(): subprocess.run(["sh", "-c", "ssh host"], env={"PATH": os.environ["PATH"]})
+def test_c():
+    with contextlib.suppress(OSError): socket.socket(socket.AF_UNIX).connect("/run/docker.sock")
+def test_d():
+    with contextlib.suppress(OSError): socket.create_connection(("192.0.2.1", 80))
+"""
+    done = run_suite(tmp_path, test)
+    assert (done.returncode, "4 passed, 4 errors" in done.stdout) == (1, True), done.stdout
+    for said in (
+        "a (call): squeue --me",
+        "a process of it: ssh host",
+        "c (call): /run/docker.sock",
+        "d (call): ('192.0.2.1', 80)",
+    ):
+        assert said in done.stdout
+
+
+def test_a_stand_in_is_found(tmp_path: Path) -> None:
+    """A test that puts its own first on PATH, or none, asks nobody; servers of its own are on loopback, or in a folder."""
+    test = """
+import os, shutil, socket, subprocess
+def test_x(tmp_path, monkeypatch):
+    (tmp_path / "squeue").write_text("#!/bin/sh\\nexit 3\\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert subprocess.run(["squeue"]).returncode == 3
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
+    assert shutil.which("squeue") is None
+    os.chdir(tmp_path)
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()): ...
+    with socket.socket(socket.AF_UNIX) as server, socket.socket(socket.AF_UNIX) as client:
+        server.bind("socket")
+        server.listen()
+        client.connect("socket")
+"""
+    done = run_suite(tmp_path, test)
+    assert done.returncode == 0, done.stdout
+
+
+def test_signals_that_are_ignored_here_are_not_in_what_a_test_starts(tmp_path: Path) -> None:
+    """A run started by ``nohup``, or by a script with ``&``, is like any other."""
+    test = """
+import signal, subprocess
+def test_x():
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        assert subprocess.run(["sh", "-c", f"kill -{int(number)} $$"]).returncode == -number
+"""
+    (tmp_path / "ignoring").write_text("#!/bin/sh\ntrap '' HUP INT QUIT\nexec \"$@\"\n")
+    (tmp_path / "ignoring").chmod(0o755)
+    done = run_suite(tmp_path, test, str(tmp_path / "ignoring"))
     assert done.returncode == 0, done.stdout
 
 

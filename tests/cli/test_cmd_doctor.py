@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,19 @@ import pytest
 
 from .conftest import Call, runs, spawn
 from .test_json import check
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A Slurm that accepts no job: the file in which its calls are written down."""
+    programs = tmp_path / "slurm"
+    programs.mkdir()
+    script = f'echo "${{0##*/}}" "$@" >> {programs}/calls\necho "${{0##*/}}: error: Invalid account" >&2\nexit 1\n'
+    for name in ("sbatch", "squeue", "sinfo"):
+        (programs / name).write_text(f"#!/bin/sh\n{script}")
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(programs), prepend=os.pathsep)
+    return programs / "calls"
 
 
 def test_this_machine(torchx: Call, project: Path) -> None:
@@ -38,7 +52,7 @@ def test_the_documents(torchx: Call, project: Path) -> None:
     assert (row["scheduler"], "`gone.py` does not exist" in row["said"]) == ("local_cwd", True)
 
 
-def test_a_check_submits_nothing(torchx: Call, project: Path, tmp_path: Path) -> None:
+def test_a_check_submits_nothing(torchx: Call, project: Path, tmp_path: Path, slurm: Path) -> None:
     """`--check` submits neither a good nor a bad job, and removes the folder that it made for the code."""
     (project / "train.py").write_text("print(1)\n")
     assert torchx("run", "--check", "train.py").code == 0
@@ -46,6 +60,7 @@ def test_a_check_submits_nothing(torchx: Call, project: Path, tmp_path: Path) ->
     torchx("run", "--check", "-s", "slurm", "-cfg", f"job_dir={job_dir}", "train.py")
     assert not job_dir.exists()
     assert runs(torchx) == []
+    assert all("--test-only" in call for call in slurm.read_text().splitlines() if call.startswith("sbatch"))
 
 
 MISTAKES: dict[str, tuple[list[str], str, str]] = {
@@ -62,6 +77,7 @@ MISTAKES: dict[str, tuple[list[str], str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.usefixtures("slurm")
 @pytest.mark.parametrize("case", MISTAKES)
 def test_mistakes(torchx: Call, project: Path, case: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Each mistake is a bad finding with a fix; `run` rejects the job before it asks the scheduler."""
@@ -81,14 +97,15 @@ def test_mistakes(torchx: Call, project: Path, case: str, monkeypatch: pytest.Mo
     assert runs(torchx) == []
 
 
-def test_the_way_out(torchx: Call, project: Path, paper: Any) -> None:
+def test_the_way_out(torchx: Call, project: Path, paper: Any, slurm: Path) -> None:
     """`--no-check`, or `no_check = true` in the config file, submits the job without checks."""
     words = ["-s", "slurm", "gone.py"]
     assert "--no-check" in torchx("run", *words).hint()
-    refused = torchx("run", "--no-check", *words)
-    assert "gone.py" not in refused.err, "it got as far as Slurm, which is not here"
+    assert not slurm.exists()
+    assert "gone.py" not in torchx("run", "--no-check", *words).err, "it got as far as Slurm"
     (project / ".torchxconfig").write_text("[cli:run]\nno_check = true\n")
     assert "gone.py" not in torchx("run", *words).err
+    assert [call.split()[:2] for call in slurm.read_text().splitlines()] == [["sbatch", "--parsable"]] * 2
 
 
 def test_a_scheduler_of_somebody_else(torchx: Call, project: Path, paper: Any) -> None:

@@ -75,7 +75,7 @@ def sh(runner: Runner, script: str, replicas: int = 1) -> str:
 
 
 NOBODYS = 60_000_000
-"""Of jobs that no Slurm knows, if there is one on this machine."""
+"""Of jobs that Slurm does not know."""
 
 
 def on_record(count: int, state: AppState = AppState.SUCCEEDED, msg: str = "", *, first: int = 0) -> None:
@@ -272,9 +272,16 @@ def test_a_log_is_shown_as_text(runner: Runner) -> None:
     drive(runner, work)
 
 
-def test_a_run_that_its_scheduler_forgot(runner: Runner) -> None:
+def test_a_run_that_its_scheduler_forgot(runner: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page says so."""
     on_record(1, AppState.FAILED, "out of memory")
+    for name, script in {
+        "squeue": "echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1",
+        "sacct": "",
+    }.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     async def work(pilot: Pilot[None], app: Top) -> None:
         await until(pilot, lambda: "train-0" in seen(app))

@@ -75,7 +75,7 @@ def run(
         "SLURM_JOB_NODELIST": nodes,
         **(slurm or {}),
     }
-    for name in ("scontrol", "scancel"):  # of a cluster on this machine
+    for name in ("scontrol", "scancel", "sinfo", "sacct"):  # of a cluster on this machine
         if not (programs / name).exists():
             (programs / name).write_text("#!/bin/sh\nexit 1\n")
         (programs / name).chmod(0o755)
