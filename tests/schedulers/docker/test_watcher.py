@@ -255,6 +255,21 @@ def test_a_cancellation_while_it_stands_still(at: int) -> None:
     assert all(mark.endswith("cancelled") for _, mark in engine.done.values()), engine.done
 
 
+@pytest.mark.parametrize("mark", ["cancelled", "late"])
+def test_what_another_process_stops_gets_no_second_signal(mark: str) -> None:
+    """Its handler may be writing a checkpoint. If it runs when the grace is over, that process may have been killed."""
+    engine = Engine(3)
+
+    def stopped() -> None:
+        engine.names = {c: f"{name}.{mark}" for c, name in engine.names.items()}
+        engine.ends("r-1", 143)()
+
+    engine.script = [stopped, list, list, engine.ends("r-0")]
+    engine.watch()
+    assert [call for call in engine.calls if call.startswith("stop")] == ["stop r-2"]
+    assert engine.now > 10
+
+
 def test_the_list_lags_behind_the_event() -> None:
     """An exit that an event has reported is looked up again, soon, until it is listed."""
     engine = Engine(2)

@@ -102,6 +102,7 @@ class Watcher:
         self._ended: dict[str, float] = {}  # container id -> when an event reported its exit
         self._began: dict[int, float] = {}  # attempt with a time limit -> when it began, by our clock
         self._failed: dict[str, float] = {}  # container id -> when we saw that it failed
+        self._marked: dict[str, float] = {}  # name of a container that another process stops -> when we saw that
 
     def run(self) -> None:
         """Returns when the job is over, or when the engine is gone."""
@@ -255,9 +256,9 @@ class Watcher:
 
     def _do(self, job: Job, step: gangs.Step) -> None:
         if step.stop:
-            self._stop(job, step.stop, cancelled=True)
+            self._stop(job, self._unsignalled(job, step.stop), cancelled=True)
         elif step.end:
-            self._stop(job, step.end, ended=True)
+            self._stop(job, self._unsignalled(job, step.end), ended=True)
         elif step.again:
             self._again(job, step)
         elif self.may_start_again(self.app_id):
@@ -265,10 +266,20 @@ class Watcher:
         else:
             self._rename((c, replace(c.mark, final=True)) for c in job.containers)
 
+    def _unsignalled(self, job: Job, which: list[Container]) -> list[Container]:
+        """Without those that another process has marked and is stopping: their handlers need no second SIGTERM."""
+        now, grace = self.clock(), gangs.rules_of(job).grace_s
+        others = [c for c in which if c.mark.cancelled or c.mark.ended or c.mark.late]
+        waiting = {c.id for c in others if now - self._marked.setdefault(_full_name(c), now) <= grace}
+        return [c for c in which if c.id not in waiting]
+
     def _stop(self, job: Job, which: list[Container] | None = None, **mark: bool) -> bool:
         """Marks containers, or all that run, and stops them. Returns whether all were stopped."""
         which = [c for c in job.containers if not is_terminal(c.state)] if which is None else which
         self._rename((c, replace(c.mark, **mark)) for c in which)
+        self._marked |= {
+            join_name(c.name, replace(c.mark, **mark)): -sys.maxsize for c in which
+        }  # if it fails, at once
         return self._end(job, which)
 
     def _again(self, job: Job, step: gangs.Step) -> None:
