@@ -71,11 +71,12 @@ fuzz:
 	.venv/bin/pip install -q --only-binary :all: atheris
 	.venv/bin/python -m tests.fuzz.coverage_guided --seconds $(EACH) $(TARGET)
 
-# MINUTES: for all sweeps together; SWEEP: which of tests/torture, all when empty
+# MINUTES: for all sweeps together; SWEEP: which of tests/torture, all when empty; PLANT: a fault of tests/torture/faults.py
+# that the sweeps must find
 MINUTES := 10
 torture:
 	@scripts/env dev
-	.venv/bin/python -m tests.torture --minutes $(MINUTES) $(SWEEP)
+	.venv/bin/python -m tests.torture --minutes $(MINUTES) $(addprefix --plant ,$(PLANT)) $(SWEEP)
 
 ROOM := kit
 N := 40

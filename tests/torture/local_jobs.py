@@ -1,4 +1,4 @@
-"""Local jobs and the run registry under kills, threads, forks and full disks."""
+"""Local jobs and the run registry under threads, forks, full disks and kills of writers."""
 
 from __future__ import annotations
 
@@ -16,116 +16,51 @@ from functools import partial
 from pathlib import Path
 
 from tests.torture.calls import Call, torchx
+from tests.torture.rows import Round
 from torchx.supervisor import proctree
 from torchx.supervisor.reader import JobReader
 from torchx.supervisor.statefile import TERMINAL, JobState, StateFileError, read_state
 
 _SETTLES_S = 45.0
-_SCRIPTS = (
-    ("true", 0),
-    ("sleep 0.05", 0),
-    ("sleep 0.1; exit 3", 3),
-    ("trap '' TERM; sleep 0.1", 0),
-    ("env -i setsid -f sleep 1000; sleep 0.1", 0),
-    ("(setsid sleep 1000 &); exit 3", 3),
-)
-
-
-def kills(rng: random.Random, place: Path) -> Iterator[str]:
-    """A job, and `kill -9` of the caller, its supervisor, the guardian or the replica at any moment."""
-    for number in range(1 << 30):
-        home = place / str(number)
-        home.mkdir()
-        script, code = rng.choice(_SCRIPTS)
-        yield _killed_at_some_moment(rng, home, script, code)
-
-
-def _killed_at_some_moment(rng: random.Random, home: Path, script: str, code: int) -> str:
-    victims = [v for v in ("caller", "supervisor", "guardian", "replica") if rng.random() < 0.4]
-    what = f"`{script}` under kills of {victims or 'nobody'}"
-    argv = ["run", "-s", "local_cwd", "utils.sh", "--", "sh", "-c", f"echo run >> {home}/runs; {script}"]
-    call = torchx(argv, {"TORCHX_HOME": str(home), "TORCHX_ERROR_FILE": ""}, hasty=False)
-    deadline = time.monotonic() + rng.random() * 0.3
-    while time.monotonic() < deadline:
-        time.sleep(0.002)
-    if "caller" in victims:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(call.pid, signal.SIGKILL)
-    for folder in job_folders(home):
-        _kill(folder, victims)
-    ended = call.ended()
-    problem = "" if "caller" in victims or ended.code == 0 or victims else f"exit code {ended.code}: {ended.err[-300:]}"
-    if ended.code is None:
-        problem = f"the caller hangs: {ended.err[-300:]}"
-    return f"{what}: {problem}" if problem else _settled(home, what, victims, code)
 
 
 def job_folders(home: Path) -> list[str]:
     return [os.path.dirname(path) for path in glob.glob(f"{home}/local/*/*/state")]
 
 
-def _kill(folder: str, victims: list[str]) -> None:
-    try:
-        job = read_state(f"{folder}/state")
-    except (OSError, StateFileError):
-        return
-    pids = {"supervisor": [job.supervisor], "guardian": [job.guardian[0]], "replica": [r.pid for r in job.replicas]}
-    for victim in victims:
-        for pid in pids.get(victim, ()):
-            if pid > 1 and proctree.start_ticks(pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-
-
-def _settled(home: Path, what: str, victims: list[str], code: int) -> str:
-    """What is wrong with the job when all has come to rest."""
-    if len(lines(home / "runs")) > 1:
-        return f"{what}: it ran twice"
-    for folder in job_folders(home):
-        job = at_its_end(folder)
-        if job is None:
-            return f"{what}: it does not end"
-        if job.state == "SUCCEEDED" and code:
-            return f"{what}: SUCCEEDED"
-        if not set(victims) - {"caller"} and job.state != ("FAILED" if code else "SUCCEEDED"):
-            return f"{what}: {job.state}: {job.msg}"
-        mark = job.facts.get("mark", "")
-        deadline = time.monotonic() + 5
-        while left := proctree.marked(folder, mark):
-            left = [p for p in left if p.pid != job.supervisor]  # it may be on its way out
-            if not left:
-                break
-            if time.monotonic() > deadline:
-                proctree.send_all(left, signal.SIGKILL)
-                return f"{what}: {len(left)} processes are left behind"
-            time.sleep(0.01)
-    return ""
-
-
 def lines(path: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def at_its_end(folder: str) -> JobState | None:
+def raw(folder: str) -> JobState | None:
+    """The state as it is on the disk: a reader of torchx would end the job itself if nobody else has."""
+    try:
+        return read_state(f"{folder}/state")
+    except (OSError, StateFileError):
+        return None
+
+
+def at_its_end(folder: str, *, alone: bool = False) -> JobState | None:
+    """The state of a job that has ended; ``alone``: without the help of a reader. None if it does not end."""
     deadline = time.monotonic() + _SETTLES_S
     reader = JobReader(folder)
     while time.monotonic() < deadline:
-        job = reader.read()
+        job = raw(folder) if alone else reader.read()
         if job is not None and job.state in TERMINAL:
             return job
         time.sleep(0.01)
     return None
 
 
-def rows(rng: random.Random, place: Path, *, writers: int = 16, each: int = 625) -> Iterator[str]:
+def rows(rng: random.Random, place: Path, *, writers: int = 16, each: int = 625) -> Iterator[str | Round]:
     """Many processes write runs into one registry, some of them are killed: no row that was acknowledged is missing."""
     for number in range(1 << 30):
         path = str(place / f"{number}.db")
         calls = [Call(partial(_write_rows, path, writer, each), hasty=False) for writer in range(writers)]
         doomed = rng.choice(calls)
         time.sleep(rng.random() * 0.5)
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(doomed.pid, signal.SIGKILL)
+        reached = proctree.start_ticks(doomed.pid) > 0
+        os.kill(doomed.pid, signal.SIGKILL)  # it is a zombie at least
         said: set[str] = set()
         for call in calls:
             ended = call.ended(600.0)
@@ -137,8 +72,9 @@ def rows(rng: random.Random, place: Path, *, writers: int = 16, each: int = 625)
             (sound,) = db.execute("PRAGMA integrity_check").fetchone()
         if sound != "ok":
             yield f"the registry is damaged: {sound}"
-        for handle in sorted(said):
-            yield "" if handle in known else f"`{handle}` was acknowledged and is not on record"
+        for handle in sorted(said - known):
+            yield f"`{handle}` was acknowledged and is not on record"
+        yield Round("", ("writer",) if reached else (), len(said & known))
 
 
 def _write_rows(path: str, writer: int, count: int) -> int:

@@ -8,18 +8,20 @@ import random
 import signal
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tests.torture.calls import torchx
+from tests.torture.kills import sent
 from tests.torture.local_jobs import at_its_end, job_folders, lines
+from tests.torture.rows import Round
 from torchx.supervisor import proctree
 from torchx.supervisor.statefile import LOST, SUCCEEDED, StateFileError, read_state
 
 _COUNT = 30
 
 
-def tasks(rng: random.Random, place: Path) -> Iterator[str]:
+def tasks(rng: random.Random, place: Path) -> Iterator[Round]:
     """A sweep under kills at any moment: each task leaves one witness, none is lost, and none runs twice."""
     for number in range(1 << 30):
         home = place / str(number)
@@ -27,7 +29,7 @@ def tasks(rng: random.Random, place: Path) -> Iterator[str]:
         yield _killed_again_and_again(rng, home)
 
 
-def _killed_again_and_again(rng: random.Random, home: Path) -> str:
+def _killed_again_and_again(rng: random.Random, home: Path) -> Round:
     task = f"echo {{k}} >> {home}/runs; sleep 0.0{rng.randrange(6)}"
     argv = ["sweep", "-s", "local_cwd", "--max-parallel", "3", "--grid", f"k=0..{_COUNT - 1}", "utils.sh", task]
     call = torchx(argv, {"TORCHX_HOME": str(home), "TORCHX_ERROR_FILE": ""}, hasty=False)
@@ -38,15 +40,18 @@ def _killed_again_and_again(rng: random.Random, home: Path) -> str:
             os.killpg(call.pid, signal.SIGKILL)
     ended = call.ended()
     if not caller_dies and ended.code != 0:
-        return f"exit code {ended.code}: {ended.err[-300:]}"
+        return Round(f"exit code {ended.code}: {ended.err[-300:]}", ())
+    killed: dict[int, str] = {}
+    guards: set[int] = set()
     both = False
-    for _ in range(rng.randrange(6)):
+    for _ in range(rng.randrange(1, 6)):
         time.sleep(rng.random() * 0.15)
-        both |= _kill(home, rng.choice((("supervisor",), ("guard",), ("guard", "supervisor"))))
-    return _settled(home, started=not caller_dies, both=both)
+        both |= _kill(home, rng.choice((("supervisor",), ("guard",), ("guard", "supervisor"))), killed, guards)
+    problem = _settled(home, started=not caller_dies, both=both, killed=killed.keys(), guards=guards)
+    return Round(problem, tuple(killed.values()))
 
 
-def _kill(home: Path, victims: tuple[str, ...]) -> bool:
+def _kill(home: Path, victims: tuple[str, ...], killed: dict[int, str], guards: set[int]) -> bool:
     """Kills them; whether both were gone at the same time, for all that is known."""
     for folder in job_folders(home):
         try:
@@ -55,22 +60,23 @@ def _kill(home: Path, victims: tuple[str, ...]) -> bool:
             continue
         if supervisor is None:
             return True
+        pids = {"supervisor": supervisor.pid, "guard": supervisor.ppid}
         if supervisor.ppid <= 1:  # one of the two is gone already
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(supervisor.pid, signal.SIGKILL)
+            pids, victims = {"supervisor": supervisor.pid}, ("supervisor", "guard")
+        guards.update(pid for name, pid in pids.items() if name == "guard")
+        killed.update({pids[name]: name for name in victims if name in pids and sent(pids[name])})
+        if len(pids) == 1:
             return True
-        for victim in victims:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(supervisor.pid if victim == "supervisor" else supervisor.ppid, signal.SIGKILL)
     return "guard" in victims
 
 
-def _settled(home: Path, *, started: bool, both: bool) -> str:
+def _settled(home: Path, *, started: bool, both: bool, killed: Collection[int], guards: set[int]) -> str:
     folders = job_folders(home)
     if started and not folders:
         return "the sweep is gone"
     for folder in folders:
-        job = at_its_end(folder)
+        alone = bool({read_state(f"{folder}/state").supervisor, *guards}.difference(killed))
+        job = at_its_end(folder, alone=alone)
         if job is None:
             return "it does not end"
         runs = Counter(lines(home / "runs"))

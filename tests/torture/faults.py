@@ -1,0 +1,79 @@
+"""Faults that are planted in a copy of the sources, to see that the sweeps find them: ``--plant NAME``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.mutation.house import copy_tree
+
+TOP = Path(__file__).resolve().parents[2]
+
+
+class Fault(NamedTuple):
+    """A line of a file that becomes another one."""
+
+    what: str
+    path: str
+    old: str
+    new: str
+
+    def plant(self, top: Path) -> None:
+        """Raises LookupError if the line is not there, or not once."""
+        path = top / self.path
+        text = path.read_text(encoding="utf-8")
+        if text.count(self.old) != 1:
+            raise LookupError(f"`{self.old.strip()}` is not in {self.path} once")
+        path.write_text(text.replace(self.old, self.new), encoding="utf-8")
+
+
+FAULTS = {
+    "guardian": Fault(
+        "the guardian ends nothing of a supervisor that was killed",
+        "torchx/supervisor/launcher.py",
+        "            self._supervisor_died(folder, code)\n",
+        "            pass\n",
+    ),
+    "supervisor": Fault(
+        "the supervisor records no end of a job",
+        "torchx/supervisor/supervise.py",
+        "        job.state = self._outcome\n",
+        "        pass\n",
+    ),
+    "launcher": Fault(
+        "the launcher answers each request twice",
+        "torchx/supervisor/launcher.py",
+        '        os.write(reserve.answers, b"K\\n")\n',
+        '        os.write(reserve.answers, b"K\\n")\n        os.write(reserve.answers, b"K\\n")\n',
+    ),
+    "guard": Fault(
+        "the guard of a sweep does not take over",
+        "torchx/supervisor/task_guard.py",
+        "    if not ends.pop(supervisor):\n        return\n",
+        "    return\n",
+    ),
+    "sigterm": Fault(
+        "what a handler of SIGTERM starts is signalled again",
+        "torchx/supervisor/replica.py",
+        "        first = self.first = self.first or found\n",
+        "        first = self.first = found\n",
+    ),
+}
+
+
+def found(name: str, argv: list[str]) -> int:
+    """Run the sweeps in a copy of the checkout with this fault. 0 if one of them fails."""
+    fault = FAULTS[name]
+    with tempfile.TemporaryDirectory(prefix="torchx-fault-") as place:
+        copy = Path(place, "copy")
+        copy_tree(str(TOP), str(copy))
+        fault.plant(copy)
+        print(f"planted: {fault.what} ({fault.path})\n", flush=True)
+        env = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+        code = subprocess.run([sys.executable, "-m", "tests.torture", *argv], cwd=copy, env=env, check=False).returncode
+    print(f"\nthe fault was {'found' if code == 1 else 'NOT FOUND'}", flush=True)
+    return 0 if code == 1 else 1
