@@ -13,6 +13,9 @@ ENV_CONFIG = "TORCHXCONFIG"
 ENV_PROFILE = "TORCHX_PROFILE"
 """Default of ``--profile``, which selects the ``[scheduler@profile]`` sections."""
 
+ENV_TRUST = "TORCHX_TRUST"
+"""Set to 1 to let the config file of any directory run programs; see ``config/trust.py``."""
+
 ENV_IMAGE = "TORCHX_IMAGE"
 """Default container image. Backends set it inside a job to the image in use, so that nested jobs inherit it."""
 

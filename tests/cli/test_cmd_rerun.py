@@ -266,6 +266,7 @@ def test_masked_values_are_refused_or_found(torchx: Call, repo: Path, monkeypatc
     outcome = torchx("rerun", "@last~1", "--log")
     assert "from this environment" in outcome.err
     (repo / ".torchxconfig").write_text("[secrets]\nHF_TOKEN = cmd:echo stuvwx\n")
+    assert torchx("configure", "--trust").code == 0
     outcome = torchx("rerun", "@last~1", "--log")
     assert "by `cmd:echo stuvwx`" in outcome.err
     logs = [path.read_text() for path in Path(torchx_home("local")).rglob("stdout.log")]

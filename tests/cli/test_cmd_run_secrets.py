@@ -69,6 +69,7 @@ def test_what_it_does_not_take(torchx: Call, project: Path, option: str, said: s
 def test_the_config_file_asks_for_them(torchx: Call, project: Path) -> None:
     """`[cli:run] secret` has a secret per line; `[secrets]` has the references."""
     (project / ".torchxconfig").write_text("[cli:run]\nsecret = A\n  B=cmd:echo b\n[secrets]\nA = cmd:echo a\n")
+    assert torchx("configure", "--trust").code == 0
     assert torchx("run", "--wait", "--secret", "C=cmd:echo c", "utils.sh", 'test "$A$B$C" = abc').code == 0
 
 

@@ -39,6 +39,7 @@ from torchx.specs.images import NamesOnly
 from torchx.specs.retries import RETRY
 from torchx.specs.timeouts import TIMEOUT
 from torchx.specs.watchdog import WATCHDOG
+from torchx.util import term
 from torchx.util.reexports import reexports
 from torchx.util.term import is_tty
 
@@ -196,6 +197,15 @@ def what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
     if "--script" in program[1] and (getattr(args, "scheduler", None) or get_default_scheduler_name()) == _LOCAL[0]:
         shorthand.check_script(program[1])
     return program
+
+
+def _trusts(question: str) -> bool:
+    from torchx.cli.questions import agreed
+
+    return is_tty(sys.stdin) and is_tty(sys.stderr) and agreed(question)
+
+
+term.ask = _trusts  # not in `torchx top`, whose screen covers the terminal
 
 
 def parsed(words: list[str]) -> argparse.Namespace:

@@ -135,4 +135,18 @@ def _sections(signature: _Signature) -> Sections:
     known = _parsed.get(path)
     if known is None or known[0] != signature:
         known = _parsed[path] = (signature, read(path))
+        if _is_projects(path):
+            from torchx.config.trust import scan
+
+            scan(path, known[1])
     return known[1]
+
+
+def _is_projects(path: str) -> bool:
+    """Whether it is the project's file, perhaps a stranger's; see :mod:`torchx.config.trust`."""
+    folder, home = default_dirs()
+    return (
+        not os.environ.get(ENV_CONFIG)
+        and path == os.path.join(folder, CONFIG_FILE)
+        and os.path.realpath(folder) != os.path.realpath(home)
+    )

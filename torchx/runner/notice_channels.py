@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from torchx.config import get_section
+from torchx.config.trust import permit
 from torchx.errors import ConfigError, SpecError
 from torchx.util.redaction import learn
 
@@ -17,6 +18,7 @@ KEYS = ("via", "on", "slack", "webhook", "mail", "mail_from", "smtp", "smtp_user
 def settings_of(channel: str) -> dict[str, Any]:
     """The settings of a channel, with the values of its secrets: another process may need them much later."""
     kind, _, place = channel.partition(":")
+    permit(channel)
     if kind == "exec":
         path = os.path.abspath(os.path.expanduser(place))
         if not os.access(path, os.X_OK) or os.path.isdir(path):
@@ -50,6 +52,7 @@ def _secret(section: dict[str, str], key: str) -> str:
         reference = None
     if reference is None or reference.kind not in VALUES:
         raise ConfigError(f"`[notify] {key}` is not a reference to a secret", hint=hint)
+    permit(reference)
     value = look_up(key, reference)
     learn(value)
     return value

@@ -33,6 +33,11 @@ def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
     plain: dict[str, None] = {}
     for role in info._app.roles if info._app is not None else ():
         _, secret = split(role.env)
+        for value in secret.values():
+            if isinstance(value, Secret):
+                from torchx.config.trust import permit
+
+                permit(value)
         revealed({name: value for name, value in secret.items() if is_value(value)}, info._secrets)
         plain.update((name, None) for name, value in secret.items() if not isinstance(value, Secret))
     if plain and backend.backend != "local":  # local jobs get their environment in memory

@@ -9,9 +9,13 @@ from torchx.util.redaction import redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import TextIO
 
 DEFAULT_WIDTH = 80
+
+ask: Callable[[str], bool] | None = None
+"""Asks the user a question with the answers yes and no; None where nobody can answer. The command line sets it."""
 
 
 def is_tty(stream: TextIO) -> bool:
