@@ -154,7 +154,7 @@ def test_roles_with_workspaces(fake: FakeSsh, project: Path) -> None:
     SiteWorkspaceMixin().build_workspaces(made, {"ssh": "login"})
     images = [role.image for role in made]
     assert images[0] == images[1] != images[2]
-    assert all(image.startswith(str(fake.there / ".torchx" / "code")) for image in images[:3])
+    assert all(image.startswith("~/.torchx/code/") for image in images[:3])
     assert images[3] == "as-it-is"
     hashes = workspace_hashes(made)
     assert list(hashes) == ["a", "b", "c"]
@@ -181,12 +181,16 @@ class OnASite(SiteWorkspaceMixin):
 
 
 def test_a_dry_run_sends_nothing(fake: FakeSsh, project: Path) -> None:
-    """It only names folders; the submission sends each workspace once."""
+    """It only names folders, without connecting; the submission finds torchx's folder, and sends each workspace once."""
     site = OnASite()
     info = site.dry(roles(project))
-    assert not (fake.there / ".torchx").exists()
+    info.request = {"dirs": [f"cd {role.image}" for role in info._app.roles[:3]], "done": (info._app.roles[0].image,)}
+    assert fake.calls() == []
+    brought = site.bring(info)
     images = [role.image for role in info._app.roles[:3]]
-    assert site.bring(info) == list(dict.fromkeys(images))
+    assert brought == list(dict.fromkeys(images))
+    assert all(image.startswith(str(fake.there / ".torchx" / "code")) for image in images)
+    assert info.request == {"dirs": [f"cd {image}" for image in images], "done": (images[0],)}
     assert tree(Path(images[0])) == tree(project)
     assert os.path.exists(f"{images[2]}/it's -n $x")
     assert info._workspace_hashes == {}

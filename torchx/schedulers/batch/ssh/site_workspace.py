@@ -9,12 +9,14 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchx.errors import ConfigError, NotSupportedError
-from torchx.schedulers.batch.sites import Site, SiteScheduler, site_of
+from torchx.schedulers.batch.sites import Site
 from torchx.specs.api import AppDryRunInfo, CfgVal, Role, Workspace
 from torchx.specs.images import set_workspace_hash
+from torchx.util.records import is_record
 from torchx.workspace.dir_workspace import DirWorkspaceMixin
 
 _TAKEN = "site_workspace.job_dirs"
+_HOME = "~/.torchx/"  # of torchx on the login node, as a dry run shows it: to know it takes a connection
 
 
 class SiteWorkspaceMixin(DirWorkspaceMixin):
@@ -22,7 +24,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
 
     There a job always runs in a copy of the workspace, because the login node does not have the folder of submission:
     in ``job_dir``, or in a new folder below ``code`` of torchx's own folder. A dry run names that folder and hashes the
-    workspace; nothing is sent before submission.
+    workspace; it does not connect, and nothing is sent before submission.
     """
 
     def caching_build_workspace_and_update_role(
@@ -57,10 +59,14 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             workspace, promised = self._named_folders[folder]
             if not isinstance(site.commands, SSHCommandRunner):
                 raise NotSupportedError(f"a workspace can be sent to `{site.name}` by SSH only")
-            placed = place_workspace(site.commands, workspace, folder)
-            created[folder] = self._named_folders.pop(folder)
+            place = folder
+            if folder.startswith(_HOME):
+                place = site.files.torchx_home(*folder.split("/")[2:])
+                _rename([info.request, info._app], folder, place)
+            placed = place_workspace(site.commands, workspace, place)
+            created[place] = self._named_folders.pop(folder)
             if placed.hash != promised:
-                self._correct(info, {role.name for role in roles if role.image == folder}, placed.hash)
+                self._correct(info, {role.name for role in roles if role.image == place}, placed.hash)
 
     def _take_back(self, site: Site, created: dict[str, Any]) -> None:
         for folder in created:
@@ -89,12 +95,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
         if not job_dir:
             unique = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.urandom(3).hex()}"
             own = str(cfg.get("ssh_dir") or "")
-            if own.startswith("/"):  # no need to connect
-                job_dir = os.path.join(own, "code", unique)
-            else:
-                # a scheduler reuses its connections
-                find_site = self._site_of if isinstance(self, SiteScheduler) else site_of
-                job_dir = find_site(cfg).files.torchx_home("code", unique)
+            job_dir = os.path.join(own if own.startswith("/") else _HOME, "code", unique)
         if build_cache.setdefault(_TAKEN, False):
             job_dir = f"{job_dir}.{role.name}"
         build_cache[_TAKEN] = True
@@ -104,3 +105,18 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
     def _named_folders(self) -> dict[str, tuple[Workspace, str]]:
         """Folders for workspaces that are not sent yet: the workspace, and its hash at the dry run."""
         return {}
+
+
+def _rename(value: Any, old: str, new: str) -> Any:
+    """Replaces a text in all strings of a value. Dicts, lists and records are changed in place."""
+    if value.__class__ is str:
+        return value.replace(old, new)
+    if value.__class__ is tuple:
+        return tuple(_rename(item, old, new) for item in value)
+    if isinstance(value, list):
+        value[:] = [_rename(item, old, new) for item in value]
+    elif isinstance(value, dict):
+        value.update({key: _rename(item, old, new) for key, item in value.items()})
+    elif is_record(value.__class__):
+        _rename(vars(value), old, new)
+    return value
