@@ -136,7 +136,7 @@ def test_what_replicas_use(laptop: Shell, there: Path, eventually: Eventually) -
 def test_a_dry_run_sends_nothing(laptop: Shell, there: Path) -> None:
     """It says where the code would be, and its hash; on the login node there is nothing of it."""
     said = laptop.torchx("run", "--dryrun", "-s", "slurm", "-cfg", "ssh=login", "utils.sh", "python", "hello.py")
-    assert f"{there}/.torchx/code/" in said
+    assert "~/.torchx/code/" in said
     assert code_of(laptop.cwd) in said
     assert not (there / ".torchx").exists()
 
