@@ -28,7 +28,7 @@ PROGRAMS = {
     "secrets": "[cli:run]\nsecret = KEY\n[secrets]\nKEY = cmd:touch {marker}; echo x\n",
     "secrets-interpolated": "[cli:run]\nsecret = KEY\n[secrets]\nK = cmd\nKEY = %(K)s:touch {marker}; echo x\n",
     "exec": "[notify]\nvia = exec:./hook.sh\n",
-    "exec-among-others": "[notify]\nvia = desktop, exec:./hook.sh\non = start\n",
+    "exec-among-others": "[notify]\nvia = exec:/bin/true, exec:./hook.sh\non = start\n",
     "webhook": "[notify]\nvia = webhook\nwebhook = cmd:touch {marker}; echo http://127.0.0.1:9/\n",
 }
 ANNOUNCED = {
