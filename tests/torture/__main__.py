@@ -12,7 +12,7 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-from tests.torture import answers, faults, grace, inputs, kills, local_jobs, tasks
+from tests.torture import answers, faults, folders, grace, inputs, kills, local_jobs, tasks
 from tests.torture.rows import Row, attempts
 
 ROWS = (
@@ -29,6 +29,7 @@ ROWS = (
         "a verb on Docker, Kubernetes or AWS, or a registry: errors, redirects, cut, slow and malformed answers",
         answers.servers,
     ),
+    Row("folders", "a verb in a folder with modules such as `json.py` and `torchx/`", folders.folders),
     Row("fuzz", "inputs of parsers", inputs.fuzz),
     Row("trees", "workspaces with links out, FIFOs, sockets, odd names, hostile Dockerfiles", inputs.trees),
     Row("secrets", "credentials in dry runs of the eight backends", inputs.secrets),

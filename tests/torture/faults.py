@@ -56,6 +56,12 @@ FAULTS = {
         "    if not ends.pop(supervisor):\n        return\n",
         "    return\n",
     ),
+    "modules": Fault(
+        "programs of torchx import from the current folder",
+        "torchx/util/procs.py",
+        '    find = f"sys.path[:] = [{root!r}, *filter(None, sys.path)]; import torchx; sys.path.append(sys.path.pop(0))"\n',
+        '    find = "pass"\n',
+    ),
     "sigterm": Fault(
         "what a handler of SIGTERM starts is signalled again",
         "torchx/supervisor/replica.py",

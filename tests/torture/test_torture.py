@@ -28,6 +28,7 @@ A_FEW = {
     "tasks": 2,
     "commands": 3,
     "servers": 4,
+    "folders": 4,
     "fuzz": 100,
     "trees": 5,
     "secrets": 4,
