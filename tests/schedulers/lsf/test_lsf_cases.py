@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.schedulers.lsf.test_lsf_attempts import app, ended, folder
 from torchx.errors import BackendError, SpecError
-from torchx.schedulers.lsf import attempts
-from torchx.schedulers.lsf.answers import facts_of
+from torchx.schedulers.batch import hangs as batch_hangs
+from torchx.schedulers.lsf import attempts, hangs, inside
+from torchx.schedulers.lsf.answers import Exit, facts_of, replica_facts
 from torchx.schedulers.lsf.client import find_rank0_host
 from torchx.schedulers.lsf.options import Opts
 from torchx.schedulers.lsf.replicas import get_docker_command
-from torchx.schedulers.lsf.rows import Row, job_name, was_released
+from torchx.schedulers.lsf.rows import FIELDS, FORMAT, Row, job_name, moment, was_released
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 
@@ -82,6 +86,88 @@ def test_a_host_with_free_slots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("BAD", "1")
     with pytest.raises(BackendError):
         find_rank0_host(Role("r", ""))
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("3 0 17", Exit(3, False, 17.0)),
+        ("0 1 17", Exit(0, True, 17.0)),
+        ("3 1 0", Exit(3, True, 0.0)),
+        ("3 0", None),
+        ("3", None),
+        ("x 0 17", None),
+        ("3 0 x", None),
+        ("", None),
+    ],
+)
+def test_the_record_of_an_end(text: str, expected: Exit | None) -> None:
+    """A code, whether it was killed, and the time; half of it is nothing."""
+    assert Exit.parse(text) == expected
+
+
+DEPENDS = "Job dependency condition not satisfied"
+
+
+@pytest.mark.parametrize(
+    ("first", "others", "shown"),
+    [
+        (("PEND", "Not enough slots"), ("PEND", DEPENDS), [True, False]),
+        (("PEND", DEPENDS), ("PEND", DEPENDS), [True, True]),
+        (("RUN", ""), ("PEND", DEPENDS), [False, True]),
+        (("PEND", "Not enough slots"), ("PEND", "Not enough slots"), [True, True]),
+    ],
+)
+def test_why_replicas_wait(first: tuple[str, str], others: tuple[str, str], shown: list[bool]) -> None:
+    """Those that wait for replica 0 say so only if it does not say itself what it waits for."""
+    rows = [Row(str(k), stat, "j", 0, k, pend_reason=reason) for k, (stat, reason) in enumerate((first, others))]
+    assert [bool(one.reason) for one in facts_of("j", rows).replicas()] == shown
+    assert replica_facts("r", rows[1]).reason
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("Nov 21 20:57", (2026, 11, 21, 20, 57, 0)),
+        ("Nov 21 20:57:31", (2026, 11, 21, 20, 57, 31)),
+        ("Nov 21 20:57 2024", (2024, 11, 21, 20, 57, 0)),
+        ("Sat Nov 21 20:57:31 2020", (2020, 11, 21, 20, 57, 31)),
+        ("Dec 14 00:00", (2026, 12, 14, 0, 0, 0)),
+        ("Dec 14 00:01", (2025, 12, 14, 0, 1, 0)),
+    ],
+)
+def test_years_that_lsf_does_not_show(text: str, expected: tuple[int, int, int, int, int, int]) -> None:
+    """It is the most recent one, up to two weeks ahead."""
+    now = time.mktime((2026, 11, 30, 0, 0, 0, 0, 0, -1))
+    assert moment(text, now) == time.mktime((*expected, 0, 0, -1))
+
+
+def test_what_lsf_is_asked_for() -> None:
+    """Each field, with a delimiter that is named."""
+    assert FORMAT.split("delimiter=") == [f"{' '.join(FIELDS)} ", "'|'"]
+
+
+@pytest.mark.parametrize(("here", "entered"), [("h1 4", ["", "h2"]), ("h2 4 h1 4", ["h1", ""]), ("", ["h1", "h2"])])
+def test_stacks_are_read_on_the_hosts(
+    here: str, entered: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Through ssh, except on this one."""
+    hosts: list[str] = []
+
+    def look(_: object, found: dict[tuple[str, int], str], enter: Any) -> None:
+        for who in found:
+            enter(["true"], *who)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LSB_MCPU_HOSTS", here)
+    monkeypatch.setenv("LSB_JOBID", "7")
+    monkeypatch.setattr(hangs, "_hosts", lambda: {("r", 0): "h1", ("r", 1): "h2", ("r", 2): "h3"})
+    monkeypatch.setattr(batch_hangs, "stacks_of", look)
+    monkeypatch.setattr(inside, "OnHost", lambda _, host, *__, **___: hosts.append(host))
+    os.makedirs(tmp_path / "r" / "2")
+    (tmp_path / "r" / "2" / "exit").write_text("0 0 1")  # it has ended
+    hangs._stacks()
+    assert hosts == entered
 
 
 # -- attempts ----------------------------------------------------------------------------------------

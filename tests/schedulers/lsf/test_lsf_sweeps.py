@@ -94,6 +94,13 @@ def test_several_arrays(width: int) -> None:
     assert f"bresume -g {group_of(app_id)} 0 || give_up" in (folder / "submit.sh").read_text()
 
 
+@pytest.mark.parametrize(("count", "arrays"), [(1000, ["[1-1000]"]), (1001, ["[1-1000]", "[1-1]"])])
+def test_a_site_that_sets_no_limit(count: int, arrays: list[str]) -> None:
+    """LSF's own is a thousand elements for an array."""
+    _, folder = submitted(lsf(0)[0], app("{v}"), [str(k) for k in range(count)])
+    assert [option(words, "-J").partition("[")[2] for words in bsubs(folder)] == [one[1:] for one in arrays]
+
+
 def test_values_arrive(tmp_path: Path) -> None:
     """Any values arrive in words and variables of the command; all tasks share one file of values."""
     names = ["V", "TORCHX_TASK", "TORCHX_RANK0_HOST"]
