@@ -47,7 +47,9 @@ def sources(top: str, folder: str, ends: str | tuple[str, ...] = ".py") -> list[
 
 
 def candidates(top: str, folder: str) -> list[str]:
-    """Test files that may notice a change: the mirror of the folder, and those that import the room or a user of it."""
+    """What may notice a change: the mirror of the folder, test files that import the room or a user of it, and the examples
+    in its docstrings.
+    """
     if folder.endswith(".sh"):  # whoever may run a script has to do with a module beside it
         folder = os.path.dirname(folder)
     room = set(sources(top, folder))
@@ -60,16 +62,16 @@ def candidates(top: str, folder: str) -> list[str]:
             continue
         if path.startswith(mirror) or (room | users) & _with_helpers(top, path):
             found.append(path)
-    return found
+    return found + [path for path in sorted(room) if _has_examples(top, path)]
 
 
 def is_mirror(test: str, source: str) -> bool:
-    """Whether a test file lies where the tests of a source lie.
+    """Whether a test file lies where the tests of a source lie, or is the source, with its examples.
 
     >>> is_mirror("tests/runs/test_store.py", "torchx/runs/store.py")
     True
     """
-    return os.path.dirname(test) == os.path.dirname(source).replace("torchx", "tests", 1)
+    return test == source or os.path.dirname(test) == os.path.dirname(source).replace("torchx", "tests", 1)
 
 
 @cache
@@ -129,6 +131,11 @@ def copy_tree(top: str, target: str) -> None:
         if name and os.path.isfile(path):
             os.makedirs(os.path.dirname(os.path.join(target, name)), exist_ok=True)
             shutil.copy2(path, os.path.join(target, name), follow_symlinks=False)
+
+
+def _has_examples(top: str, path: str) -> bool:
+    with open(os.path.join(top, path), encoding="utf-8") as f:
+        return ">>> " in f.read()
 
 
 def _with_helpers(top: str, path: str) -> set[str]:

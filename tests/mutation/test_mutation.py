@@ -223,11 +223,11 @@ def test_the_tests_of_a_change(tmp_path: Path) -> None:
 
 
 def test_rooms_and_their_tests() -> None:
-    """A room is found by its name; its tests are those beside it and those that import it or a user of it."""
+    """A room is found by its name; its tests are those beside it, those that import it or a user of it, and its examples."""
     folder = room_folder(TOP, "runs")
     assert folder == "torchx/runs" and "torchx/runs/store.py" in sources(TOP, folder)
     found = candidates(TOP, folder)
-    assert {"tests/runs/test_run_registry.py", "tests/runner/test_runner_jobs.py"} <= set(found)
+    assert {"tests/runs/test_run_registry.py", "tests/runner/test_runner_jobs.py", "torchx/runs/store.py"} <= set(found)
     assert not [path for path in found if "backends" in path or "mutation" in path]
     with pytest.raises(LookupError, match="nowhere"):
         room_folder(TOP, "nowhere")
@@ -249,6 +249,9 @@ def test_survivors_are_printed_and_the_checkout_is_not_touched(tmp_path: Path) -
         (top / folder / "__init__.py").touch()
     (top / "torchx/__init__.py").touch()
     source = "def seen(n):\n    return n < 3\n\n\ndef unseen(n):\n    return n < 3\n"
+    (top / "torchx/toy/example.py").write_text(
+        'def shown(n):\n    """\n    >>> shown(3)\n    False\n    """\n    return n < 3\n'
+    )
     (top / "torchx/toy/limits.py").write_text(source)
     (top / "tests/toy/test_limits.py").write_text(
         "import os\nfrom torchx.toy.limits import seen, unseen\n\n\ndef test_seen():\n"
@@ -263,7 +266,7 @@ def test_survivors_are_printed_and_the_checkout_is_not_touched(tmp_path: Path) -
     command = [sys.executable, "-m", "tests.mutation", "toy", "--n", "100", "--jobs", "1"]
     done = subprocess.run(command, cwd=top, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert "5 of 10 noticed" in done.stdout
+    assert "9 of 15 noticed" in done.stdout
     report = done.stdout.partition("\n\n")[2]
     assert report.count("torchx/toy/limits.py:6: ") == 5 and "limits.py:2:" not in report
     assert "-    return n < 3\n+    return n <= 3\n" in report
