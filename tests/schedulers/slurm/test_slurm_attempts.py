@@ -1,4 +1,4 @@
-"""What the batch script of a requeued job with a policy learns: which node failed."""
+"""What the batch script of a job with a policy learns: why an attempt ended, which node failed, and what follows."""
 
 from __future__ import annotations
 
@@ -39,3 +39,114 @@ def test_the_node_that_failed_and_no_other(tmp_path: Path, monkeypatch: pytest.M
         (tmp_path / "w" / str(k) / "srun.log").write_text(LOST if k == lost else OTHER.format(host=host))
     attempt = attempts.attempt_ended(str(tmp_path), "requeued")
     assert (attempt.kind, attempt.hosts, attempt.avoid) == ("node", ["n3"], ["n3"])
+
+
+UP = "100 start 0 7\n101 up w/0 n1\n101 up w/1 n2\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a job with a policy; Slurm's commands answer nothing."""
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setattr(attempts, "output_lines", lambda *_: [])
+    app = AppDef("a", [Role("w", "", entrypoint="p", num_replicas=2)], {RETRY: "standard, error:2:avoid"})
+    (tmp_path / "job.json").write_text(json.dumps({"app": appdef_to_dict(app)}))
+    for k in (0, 1):
+        (tmp_path / "w" / str(k)).mkdir(parents=True)
+    return tmp_path
+
+
+def answers(monkeypatch: pytest.MonkeyPatch, **said: list[str]) -> list[tuple[str, ...]]:
+    """What each of Slurm's commands prints; returns what they will have been asked."""
+    asked: list[tuple[str, ...]] = []
+    monkeypatch.setattr(attempts, "output_lines", lambda *words: asked.append(words) or said.get(words[0], []))
+    return asked
+
+
+@pytest.mark.parametrize(
+    ("states", "kind"),
+    [
+        (["PREEMPTED", "RUNNING"], "preempted"),
+        (["RUNNING"], "node"),
+        ([], "node"),
+        (["NODE_FAIL", "PENDING"], "node"),
+        (["PREEMPTED", "NODE_FAIL", "RUNNING"], "node"),
+        (["REQUEUED", "RUNNING"], "preempted"),
+        (["COMPLETED", "RUNNING"], "preempted"),
+        (["TIMEOUT", "RUNNING"], "timeout"),
+    ],
+)
+def test_why_slurm_has_requeued_it(states: list[str], kind: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last state before this run; without accounting its node was lost."""
+    asked = answers(monkeypatch, sacct=states)
+    (folder / "events").write_text(UP)
+    assert attempts.attempt_ended(str(folder), "requeued").kind == kind
+    assert ("sacct", "-D", "-X", "-n", "-P", "-j", "7", "-o", "State") in asked
+
+
+@pytest.mark.parametrize(
+    ("sinfo", "hosts"),
+    [
+        (["n1 down*", "n2 idle"], ["n1"]),
+        (["n1 idle", "n2 idle"], []),
+        (["n1 allocated", "n2 DOWN"], ["n2"]),
+        (["n1", "n2 down x"], []),
+        (["n1 down", "n2 down"], ["n1", "n2"]),
+    ],
+)
+def test_which_node_was_lost(sinfo: list[str], hosts: list[str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm reports it; of two that may be to blame neither is avoided."""
+    answers(monkeypatch, sinfo=sinfo)
+    (folder / "events").write_text(UP)
+    found = attempts.attempt_ended(str(folder), "requeued")
+    assert found.hosts == hosts
+
+
+def test_the_only_node_was_lost(folder: Path) -> None:
+    """It needs no report."""
+    (folder / "events").write_text("100 start 0 7\n101 up w/0 n1\n101 up w/1 n1\n")
+    assert attempts.attempt_ended(str(folder), "requeued").hosts == ["n1"]
+    (folder / "attempts.jsonl").unlink()
+    (folder / "events").write_text("100 start 0 7\n")
+    assert attempts.attempt_ended(str(folder), "requeued").hosts == []
+
+
+def test_an_attempt_that_put_itself_back(folder: Path) -> None:
+    """It is on record already."""
+    (folder / "events").write_text(f"{UP}104 down w/0 3\n")
+    first = attempts.attempt_ended(str(folder), "failed")
+    assert (first.kind, first.hosts, first.started) == ("error", ["n1"], 100.0)
+    (folder / "events").write_text(f"{UP}104 down w/0 3\n105 retry 1\n")
+    again = attempts.attempt_ended(str(folder), "requeued")
+    assert (again.kind, again.ended) == ("error", first.ended)
+    assert len((folder / "attempts.jsonl").read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("partition", "rows", "number"), [("main", ["10", "x", " 5 "], 15), ("", ["3"], 3), ("", [], 0)]
+)
+def test_how_many_hosts_there_are(
+    partition: str, rows: list[str], number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the job's partition, or in all."""
+    monkeypatch.setenv("SLURM_JOB_PARTITION", partition)
+    asked = answers(monkeypatch, sinfo=rows)
+    assert attempts._number_of_hosts() == number
+    assert asked == [("sinfo", "-h", *(("-p", "main") if partition else ()), "-o", "%D")]
+
+
+@pytest.mark.parametrize(
+    ("policy", "printed"), [("error:2:avoid", "again n1 1000"), ("error:2", "again - 1000"), ("oom:1", "end")]
+)
+def test_what_the_script_hears(
+    policy: str, printed: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One line: whether to start again, hosts to avoid, and memory in thousandths."""
+    answers(monkeypatch, sinfo=["10"])
+    app = AppDef("a", [Role("w", "", entrypoint="p", num_replicas=2)], {RETRY: policy})
+    (folder / "job.json").write_text(json.dumps({"app": appdef_to_dict(app)}))
+    (folder / "events").write_text(f"{UP}104 down w/0 3\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", ["retry.pyz", "failed"])
+    attempts.main()
+    assert capsys.readouterr().out == f"{printed}\n"
