@@ -434,6 +434,22 @@ def is_vars(node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "vars"
 
 
+def test_git_is_called_in_two_modules() -> None:
+    """Both use the environment of ``torchx.util.git.isolate``, in which a repository cannot make git execute anything."""
+    calls = re.compile(r"""["']git["']|["'\s;|(]git (?:-|status|diff|log|rev-parse|config|add|show|clone|apply)""")
+    found = set()
+    for module, path in MODULES.items():
+        with open(path, encoding="utf-8") as file:
+            code = re.sub(r"``[^`]*``|`[^`]*`|#.*", "", file.read())
+        if calls.search(code):
+            found.add(module)
+    assert found == {"torchx.util.git", "torchx.runner.capsule.code"}
+    scripts = [os.path.join(folder, name) for folder, _, names in os.walk(ROOT) for name in names if name[-3:] == ".sh"]
+    for script in scripts:
+        with open(script, encoding="utf-8") as file:
+            assert not re.search(r"\bgit\b", file.read()), script
+
+
 def test_nothing_is_smuggled() -> None:
     """Nobody puts an attribute onto an object past its class, or takes it from there: what an object has is declared."""
     wrong = []

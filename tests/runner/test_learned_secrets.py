@@ -9,9 +9,10 @@ import pytest
 
 from torchx.errors import ConfigError
 from torchx.runner.notice_channels import settings_of
-from torchx.runner.secrets import learn_environment, learn_roles
+from torchx.runner.secrets import learn_roles
 from torchx.specs import Role, Secret
 from torchx.util.redaction import MASK, forget, redact
+from torchx.util.secrets import learn_environment
 
 VALUE = "t0p-s3cret"
 

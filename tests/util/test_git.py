@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
+from pathlib import Path
 
 import pytest
 
 from torchx.util import git
-from torchx.util.git import GitState, find_git_dir, probe, read_commit
+from torchx.util.git import GitState, find_repository, probe, read_commit
 
 ENV = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
 
@@ -51,7 +53,7 @@ def test_the_commit_of_a_clean_tree(repo, how):
     elif how == "subdirectory":
         where = repo / "a" / "b"
         where.mkdir(parents=True)
-    assert read_commit(find_git_dir(str(where))) == head(repo)
+    assert read_commit(find_repository(str(where))[1]) == head(repo)
     assert probe(str(where)).result(50) == GitState(head(repo), dirty=False)
 
 
@@ -84,15 +86,18 @@ def test_a_slow_git_is_not_waited_for(repo, monkeypatch, tmp_path):
     """After the timeout, the commit comes from files, dirty is None, and the child is killed."""
     slow = tmp_path / "bin" / "git"
     slow.parent.mkdir()
-    slow.write_text("#!/bin/sh\nexec sleep 600\n")
+    slow.write_text(f"#!/bin/sh\necho $$ >{tmp_path}/pid\nexec sleep 600\n")
     slow.chmod(0o755)
     commit = head(repo)
     monkeypatch.setenv("PATH", f"{slow.parent}:{os.environ['PATH']}")
     found = probe(str(repo))
-    pid = found._child[0]
+    while not (tmp_path / "pid").exists() or not (pid := (tmp_path / "pid").read_text()):
+        assert found._child is not None
     assert found.result(0.01) == GitState(commit, None)
-    with pytest.raises(ProcessLookupError):
-        os.kill(pid, 0)
+    command = Path(f"/proc/{pid.strip()}/cmdline")
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        while command.read_bytes():  # killed, if not yet gone
+            pass
 
 
 @pytest.mark.parametrize("how", ["missing", "failing"])
@@ -215,3 +220,66 @@ def test_a_home_that_cannot_be_written(repo, tmp_path):
     """Without a patch, the state is known nevertheless."""
     (tmp_path / "home").write_text("a file")
     assert probe(str(repo), patches=str(tmp_path / "home" / "patches")).result(50) == GitState(head(repo), dirty=False)
+
+
+def test_names_that_look_like_options(repo, tmp_path):
+    """No name of a file is taken for an option of `find`, which could overwrite another file."""
+    (repo / "-fprint").write_text("x")
+    (repo / "file").write_text("2")
+    probe(str(repo), patches=str(tmp_path / "patches"))
+    (patch,) = patches(tmp_path / "patches")
+    assert (repo / "file").read_text() == "2"
+    assert {"+++ b/-fprint", "+++ b/file"} <= set(patch.read_text().splitlines())
+
+
+def test_private_files_are_named_and_not_recorded(repo, tmp_path):
+    """Given by a pattern, by a path, or by a link that leads to them; a clean tree without them leaves no patch."""
+    for name in ("a/.env", "key", "tr\u00e4iner.py"):
+        (repo / name).parent.mkdir(exist_ok=True)
+        (repo / name).write_text("t0p-s3cret")
+    (tmp_path / "link").symlink_to(repo / "key")
+    probe_ = probe(str(repo / "a"), patches=str(tmp_path / "patches"), private=["**/.env", str(tmp_path / "link")])
+    assert probe_.result(50).dirty is False
+    (patch,) = patches(tmp_path / "patches")
+    head, *rest = patch.read_text().split("diff --git ")
+    assert head.splitlines() == ["left out: a/.env", "left out: key"]
+    assert [text.splitlines()[0] for text in rest] == ["a/tr\u00e4iner.py b/tr\u00e4iner.py"]
+
+
+@pytest.mark.parametrize("setting", ["core.fileMode=false", "core.autocrlf=true"])
+def test_harmless_settings_of_the_repository_apply(repo, setting):
+    """Those that a comparison of files depends on: else every file would differ."""
+    name, value = setting.split("=")
+    run_git(repo, "config", name, value)
+    if name == "core.fileMode":
+        (repo / "file").chmod(0o755)
+    else:
+        (repo / "file").write_bytes(b"1\r\n")
+        run_git(repo, "commit", "-qam", "two")
+        os.utime(repo / "file", (1, 1))
+    assert probe(str(repo)).result(50).dirty is False
+
+
+@pytest.mark.parametrize("kind", ["sha256", "split index", "sparse", "path with quotes"])
+def test_unusual_repositories(tmp_path, monkeypatch, kind):
+    """Their state and their changes are found as in others."""
+    for name, value in ENV.items():
+        monkeypatch.setenv(name, value)
+    where = tmp_path / ('a "b": c' if kind == "path with quotes" else "repo")
+    where.mkdir()
+    run_git(where, "init", "-q", *(["--object-format=sha256"] if kind == "sha256" else []))
+    (where / "sub").mkdir()
+    for name in ("file", "sub/other"):
+        (where / name).write_text("1")
+    run_git(where, "add", "-A")
+    run_git(where, "commit", "-qm", "one")
+    if kind == "split index":
+        run_git(where, "update-index", "--split-index")
+    elif kind == "sparse":
+        run_git(where, "sparse-checkout", "set", "--cone", "--sparse-index")
+    assert probe(str(where)).result(50) == GitState(head(where), dirty=False)
+    (where / "file").write_text("2")
+    monkeypatch.setattr(git, "_FRESH_S", 0.0)
+    assert probe(str(where), patches=str(tmp_path / "patches")).result(50).dirty
+    (patch,) = patches(tmp_path / "patches")
+    assert patch.read_text().count("diff --git") == 1

@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from torchx.util.secrets import MASK, is_secret_name, mask_args, mask_env, mask_text, mask_told
+from torchx.util.secrets import MASK, is_secret_name, mask_args, mask_env, mask_text, mask_told, mask_value
 
 
 @pytest.mark.parametrize(
@@ -206,3 +206,17 @@ def test_env_and_args_are_masked_in_a_copy() -> None:
         *("--token", MASK, "--token", "--x"),
         *(f"HF_TOKEN={MASK}", f"--password={MASK}", "plain"),
     ]
+
+
+@pytest.mark.parametrize("value", ["abc", ["abc"], {"a": "abc"}, 12345, True, [1]])
+def test_any_value_under_the_name_of_a_secret(value: object) -> None:
+    """It is masked as a whole, whatever its type, also inside other values."""
+    assert mask_value("api_key", value) == MASK
+    assert mask_value("x", {"api_key": value, "n": 1}) == {"api_key": MASK, "n": 1}
+    assert mask_value("x", [{"api_key": value}]) == [{"api_key": MASK}]
+
+
+@pytest.mark.parametrize("value", ["", None, 0, [], {}])
+def test_no_value_under_the_name_of_a_secret(value: object) -> None:
+    """There is nothing to hide."""
+    assert mask_value("api_key", value) == value

@@ -21,7 +21,8 @@ from torchx.util.term import printable
 
 _HELP = """\
 The folder holds the job as torchx would submit it, the code of the job, `run.sh`, which starts it, and a README.
-It can be moved, and does not need torchx. It holds no secret values: `run.sh` reads them from its environment.
+It can be moved, and does not need torchx; only you can read it. It holds no secret values: `run.sh` reads them from its
+environment. Files that secrets are read from, and `.env` files, are left out of the code.
 
   torchx export @last -o job/                      for the scheduler that it ran on
   torchx export @last --format sbatch -cfg partition=gpu -o job/ && job/run.sh

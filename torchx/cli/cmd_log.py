@@ -24,6 +24,7 @@ from torchx.util.log_streams import JsonFormat, LineFormat, Sink, copy_in_turn, 
 from torchx.util.records import replace
 from torchx.util.redaction import redact
 from torchx.util.reexports import reexports
+from torchx.util.secrets import learn_environment
 from torchx.util.term import has_color, is_tty
 
 if TYPE_CHECKING:
@@ -186,7 +187,7 @@ def show_logs(
     replicas = runner.log_replicas(handle)
     if not replicas:
         raise NotFoundError(f"`{handle}` has no replicas", hint=f"`torchx status {handle}` shows its state")
-    _learn_secrets(runner, handle)
+    learn_environment()
     chosen = select(replicas, replace(target, reference=handle))
     formats = replica_formats(replicas, color=has_color(file))
     if json:
@@ -200,17 +201,6 @@ def show_logs(
         copy_together(sources, sink, note)
     else:
         copy_in_turn(sources, sink, some=query.previous)
-
-
-def _learn_secrets(runner: Runner, handle: str) -> None:
-    """Masks the job's secrets in the output, as far as they are available. A full handle does not open the record."""
-    from torchx.runner.secrets import learn_environment, learn_roles
-
-    learn_environment()
-    if "torchx.runs" in sys.modules:
-        run = runner.recorded(handle)
-        app = run.appdef() if run is not None else None
-        learn_roles(app.roles if app is not None else ())
 
 
 def _wait_until_started(runner: Runner, handle: str) -> None:

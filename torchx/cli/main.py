@@ -147,12 +147,15 @@ def _split(argv: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:
+    from torchx.util.secrets import learn_environment
+
     parser = create_parser(subcmds)
     args = parser.parse_args(argv)
     _set_up_logging(getattr(args, "log_level", None))
     if not hasattr(args, "func"):
         parser.print_help()
         return
+    learn_environment(words=False)
     args.func(args)
 
 

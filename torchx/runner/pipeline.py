@@ -74,6 +74,13 @@ def dry_run(
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
     backend._pre_build_validate(app, scheduler, values)
+    if (files and files.section("secrets")) or any(
+        not _STRINGS.issuperset(map(type, r.env.values())) for r in app.roles
+    ):
+        from torchx.runner.secrets import secret_files
+        from torchx.workspace.private import keep_out
+
+        keep_out(secret_files(app, files))  # before anything is copied
     tags = _build_workspaces(app, backend, values)
     parent_run_id = parent_run_id or os.environ.get(ENV_PARENT_RUN_ID)
     try:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchx.config import Setting
+from torchx.config import Setting, load_files
 from torchx.errors import HandleError, TransientError
 from torchx.runner.events import log_event
 from torchx.settings import torchx_home
@@ -16,7 +16,7 @@ from torchx.util.secrets import mask_args, mask_told, mask_value
 
 if TYPE_CHECKING:
     from torchx.runner.notices import Plan
-    from torchx.runs import NewRun, RunRegistry
+    from torchx.runs import NewRun, Run, RunRegistry
     from torchx.schedulers.api import Scheduler
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
@@ -46,8 +46,9 @@ class Recorder:
                 nevertheless; that is found out when runs are listed.
         """
         from torchx.runner.doctor.static import refuse_names
-        from torchx.runner.secrets import look_up
+        from torchx.runner.secrets import look_up, secret_files
         from torchx.util import git
+        from torchx.workspace.private import git_patterns
 
         _check_session(scheduler, self._session)
         if info._app is not None:
@@ -60,7 +61,8 @@ class Recorder:
             info._notices = plan.for_job() if isinstance(backend, SendsNotices) else None
         self.settle()
         registry = run_registry()
-        source = git.probe(patches=torchx_home("patches")) if info._source is None else None
+        private = [*git_patterns(), *secret_files(info._app, load_files())]
+        source = git.probe(patches=torchx_home("patches"), private=private) if info._source is None else None
         run = new_run(info, scheduler, self._session, info._source if source is None else source.known)
         run.cwd, run.tasks = os.getcwd(), tasks
         expected = backend.expected_id(info)
@@ -101,6 +103,13 @@ def run_registry() -> RunRegistry:
     from torchx.runs import default_registry
 
     return default_registry()
+
+
+def read_run(handle: str) -> Run | None:
+    """A run on record, if there is one; its secrets are masked in the output of this process from then on."""
+    from torchx.runner.secrets import learned
+
+    return learned(run_registry().get(handle))
 
 
 def forget_notices(*handles: str) -> None:

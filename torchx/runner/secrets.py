@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchx.config.files import ConfigFiles, active_profile
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.secrets import check, is_value, revealed, split
 from torchx.schedulers.kit.secrets import look_up as find_value
-from torchx.specs.api import AppDryRunInfo, Role
+from torchx.specs.api import AppDef, AppDryRunInfo, Role
 from torchx.specs.secret import Secret
 from torchx.util.notices import logger
 from torchx.util.redaction import MASK, learn
-from torchx.util.secrets import is_secret_name
+
+if TYPE_CHECKING:
+    from torchx.runs import Run
 
 SECTION = "secrets"
 
@@ -44,24 +46,41 @@ def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
         _warn_of_credentials([*plain], backend.capabilities.secrets)
 
 
-def learn_environment() -> None:
-    """Masks the values of this process's own credentials in its output: jobs may have been given them."""
-    for name, value in os.environ.items():
-        if is_secret_name(name) and not value.startswith("/"):  # but no paths, such as SSH_AUTH_SOCK
-            learn(value)
+def absolute(secret: Secret, cwd: str) -> Secret:
+    """The reference, with an absolute path if it is one to a file; relative paths start in ``cwd``."""
+    return Secret(f"file:{os.path.join(cwd, os.path.expanduser(secret.place))}") if secret.kind == "file" else secret
 
 
-def learn_roles(roles: Iterable[Role]) -> None:
+def secret_files(app: AppDef | None, files: ConfigFiles, cwd: str = "") -> list[str]:
+    """Absolute paths of the files from which secrets of a job and of ``[secrets]`` are read.
+
+    Relative ones start in ``cwd``, by default the current directory.
+    """
+    given = [entry.text or "" for entry in files.section(SECTION, active_profile()).values()]
+    given += [v for role in (app.roles if app is not None else ()) for v in role.env.values() if isinstance(v, Secret)]
+    found = [absolute(Secret(text), cwd or os.getcwd()) for text in given if text.startswith("file:")]
+    return [os.path.normpath(secret.place) for secret in found]
+
+
+def learned(run: Run | None) -> Run | None:
+    """Returns a recorded run, and masks its secrets as :func:`learn_roles` does."""
+    app = run.appdef() if run is not None else None
+    if run is not None and app is not None:
+        learn_roles(app.roles, run.cwd)
+    return run
+
+
+def learn_roles(roles: Iterable[Role], cwd: str = "") -> None:
     """Masks the values of a recorded job's secrets in the output of this process, as far as they are available.
 
-    References to variables and files are resolved; references to commands are not. For a variable that is masked on
-    record, the value in this environment is used.
+    References to variables and files (relative to ``cwd``) are resolved; references to commands are not. For a variable
+    that is masked on record, the value in this environment is used.
     """
     for role in roles:
         for name, value in role.env.items():
             try:
                 if isinstance(value, Secret) and value.kind in ("env", "file"):
-                    learn(find_value(name, value))
+                    learn(find_value(name, absolute(value, cwd)))
                 elif value == MASK:
                     learn(os.environ.get(name, ""))
             except ConfigError:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import os
 from collections.abc import Mapping
 
-from torchx.util.redaction import MASK, redact
+from torchx.util.redaction import MASK, learn, redact
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -102,6 +103,18 @@ def is_secret_name(name: str) -> bool:
     return any(word in _WORDS or word.endswith(_ENDINGS) for word in words) or any(
         word in _WORDS_BEFORE_KEY and after == "key" for word, after in itertools.pairwise(words)
     )
+
+
+def learn_environment(*, words: bool = True) -> None:
+    """Masks the values of this process's own credentials in its output: jobs may have been given them.
+
+    Args:
+        words: also values that are short words, such as ``postgres``, which a name or a key may contain.
+    """
+    for name, value in os.environ.items():
+        is_word = value.isalpha() and len(value) < 12 and not words
+        if is_secret_name(name) and not value.startswith("/") and not is_word:  # but no paths, such as SSH_AUTH_SOCK
+            learn(value)
 
 
 def mask_text(text: str) -> str:

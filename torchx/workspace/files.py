@@ -11,7 +11,7 @@ from torchx.errors import MissingDependencyError, SpecError
 from torchx.util.links import stays
 from torchx.util.notices import logger
 from torchx.workspace.ignore import IGNORE_FILES, TORCHX_IGNORE, IgnoreRules
-from torchx.workspace.private import is_torchx_home
+from torchx.workspace.private import is_torchx_home, secret_files, why_left_out
 
 _Infos = dict[str, dict[str, Any]]
 
@@ -150,6 +150,7 @@ def ignore_rules(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> Ignore
 def _walk(fs: Any, root: str, rules: IgnoreRules) -> Iterator[tuple[str, str, _Infos, _Infos]]:
     # A stack, because a tree may be deeper than Python's recursion limit.
     todo: list[tuple[str, str, tuple[bool, ...] | None]] = [("", root, None)]
+    secret = secret_files()
     while todo:
         below, folder, above = todo.pop()
         folders: _Infos = {}
@@ -167,6 +168,8 @@ def _walk(fs: Any, root: str, rules: IgnoreRules) -> Iterator[tuple[str, str, _I
                     folders[name] = info
                 if not ignored or rules.may_include_below(relative):
                     further.append((relative, path, seen))
+            elif not ignored and (why := why_left_out(name, info, secret)):
+                _warn("`%s` is left out: %s", path, why)
             elif not ignored and (included := _included(root, path, info)) is not None:
                 files[name] = included
         yield below, folder, folders, files

@@ -1,9 +1,10 @@
-"""Checks that a workspace is not a home directory and contains no credentials."""
+"""Keeps credentials and home directories out of workspaces, and credentials out of what git copies."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
 from torchx.errors import SpecError
@@ -13,10 +14,49 @@ from torchx.util.notices import logger
 _FOLDERS = frozenset({".ssh", ".aws", ".gnupg", ".azure", ".kube", ".docker"})
 _FILES = frozenset({".netrc", "_netrc", ".pypirc", ".pgpass", "id_rsa", "id_dsa", "id_ecdsa", "id_ed25519"})
 _KEY_SUFFIXES = (".pem", ".key")
+_DOTENV = (".env", ".envrc")  # and `.env.local`, ...; jobs seldom need them, so they are left out
+_EXAMPLES = (".example", ".sample", ".template", ".dist")
 _KEY_BYTES = 1 << 14
 _PRIVATE_KEY = b"PRIVATE KEY-----"
 _MANY_FILES = 50_000
 _MANY_BYTES = 1 << 30
+_secret_files: set[str] = set()
+
+
+def keep_out(paths: Iterable[str]) -> None:
+    """Leaves these local files, from which values of secrets are read, out of all workspaces from now on."""
+    _secret_files.update(paths)
+
+
+def secret_files() -> set[tuple[int, int]]:
+    """Device and inode of each of these files, whatever the path or link to it."""
+    found = set()
+    for path in _secret_files:
+        with suppress(OSError):
+            found |= {(s.st_dev, s.st_ino) for s in (os.lstat(path), os.stat(path))}
+    return found
+
+
+def why_left_out(name: str, info: Mapping[str, Any], secret: set[tuple[int, int]]) -> str:
+    """Returns why a file is left out of a workspace, without an error; empty if it is not."""
+    if info.get("identity", ())[:2] in secret:
+        return "a secret is read from it"
+    if not _is_allowed() and (name in _DOTENV or (name.startswith(".env.") and not name.endswith(_EXAMPLES))):
+        return "it may contain credentials; `--allow-private-workspace` sends it"
+    return ""
+
+
+def git_patterns() -> list[str]:
+    """Names of private files, for :func:`torchx.util.git.pathspecs`; some of them :func:`is_harmless`."""
+    names = [*(f"{folder}/**" for folder in _FOLDERS), *_FILES, *_DOTENV, ".env.*", *(f"*{s}" for s in _KEY_SUFFIXES)]
+    return [] if _is_allowed() else [f"**/{name}" for name in names]
+
+
+def is_harmless(path: str, content: Callable[[str], bytes]) -> bool:
+    """Whether a file that a pattern matches is an example or a public key; ``content`` takes its path after a colon."""
+    *folders, name = path.split("/")
+    is_public = name.endswith(_KEY_SUFFIXES) and _PRIVATE_KEY not in content(f":{path}")
+    return _FOLDERS.isdisjoint(folders) and (is_public or name.endswith(_EXAMPLES))
 
 
 def is_torchx_home(path: str) -> bool:

@@ -107,7 +107,7 @@ def test_elsewhere_the_code_of_then_goes_onto_the_image_below(runner, tmp_path, 
     (tmp_path / "src").mkdir()
     run = launched(runner, workspace=f"file://{tmp_path}/src")
     then = tmp_path / "then"
-    monkeypatch.setattr(code, "checkout", lambda run, cwd: (str(then), str(tmp_path)))
+    monkeypatch.setattr(code, "checkout", lambda run, cwd: (str(then), str(tmp_path), []))
     plan = runner.rerun_plan(run.handle, Rerun(code=THEN, scheduler="other"))
     (role,) = plan.app.roles
     assert role.image == run.tags["image.echo"] != run.image

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
+import functools
 import os
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+from torchx.config.files import load_files
 from torchx.errors import NotFoundError
+from torchx.runner.secrets import secret_files
 from torchx.runs import Run
 from torchx.settings import make_private, torchx_home
-from torchx.util.git import KEPT_DAYS, TOO_LARGE, TOO_LATE
+from torchx.util.git import KEPT_DAYS, LEFT_OUT, TOO_LARGE, TOO_LATE, find_repository, isolate, pathspecs
+from torchx.workspace.private import git_patterns, is_harmless
 
 
 class CodeGoneError(NotFoundError):
@@ -45,47 +48,40 @@ def patch_of(run: Run) -> str:
     return path
 
 
-def toplevel(run: Run, cwd: str) -> str:
-    """The top folder of the git working tree that contains ``cwd``; its repository has the commit of the run."""
-    if not run.git_commit:
-        raise CodeGoneError(
-            f"`{run.app_id}` was not launched in a git repository, so its code is not on record",
-            hint="`--code now` runs the code as it is",
-        )
-    if not os.path.isdir(cwd):
-        raise CodeGoneError(f"the folder `{cwd}`, in which `{run.app_id}` was launched, is gone")
-    top = _git(cwd, ["rev-parse", "--show-toplevel"], f"`{cwd}` is no longer in a git repository").strip()
-    _git(top, ["cat-file", "-e", f"{run.git_commit}^{{commit}}"], f"`{top}` no longer has commit {run.git_commit[:12]}")
-    return top
+def checkout(run: Run, cwd: str) -> tuple[str, str, list[str]]:
+    """Checks out the code of the run from the repository that contains ``cwd``.
 
-
-def checkout(run: Run, cwd: str) -> tuple[str, str]:
-    """Checks out the code of the run. Returns that folder, and the top folder of the working tree around ``cwd``.
-
-    The folder is shared by all runs of the same code. It does not contain ignored files and submodules.
+    Returns that folder, the top folder of the working tree, and notes for the user. The folder is shared by all runs of
+    the same code. It does not contain ignored files, submodules and private files.
     """
     import shutil
     import tempfile
 
-    top, patch = toplevel(run, cwd), patch_of(run)
-    folder = torchx_home("code", f"{run.git_commit[:12]}-{digest(patch)}")
-    if os.path.isdir(folder):
-        os.utime(folder)  # so that it is not pruned
-        return folder, top
-    make_private(torchx_home("code"))
-    _prune(torchx_home("code"))
-    draft = tempfile.mkdtemp(dir=torchx_home("code"))
-    try:
-        with _scratch(top) as env:
-            _read(run, top, patch, env)
-            _git(top, ["checkout-index", "--all", f"--prefix={draft}/"], "the code cannot be checked out", env)
-        os.rename(draft, folder)
-    except OSError:
-        if not os.path.isdir(folder):  # else another process was faster
-            raise
-    finally:
-        shutil.rmtree(draft, ignore_errors=True)
-    return folder, top
+    with _opened(run, cwd) as (git, top):
+        tree, left_out, patched = _read(run, git, _private(top, run))
+        notes = [f"runs commit {run.git_commit[:12]}{' and what was not committed then' * patched}", *_told(left_out)]
+        folder = torchx_home("code", f"{run.git_commit[:12]}-{tree[:16]}")
+        if os.path.isdir(folder):
+            os.utime(folder)  # so that it is not pruned
+            return folder, top, notes
+        make_private(torchx_home("code"))
+        _prune(torchx_home("code"))
+        draft = tempfile.mkdtemp(dir=torchx_home("code"))
+        try:
+            git("checkout-index", "--all", f"--prefix={draft}/", otherwise="the code cannot be checked out")
+            os.rename(draft, folder)
+        except OSError:
+            if not os.path.isdir(folder):  # else another process was faster
+                raise
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+        return folder, top, notes
+
+
+def changes(run: Run) -> bytes:
+    """The uncommitted changes of the run, as a patch."""
+    with open(patch_of(run) or os.devnull, "rb") as file:
+        return file.read()
 
 
 def _prune(home: str) -> None:
@@ -99,51 +95,80 @@ def _prune(home: str) -> None:
             shutil.rmtree(path, ignore_errors=True)
 
 
-def difference(a: Run, b: Run, *words: str) -> str:
-    """The output of ``git diff``, with options ``words``, for the code of two runs."""
-    top = toplevel(b, b.tags.get("worktree", b.cwd))
-    with _scratch(top) as env:
-        trees = []
-        for run in (a, b):
-            _read(run, top, patch_of(run), env)
-            trees.append(_git(top, ["write-tree"], "the code cannot be read", env).strip())
-        return _git(top, ["diff", "--no-color", "--no-ext-diff", *words, *trees], "git cannot compare the code", env)
+def difference(a: Run, b: Run) -> tuple[str, str, list[str]]:
+    """Compares the code of two runs: output of ``git diff --numstat``, of ``git diff``, and notes for the user."""
+    with _opened(b, b.tags.get("worktree", b.cwd)) as (git, top):
+        private = _private(top, a, b)
+        (tree_a, left_out, _), (tree_b, more, _) = (_read(run, git, private) for run in (a, b))
+        diff = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", tree_a, tree_b)
+        numbers, patch = (git(*diff, *word, otherwise="git cannot compare the code") for word in (["--numstat"], []))
+        return numbers.decode(errors="replace"), patch.decode(errors="replace"), _told(left_out + more)
+
+
+def _told(left_out: Sequence[str]) -> list[str]:
+    names = ", ".join(f"`{name}`" for name in dict.fromkeys(left_out))
+    return [f"left out, as they may contain credentials: {names}"] if names else []
 
 
 @contextmanager
-def _scratch(top: str) -> Iterator[dict[str, str]]:
-    """Yields an environment in which git writes neither the index nor objects into the user's repository."""
+def _opened(run: Run, cwd: str) -> Iterator[tuple[Callable[..., bytes], str]]:
+    """Yields a function that calls git for the commit of the run, and the top folder of the tree that contains ``cwd``.
+
+    Git writes neither the index nor objects into the user's repository.
+    """
     import tempfile
 
-    theirs = os.path.join(top, _git(top, ["rev-parse", "--git-path", "objects"], "git has no objects").strip())
+    now = "`--code now` runs the code as it is"
+    if not run.git_commit:
+        raise CodeGoneError(
+            f"`{run.app_id}` was not launched in a git repository, so its code is not on record", hint=now
+        )
+    if not os.path.isdir(cwd):
+        raise CodeGoneError(f"the folder `{cwd}`, in which `{run.app_id}` was launched, is gone")
+    top, git_dir = find_repository(cwd)
+    if not git_dir:
+        raise CodeGoneError(f"`{cwd}` is no longer in a git repository", hint=now)
+
+    def git(*words: str, otherwise: str = "the code cannot be read", stdin: bytes = b"") -> bytes:
+        try:
+            done = subprocess.run(["git", *words], cwd=top, env=env, input=stdin, capture_output=True, check=False)
+        except OSError:
+            raise CodeGoneError("git is not installed", hint="install it, or use `--code now`") from None
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().splitlines()
+            raise CodeGoneError(f"{otherwise}{f': {said[-1]}' if said else ''}", hint=now)
+        return done.stdout
+
     with tempfile.TemporaryDirectory() as folder:
-        index = {"GIT_INDEX_FILE": os.path.join(folder, "index")}
-        yield {**index, "GIT_OBJECT_DIRECTORY": folder, "GIT_ALTERNATE_OBJECT_DIRECTORIES": theirs}
+        env = {**isolate(top, git_dir, run.git_commit, folder), "GIT_INDEX_FILE": f"{folder}/index"}
+        gone = f"`{top}` no longer has commit {run.git_commit[:12]}"
+        git("cat-file", "-e", f"{run.git_commit}^{{commit}}", otherwise=gone)
+        yield git, top
 
 
-def _read(run: Run, top: str, patch: str, env: dict[str, str]) -> None:
-    """Reads the code of the run into the index."""
-    _git(top, ["read-tree", run.git_commit], f"`{top}` no longer has commit {run.git_commit[:12]}", env)
-    if patch:
-        _git(top, ["apply", "--cached", "--whitespace=nowarn", patch], "the patch on record does not apply", env)
+def _private(top: str, *runs: Run) -> list[str]:
+    """Pathspecs of the files that are private for these runs."""
+    files = load_files()
+    secret = [path for run in runs for path in secret_files(run.appdef(), files, run.cwd)]
+    return pathspecs(top, [*git_patterns(), *secret])
 
 
-def _git(where: str, words: Sequence[str], otherwise: str, env: dict[str, str] | None = None) -> str:
-    argv = ["git", "-C", where, *words]
-    ours = {k: v for k, v in os.environ.items() if k not in ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")}
-    try:
-        done = subprocess.run(argv, env={**ours, "LC_ALL": "C", **(env or {})}, capture_output=True, check=False)
-    except OSError:
-        raise CodeGoneError("git is not installed", hint="install it, or use `--code now`") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise CodeGoneError(f"{otherwise}{f': {said[-1]}' if said else ''}", hint="`--code now` runs the code as it is")
-    return done.stdout.decode(errors="replace")
+def _read(run: Run, git: Callable[..., bytes], private: Sequence[str]) -> tuple[str, list[str], bool]:
+    """Reads the code of the run into the index, without private files; ``private`` are pathspecs.
 
-
-def digest(path: str) -> str:
-    """Identifies the contents of a patch file; ``path`` is empty if there were no uncommitted changes."""
-    if not path:
-        return "clean"
-    with open(path, "rb") as file:
-        return hashlib.sha256(file.read()).hexdigest()[:12]
+    Returns the tree, the private files, and whether there was a patch.
+    """
+    left_out, patched, patch = [], False, patch_of(run)
+    git("read-tree", run.git_commit)
+    with open(patch or os.devnull, encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if patched := not line.startswith(LEFT_OUT):
+                break
+            left_out.append(line.removeprefix(LEFT_OUT).rstrip("\n"))
+    if patched:
+        git("apply", "--cached", "--whitespace=nowarn", patch, otherwise="the patch on record does not apply")
+    names = map(os.fsdecode, git("ls-files", "-z", "--", *private).split(b"\0")[:-1]) if private else ()
+    content = functools.partial(git, "cat-file", "blob")
+    found = [name for name in names if f":(literal){name}" in private or not is_harmless(name, content)]
+    git("update-index", "--force-remove", "-z", "--stdin", stdin=os.fsencode("\0".join(found)))
+    return git("write-tree", "--missing-ok").decode().strip(), left_out + found, patched

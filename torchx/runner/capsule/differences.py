@@ -169,13 +169,13 @@ def _compare_code(found: Comparison) -> None:
             found.unknown.append("the code: neither run was launched in a git repository")
         return
     try:
-        if a.git_commit == b.git_commit and code.digest(code.patch_of(a)) == code.digest(code.patch_of(b)):
+        if a.git_commit == b.git_commit and code.changes(a) == code.changes(b):
             return
-        numbers = code.difference(a, b, "--numstat")
-        found.patch = code.difference(a, b)
+        numbers, found.patch, notes = code.difference(a, b)
     except NotFoundError as e:
         found.unknown.append(f"the code: {e}")
         return
+    found.unknown += notes
     for line in numbers.splitlines():
         added, removed, name = line.split("\t", 2)
         what = "changed" if added == "-" else f"+{added} -{removed}"

@@ -13,6 +13,7 @@ from torchx.schedulers.kit.export import CODE, Export
 from torchx.schedulers.kit.shell import quote
 from torchx.specs.api import AppDef, AppDryRunInfo, Workspace
 from torchx.specs.serialize import appdef_to_dict, masked
+from torchx.util.records import replace
 from torchx.version import __version__
 from torchx.workspace.content import entries
 from torchx.workspace.copies import copy_tree
@@ -43,6 +44,7 @@ def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, worksp
     folder = os.path.abspath(os.path.expanduser(folder))
     try:
         os.makedirs(folder, exist_ok=True)
+        os.chmod(folder, 0o700)
         if os.listdir(folder):
             raise ConfigError(f"`{folder}` is not empty", hint="name a folder that does not exist yet")
         _code(app, os.path.join(folder, CODE), workspace)
@@ -108,8 +110,8 @@ def _code(app: AppDef, target: str, otherwise: str) -> None:
     if workspace is None and otherwise:
         workspace = Workspace.from_str(otherwise)
     files = entries(workspace) if workspace else []
-    os.mkdir(target)
-    copy_tree(files, target)
+    os.mkdir(target, 0o700)
+    copy_tree([replace(entry, mode=entry.mode & 0o700) for entry in files], target)
 
 
 def _put(folder: str, name: str, text: str, *, mode: int = 0o600) -> None:

@@ -16,13 +16,15 @@ from torchx.runner.capsule.changes import changed
 from torchx.runner.capsule.masks import Ask, fill, fill_options, without_values
 from torchx.runner.checks import check
 from torchx.runner.events import log_event
+from torchx.runner.secrets import absolute
 from torchx.runner.sweeps import submit
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import Scheduler
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace
+from torchx.specs.secret import Secret
 from torchx.specs.tasks import TaskList
-from torchx.util.git import GitState, find_git_dir, read_commit
+from torchx.util.git import GitState, find_repository, read_commit
 from torchx.util.records import dataclass, field
 
 if TYPE_CHECKING:
@@ -198,7 +200,7 @@ def _code_now(new: Plan) -> None:
                 f"the base image of role `{role.name}` is not on record",
                 hint=f"add `--set roles.{role.name}.image=IMAGE`, or `--code then`",
             )
-    if run.git_commit and (run.git_dirty or read_commit(find_git_dir(new.cwd)) != run.git_commit):
+    if run.git_commit and (run.git_dirty or read_commit(find_repository(new.cwd)[1]) != run.git_commit):
         new.notes.append("runs the code as it is now; `--code then` runs what the run had")
 
 
@@ -230,11 +232,14 @@ def _code_then(new: Plan, backend: Scheduler[Any]) -> None:
 
 
 def _check_out(new: Plan, roles: Sequence[Role]) -> None:
-    folder, top = old_code.checkout(new.run, new.cwd)
+    for role in new.app.roles:  # relative paths of secrets start in the folder of the run
+        for name, value in role.env.items():
+            if isinstance(value, Secret):
+                role.env[name] = absolute(value, new.cwd)
+    folder, top, notes = old_code.checkout(new.run, new.cwd)
     new.tags.update(checkout=folder, worktree=top)
     _move(new, roles, top, folder)
-    patch = " and what was not committed then" if new.run.tags.get("patch") and not folder.endswith("-clean") else ""
-    new.notes.append(f"runs commit {new.run.git_commit[:12]}{patch}")
+    new.notes += notes
 
 
 def _move(new: Plan, roles: Sequence[Role], old: str, folder: str) -> None:
