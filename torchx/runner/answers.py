@@ -30,11 +30,13 @@ def message_of(found: DescribeAppResponse) -> str:
 
 def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
     """Builds the status from a scheduler's answer; ``near``: it runs on this machine, where jobs start at once."""
-    if found.state is AppState.FAILED:
+    if found.state is AppState.FAILED or found.attempts:
         from torchx.runner.secrets import learn_roles
-        from torchx.schedulers.kit.verdict import on_answer
 
         learn_roles(found.roles)  # the cause may contain a secret
+    if found.state is AppState.FAILED:
+        from torchx.schedulers.kit.verdict import on_answer
+
         found = on_answer(found)
     return AppStatus(
         found.state,
@@ -74,6 +76,11 @@ def as_recorded(run: Run | None, error: BackendError) -> AppStatus:
 
 def _with_note(run: Run, note: str) -> str:
     return f"{run.msg} ({note})" if run.msg else note
+
+
+def whole(handle: str) -> str:
+    """The handle of a task's sweep; that of any other job is unchanged."""
+    return handle.rpartition("/")[0] if handle.count("/") > 3 else handle
 
 
 def is_fresh(run: Run) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from torchx.errors import NotFoundError
 from torchx.runner.backends import Backends
 from torchx.runner.poller import Beat, Poller
+from torchx.runner.record import read_run
 from torchx.runs import Run, RunRegistry
 from torchx.runs.records import Change, RunQuery
 from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
@@ -273,6 +274,8 @@ class Watch:
             wanted = self._handles is None or change.handle in self._handles
             if wanted and self._seen.get(change.handle) != now:
                 self._seen[change.handle] = now
+                if change.msg:
+                    read_run(change.handle)
                 self._ready.append(change)
 
     def _is_over(self) -> bool:

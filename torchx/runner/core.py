@@ -13,8 +13,8 @@ from torchx.errors import BackendError, SpecError, TransientError
 from torchx.runner import answers, pipeline, wait
 from torchx.runner.backends import Backends, is_near
 from torchx.runner.events import is_on, log_event
-from torchx.runner.record import Recorder, describe_event, forget_notices, run_registry
-from torchx.specs.api import NONE, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
+from torchx.runner.record import Recorder, describe_event, forget_notices, read_run, run_registry
+from torchx.specs.api import NONE, AppState, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -241,11 +241,13 @@ class RunnerCore:
             try:
                 found = backend.describe(app_id)
             except BackendError as e:
-                return answers.as_recorded(run_registry().get(handle), e)
+                return answers.as_recorded(read_run(handle), e)
             if found is None:
                 self._settle_intents()
-                return answers.last_known(run_registry().get(handle))
+                return answers.last_known(read_run(handle))
             near = is_near(backend)
+            if (found.attempts or found.state is AppState.FAILED) and backend.may_have_secrets(app_id):
+                read_run(answers.whole(handle))  # masks its secrets
             status = answers.status_of(found, near=near)
             if not near:  # clusters forget jobs, and cannot always be asked
                 run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
@@ -262,7 +264,7 @@ class RunnerCore:
 
     def recorded(self, app_handle: str) -> Run | None:
         """Returns the job's entry in the run registry: sources of its run options, code version, times; or None."""
-        return run_registry().get(self.resolve(app_handle))
+        return read_run(self.resolve(app_handle))
 
     def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> _Runs:
         """Returns the runs in the run registry, of all schedulers, newest first.
@@ -277,9 +279,10 @@ class RunnerCore:
 
         query = RunQuery() if query is None else query
         if not refresh:
-            return answers.Jobs(run_registry().list(query))
+            return answers.Jobs(listing.masked(run_registry().list(query)))
         self._settle_intents(timeout_s)
-        return answers.Jobs(listing.runs(run_registry(), query, self._scheduler, timeout_s))
+        found = listing.runs(run_registry(), query, self._scheduler, timeout_s)
+        return answers.Jobs(listing.masked(found))
 
     def tells_ends(self, app_handle: str) -> bool:
         """Whether the job's scheduler notifies torchx when a job ends, so that waiting needs no polling."""
@@ -360,7 +363,9 @@ class RunnerCore:
         from torchx.schedulers.api import open_logs
 
         with log_event("log_lines") as event:
-            _, backend, app_id = self._find(app_handle, event)
+            handle, backend, app_id = self._find(app_handle, event)
+            if backend.may_have_secrets(app_id):
+                read_run(answers.whole(handle))  # masks its secrets
             return open_logs(backend, app_id, replicas, query)
 
     # -- the end ---------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torchx.errors import TorchXError
 from torchx.runner.answers import is_fresh, lost, message_of, status_of
 from torchx.runner.backends import answers_within, is_near
-from torchx.runner.record import forget_notices
+from torchx.runner.record import forget_notices, read_run
 from torchx.runs import Run, RunRegistry
 from torchx.runs.records import RunQuery
 from torchx.settings import SAMPLE_S
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     Answers = dict[str, DescribeAppResponse | None]
 
 _MOST_REFRESHED = 1000
+_learned: set[str] = set()
 _FORGOTTEN_AFTER_S = 30 * 24 * 3600.0
 
 
@@ -42,6 +43,15 @@ def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -
     by_id.update({run.id: run for run in unfinished})
     chosen = sorted((run for run in by_id.values() if run.state in states), key=lambda run: -run.id)
     return chosen if query.limit is None else chosen[: max(query.limit, 0)]
+
+
+def masked(found: list[Run]) -> list[Run]:
+    """Masks the secrets of failed runs in the output of this process: another one may have recorded their causes."""
+    for run in found:
+        if run.state is AppState.FAILED and run.msg and run.handle not in _learned:
+            _learned.add(run.handle)
+            read_run(run.handle)
+    return found
 
 
 def refresh(

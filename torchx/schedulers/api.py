@@ -262,6 +262,10 @@ class Scheduler(Generic[T], ABC):
         """
         return None
 
+    def may_have_secrets(self, app_id: str) -> bool:
+        """Whether the job may have been given secrets; False if it has none for certain. The default is True."""
+        return True
+
     def exists(self, app_id: str) -> bool:
         """Whether the backend has this job, in any state."""
         return self.describe(app_id) is not None

@@ -257,6 +257,10 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         job = self._apps.get(app_id)
         return None if job is None else job.still_there()
 
+    def may_have_secrets(self, app_id: str) -> bool:
+        job = self._known(app_id)
+        return job is None or job.may_have_secrets()
+
     def exists(self, app_id: str) -> bool:
         return self._find(app_id) is not None
 

@@ -21,6 +21,7 @@ from torchx.supervisor.proctree import is_stopped
 from torchx.supervisor.reader import JobReader, send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS, TERMINAL, ForeignJobError, JobState, StateFileError
 from torchx.util.notices import logger
+from torchx.util.redaction import MASK
 
 _TIDY_EVERY_S = 3600.0
 _LEAST_FREE_BYTES = 1 << 18
@@ -72,6 +73,13 @@ class LocalJob:
     def still_there(self) -> Callable[[], bool]:
         """A function that checks with one system call whether the job still exists."""
         return partial(os.access, os.path.join(self.folder, STATE_FILE), os.F_OK)
+
+    def may_have_secrets(self) -> bool:
+        """Whether there is a reference, or a masked value, in the request, which is not parsed, to save time."""
+        with suppress(OSError), open(os.path.join(self.folder, REQUEST_FILE), "rb") as f:
+            text = f.read()
+            return b'"secret"' in text or MASK.encode() in text
+        return True
 
     def logs(self) -> str:
         """The folder that contains the replicas' folders."""
