@@ -204,7 +204,7 @@ def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
 def _with_prefix(process: InsideProcess, *, shown: LineFormat, lock: AbstractContextManager[bool]) -> int:
     """Copies the output of a process; writes only whole lines, each after the name of the replica."""
     outputs = {1: sys.stdout, 2: sys.stderr}
-    unfinished = {1: b"", 2: b""}
+    unfinished: dict[int, list[bytes]] = {1: [], 2: []}
 
     def write(stream: int, lines: bytes) -> None:
         if lines:
@@ -215,8 +215,11 @@ def _with_prefix(process: InsideProcess, *, shown: LineFormat, lock: AbstractCon
     process.close_stdin()
     while (piece := process.read()) is not None:
         stream, data = piece
-        whole, newline, unfinished[stream] = (unfinished[stream] + data).rpartition(b"\n")
-        write(stream, whole + newline)
-    for stream, rest in unfinished.items():
-        write(stream, rest)
+        whole, newline, rest = data.rpartition(b"\n")
+        if newline:
+            write(stream, b"".join([*unfinished[stream], whole, newline]))
+            unfinished[stream].clear()
+        unfinished[stream].append(rest)
+    for stream, pieces in unfinished.items():
+        write(stream, b"".join(pieces))
     return process.wait()

@@ -28,18 +28,20 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
     with tempfile.TemporaryFile() as stderr:
         # Not a process of asyncio: it prints to stderr if its loop is closed a moment before the process has ended.
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)
-        stdout = asyncio.StreamReader()
+        stdout = asyncio.StreamReader(limit=_CHUNK)
         try:
             pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
                 lambda: asyncio.StreamReaderProtocol(stdout), process.stdout
             )
             with contextlib.closing(pipe):
-                rest = b""
+                begun: list[bytes] = []  # of the last line; adding each chunk to it would take the square of its length
                 while chunk := await stdout.read(_CHUNK):
-                    *lines, rest = (rest + chunk).split(b"\n")
-                    if lines:
-                        yield [json.loads(line) for line in lines if line]
+                    whole, newline, rest = chunk.rpartition(b"\n")
+                    if newline:
+                        yield [json.loads(line) for line in b"".join([*begun, whole]).split(b"\n") if line]
+                        begun.clear()
                         await asyncio.sleep(_PAUSE_S)
+                    begun.append(rest)
             if await asyncio.to_thread(process.wait):
                 stderr.seek(0)
                 yield [{"error": stderr.read().decode(errors="replace").strip()}]

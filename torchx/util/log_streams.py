@@ -15,7 +15,7 @@ from itertools import groupby, islice
 from typing import TYPE_CHECKING, Any, TextIO
 
 from torchx.errors import NotFoundError
-from torchx.supervisor.lines import Part
+from torchx.supervisor.lines import LONG_LINE, Part
 from torchx.util.abilities import Ability
 from torchx.util.redaction import Redactor, knows_any
 from torchx.util.term import is_tty, only_colors
@@ -30,7 +30,7 @@ _BATCH = 4096
 MOST_THREADS = 256
 """Maximum number of sources that are followed in threads at the same time."""
 
-_DRAWN_OVER = rb"[^\n]*\r(?=[^\r\n])"
+_DRAWN_OVER = rb"(?m)^[^\n]*\r(?=[^\r\n])"  # without `^`, a line would take the square of its length
 _ERASE = b"\x1b[K"  # to the end of the line
 _NO_WRAP, _WRAP = b"\x1b[?7l", b"\x1b[?7h"  # a wrapped line cannot be drawn over
 
@@ -171,11 +171,14 @@ class Sink:
 
     def _last_states(self, line_format: LineFormat, data: bytes) -> bytes:
         """Remove what has been drawn over; in a pipe, the last state of an open line is held back until its end."""
-        lines = re.sub(rb"\r+\n", b"\n", self._held.pop(line_format, b"") + data)
+        lines = re.sub(rb"(?<!\r)\r+\n", b"\n", self._held.pop(line_format, b"") + data)
         if self._for_people:
             return type(data)(re.sub(_DRAWN_OVER, b"\r", lines))
         if isinstance(data, Part):
-            self._held[line_format] = lines[lines.rfind(b"\r") :]
+            state = lines[lines.rfind(b"\r") :]
+            if len(state) > LONG_LINE:  # not a progress bar
+                return Part(state[1:])
+            self._held[line_format] = state
             return b""
         return re.sub(_DRAWN_OVER, b"", lines).replace(b"\r", b"")
 
@@ -183,7 +186,7 @@ class Sink:
         """Write lines over an open progress bar, and erase the rest of its previous state."""
         if self._bar is line_format and not text.startswith(b"\r"):  # redraw, because the terminal cut an open line
             text = self._state + text
-        self._bar = None if text.endswith(b"\n") else line_format
+        self._bar = None if text.endswith(b"\n") or len(text) > LONG_LINE else line_format
         self._state = text[max(text.rfind(b"\r"), 0) :]
         lines = text.replace(b"\n", _ERASE + b"\n")
         self._write(lines if self._bar is None else b"".join((_NO_WRAP, lines, _ERASE, _WRAP)))

@@ -48,14 +48,14 @@ _SHAPES = (
     r"\b(AKIA|ASIA)[0-9A-Z]{16}\b",
     r"\b(AIza)[\w-]{35}",
     r"\b(SG\.)[\w-]{16,}\.[\w-]{16,}",
-    r"\b(eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*",
+    r"(?<![\w-])(?=[\w-]+\.eyJ[\w-]{8,}\.)([\w-]*?\beyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*",  # looks ahead once a word
     r"(hooks\.slack\.com/(?:services|workflows|triggers)/)[\w/-]+",
     r"(discord(?:app)?\.com/api/webhooks/\d+/)[\w-]+",
     r"([?&](?:sig|X-Amz-Signature|X-Goog-Signature)=)[^\s&'\"]+",
     r"(-----BEGIN [A-Z ]*PRIVATE KEY-----)[\s\S]*?(?=-----END|\Z)",
     # passwords without a name: `curl -u me:pw`, `mysql -ppw`, `sshpass -p pw`
     r"((?:^|\s)(?:-u|--user)[ =]'?\"?(?!\d+:\d+\b)[^\s:'\"=]+:)[^\s'\"]+",
-    r"(\b(?:mysql\w*|mariadb[\w-]*)\s(?:[^|;&\n]{0,200}?\s)?-p)[^\s'\"]+",
+    r"(\b(?:mysql\w*|mariadb[\w-]{0,40})\s(?:[^|;&\n]{0,200}?\s)?-p)[^\s'\"]+",
     r"(\bsshpass\s+-p\s*)[^\s'\"]+",
 )
 _MARKS = (
@@ -129,7 +129,7 @@ def mask_text(text: str) -> str:
     if "://" in text and "@" in text:
         import re
 
-        text = re.sub(r"(?i)(\b[a-z][a-z0-9+.\-]*://[^/\s:@]*:)([^/\s@]+)(@)", rf"\g<1>{MASK}\g<3>", text)
+        text = re.sub(r"(?i)(\b[a-z][a-z0-9+.\-]{0,40}://[^/\s:@]*:)([^/\s@]+)(@)", rf"\g<1>{MASK}\g<3>", text)
         text = re.sub(r"(?i)(\bhttps?://)([^/\s:@]+)(@)", rf"\g<1>{MASK}\g<3>", text)
     if any(mark in text for mark in _MARKS):
         import re

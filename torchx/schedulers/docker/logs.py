@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from itertools import chain
 from typing import Any
 
 from torchx.errors import NotFoundError, TransientError
@@ -27,7 +28,7 @@ _RECONNECT = 60  # attempts, a second apart at most
 # Podman 4.3 does not always end a log that it follows: after this long without a line, the state is checked again, and
 # the log is opened again. Each time without a line doubles it, since an engine reads a large log from the beginning.
 _SILENT_S, _SILENT_MAX_S = 60.0, 3600.0
-_TAIL_BYTES = 1 << 16
+_TAIL_BYTES = _PIECE_BYTES = 1 << 16
 _EARLY_S = 0.05
 _EVENTS_S = 10.0
 
@@ -182,14 +183,15 @@ def _previous_run(client: Any, container: Container) -> tuple[float, float]:
 
 
 def _plain(begin: bytes, read: Callable[[int], bytes]) -> Iterator[Piece]:
-    rest = begin
-    while block := read(1):
-        rest += block
-        if block == b"\n":
-            yield Piece(1, *split_stamp(rest))
-            rest = b""
-    if rest:
-        yield Piece(1, *split_stamp(rest))
+    """Lines of a terminal, long ones in several pieces of the same time."""
+    text, at, begun = bytearray(begin), 0, False
+    for byte in chain(iter(lambda: read(1), b""), [b""]):
+        text += byte
+        if text and (byte in (b"", b"\n") or len(text) == _PIECE_BYTES):
+            at, piece = (at, bytes(text)) if begun else split_stamp(bytes(text))
+            yield Piece(1, at, piece)
+            begun = byte != b"\n"
+            text.clear()
 
 
 def seconds(text: str) -> float:

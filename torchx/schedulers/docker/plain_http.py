@@ -85,9 +85,8 @@ class EngineHttp:
     ) -> bytes:
         """The raw response to a request; see :meth:`call`."""
         with self._request(method, target(path, params), _ANSWER_S, body) as answer:
-            status, found = _head(answer)
-            while data := answer.recv(1 << 16):
-                found += data
+            status, begun = _head(answer)
+            found = b"".join([begun, *iter(lambda: answer.recv(1 << 16), b"")])
         if status >= 400:
             raise RefusedError(status, found[:500].decode("utf-8", "replace"))
         return found
