@@ -102,11 +102,14 @@ def test_a_line_for_each_change_of_a_task(torchx: Call, project: Path, verb: lis
 
 def test_the_live_page(torchx: Call, project: Path) -> None:
     """The live page shows a bar, progress, pace and time left, and finally the causes."""
-    torchx("sweep", "--max-parallel", "2", "--grid", "n=0..9", "utils.sh", "sleep 0.2; test {n} != 3")
+    gate = project / "gate"
+    script = f"[ {{n}} -lt 4 ] || while [ ! -e {gate} ]; do sleep 0.05; done; test {{n}} != 3"
+    torchx("sweep", "--max-parallel", "2", "--grid", "n=0..9", "utils.sh", script)
     child = spawn(project, "status", "-w", "@last")
     child.expect(r"progress: .*━.* \d+ %")
-    child.expect(r"\d+ of 10 ended")
+    child.expect(r"4 of 10 ended")
     child.expect(r"pace: .*(/s|/min), about .* left, at most 2 at a time")
+    gate.touch()
     child.expect(r"10 of 10 ended")
     child.expect(r"1  error +exit code 1\s+task 3 \(n=3\)")
     end(child)
