@@ -375,3 +375,22 @@ def test_an_output_that_knows_ascii_alone(here: Path, surroundings: dict[str, st
 
     assert b"gr??" in call()
     assert json.loads(call("--json"))["app"]["roles"][0]["args"] == ["gr\xfc\u2603"]
+
+
+@pytest.mark.parametrize("verb", ["status", "log", "cancel", "metrics"])
+@pytest.mark.parametrize(
+    "handle",
+    [
+        *("local_docker://torchx/a", "local_docker://foreign/a", "kubernetes://torchx/ns:a"),
+        *("kubernetes://foreign/ns:pod:a", "kubernetes_mcad://foreign/ns:a", "aws_sagemaker://torchx/eu-west-1:a"),
+        "aws_batch://torchx/q:12345678-1234-1234-1234-123456789012",
+    ],
+)
+def test_a_backend_without_its_packages(torchx: Call, monkeypatch: pytest.MonkeyPatch, handle: str, verb: str) -> None:
+    """None of the optional packages is installed: the error names the one to install, also where another is imported first."""
+    for name in ("docker", "requests", "urllib3", "kubernetes", "boto3", "botocore", "yaml"):
+        monkeypatch.setitem(sys.modules, name, None)
+    outcome = torchx(verb, handle)
+    (line,) = outcome.error_lines()
+    assert (outcome.code, "which is not installed" in line) == (6, True)
+    assert outcome.hint().startswith("pip install ")

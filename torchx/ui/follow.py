@@ -24,7 +24,7 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
     The arguments are those of ``torchx log``; ``last`` is the number of lines of each replica to begin with.
     """
     argv = own_program("torchx.cli.main", "log", "--json", "--follow", "--tail", str(last))
-    argv += ["--streams", stream, target] if stream else [target]
+    argv += [*(["--streams", stream] if stream else []), "--", target]
     with tempfile.TemporaryFile() as stderr:
         # Not a process of asyncio: it prints to stderr if its loop is closed a moment before the process has ended.
         process = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr)

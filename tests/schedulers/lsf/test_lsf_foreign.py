@@ -206,3 +206,14 @@ def test_nothing_is_done_to_it(fake: FakeCommandRunner) -> None:
     assert not [call for call in fake.calls if call.argv[0] == "bkill"]
     jobs.forced().cancel("7")
     assert [call.argv for call in fake.calls if call.argv[0] == "bkill"] == [["bkill", "7"]]
+
+
+@pytest.mark.parametrize("app_id", ["-u", "-q", "0x7", "7-"])
+def test_an_id_is_no_option(fake: FakeCommandRunner, app_id: str) -> None:
+    """LSF is not asked for what is no number of a job."""
+    jobs = view(fake, {})
+    assert jobs.describe(app_id) is None
+    jobs.forced().cancel(app_id)  # there is nothing to end
+    assert fake.calls == []
+    assert jobs.describe_many(["7", app_id])["7"].state is AppState.FAILED
+    assert [call.argv[-1] for call in fake.calls] == ["7"]

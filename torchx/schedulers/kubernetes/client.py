@@ -269,10 +269,10 @@ class KubeApi:
         self, path: str, query: Mapping[str, object], version: str, *, timeout_s: float
     ) -> Iterator[tuple[str, Object]]:
         """Types and objects of a watch from a version on, until it ends, or no data comes for ``timeout_s`` seconds."""
-        import urllib3
-
         watch = {**query, "watch": "true", "allowWatchBookmarks": "true", "resourceVersion": version}
         response = self.stream(path, watch, timeout_s=timeout_s)
+        import urllib3  # after the check whether `kubernetes`, which needs it, is installed
+
         try:
             for line in filter(bytes.strip, response):
                 event = json.loads(line)
@@ -297,10 +297,11 @@ class KubeApi:
 
     def _whole(self, request: _Request) -> bytes:
         """The whole body of a response."""
-        import urllib3
 
         def read() -> bytes:
             response = self._send(request)
+            import urllib3
+
             try:
                 return bytes(response.read())
             except urllib3.exceptions.HTTPError as e:
@@ -353,9 +354,9 @@ class KubeApi:
     def _request(self, request: _Request) -> Any:
         import ssl
 
+        configuration = self.client.configuration
         import urllib3
 
-        configuration = self.client.configuration
         query = {name: value for name, value in request.query.items() if value not in (None, "")}
         url = f"{configuration.host.rstrip('/')}{request.path}{'?' + urlencode(query, doseq=True) if query else ''}"
         content_type = "application/merge-patch+json" if request.method == "PATCH" else "application/json"

@@ -141,14 +141,15 @@ class ForeignLsfJobs(ForeignAtSites):
 
     def _jobs(self, site: Site, app_ids: list[str]) -> dict[str, list[Job]]:
         """Jobs and elements of arrays, by one query; unknown ones are left out."""
-        done = self.run_command(site, ["bjobs", "-a", "-u", "all", "-o", _FORMAT, *app_ids])
+        wanted = {i: found.groups() for i in app_ids if (found := _REFERENCE.fullmatch(i))}  # no option of `bjobs`
+        if not wanted:
+            return {}
+        done = self.run_command(site, ["bjobs", "-a", "-u", "all", "-o", _FORMAT, *wanted])
         every = [job for fields in cells(done.stdout) if (job := _job(fields)) is not None]
         if not every and done.returncode and not NOTHING.search(done.stderr):
             done.check()
         jobs: dict[str, list[Job]] = {}
-        for app_id in app_ids:
-            wanted = _REFERENCE.fullmatch(app_id)
-            number, index = wanted.groups() if wanted else ("", None)
+        for app_id, (number, index) in wanted.items():
             own = {j.index: j for j in reversed(every) if j.row.jobid == number and index in (None, str(j.index))}
             if own:
                 if index is None and max(own) > 0:

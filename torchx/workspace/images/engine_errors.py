@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torchx.errors import BackendError, TorchXError, TransientError
+from torchx.errors import BackendError, MissingDependencyError, TorchXError, TransientError, install_extra
 
 NO_PROGRAM = "its entrypoint is not a program of its image"
 
@@ -78,6 +78,9 @@ def engine_errors(doing: str) -> Iterator[None]:
         yield
     except TorchXError:
         raise
+    except ImportError as e:
+        said = "this needs the package `docker`, which is not installed"
+        raise MissingDependencyError(said, hint=install_extra("docker")) from e
     except Exception as e:
         translated = translate(e, doing)
         if translated is None:
