@@ -33,7 +33,7 @@ class Page:
 
     def __init__(self, env: dict[str, str], *args: str) -> None:
         self.env = env
-        argv = [sys.executable, "-m", "torchx", "ui", "--no-open", *args]
+        argv = [sys.executable, "-m", "torchx", "ui", *([] if "BROWSER" in env else ["--no-open"]), *args]
         self.process = subprocess.Popen(argv, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.address = self.process.stdout.readline().strip()
@@ -69,7 +69,9 @@ class Page:
 
 @pytest.fixture
 def home(tmp_path: Path) -> dict[str, str]:
-    return {**os.environ, "TORCHX_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+    env = {**os.environ, "TORCHX_HOME": str(tmp_path / "home"), "HOME": str(tmp_path)}
+    env.pop("BROWSER", None)
+    return env
 
 
 @pytest.fixture
@@ -90,8 +92,8 @@ def run(home: dict[str, str], tmp_path: Path) -> Callable[..., str]:
 def pages(home: dict[str, str]) -> Iterator[Callable[..., Page]]:
     started: list[Page] = []
 
-    def start(*args: str) -> Page:
-        started.append(Page(home, *args))
+    def start(*args: str, **env: str) -> Page:
+        started.append(Page({**home, **env}, *args))
         return started[-1]
 
     yield start

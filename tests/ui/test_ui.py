@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import http.client
 import os
 import re
 import signal
@@ -44,6 +46,69 @@ def test_a_stranger_is_refused(pages: Pages) -> None:
     assert page.ask("/api/settings", Origin="http://evil.example").status == 403
     assert page.ask("/api/settings", Origin="null").status == 403
     assert page.ask("/api/settings", Origin=f"http://127.0.0.1:{page.port}").status == 200
+
+
+@pytest.fixture
+def opened(pages: Pages, tmp_path: Path) -> Callable[[], tuple[Page, str]]:
+    """Starts a page that opens a browser; returns it and the address that the browser was started with."""
+    browser, told = tmp_path / "browser", tmp_path / "told"
+    browser.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    browser.chmod(0o755)
+
+    def start() -> tuple[Page, str]:
+        os.mkfifo(told)
+        page = pages(BROWSER=str(browser), DISPLAY=":0")
+        return page, told.read_text().strip()
+
+    return start
+
+
+def test_a_browser_is_started_without_the_token(opened: Callable[[], tuple[Page, str]]) -> None:
+    """Its arguments, which other users can read, have a code, which is exchanged for the token once."""
+    page, address = opened()
+    assert page.token not in address
+    before, _, code = address.partition("#code=")
+    assert (before, len(code)) == (f"http://127.0.0.1:{page.port}/", 32)
+    right = f"Code {code}"
+    for wrong in ("", "Code ", "Code x", f"Bearer {code}", f"Code {page.token}"):
+        assert page.ask("/api/token", Authorization=wrong).status == 401, wrong
+    assert page.ask("/api/token", Authorization=right, Origin="http://evil.example").status == 403
+    assert page.ask("/api/token", Authorization=right, Host="evil.example").status == 403
+    assert page.ask("/api/settings", Authorization=right).status == 401
+    answer = page.ask("/api/token", Authorization=right)
+    assert (answer.status, answer.body.decode()) == (200, page.token)
+    for used in (right, "", "Code "):
+        assert page.ask("/api/token", Authorization=used).status == 401, used
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket to another user")
+@pytest.mark.parametrize("header", [{}, {"X-Forwarded-For": "127.0.0.1"}])
+def test_the_code_is_good_for_this_user_alone(opened: Callable[[], tuple[Page, str]], header: dict[str, str]) -> None:
+    """Somebody else who reads the browser's arguments first gets nothing, and the browser is still signed in."""
+    page, address = opened()
+    code = f"Code {address.partition('#code=')[2]}"
+    stranger = http.client.HTTPConnection("127.0.0.1", page.port, timeout=PATIENCE_S)
+    with contextlib.closing(stranger):
+        stranger.connect()
+        os.fchown(stranger.sock.fileno(), 65534, 65534)
+        stranger.request("GET", "/api/token", headers={"Authorization": code, **header})
+        assert stranger.getresponse().status == 401
+    assert page.ask("/api/token", Authorization=code).body.decode() == page.token
+
+
+def test_who_sent_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel says which user's process has the other end of a connection; one that is gone is nobody's."""
+    from torchx.ui.guard import _is_ours
+
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
+        scope = {"client": client.getsockname(), "server": server.getsockname()}
+        assert _is_ours(scope)
+        assert not _is_ours({**scope, "client": ("127.0.0.1", 1)})
+        if os.geteuid():
+            monkeypatch.setattr(os, "geteuid", lambda: 4_000_000_000)
+        else:
+            os.fchown(client.fileno(), 65534, 65534)
+        assert not _is_ours(scope)
 
 
 def test_it_listens_on_loopback_alone(pages: Pages) -> None:
@@ -219,6 +284,16 @@ def test_a_log_that_cannot_be_had_says_why(pages: Pages) -> None:
     assert page.ask("/api/log").status == 400
 
 
+def test_a_handle_is_no_option(pages: Pages) -> None:
+    """Whatever a handle looks like, it is the name of a job."""
+    page = pages()
+    for handle in ("--help", "-f", "--json"):
+        [batch] = page.stream(f"/api/log?handle={handle}")
+        assert f"no run on record is called `{handle}`" in batch["lines"][0]["error"]
+        assert page.ask(f"/api/run?handle={handle}").status == 404
+    assert "is not an app handle" in page.ask("/api/log?handle=a%00b").json()["error"]
+
+
 def test_who_stops_listening_leaves_no_process(pages: Pages, run: Run) -> None:
     """`torchx log` ends when the page closes the stream."""
     handle = run("echo one; sleep 1000")
@@ -324,6 +399,18 @@ def test_without_its_packages(home: dict[str, str], tmp_path: Path) -> None:
     )
     assert done.returncode == 6
     assert "`uvicorn`" in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_backend_without_its_packages(pages: Pages, tmp_path: Path) -> None:
+    """The answer names the package to install."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import sys\nfor name in ('docker', 'requests', 'urllib3', 'kubernetes'): sys.modules[name] = None\n"
+    )
+    page = pages(PYTHONPATH=f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    for handle, name in (("local_docker://foreign/a", "docker"), ("kubernetes://torchx/ns:a", "kubernetes")):
+        answer = page.ask(f"/api/metrics?handle={handle}")
+        assert (answer.status, f"`{name}`" in answer.json()["error"]) == (502, True)
+        assert page.ask(f"/api/run?handle={handle}").status == 404
 
 
 def _until(condition: Callable[[], Any]) -> None:

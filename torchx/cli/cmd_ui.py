@@ -26,9 +26,9 @@ class CmdUi(RunnerCommand):
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
         from torchx.ui.server import serve
 
-        def ready(address: str) -> None:
+        def ready(address: str, once: str) -> None:
             print(address, flush=True)
-            opened = not args.no_open and _open(address)
+            opened = not args.no_open and _open(once)
             if is_tty(sys.stderr):
                 hint = "" if opened or args.no_open else "no browser here: open the address, over SSH after `ssh -L`; "
                 print(f"{hint}Ctrl-C stops the server; jobs continue to run", file=sys.stderr)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import hmac
+import os
 import re
+import secrets
 
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 API = "/api/"
+TOKEN = f"{API}token"
 _HOST = re.compile(r"(127\.0\.0\.1|localhost|\[::1\])(:\d+)?", re.IGNORECASE)
 _HEADERS = (
     # Only our own files, no inline scripts or styles, no frames, no requests to other hosts.
@@ -30,12 +34,14 @@ class Guard:
 
     The Host header stops a foreign domain that resolves to this machine (DNS rebinding), the Origin header the pages
     of other sites, and the token other users of this machine. The token is in the fragment of the address, which
-    browsers send to no server, and then in the Authorization header.
+    browsers send to no server, and then in the Authorization header. The address that a browser is started with, which
+    others can read among its arguments, has a ``code`` instead, which one page of this user exchanges for the token.
     """
 
-    def __init__(self, app: ASGIApp, token: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, code: str) -> None:
         self._app = app
-        self._expected = f"Bearer {token}".encode()
+        self._token = token
+        self._code = f"Code {code}".encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async def send_with_headers(message: Message) -> None:
@@ -43,16 +49,31 @@ class Guard:
                 message["headers"] = [*message.get("headers", ()), *_HEADERS]
             await send(message)
 
-        answer = self._refusal(dict(scope["headers"]), scope["path"]) or self._app
+        answer = self._own_answer(dict(scope["headers"]), scope) or self._app
         await answer(scope, receive, send_with_headers)
 
-    def _refusal(self, headers: dict[bytes, bytes], path: str) -> PlainTextResponse | None:
+    def _own_answer(self, headers: dict[bytes, bytes], scope: Scope) -> PlainTextResponse | None:
         host = headers.get(b"host", b"").decode("latin-1")
         if not _HOST.fullmatch(host):
             return PlainTextResponse("this page is only for this machine: use http://127.0.0.1", 403)
         origin = headers.get(b"origin")
         if origin is not None and origin.decode("latin-1") != f"http://{host}":
             return PlainTextResponse("requested by a page of another site", 403)
-        if path.startswith(API) and not hmac.compare_digest(headers.get(b"authorization", b""), self._expected):
+        given = headers.get(b"authorization", b"")
+        if scope["path"] == TOKEN and hmac.compare_digest(given, self._code) and _is_ours(scope):
+            self._code = secrets.token_bytes()  # of no address: it was good once
+            return PlainTextResponse(self._token)
+        if scope["path"].startswith(API) and not hmac.compare_digest(given, f"Bearer {self._token}".encode()):
             return PlainTextResponse("the token is wrong: open the address that `torchx ui` printed", 401)
         return None
+
+
+def _is_ours(scope: Scope) -> bool:
+    """Whether a process of this user, or root, has sent a request; true where the kernel does not tell (not Linux)."""
+    ends = tuple(f":{scope[end][1]:04X}" for end in ("client", "server"))
+    rows: list[list[str]] = []
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(FileNotFoundError), open(table, encoding="ascii") as f:
+            rows += [line.split() for line in f]
+    owners = {row[7] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1])}
+    return not rows or bool(owners) and owners <= {"0", str(os.geteuid())}

@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from torchx.cli.log_targets import parse_target
 from torchx.cli.render import strict_json
 from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
 from torchx.runner import Runner
@@ -41,8 +42,11 @@ _FIRST_LINES = 20_000
 _ALIVE_S = 15.0  # interval of empty lines, by which a closed connection is noticed
 
 
-def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Guard:
-    """Returns the ASGI application; ``allowed`` are the permitted ones of :data:`torchx.ui.ACTIONS`."""
+def application(runner: Runner, token: str, code: str, allowed: tuple[str, ...] = ()) -> Guard:
+    """Returns the ASGI application; ``allowed`` are the permitted ones of :data:`torchx.ui.ACTIONS`.
+
+    ``token`` and ``code``: see :class:`torchx.ui.guard.Guard`.
+    """
     live = Live(lambda: [run_row(run) for run in runner.runs(refresh=False)], runner.watch)
 
     async def events(_: Request) -> Response:
@@ -66,6 +70,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
     async def log(request: Request) -> Response:
         asked = request.query_params
         target = asked["handle"] + (f"/{asked['part']}" if asked.get("part") else "")
+        parse_target(target)
         lines = log_lines(target, last=_FIRST_LINES, stream=asked.get("stream") or None)
         return _stream({"lines": batch} async for batch in lines)
 
@@ -92,7 +97,7 @@ def application(runner: Runner, token: str, allowed: tuple[str, ...] = ()) -> Gu
         Route(f"{API}do/{{action}}", act, methods=["POST"]),
     ]
     errors: dict[Any, Any] = {TorchXError: _failed, KeyError: _incomplete, HTTPException: _refused}
-    return Guard(Starlette(routes=routes, exception_handlers=errors), token)
+    return Guard(Starlette(routes=routes, exception_handlers=errors), token, code)
 
 
 def _run_document(runner: Runner, handle: str) -> dict[str, Any]:

@@ -16,22 +16,24 @@ _HOST = "127.0.0.1"
 _LAST_ANSWERS_S = 1
 
 
-def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[str], None]) -> None:
+def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[str, str], None]) -> None:
     """Serves the page until SIGINT or SIGTERM; raises ImportError if an optional package is not installed.
 
-    ``ready`` is called with the address, including the token, once the port is open.
+    Once the port is open, ``ready`` is called with the address including the token, and one for the arguments of a
+    browser, which others can read: it is good once.
     """
     import uvicorn
 
     from torchx.ui.pages import application
 
     listener = _listen(port)
-    token = secrets.token_urlsafe(24)
+    token, code = secrets.token_urlsafe(24), secrets.token_urlsafe(24)
     config = uvicorn.Config(
-        application(runner, token, allowed),
+        application(runner, token, code, allowed),
         log_level="critical",
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody may say where a request comes from
         timeout_graceful_shutdown=_LAST_ANSWERS_S,
         lifespan="off",
         ws="none",
@@ -39,7 +41,8 @@ def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[
     # uvicorn raises the signal again after closing the port; SystemExit lets the callers clean up.
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
     with listener:
-        ready(f"http://{_HOST}:{listener.getsockname()[1]}/#token={token}")
+        page = f"http://{_HOST}:{listener.getsockname()[1]}/"
+        ready(f"{page}#token={token}", f"{page}#code={code}")
         uvicorn.Server(config).run(sockets=[listener])
 
 

@@ -81,6 +81,35 @@ def test_a_run_appears_and_ends_without_a_reload(tab: Any, pages: Pages, run: Ru
     tab.locator(".line", has_text="no data in /data").wait_for()
 
 
+def test_every_tab_of_the_browser_that_was_opened(
+    chromium: Any, tab: Any, pages: Pages, run: Run, tmp_path: Path
+) -> None:
+    """The address in its arguments signs it in once, also in further tabs; it is worth nothing to another browser."""
+    run("true", "--wait")
+    browser, told = tmp_path / "browser", tmp_path / "told"
+    browser.write_text(f'#!/bin/sh\necho "$@" >> {told}\n')
+    browser.chmod(0o755)
+    os.mkfifo(told)
+    page = pages(BROWSER=str(browser), DISPLAY=":0")
+    once = told.read_text().strip()
+    tab.goto(once)
+    tab.get_by_role("status").get_by_text("live", exact=True).wait_for()
+    assert "code" not in tab.url
+    with tab.context.expect_page() as opened:
+        _rows(tab).locator("a").first.click(modifiers=["Control"])
+    opened.value.get_by_role("status").get_by_text("live", exact=True).wait_for()
+    other = chromium.new_context()
+    try:
+        stranger = other.new_page()
+        stranger.goto(once)
+        stranger.get_by_text("not signed in").wait_for()
+        stranger.goto(page.address)  # in the same tab, which only the part behind # changes for
+        stranger.get_by_role("status").get_by_text("live", exact=True).wait_for()
+        assert "token" not in stranger.url
+    finally:
+        other.close()
+
+
 def test_a_choice_stands_in_the_address(tab: Any, pages: Pages, run: Run) -> None:
     """What is searched and chosen survives a reload, and so does the right to ask."""
     run("true", "--wait")

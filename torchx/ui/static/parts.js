@@ -1,11 +1,19 @@
 // Shared by all parts of the page: requests, elements, times. Text of a job is never parsed as HTML.
 
-const given = new URLSearchParams(location.hash.slice(1)).get("token");
-if (given) {
-  sessionStorage.setItem("token", given);
-  history.replaceState(null, "", location.pathname + location.search);
+// The address has the token, or a code that this exchanges for it.
+async function signIn() {
+  const given = new URLSearchParams(location.hash.slice(1)), code = given.get("code");
+  if (code || given.has("token")) history.replaceState(null, "", location.pathname + location.search);
+  const answer = code && (await fetch("/api/token", { headers: { Authorization: `Code ${code}` } }));
+  const token = answer?.ok ? await answer.text() : given.get("token");
+  if (token) localStorage.setItem("token", token);
 }
-const headers = () => ({ Authorization: `Bearer ${sessionStorage.getItem("token") ?? ""}` });
+const signedIn = signIn().catch(() => {}); // the next request says what is wrong
+addEventListener("hashchange", () => location.reload()); // the address of a server that was started again
+async function headers() {
+  await signedIn;
+  return { Authorization: `Bearer ${localStorage.getItem("token") ?? ""}` };
+}
 
 async function checked(answer) {
   if (answer.ok) return answer;
@@ -21,19 +29,22 @@ export const address = (path, query = {}) => {
 };
 
 export const ask = async (path, query, options = {}) =>
-  (await checked(await fetch(address(`/api/${path}`, query), { headers: headers(), ...options }))).json();
+  (await checked(await fetch(address(`/api/${path}`, query), { headers: await headers(), ...options }))).json();
 
 // Reads JSON lines until the server closes the stream or the signal aborts it.
 export async function stream(path, query, signal, take) {
-  const answer = await checked(await fetch(address(`/api/${path}`, query), { headers: headers(), signal }));
+  const answer = await checked(await fetch(address(`/api/${path}`, query), { headers: await headers(), signal }));
   const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+  let begun = []; // of the last line; adding each chunk to it would take the square of its length
   for (;;) {
     const { value, done } = await reader.read();
     if (done) return;
-    const lines = (rest + value).split("\n");
-    rest = lines.pop();
-    for (const line of lines) if (line) take(JSON.parse(line));
+    const end = value.lastIndexOf("\n") + 1;
+    if (end) {
+      for (const line of [...begun, value.slice(0, end)].join("").split("\n")) if (line) take(JSON.parse(line));
+      begun = [];
+    }
+    begun.push(value.slice(end));
   }
 }
 
