@@ -84,7 +84,7 @@ def test_exec_in_several_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
         out = io.TextIOWrapper(io.BytesIO())
         monkeypatch.setattr(sys, "stdout", out)
         cmd_exec._with_prefix(Process(size), shown=LineFormat(""), lock=nullcontext(True))  # type: ignore[arg-type]
-        assert len(out.buffer.getvalue()) == size // 1024 * 1024  # type: ignore[attr-defined]
+        assert len(out.buffer.getvalue()) == size // 1024 * 1024
         monkeypatch.undo()
 
     is_linear(read, 1_000_000)
@@ -141,7 +141,7 @@ def _written(blocks: list[bytes], out: io.TextIOWrapper) -> bytes:
     for block in blocks:
         sink.block(name, block)
     sink.finish()
-    return out.buffer.getvalue()  # type: ignore[attr-defined, no-any-return]
+    return out.buffer.getvalue()  # type: ignore[attr-defined]
 
 
 def test_a_line_after_a_progress_bar() -> None:

@@ -76,4 +76,4 @@ def _is_ours(scope: Scope) -> bool:
         with contextlib.suppress(FileNotFoundError), open(table, encoding="ascii") as f:
             rows += [line.split() for line in f]
     owners = {row[7] for row in rows if row[1].endswith(ends[0]) and row[2].endswith(ends[1])}
-    return not rows or bool(owners) and owners <= {"0", str(os.geteuid())}
+    return not rows or (bool(owners) and owners <= {"0", str(os.geteuid())})

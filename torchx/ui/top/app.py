@@ -256,7 +256,7 @@ def _shell(target: str) -> None:
     before = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which a child would inherit
     try:
         print(f"{target}: exit this shell to return to torchx top", flush=True)  # noqa: T201  # the screen is suspended
-        if code := subprocess.call(own_program("torchx.cli.main", "shell", target)):
+        if code := subprocess.call(own_program("torchx.cli.main", "shell", "--", target)):
             signal.signal(signal.SIGINT, signal.default_int_handler)
             with contextlib.suppress(KeyboardInterrupt, EOFError):
                 input(f"torchx shell ended with exit code {code}; press Enter to return ")
