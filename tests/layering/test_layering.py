@@ -97,7 +97,7 @@ LATE = (
     *("torchx.specs.html_pages", "torchx.specs.overlays", "torchx.util.field_docs"),
     *("torchx.util.modules", "torchx.runner.aio", "torchx.runner.capsule", "torchx.runner.copy"),
     *("torchx.runner.forward", "torchx.runner.metrics", "torchx.runner.notices", "torchx.runner.poller"),
-    *("torchx.runner.paced", "torchx.runner.ssh", "torchx.runs.statuses"),
+    *("torchx.runner.paced", "torchx.runner.ssh", "torchx.runs.asides", "torchx.runs.statuses"),
 )
 """Entered when somebody asks a cluster, a cloud, a registry or a tracker, beside whose answer the standard library is
 quick, or wants what cannot be done without it: there it is imported where anybody looks for it, at the head."""

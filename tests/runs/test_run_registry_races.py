@@ -89,7 +89,7 @@ def test_the_lock_is_let_go(tmp_path) -> None:
     """Another caller in the same process need not wait, also after an error."""
     path = str(tmp_path / "runs.db")
     before = os.listdir("/proc/self/fd")
-    with pytest.raises(ZeroDivisionError), schema._names(path):
+    with pytest.raises(ZeroDivisionError), schema.locked(path):
         raise ZeroDivisionError
     schema.create(path)
     assert os.listdir("/proc/self/fd") == before
@@ -389,7 +389,7 @@ def test_a_state_on_record_waits_for_no_lock(registry, monkeypatch, caplog) -> N
     """While another process writes, a status that is no news is not held up; one that is news is."""
     handle = add(registry, "a-1", state=AppState.RUNNING)
     registry.close()
-    monkeypatch.setattr(store, "BUSY_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(schema, "BUSY_TIMEOUT_S", 0.0)
     with contextlib.closing(sqlite3.connect(registry.path, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         registry.saw(handle, AppState.RUNNING)
@@ -403,7 +403,7 @@ def test_a_locked_file_is_not_taken_for_a_read_only_one(registry, monkeypatch) -
     add(registry, "a")
     registry.close()
     opened = []
-    real = store._connect
+    real = schema.connect
 
     def connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
         opened.append(immutable)
@@ -412,7 +412,7 @@ def test_a_locked_file_is_not_taken_for_a_read_only_one(registry, monkeypatch) -
     def locked(db: sqlite3.Connection) -> int:
         raise sqlite3.OperationalError("database is locked")
 
-    monkeypatch.setattr(store, "_connect", connect)
+    monkeypatch.setattr(schema, "connect", connect)
     monkeypatch.setattr(schema, "version_of", locked)
     assert registry.list() == []
     assert opened == [False] * 6
@@ -448,9 +448,9 @@ def test_whole_pages_are_a_whole_file(tmp_path, page) -> None:
     db = sqlite3.connect(path, isolation_level=None)
     db.execute(f"PRAGMA page_size = {page}")
     db.execute("CREATE TABLE a (x)")
-    assert store._is_cut_off(db, path) is False
+    assert schema.is_cut_off(db, path) is False
     os.truncate(path, os.path.getsize(path) - 1)
-    assert store._is_cut_off(db, path) is True
+    assert schema.is_cut_off(db, path) is True
     db.close()
 
 

@@ -78,24 +78,6 @@ def test_a_file_of_noise_is_set_aside_even_by_a_reader(registry, caplog):
     assert "damaged" in warnings_of(caplog)[0]
 
 
-def test_a_newer_file_is_set_aside_whole(registry, caplog):
-    """The file of a newer torchx is kept unchanged, with a warning."""
-    add(registry, "old")
-    registry.close()
-    with sqlite3.connect(registry.path) as db:
-        db.execute(f"PRAGMA user_version = {schema.VERSION + 1}")
-    db.close()
-    again = RunRegistry(registry.path)
-    add(again, "new")
-    assert ids(again.list()) == ["new"]
-    again.close()
-    assert "newer torchx" in warnings_of(caplog)[0]
-    [aside] = glob.glob(registry.path + ".newer-*")
-    with sqlite3.connect(aside) as db:
-        assert db.execute("SELECT app_id FROM runs").fetchall() == [("old",)]
-    db.close()
-
-
 def test_a_file_that_was_damaged_before_this_process_came_is_set_aside_by_one_only(registry):
     """The second process does not touch its successor."""
     with open(registry.path, "wb") as file:
@@ -188,10 +170,10 @@ def test_a_full_disk_warns_once_and_keeps_what_was_there(tmp_path):
 
 _WRITER = """
 import os, sys
-import torchx.runs.store
+import torchx.runs.schema
 from torchx.runs import NewRun, RunRegistry
 from torchx.specs import AppState
-torchx.runs.store.BUSY_TIMEOUT_S = 300.0  # whoever is in the way may be held up for long on a busy machine
+torchx.runs.schema.BUSY_TIMEOUT_S = 300.0  # whoever is in the way may be held up for long on a busy machine
 path, count = sys.argv[1], int(sys.argv[2])
 children = []
 for i in range(count):
@@ -233,7 +215,7 @@ def test_fifty_processes_at_once_lose_nothing(tmp_path, found):
 def test_a_file_that_is_locked_for_long(registry, caplog, monkeypatch, comes_free):
     """Longer than SQLite waits: after several tries, a run is not recorded, with a warning."""
     add(registry, "old")
-    monkeypatch.setattr(store, "BUSY_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(schema, "BUSY_TIMEOUT_S", 0.0)
     registry.close()
     holder = sqlite3.connect(registry.path, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")

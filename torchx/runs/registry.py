@@ -34,7 +34,9 @@ _COLUMNS = (
 )
 _NAMES = _COLUMNS.replace(",", " ").split()
 _STATES = dict(AppState.__members__)
-_KEEP_STATUS = "REPLACE INTO statuses SELECT max(id), ?1 FROM runs WHERE handle = ?2 HAVING max(id) IS NOT NULL"
+_KEEP_STATUS = (
+    "REPLACE INTO statuses (run_id, status) SELECT max(id), ?1 FROM runs WHERE handle = ?2 HAVING max(id) IS NOT NULL"
+)
 _STATUSES = 20_000  # whole statuses are kept for this many of the newest runs
 _IS_NEWS = "id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2) AND (state <> ? OR msg <> ?)"
 _MOST_ROWS = 2**63 - 1  # the largest integer of SQLite
@@ -391,9 +393,9 @@ def _add(db: sqlite3.Connection, run_id: int, column: str, more: Mapping[str, st
 def _mark_submitted(db: sqlite3.Connection, run_id: int, handle: str) -> bool:
     sql = (
         "UPDATE runs SET phase = 1, handle = ?, app_id = ?, updated_at = ?,"
-        " state = CASE state WHEN 'UNSUBMITTED' THEN 'SUBMITTED' ELSE state END WHERE id = ?"
+        " state = CASE state WHEN 'UNSUBMITTED' THEN 'SUBMITTED' ELSE state END WHERE id = ? AND handle IN ('', ?)"
     )
-    return db.execute(sql, (handle, parse_app_handle(handle).app_id, time.time(), run_id)).rowcount > 0
+    return db.execute(sql, (handle, parse_app_handle(handle).app_id, time.time(), run_id, handle)).rowcount > 0
 
 
 def _mark_seen(db: sqlite3.Connection, row: Sequence[object]) -> None:

@@ -11,7 +11,11 @@ from torchx.settings import make_private
 
 if TYPE_CHECKING:
     import sqlite3
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+
+BUSY_TIMEOUT_S = 10.0
+"""How long SQLite waits for transactions of other processes, per try. A transaction takes less than a millisecond, but
+may have to wait for a busy processor, and SQLite's locks are not fair. Several tries allow Ctrl-C in between."""
 
 # The phase of a row, independent of the state of the job.
 INTENT = 0
@@ -21,8 +25,8 @@ ABANDONED = 2
 """The submission failed: there is no job."""
 
 # One entry per schema version: the statements that upgrade from the previous version. Released entries are never
-# changed; a change of the schema is a new entry. `specs` holds large columns that are rarely read, so that a list of
-# runs reads few pages.
+# changed. A version that does not know a new entry cannot use the file: what it can ignore belongs to `ADDITIONS`.
+# `specs` holds large columns that are rarely read, so that a list of runs reads few pages.
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (
         """
@@ -97,7 +101,14 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
 )
 VERSION = len(MIGRATIONS)
 
-_COMPANIONS = ("-wal", "-shm", "-journal")  # files that SQLite creates next to a database
+# Statements that add what versions without them can ignore, since all name the columns that they read and write:
+# tables, indexes, and columns with a default. `application_id` counts them. Released entries are never changed.
+ADDITIONS: tuple[tuple[str, ...], ...] = (
+    # From here on, the files that an older torchx set aside have been taken back; see torchx.runs.asides.
+    (),
+)
+
+COMPANIONS = ("-wal", "-shm", "-journal")  # files that SQLite creates next to a database
 
 # File systems that cannot share the memory map that WAL needs between hosts (https://sqlite.org/wal.html).
 _SHARED_FILE_SYSTEMS = frozenset(
@@ -105,8 +116,8 @@ _SHARED_FILE_SYSTEMS = frozenset(
 )
 
 
-def create(path: str) -> None:
-    """Creates a new, empty registry file with mode 0600, unless another process was faster.
+def create(path: str, instead: Callable[[str], None] = lambda _: None) -> None:
+    """Creates a new, empty registry file with mode 0600, unless another process was faster, or ``instead`` does it.
 
     The file is created under another name and renamed, so that no process sees an incomplete schema.
     """
@@ -126,11 +137,36 @@ def create(path: str) -> None:
             upgrade(db)
         finally:
             db.close()
-        _publish(draft, path)
+        with locked(path):
+            instead(path)
+            _publish(draft, path)
     finally:
-        for suffix in ("", *_COMPANIONS):
+        for suffix in ("", *COMPANIONS):
             if os.path.lexists(draft + suffix):
                 os.unlink(draft + suffix)
+
+
+def connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
+    """Opens a file, for all threads: :class:`torchx.runs.store.Store` holds its lock during each use."""
+    import sqlite3
+
+    return sqlite3.connect(
+        url_of(path, "immutable=1" if immutable else "mode=rw"),
+        uri=True,
+        timeout=BUSY_TIMEOUT_S,
+        isolation_level=None,
+        check_same_thread=False,
+    )
+
+
+def url_of(path: str, how: str = "mode=rw") -> str:
+    """The URL of a file. It is never created: an empty one would take the place of one in the making."""
+    return "file:" + os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23") + f"?{how}"
+
+
+def is_cut_off(db: sqlite3.Connection, path: str) -> bool:
+    """Whether the file ends within a page; SQLite itself would read the missing part as zeros."""
+    return os.stat(path).st_size % int(db.execute("PRAGMA page_size").fetchone()[0]) != 0
 
 
 def version_of(db: sqlite3.Connection) -> int:
@@ -138,14 +174,30 @@ def version_of(db: sqlite3.Connection) -> int:
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
+def additions_of(db: sqlite3.Connection) -> int:
+    """How many of the additions the file has; it may have more than this version knows."""
+    return int(db.execute("PRAGMA application_id").fetchone()[0])
+
+
+def is_current(db: sqlite3.Connection) -> bool:
+    """Whether a file that is not newer has everything of this version."""
+    return version_of(db) == VERSION and additions_of(db) >= len(ADDITIONS)
+
+
+def missing(db: sqlite3.Connection) -> list[str]:
+    """The statements that bring a file up to date."""
+    steps = (*MIGRATIONS[version_of(db) :], *ADDITIONS[additions_of(db) :])
+    return [statement for statements in steps for statement in statements]
+
+
 def upgrade(db: sqlite3.Connection) -> None:
     """Upgrades an older file to :data:`VERSION`, in one transaction; does nothing if it has that version."""
     db.execute("BEGIN IMMEDIATE")
     try:
-        for statements in MIGRATIONS[version_of(db) :]:
-            for statement in statements:
-                db.execute(statement)
-        db.execute(f"PRAGMA user_version = {VERSION}")
+        for statement in missing(db):
+            db.execute(statement)
+        db.execute(f"PRAGMA user_version = {max(version_of(db), VERSION)}")
+        db.execute(f"PRAGMA application_id = {max(additions_of(db), len(ADDITIONS))}")
     except BaseException:
         db.execute("ROLLBACK")
         raise
@@ -158,49 +210,65 @@ def set_aside(path: str, inode: int, why: str) -> str:
     Returns the new path. If another file than the one with this inode has taken its place, nothing happens, and it
     is empty.
     """
-    with _names(path):
+    with locked(path):
         try:
             if os.stat(path).st_ino != inode:
                 return ""
         except FileNotFoundError:
             return ""
         target = f"{path}.{why}-{time.strftime('%Y%m%dT%H%M%S')}-{os.getpid()}"
-        os.rename(path, target)
-        for suffix in _COMPANIONS:
-            if os.path.lexists(path + suffix):
-                os.rename(path + suffix, target + suffix)
+        rename(path, target, arrives=False)
         return target
 
 
+def rename(source: str, target: str, *, arrives: bool) -> None:
+    """Renames a file with its companions, within :func:`locked`.
+
+    Processes open a file by its usual name, without a lock: its companions must be complete while it has that name. So
+    they are renamed first if the file ``arrives`` there, else last.
+    """
+    for suffix in (*COMPANIONS, "") if arrives else ("", *COMPANIONS):
+        if os.path.lexists(source + suffix):
+            os.rename(source + suffix, target + suffix)
+        elif os.path.lexists(target + suffix):
+            os.unlink(target + suffix)  # of another file, which SQLite would use for this one
+
+
 def _publish(draft: str, path: str) -> None:
-    with _names(path):
-        if os.path.exists(path):
-            return
-        for suffix in _COMPANIONS:  # left over from a file that was removed: SQLite would use them for the new one
-            if os.path.lexists(path + suffix):
-                os.unlink(path + suffix)
-        try:
-            os.link(draft, path)
-        except FileExistsError:
-            pass
-        except OSError:  # a file system without hard links
-            os.rename(draft, path)
+    if os.path.exists(path):
+        return
+    for suffix in COMPANIONS:  # left over from a file that was removed: SQLite would use them for the new one
+        if os.path.lexists(path + suffix):
+            os.unlink(path + suffix)
+    try:
+        os.link(draft, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a file system without hard links
+        os.rename(draft, path)
 
 
 @contextmanager
-def _names(path: str) -> Iterator[None]:
-    """Locks the names of a registry file and its companions, while a file is published or set aside.
+def locked(path: str, *, needed: bool = True) -> Iterator[None]:
+    """Locks the names of a registry file and its companions, while a file is opened, closed, published or set aside.
 
-    Otherwise the log of a new file could be renamed with its predecessor, and its data would be lost.
+    Otherwise the log of a new file could be renamed with its predecessor, and its data would be lost. If it is
+    ``needed``, raises OSError if that is not possible, for example in a read-only home.
     """
     import fcntl
 
-    file = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+    file = -1
     try:
-        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            file = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR, 0o600)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError:
+            if needed:
+                raise
         yield
     finally:
-        os.close(file)
+        if file >= 0:
+            os.close(file)
 
 
 def _is_shared(directory: str) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import os
 from _thread import allocate_lock
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from torchx.runs import schema
@@ -16,10 +17,6 @@ if TYPE_CHECKING:
 
     T = TypeVar("T")
 
-BUSY_TIMEOUT_S = 10.0
-"""How long SQLite waits for transactions of other processes, per try. A transaction takes less than a millisecond, but
-may have to wait for a busy processor, and SQLite's locks are not fair. Several tries allow Ctrl-C in between."""
-
 _TRIES = 6
 
 _warned: set[tuple[str, str]] = set()
@@ -29,8 +26,8 @@ _inherited: list[object] = []
 class Store:
     """The file at ``path``; safe to use from several threads, and after a fork.
 
-    If the file cannot be read or written, there is one warning, and the caller's default is returned. A file that is
-    damaged, or of a newer torchx, is set aside.
+    If the file cannot be read or written, or a newer torchx has written it, there is one warning, and the caller's
+    default is returned. A damaged file is set aside.
     """
 
     def __init__(self, path: str) -> None:
@@ -68,9 +65,7 @@ class Store:
         """Closes the file; it is opened again on next use."""
         if self._pid == os.getpid() and self._db is not None:
             with self._lock:
-                if self._db is not None:
-                    self._db.close()
-                    self._db = None
+                self._drop()
 
     def _guarded(self, work: Callable[[sqlite3.Connection], T], default: T, *, create: bool) -> T:
         import sqlite3
@@ -95,9 +90,14 @@ class Store:
             inode = os.stat(self.path).st_ino
         except FileNotFoundError:
             self._drop()
-            if not create:
-                return None
-            schema.create(self.path)
+            if create:
+                from torchx.runs.asides import take_back
+
+                schema.create(self.path, take_back)
+            else:
+                self._take_back()
+                if not os.path.exists(self.path):
+                    return None
             inode = os.stat(self.path).st_ino
         if self._db is not None and inode == self._inode and not (create and self._immutable):
             return self._db
@@ -109,57 +109,87 @@ class Store:
     def _open(self, *, writable: bool) -> sqlite3.Connection:
         import sqlite3
 
-        db = _connect(self.path)
         try:
-            version = schema.version_of(db)
-            if version > schema.VERSION:
-                raise _NewerSchemaError(version)
-            if version == 0:
-                raise sqlite3.DatabaseError("it is empty")
-            if _is_cut_off(db, self.path):
-                raise sqlite3.DatabaseError("it was cut off")
-            if version < schema.VERSION:
-                schema.upgrade(db)
-            db.execute("PRAGMA synchronous = NORMAL")
+            self._db = db = self._checked()
+            for _ in range(_TRIES):  # an older torchx may set it aside again
+                if schema.is_current(db):
+                    break
+                self._drop()
+                self._take_back()
+                self._db = db = self._checked()
+            if schema.missing(db):
+                raise sqlite3.OperationalError("it cannot be upgraded")
         except sqlite3.OperationalError as e:
-            db.close()
+            self._drop()
             if writable or "locked" in str(e):
                 raise
             # A read-only or full file system: the companion files of WAL cannot be created, but the file can be read.
             self._immutable = True
-            return _connect(self.path, immutable=True)
-        except BaseException:
-            db.close()
-            raise
+            return schema.connect(self.path, immutable=True)
         return db
 
+    def _checked(self) -> sqlite3.Connection:
+        """Opens the file while nobody renames it, so that its log is its own."""
+        import sqlite3
+
+        with schema.locked(self.path, needed=False):
+            self._inode = os.stat(self.path).st_ino
+            db = schema.connect(self.path)
+            try:
+                version = schema.version_of(db)
+                if version > schema.VERSION:
+                    raise _NewerSchemaError(version)
+                if version == 0:
+                    raise sqlite3.DatabaseError("it is empty")
+                if schema.is_cut_off(db, self.path):
+                    raise sqlite3.DatabaseError("it was cut off")
+                db.execute("PRAGMA synchronous = NORMAL")
+            except BaseException:
+                db.close()
+                raise
+        return db
+
+    def _take_back(self) -> None:
+        """Takes back what an older torchx has set aside, unless the home cannot be written."""
+        from torchx.runs.asides import take_back
+
+        with suppress(OSError), schema.locked(self.path):
+            take_back(self.path)
+
     def _recover(self, error: Exception) -> bool:
-        """Whether to retry: the file was locked, or was unusable and has been set aside."""
+        """Whether to retry: the file was locked, or was damaged and has been set aside."""
         import sqlite3
 
         if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
             return True
-        if isinstance(error, sqlite3.OperationalError) and not os.path.exists(self.path):
+        if isinstance(error, (sqlite3.OperationalError, FileNotFoundError)) and self._has_moved():
             self._drop()
-            return True  # another process has set it aside meanwhile
+            return True  # another process has set it aside, or taken one back, meanwhile
         missing = isinstance(error, sqlite3.OperationalError) and str(error).startswith("no such ")
-        if isinstance(error, _NewerSchemaError):
-            why, text = "newer", f"was written by a newer torchx (schema {error.version}, here {schema.VERSION})"
-        elif type(error) is sqlite3.DatabaseError or missing:
-            why, text = "damaged", f"is damaged ({error})"
-        else:
+        if not (type(error) is sqlite3.DatabaseError or missing) or self._immutable:
             return False
         self._drop()
         try:
-            target = schema.set_aside(self.path, self._inode, why)
+            target = schema.set_aside(self.path, self._inode, "damaged")
         except OSError:
             return False
         if target:
-            _warn_once(self.path, why, f"the run registry `{self.path}` {text}: set aside as `{target}`")
+            text = f"the run registry `{self.path}` is damaged ({error}): set aside as `{target}`"
+            _warn_once(self.path, "damaged", text)
         return True
+
+    def _has_moved(self) -> bool:
+        try:
+            return os.stat(self.path).st_ino != self._inode
+        except OSError:
+            return True
 
     def _warn(self, error: Exception, *, writing: bool) -> None:
         self._drop()
+        if isinstance(error, _NewerSchemaError):
+            text = f"the run registry `{self.path}` {error}: this command works without it; upgrade this torchx"
+            _warn_once(self.path, "newer", text)
+            return
         effect = (
             "new runs will not be in `torchx list`, and deleted ones stay there"
             if writing
@@ -170,14 +200,14 @@ class Store:
 
     def _drop(self) -> None:
         if self._db is not None:
-            self._db.close()
+            with schema.locked(self.path, needed=False):  # SQLite removes its log, by its name
+                self._db.close()
             self._db = None
 
 
 class _NewerSchemaError(Exception):
     def __init__(self, version: int) -> None:
-        super().__init__(f"schema {version}")
-        self.version = version
+        super().__init__(f"was written by a newer torchx (schema {version}, here {schema.VERSION})")
 
 
 def storable(values: Sequence[object]) -> list[object]:
@@ -187,24 +217,6 @@ def storable(values: Sequence[object]) -> list[object]:
     ['caf?', 1]
     """
     return [value.encode(errors="replace").decode() if isinstance(value, str) else value for value in values]
-
-
-def _connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
-    import sqlite3
-
-    url = "file:" + os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-    # One connection for all threads: `Store` holds its lock during each use.
-    if immutable:
-        return sqlite3.connect(f"{url}?immutable=1", uri=True, isolation_level=None, check_same_thread=False)
-    # mode=rw never creates the file: an empty one would take the place of one that another process is creating.
-    return sqlite3.connect(
-        f"{url}?mode=rw", uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
-    )
-
-
-def _is_cut_off(db: sqlite3.Connection, path: str) -> bool:
-    """Whether the file ends within a page; SQLite itself would read the missing part as zeros."""
-    return os.stat(path).st_size % int(db.execute("PRAGMA page_size").fetchone()[0]) != 0
 
 
 def _in_transaction(db: sqlite3.Connection, work: Callable[[sqlite3.Connection], T]) -> T:

@@ -152,7 +152,13 @@ def test_the_record(home: Path) -> None:
     with sqlite3.connect(other) as db:
         db.execute("CREATE TABLE runs (a)")
         db.execute("PRAGMA user_version = 9999")
-    assert record(other) == [BAD]
+    (newer,) = here._record(str(other))
+    assert (newer.verdict, newer.fix) == (BAD, "upgrade this torchx: until then, it works without runs on record")
+    aside = Path(f"{other}.newer-20261123T000000-1")
+    aside.write_text("")
+    (doubt, _) = here._record(str(other))
+    assert (doubt.verdict, doubt.fix) == (UNKNOWN, "`torchx list` takes it back")
+    aside.unlink()
     aside = Path(f"{other}.damaged-20261123T000000-1")
     for suffix in ("", "-wal", "-shm", "-journal"):  # its companions go with it
         Path(f"{aside}{suffix}").write_text("")

@@ -78,19 +78,21 @@ def _record(path: str) -> Iterator[Finding]:
 
     for aside in glob.glob(f"{glob.escape(path)}.*-*"):
         if not aside.endswith(("-wal", "-shm", "-journal")):
-            yield doubt(
-                f"`{aside}` was set aside, because it could not be used", f"if its runs are not needed: `rm {aside}`"
-            )
+            newer = ".newer-" in os.path.basename(aside)
+            why = "by an older torchx" if newer else "because it could not be used"
+            fix = "`torchx list` takes it back" if newer else f"if its runs are not needed: `rm {aside}`"
+            yield doubt(f"`{aside}` was set aside {why}", fix)
     if not os.path.exists(path):
         yield Finding(GOOD, "", f"`{path}` is made with the first run")
         return
-    problem, certain, count = "", True, 0
+    problem, certain, count, mend = "", True, 0, "`torchx list` sets it aside, and begins a new one"
     try:
         url = f"file:{quote(os.fsencode(path))}?mode=ro"
         with closing(sqlite3.connect(url, uri=True, timeout=_LOCKED_S)) as db:
             version, said = version_of(db), str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
             if version > VERSION:
                 problem = f"was written by a newer torchx (schema {version}, here {VERSION})"
+                mend = "upgrade this torchx: until then, it works without runs on record"
             elif said != "ok":
                 problem = f"is damaged: {said}"
             else:
@@ -98,9 +100,8 @@ def _record(path: str) -> Iterator[Finding]:
     except sqlite3.DatabaseError as e:  # including transient errors, such as a lock
         problem = f"cannot be read: {e}"
         certain = not isinstance(e, sqlite3.OperationalError) or "no such table" in str(e)
-    mend = "`torchx list` sets it aside, and begins a new one" if certain else ""
     if problem:
-        yield Finding(BAD if certain else UNKNOWN, "", f"`{path}` {problem}", mend)
+        yield Finding(BAD if certain else UNKNOWN, "", f"`{path}` {problem}", mend if certain else "")
     else:
         yield Finding(GOOD, "", f"{count:,} runs in `{path}`")
 
