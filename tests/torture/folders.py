@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import random
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from tests.torture.calls import DOCUMENTED, HANG_S
+from torchx.supervisor import proctree
 from torchx.util.procs import own_program
 
 _MODULES = sorted(name for name in sys.stdlib_module_names if not name.startswith("_") and name != "this")
@@ -55,6 +57,9 @@ def folders(rng: random.Random, place: Path) -> Iterator[str]:
             yield _problem(verb, folder, env, place / "executed")
     finally:
         _torchx(("cancel", job), clean, env)
+        for process in proctree.snapshot().values():  # a verb that executed something may have left them behind
+            if proctree.environment(process.pid).get("TORCHX_HOME") == env["TORCHX_HOME"]:
+                proctree.send(process, signal.SIGKILL)
 
 
 def _problem(verb: tuple[str, ...], folder: Path, env: dict[str, str], witness: Path) -> str:

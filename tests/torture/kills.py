@@ -93,6 +93,8 @@ def _killed_at_some_moment(rng: random.Random, home: Path, victims: tuple[str, .
     elif ended.code == TWICE or (ended.code != 0 and not killed and not caller_dies):
         problem = f"exit code {ended.code} of the caller"
     problem = f"{problem}: {ended.err[-300:]}" if problem else _settled(home, script, killed)
+    for folder in job_folders(home) if problem else ():
+        _end(folder)
     return Round(problem and f"{what}: {problem}", tuple(sorted(set(killed.values()))))
 
 
@@ -234,7 +236,6 @@ def _at_rest(folder: str, script: Script, killed: dict[int, str]) -> str:
                 return "no reader ends it"
             break
         if time.monotonic() > deadline:
-            _end(folder, job)
             return f"{'the guardian' if lost else 'the supervisor'} records no end: {job and job.state}"
         if script.code is None and not lost and not _is_a_victim(job, killed):
             send_command(folder, "cancel")
@@ -265,14 +266,14 @@ def _left_behind(folder: str, job: JobState) -> str:
     deadline = time.monotonic() + 5.0
     while left := [p for p in proctree.marked(folder, job.facts.get("mark", "")) if p.pid != job.supervisor]:
         if time.monotonic() > deadline:
-            proctree.send_all(left, signal.SIGKILL)
             return f"{job.state}, and {len(left)} processes are left behind"
         time.sleep(0.01)
     return ""
 
 
-def _end(folder: str, job: JobState | None) -> None:
+def _end(folder: str) -> None:
     """Kills all of a job that nobody has ended."""
+    job = raw(folder)
     mark = job.facts.get("mark", "") if job else ""
     while left := proctree.marked(folder, mark):
         proctree.send_all(left, signal.SIGKILL)

@@ -13,5 +13,5 @@ from tests.torture.faults import FAULTS
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_planted_fault_is_found(name: str, capfd: pytest.CaptureFixture[str]) -> None:
     """By the sweep that is for it; without the fault it finds nothing (tests/torture)."""
-    sweep = {"sigterm": "grace", "guard": "tasks", "modules": "folders"}.get(name, "kills")
+    sweep = FAULTS[name].sweep
     assert main(["--plant", name, "--minutes", "0.5", "--seed", str(os.getpid()), sweep]) == 0, capfd.readouterr().out
