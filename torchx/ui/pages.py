@@ -43,10 +43,7 @@ _ALIVE_S = 15.0  # interval of empty lines, by which a closed connection is noti
 
 
 def application(runner: Runner, token: str, code: str, allowed: tuple[str, ...] = ()) -> Guard:
-    """Returns the ASGI application; ``allowed`` are the permitted ones of :data:`torchx.ui.ACTIONS`.
-
-    ``token`` and ``code``: see :class:`torchx.ui.guard.Guard`.
-    """
+    """Returns the ASGI application of a :class:`Guard`; ``allowed`` are some of :data:`torchx.ui.ACTIONS`."""
     live = Live(lambda: [run_row(run) for run in runner.runs(refresh=False)], runner.watch)
 
     async def events(_: Request) -> Response:
