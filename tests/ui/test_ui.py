@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import errno
 import http.client
@@ -11,7 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -261,6 +262,41 @@ def test_secrets_are_masked(pages: Pages, home: dict[str, str], tmp_path: Path) 
     [row] = next(page.stream("/api/events"))["rows"]
     body = page.ask(f"/api/run?handle={quote(row['handle'])}").body
     assert b"HF_TOKEN" in body and b"hf_canary" not in body
+
+
+@pytest.mark.parametrize("part", ["", "/sh", "/sh/0"])
+def test_a_log_that_prints_a_secret(pages: Pages, run: Run, home: dict[str, str], part: str) -> None:
+    """The value of a `--secret` is masked, whatever its variable is called here and in the job."""
+    home["FOO_X"] = "canary-of-a-licence"
+    handle = run("echo it is $LICENCE.; echo $LICENCE >&2; echo end", "--wait", "--secret", "LICENCE=env:FOO_X")
+    page = pages()
+    batches = list(page.stream(f"/api/log?handle={quote(handle + part)}"))
+    assert sorted(line["line"] for batch in batches for line in batch["lines"]) == [
+        "********",
+        "end",
+        "it is ********.",
+    ]
+    assert b"canary" not in page.ask(f"/api/run?handle={quote(handle)}").body
+
+
+def test_what_the_server_knows_is_masked_in_every_answer() -> None:
+    """A second line of defence, whoever forgot to mask it: in documents, and in streams of them."""
+    from torchx.ui.pages import _json, _stream
+    from torchx.util.redaction import learn
+
+    learn('canary "sesame"')
+    document = {"line": 'it is canary "sesame".'}
+
+    async def documents() -> AsyncIterator[dict[str, Any]]:
+        yield document
+        yield document
+
+    async def sent() -> list[Any]:
+        return [chunk async for chunk in _stream(documents()).body_iterator]  # type: ignore[attr-defined]  # it has
+
+    masked = b'{"line":"it is ********."}'
+    assert [chunk.replace(b": ", b":") for chunk in asyncio.run(sent())] == [masked + b"\n"] * 2
+    assert bytes(_json(document).body).replace(b": ", b":") == masked
 
 
 def test_a_log_is_followed(pages: Pages, run: Run, tmp_path: Path) -> None:

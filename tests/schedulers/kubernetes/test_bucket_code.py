@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import io
+import json
 import os
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from torchx.errors import BackendError, ConfigError, MissingDependencyError
 from torchx.runner import Runner
 from torchx.schedulers.kubernetes import shipped_code
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
+from torchx.util.redaction import redact
 
 __all__ = ["code"]
 BUCKET: dict[str, Any] = {"code": "bucket", "bucket": "tstore://mine/code", "kind": "job"}
@@ -208,6 +210,17 @@ def test_what_is_said_of_an_upload(code, store, capsys):
     (code / "train.py").write_text("print('ho')\n")
     run(Cluster(), code, **BUCKET, quiet=True)
     assert capsys.readouterr().err == "" and len(store.sent) == 2
+
+
+def test_what_is_signed_is_shown_nowhere(code, store):
+    """Whoever has the address has the code: an answer of the API that quotes it is masked, like all other output."""
+    cluster = Cluster()
+    run(cluster, code, **BUCKET)
+    (secret,) = cluster.of("secrets")
+    url = secret["stringData"]["url"]
+    assert store.query in url
+    for text in (f"refused: {url}", json.dumps({"url": url})):
+        assert store.query not in redact(text)
 
 
 def test_temporary_credentials_are_warned_of(code, store, caplog):
