@@ -137,6 +137,22 @@ def test_signals_are_for_the_command(number: signal.Signals, sign: str, replica:
         assert process.stderr.read().splitlines()[-1] == "M= 9"
 
 
+def test_nobody_is_left_behind(sign: str, replica: Start) -> None:
+    """Who would look whether the replica ends."""
+    replica()
+    _, _, (who, _) = enter(sign, "true")
+    eventually(lambda: is_gone(int(who[1:])))
+
+
+def is_gone(group: int) -> bool:
+    """Whether no process of the group is left."""
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return True
+    return False
+
+
 def test_a_command_ends_with_the_replica(sign: str, replica: Start, tmp_path: Path) -> None:
     """Where LSF does not end it: it gets SIGTERM, and nobody is left behind."""
     going = replica()
@@ -150,12 +166,4 @@ def test_a_command_ends_with_the_replica(sign: str, replica: Start, tmp_path: Pa
         assert process.stderr
         assert process.stderr.read().splitlines()[-1] == "M= 9"
         group = process.pid
-
-    def is_gone() -> bool:
-        try:
-            os.killpg(group, 0)
-        except ProcessLookupError:
-            return True
-        return False
-
-    eventually(is_gone)
+    eventually(lambda: is_gone(group))

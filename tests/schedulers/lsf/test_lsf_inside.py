@@ -151,6 +151,24 @@ def test_a_connection_that_is_lost(code: int, found: int | None, enter: Enter) -
         assert process.wait() == found
 
 
+def test_a_client_that_ends_before_the_command(enter: Enter) -> None:
+    """Nothing was started: with exit code 0 the replica is not there, otherwise the client has failed."""
+    for code, error in ((0, NotFoundError), (3, BackendError)):
+        process = enter("true", spawn=lambda argv, tty, code=code: SpawnedProcess(["sh", "-c", f"exit {code}"]))
+        assert process.read() is None
+        with pytest.raises(error):
+            process.wait()
+
+
+def test_the_size_of_a_terminal(enter: Enter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is passed on."""
+    process = enter("true")
+    seen: list[tuple[int, int]] = []
+    monkeypatch.setattr(process._link, "resize", lambda *size: seen.append(size))
+    process.resize(99, 33)
+    assert seen == [(99, 33)]
+
+
 def test_who_can_be_entered(tmp_path: Path) -> None:
     """Running replicas that are not in a container."""
     folder = JobFolder(LocalFiles(), str(tmp_path))
