@@ -11,7 +11,7 @@ from torchx.errors import BackendError
 from torchx.runner.paced import pacer
 from torchx.runner.paced import tasks as paced
 from torchx.runner.paced.pacer import Pacer, exit_code
-from torchx.runner.paced.tasks import IN_DOUBT, SUBMITTED, WAITING, Tasks
+from torchx.runner.paced.tasks import ENDED, IN_DOUBT, SUBMITTED, WAITING, Tasks
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.specs import AppDef, AppDryRunInfo, AppState, Role
 from torchx.specs.failures import Failure
@@ -117,6 +117,35 @@ def test_as_many_as_may_run(made: Pacer, tasks: Tasks, backend: Scripted) -> Non
     assert backend.submitted == ["job-0", "job-1", "job-2"]
     tasks.stop(None)
     assert made._submit() is False
+
+
+@pytest.mark.parametrize("stopped", [False, True], ids=["", "cancelled"])
+def test_a_task_that_was_not_submitted_after_all(tasks: Tasks, clock: FakeClock, stopped: bool) -> None:
+    """It waits again; if it was cancelled meanwhile, it ends, and is never submitted. One that was, stays."""
+    submitted(tasks, clock, 1)
+    tasks.change(0, WAITING, phase=IN_DOUBT, app_id="job-0", token="t", since=clock.time())
+    if stopped:
+        tasks.stop(0)
+        tasks.stop(1)
+    tasks.withdraw(0)
+    tasks.withdraw(1)
+    first, second = tasks.some(0, 1)
+    assert (first.phase, first.state.name) == ((ENDED, "CANCELLED") if stopped else (WAITING, "PENDING"))
+    assert (first.app_id, first.token, bool(first.ended)) == ("", "", stopped)
+    assert (second.phase, second.app_id) == (SUBMITTED, "job-1")
+    following = tasks.next()
+    assert following is not None
+    assert following.k == (2 if stopped else 0)
+
+
+def test_a_sweep_of_a_newer_torchx(tasks: Tasks) -> None:
+    """More columns, and states that are not known here: the others are read, and tasks can be cancelled."""
+    tasks._db.execute("ALTER TABLE tasks ADD COLUMN mood TEXT NOT NULL DEFAULT 'good'")
+    tasks._db.execute("UPDATE tasks SET state = 'SUSPENDED' WHERE k = 0")
+    assert states(tasks) == ["UNKNOWN", *["PENDING"] * 4]
+    assert [task.state.name for task in tasks.some(0, 1)] == ["UNKNOWN", "PENDING"]
+    tasks.stop(None)
+    assert states(tasks) == ["CANCELLED"] * 5
 
 
 def test_pauses_after_refusals(made: Pacer, clock: FakeClock, backend: Scripted) -> None:

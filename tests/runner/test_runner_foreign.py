@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import BackendError, HandleError, NotFoundError, NotSupportedError, SpecError
-from torchx.runner import Runner
+from torchx.runner import Runner, foreign
+from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.foreign import ForeignJobs, Named
 from torchx.specs import AppDef, AppState, ReplicaStatus, Resource, Role, RoleStatus
@@ -196,3 +197,21 @@ def test_nothing_is_submitted_by_a_view(runner):
     with pytest.raises(NotSupportedError):
         view.submit_dryrun(AppDef("a", []), {})
     assert view.list() == []
+
+
+@pytest.mark.parametrize(
+    ("found", "handle"),
+    [
+        ("one://me/both", "one://me/both"),
+        ("one:///echo-1", "one://mine/echo-1"),
+        ("two:///echo-1", "two://torchx/echo-1"),
+        ("one:///echo", "one://torchx/echo"),
+        ("one:///other", "one://torchx/other"),
+    ],
+    ids=["of a session", "on record", "of another scheduler", "a beginning of its id", "not on record"],
+)
+def test_the_handle_of_a_job_of_ours(found, handle):
+    """The recorded one, if scheduler and id are the same; it is never that of another job."""
+    registry = default_registry()
+    registry.submitted(registry.begin(NewRun(scheduler="one", session="mine", name="echo")), "one://mine/echo-1")
+    assert foreign._handle_of(found, registry) == handle

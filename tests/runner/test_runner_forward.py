@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import io
 import os
+import queue
 import resource
 import socket
 import sys
@@ -22,7 +23,7 @@ from torchx.cli.failures import UsageError
 from torchx.errors import BackendError, ConfigError
 from torchx.runner import forward
 from torchx.runner.forward import Forwarding, relay_words
-from torchx.runner.relay import HEAD, OPEN, REFUSED, Relay
+from torchx.runner.relay import CREDIT, DATA, HEAD, OPEN, REFUSED, Channel, Relay
 from torchx.schedulers.inside.spawned import SpawnedProcess
 
 
@@ -194,6 +195,24 @@ def test_what_is_no_port(text: str) -> None:
     with pytest.raises(UsageError) as refused:
         parse_ports(text)
     assert "6006:8080" in refused.value.hint
+
+
+def test_no_more_is_sent_than_the_other_end_accepts() -> None:
+    """Each byte uses up credit; without any, nothing is read from the connection until there is more."""
+    frames: queue.Queue[bytes] = queue.Queue()
+    relay = Relay(lambda _: b"", frames.put)
+    ours, theirs = socket.socketpair()
+    with ours:
+        channel = Channel(relay, 7, theirs, 10)
+        ours.sendall(bytes(range(25)))
+        ours.shutdown(socket.SHUT_WR)
+        got = [frames.get(timeout=10)]
+        for credit in (5, 100):
+            channel.take(CREDIT, b"%d" % credit)
+            got.append(frames.get(timeout=10))
+        assert [HEAD.unpack(frame[: HEAD.size]) for frame in got] == [(DATA, 7, 10), (DATA, 7, 5), (DATA, 7, 10)]
+        assert b"".join(frame[HEAD.size :] for frame in got) == bytes(range(25))
+        channel.close()
 
 
 def test_a_replica_opens_nothing_here() -> None:

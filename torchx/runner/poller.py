@@ -273,7 +273,7 @@ class _Files:
             with open(f"{self._path}.json", encoding="utf-8") as file:
                 read = json.load(file)
             unknown = tuple(map(str, read["unknown"]))
-            idle, every = bool(read["idle"]), float(read["every"])
+            idle, every = bool(read.get("idle")), float(read.get("every", 0.0))  # an older torchx has none
             return Beat(int(read["pid"]), float(read["due"]), str(read["error"]), unknown, idle, every)
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -18,7 +18,15 @@ from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.batch import attempts, folders
 from torchx.schedulers.batch import logs as batch_logs
 from torchx.schedulers.batch.base import PATIENCE_S, BatchScheduler, Site, Submission
-from torchx.schedulers.batch.folders import JobFolder, JobFolders, LogPaths, folder_name, read_whole, roles_of
+from torchx.schedulers.batch.folders import (
+    SECRETS_FILE,
+    JobFolder,
+    JobFolders,
+    LogPaths,
+    folder_name,
+    read_whole,
+    roles_of,
+)
 from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner
 from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
@@ -211,6 +219,51 @@ def test_a_refusal_removes_the_folder(toy: Toy, fake: FakeCommandRunner) -> None
     with pytest.raises(CommandError, match="no such queue"):
         schedule(toy)
     assert not Path(toy.folders(toy._here).place("job-1")).exists()
+
+
+class Uploads(Toy):
+    """Uploads a folder for the job, and is cut off before or after it."""
+
+    def __init__(self, *args: Any, cut: bool, **more: Any) -> None:
+        super().__init__(*args, **more)
+        self._cut = cut
+        self.taken_back: list[dict[str, Any]] = []
+
+    def _secret_files(self, info: AppDryRunInfo) -> dict[str, str]:
+        return {SECRETS_FILE: "TOKEN=hunter2"}
+
+    def _upload(self, info: AppDryRunInfo, site: Site, created: dict[str, Any]) -> None:
+        created["/there/code"] = "new"
+        if self._cut:
+            raise TransientError("the connection was lost", hint="is the login node up?")
+
+    def _take_back(self, site: Site, created: dict[str, Any]) -> None:
+        self.taken_back.append({**created})
+
+
+@pytest.mark.parametrize("during", ["upload", "folder"])
+def test_a_submission_that_is_cut_off_before_it(
+    fake: FakeCommandRunner, monkeypatch: pytest.MonkeyPatch, during: str
+) -> None:
+    """There is certainly no job: nothing of it stays, least of all its secrets, and nobody looks for it later."""
+    toy = Uploads("toy", "test", commands=fake, cut=during == "upload")
+    folder = Path(toy.folders(toy._here).place("job-1"))
+    if during == "folder":
+        real = JobFolder.create
+
+        def create(self: JobFolder, *args: Any) -> None:
+            real(self, *args)
+            assert (folder / SECRETS_FILE).exists()
+            raise TransientError("the connection was lost", hint="is the login node up?")
+
+        monkeypatch.setattr(JobFolder, "create", create)
+    with pytest.raises(BackendError, match="the connection was lost") as refused:
+        schedule(toy)
+    assert not isinstance(refused.value, TransientError)
+    assert refused.value.hint == "is the login node up?"
+    assert not folder.exists()
+    assert toy.taken_back == [{"/there/code": "new"}]
+    assert fake.argvs("sub") == []
 
 
 def test_a_runner_that_runs_once_is_given_the_token() -> None:

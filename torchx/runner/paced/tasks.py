@@ -139,7 +139,7 @@ class Tasks:
         rows = self._db.execute("SELECT state, code, ended FROM tasks ORDER BY k").fetchall()
         states = AppState.__members__
         return TaskTable(
-            states=[states[row[0]] for row in rows],
+            states=[states.get(row[0], AppState.UNKNOWN) for row in rows],  # a newer torchx may know more
             exit_codes=[row[1] for row in rows],
             ended=[row[2] for row in rows],
             max_parallel=max_parallel,
@@ -164,7 +164,8 @@ class Tasks:
         found = []
         for row in self._db.execute(f"SELECT {_COLUMNS} FROM tasks WHERE {where}", values):  # noqa: S608  # ours
             task = Task(*row)
-            task.point, task.state, task.stop = json.loads(row[1]), AppState[row[3]], bool(task.stop)
+            task.point, task.stop = json.loads(row[1]), bool(task.stop)
+            task.state = AppState.__members__.get(row[3], AppState.UNKNOWN)
             found.append(task)
         return found
 
