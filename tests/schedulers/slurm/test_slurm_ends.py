@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.schedulers.slurm.test_slurm_scheduler import fake, role, row, says, scheduler, submitted
+from torchx.schedulers.slurm import notices
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState
 from torchx.testing.commands import FakeCommandRunner
@@ -98,3 +99,50 @@ def test_ends_count_for_one_query(folder: Path, scheduler: SlurmScheduler, fake:
     before = asked(fake)
     scheduler.describe("7")
     assert asked(fake) > before
+
+
+def test_who_gets_the_addresses_of_notices(scheduler: SlurmScheduler, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A job that sends notices itself."""
+    monkeypatch.setattr(notices, "content", lambda *_: "addresses")
+    info = scheduler.submit_dryrun(AppDef("a", [role()]), {})
+    assert scheduler._secret_files(info) == {}
+    info.request.notify = True
+    assert scheduler._secret_files(info) == {notices.NOTICES_FILE: "addresses"}
+    monkeypatch.setattr(notices, "content", lambda *_: "")
+    assert scheduler._secret_files(info) == {}
+
+
+SAMPLE = '{"t":100.0,"a":0,"cpu":0.50,"mem":1000}\n'
+
+
+def test_usage_of_replicas(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """Of a job all of them; nothing of one whose folder is unknown."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w", num_replicas=2)]))
+    says(fake, row("7", "RUNNING", folder=str(folder)))
+    (folder / "w" / "1").mkdir(parents=True)
+    (folder / "w" / "1" / "metrics.jsonl").write_text(SAMPLE)
+    found = scheduler.metrics("7")
+    assert found is not None
+    assert [(one.role, one.replica, len(one.samples)) for one in found if one.samples] == [("w", 1, 1)]
+    assert scheduler.metrics("8") is None
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_usage_of_tasks(whole: bool, scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
+    """Of one task, from the file of its array or of its own folder; of a sweep they are too many."""
+    folder = submitted(scheduler, fake, AppDef("a", [role("w")]))
+    scheduler.folders(scheduler._here).remember("sweep-7", str(folder))
+    (folder / "array.sh").write_text("count=7 size=5 width=\n")
+    (folder / "chunks").write_text("0 5 7\n5 2 8\n")
+    task = folder / "tasks" / "6" if whole else folder
+    path = task / "w" / "0" / "metrics.jsonl" if whole else folder / "w" / "5+1.jsonl"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(SAMPLE)
+    if whole:
+        (task / "job.json").write_text((folder / "job.json").read_text())
+    else:
+        (folder / "job.sh").unlink()
+    found = scheduler.metrics("sweep-7/6")
+    assert found is not None
+    assert [(one.role, len(one.samples)) for one in found] == [("w", 1)]
+    assert scheduler.metrics("sweep-7") == []
