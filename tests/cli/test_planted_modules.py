@@ -81,7 +81,7 @@ def test_pages(planted: Path, torchx: Call) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "call", lambda words: calls.append(words) or real([*words[:3], "--version"]))
         app._shell(handle)
-    assert calls[0][3:] == ["shell", handle]
+    assert calls[0][3:] == ["shell", "--", handle]
     text = entry(handle, ("sh", 0), name="n", user="me", keys="")
     proxy = next(line for line in text.splitlines() if "ProxyCommand" in line).replace("%%", "%").split(None, 1)[1]
     done = subprocess.run(

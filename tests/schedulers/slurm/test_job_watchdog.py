@@ -111,7 +111,10 @@ def told(
 def test_each_alarm_is_told_once(programs: Path) -> None:
     """The node sends it and records that, so that nothing else sends it. The job may end meanwhile."""
     until = f'{{ until grep -qs "$1" "${{TORCHX_PROGRESS%/*}}/{HANG_FILE}"; do /bin/sleep 0.2; done; }}'
-    twice = f"hears() {until}; for i in 1 2; do hears ^no; echo $i; hears ^it; done"
+    # Waits for the sender: one that has not read its plan when the job ends sends nothing.
+    count = f'$(grep -c ^hang "${{TORCHX_PROGRESS%/*}}/{notices.SENT_FILE}")'
+    sent = f'sends() {{ until [ "{count}" = $1 ]; do /bin/sleep 0.2; done; }}'
+    twice = f"hears() {until}; {sent}; for i in 1 2; do hears ^no; sends $i; echo $i; hears ^it; done"
     with http_sink() as hooks:
         said, taken = told(programs, hooks, "2s", "hang", twice)
         assert said == ["hang RUNNING"] * 2
