@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help demo test check check-real coverage lint types unit docs fuzz torture mutants bench picture screens format clean
 .DEFAULT_GOAL := help
-SCRIPTS := .ci/run scripts/demo scripts/env scripts/real $(wildcard torchx/*/*.sh torchx/schedulers/*/*.sh torchx/schedulers/*/*/*.sh)
+SCRIPTS := .ci/run scripts/demo scripts/env scripts/real scripts/try-dists $(wildcard torchx/*/*.sh torchx/schedulers/*/*.sh torchx/schedulers/*/*/*.sh)
 CODE := torchx hydra_plugins tests examples benchmarks docs/conf.py docs/_site conftest.py scripts/release scripts/picture scripts/screens scripts/resolve
 UNIT := .venv/bin/python -m pytest -q -n auto --maxprocesses 8 --dist worksteal
 

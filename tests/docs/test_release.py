@@ -81,6 +81,16 @@ def test_without_fragments_there_is_no_release(project: Path) -> None:
         release(project, "0.9.0", "2026-12-30")
 
 
+def test_a_changelog_that_nobody_reads(project: Path) -> None:
+    """More than one screen of fragments is refused, and nothing is changed."""
+    for number in range(30):
+        (project / f"changelog.d/fix-a{number}.fixed.md").write_text("It works now.\n")
+    before = contents(project)
+    with pytest.raises(ReleaseError, match="34 fragments are more than a person reads"):
+        release(project, "0.8.0", "2026-11-30")
+    assert contents(project) == before
+
+
 def test_a_dry_run_prints_the_section_of_this_project() -> None:
     """It can be looked at before it is made; right after a release there is nothing to see."""
     there = any(file.name != "README.md" for file in (ROOT / "changelog.d").iterdir())
