@@ -7,6 +7,7 @@ from typing import Any
 
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
 from torchx.specs.retries import read_attempts, to_line
+from torchx.util.foreign import loads
 from torchx.util.records import replace
 from torchx.util.secrets import mask_text, mask_value
 
@@ -39,7 +40,7 @@ def from_text(text: str) -> AppStatus | None:
     True
     """
     try:
-        data = json.loads(text)
+        data = loads(text)
         status = AppStatus(AppState[data["state"]], **{name: data[name] for name in _PLAIN})
         status.roles = [RoleStatus(role, [_replica(role, row) for row in rows]) for role, rows in data["roles"]]
         status.attempts = read_attempts(data["attempts"])
@@ -53,7 +54,7 @@ def _masked(text: str) -> str:
     if text == NONE:
         return text
     try:
-        return json.dumps(mask_value("", json.loads(text)))
+        return json.dumps(mask_value("", loads(text)))
     except ValueError:
         return mask_text(text)
 

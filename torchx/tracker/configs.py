@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import configparser
-import json
 import os
 from collections.abc import Mapping
 
 from torchx.errors import ConfigError
+from torchx.util.foreign import loads
 
 _FILE_ENDINGS = (".ini", ".cfg", ".conf")
 
@@ -36,7 +36,7 @@ def read_config(text: str, section: str) -> Mapping[str, object] | None:
 
 def _json(text: str) -> dict[str, object]:
     try:
-        found = json.loads(text)
+        found = loads(text)
     except ValueError as e:
         # The message omits the text, which may contain a password.
         raise ConfigError(f"the tracker's config begins with a brace and is not a JSON object: {e}") from None
@@ -75,7 +75,7 @@ def _value(text: str) -> object:
     if lower in ("true", "false", "null", "none"):
         return {"true": True, "false": False}.get(lower)
     try:
-        return json.loads(text)
+        return loads(text)
     except ValueError:
         return text
 

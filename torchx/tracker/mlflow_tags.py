@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from torchx.tracker.values import plain
+from torchx.util.foreign import loads
 
 METADATA = "torchx.metadata."
 ARTIFACT = "torchx.artifact.path."
@@ -69,7 +70,7 @@ def decoded(tags: Mapping[str, str], prefix: str) -> Iterator[tuple[str, object]
     for tag, text in tags.items():
         if tag.startswith(prefix):
             try:
-                yield unsafe(tag[len(prefix) :]), json.loads(text)
+                yield unsafe(tag[len(prefix) :]), loads(text)
             except ValueError:  # somebody has edited it
                 yield unsafe(tag[len(prefix) :]), text
 

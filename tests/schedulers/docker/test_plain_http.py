@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -10,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from torchx.errors import BackendError
+from torchx.errors import BackendError, ParseError
+from torchx.schedulers.docker.containers import list_jobs
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, target
 from torchx.schedulers.docker_scheduler import DockerScheduler, has_docker
+from torchx.workspace.images.engine_errors import engine_errors, objects
 
 
 def _is_whole(asked: bytes) -> bool:
@@ -72,9 +75,57 @@ def serve(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 
 def test_an_answer(serve: Callable[..., tuple]) -> None:
     """The body ends with the connection; the query is quoted."""
-    server, engine = serve('HTTP/1.0 200 OK\r\nA: b\r\n\r\n[{"a":"\u00e9"},2]')
-    assert engine.get("/x/json", {"all": 1, "f": '{"l": "\u00e9&?"}'}) == [{"a": "\u00e9"}, 2]
+    server, engine = serve('HTTP/1.0 200 OK\r\nA: b\r\n\r\n{"a":"\u00e9"}')
+    assert engine.get("/x/json", {"all": 1, "f": '{"l": "\u00e9&?"}'}) == {"a": "\u00e9"}
     assert server.asked[0].splitlines()[0] == "GET /x/json?all=1&f=%7B%22l%22%3A%20%22%C3%A9%26%3F%22%7D HTTP/1.0"
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+
+
+@pytest.mark.parametrize("body", ["[]", "null", "7", '"x"', ""])
+def test_an_answer_of_another_kind(serve: Callable[..., tuple], body: str) -> None:
+    """An engine answers with an object, and lists containers; anything else is an error of its own."""
+    _, engine = serve(f"HTTP/1.0 200 OK\r\n\r\n{body}")
+    with pytest.raises(ParseError, match="the engine answered `GET /x` with an unexpected "):
+        engine.get("/x")
+
+
+LABELLED = '"torchx.pytorch.org/app-id": "a", "torchx.pytorch.org/role-name": "r", "torchx.pytorch.org/replica-id": "0"'
+
+
+@pytest.mark.parametrize(
+    "body",
+    ["{}", "null", '["x"]', "[[]]", "[null]", '[{"Labels": "x"}]', f'[{{"Names": [7], "Labels": {{{LABELLED}}}}}]'],
+)
+def test_a_list_of_another_shape(serve: Callable[..., tuple], body: str) -> None:
+    """One line that says so, of the kind that the watcher survives."""
+    _, engine = serve(f"HTTP/1.0 200 OK\r\n\r\n{body}")
+    with pytest.raises(ParseError, match="unexpected"):
+        list_jobs(engine, "x")
+
+
+def test_an_answer_that_is_nested_too_deeply(serve: Callable[..., tuple]) -> None:
+    """It is no answer, and no RecursionError."""
+    _, engine = serve(f"HTTP/1.0 200 OK\r\n\r\n{DEEP}")
+    with pytest.raises(ConnectionError, match="nested too deeply"):
+        engine.get("/x")
+
+
+def test_the_client_library_reads_another_shape() -> None:
+    """What its code raises is the engine's answer; what ours raises is a bug, and not changed."""
+    auth = pytest.importorskip("docker.auth")
+    with (
+        pytest.raises(ParseError, match=r"it failed: the engine's answer cannot be read: .*'int'"),
+        engine_errors("it failed"),
+    ):
+        auth.resolve_index_name(7)
+    with pytest.raises(ParseError, match="it failed: the engine's answer cannot be read: "), engine_errors("it failed"):
+        json.loads(DEEP)
+    with pytest.raises(KeyError), engine_errors("it failed"):
+        raise KeyError("bug")
+    with pytest.raises(ParseError, match="the engine sent the event `x`, which is not an object"):
+        list(objects([{}, "x"]))
 
 
 def test_a_refusal(serve: Callable[..., tuple]) -> None:

@@ -14,7 +14,6 @@ line, which every user of the machine can read. See https://pytorch.org/serve/to
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import socket
 import sys
@@ -29,6 +28,7 @@ from urllib.parse import quote, urlencode, urlsplit
 from urllib.request import Request, urlopen
 
 from torchx.errors import BackendError, MissingDependencyError, SpecError, TorchXError
+from torchx.util.foreign import loads
 
 TORCHSERVE_PARAMS = [
     "model_name",
@@ -155,7 +155,7 @@ def _explain(answer: str) -> str:
     '<h1>Bad gateway</h1>'
     """
     try:
-        error = json.loads(answer)
+        error = loads(answer)
         answer = f"{error['type']}: {error['message']}"
     except (ValueError, KeyError, TypeError):
         pass  # not from TorchServe but from a proxy
@@ -179,7 +179,7 @@ def _token(path: str | None) -> str:
     fs, name = _file_system(path)
     text = str(fs.cat_file(name).decode(errors="replace"))
     try:
-        keys = json.loads(text)
+        keys = loads(text)
         text = str(keys["management"]["key"])
     except ValueError:
         pass  # the file contains the bare token

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterable
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
+from torchx.util.foreign import loads
 from torchx.util.strings import did_you_mean
 
 _STRINGS = ("env",)
@@ -100,7 +100,7 @@ def _resize(role: dict[str, Any], before: Any, after: Any) -> None:
 
 def _parsed(text: str) -> Any:
     try:
-        return json.loads(text)
+        return loads(text)
     except ValueError:
         return text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from torchx.errors import ParseError
+from torchx.util.foreign import loads
 from torchx.util.records import dataclass
 
 
@@ -67,10 +68,8 @@ class TorchxEvent:
         """
         if isinstance(data, TorchxEvent):
             return data
-        import json
-
         try:
-            fields = json.loads(data)
+            fields = loads(data)
             return TorchxEvent(**{**fields, "source": SourceType(fields.get("source", SourceType.UNKNOWN))})
         except (ValueError, TypeError, AttributeError) as e:
             raise ParseError(f"`{data}` is not an event: {e}", text=data) from None

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from torchx.errors import MissingDependencyError, ParseError
+from torchx.util.foreign import loads
 
 KeyType = int | str
 """Number or name of a trial."""
@@ -69,15 +70,13 @@ class FsspecResultTracker(ResultTracker):
         Raises:
             ParseError: the file was not written by :meth:`put`.
         """
-        import json
-
         fs, path = self._file(key)
         try:
             text = fs.cat_file(path).decode()
         except FileNotFoundError:
             return {}
         try:
-            found = json.loads(text)
+            found = loads(text)
         except ValueError as e:
             raise ParseError(f"results of `{key}` in `{path}` cannot be read: {e}", text=text) from e
         if not isinstance(found, dict):

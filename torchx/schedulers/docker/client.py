@@ -19,9 +19,10 @@ from torchx.schedulers.docker.plain_http import EngineHttp, target
 from torchx.schedulers.docker.sigterm import sigterm_is_lost
 from torchx.schedulers.kit.follow import split_stamp
 from torchx.specs.api import is_terminal
+from torchx.util.foreign import loads, reading
 from torchx.util.notices import logger
 from torchx.util.records import replace
-from torchx.workspace.images.engine_errors import explanation, is_conflict, is_missing, meaning_of, translate
+from torchx.workspace.images.engine_errors import explanation, is_conflict, is_missing, meaning_of, objects, translate
 
 if TYPE_CHECKING:
     from torchx.schedulers.docker.request import DockerContainer
@@ -61,7 +62,7 @@ def pull(client: Any, image: str) -> str:
     try:
         # `client.images.pull` ignores an error after the beginning, and then finds no image.
         told = client.api.pull(image, stream=True, decode=True)
-        message = next((str(event["error"]) for event in told if event.get("error")), "")
+        message = next((str(event["error"]) for event in objects(told) if event.get("error")), "")
         if not message:
             return _digest(client.api.inspect_image(image))
     except docker.errors.APIError as e:
@@ -223,7 +224,10 @@ def events(
         with closing(stream(client, "/events", params, read_s=read_s)) as found:
             while line := found.readline():
                 if line.strip():
-                    yield json.loads(line)
+                    with reading("an event of the engine"):
+                        event = dict(loads(line))
+                        dict((event.get("Actor") or {}).get("Attributes") or {})
+                    yield event
     except Exception as e:
         if "timed out" in str(e).lower():
             raise TimeoutError from e
@@ -269,12 +273,14 @@ def remove_networks(client: Any, labels: list[str], *, busy: Callable[[set[str]]
     removed = 0
     networks = client.api.networks(filters={"label": labels})
     since = (time.time() - _SUBMISSION_S) * 1e9
-    fresh = {n["Name"] for n in networks if split_stamp(str(n.get("Created") or "").encode())[0] > since}
+    with reading("the engine's list of networks"):
+        ids = {n["Name"]: n["Id"] for n in networks}
+        fresh = {n["Name"] for n in networks if split_stamp(str(n.get("Created") or "").encode())[0] > since}
     keep = busy(fresh) if busy else set()
-    for network in networks:
-        if network["Name"] not in keep:
+    for name, network_id in ids.items():
+        if name not in keep:
             try:
-                client.api.remove_network(network["Id"])
+                client.api.remove_network(network_id)
                 removed += 1
             except docker.errors.APIError:
                 continue  # in use, or already removed

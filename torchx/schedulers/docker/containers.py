@@ -15,6 +15,7 @@ from torchx.errors import NotFoundError
 from torchx.schedulers.docker.plain_http import EngineHttp
 from torchx.schedulers.docker.reasons import container_state
 from torchx.specs.api import AppState, Role, is_terminal
+from torchx.util.foreign import reading
 from torchx.util.records import dataclass, field
 
 LABEL_VERSION = "torchx.pytorch.org/version"
@@ -226,9 +227,8 @@ def list_jobs(engine: EngineHttp, label: str) -> dict[str, Job]:
 def jobs_of(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Job]:
     """Groups the engine's list by app id, in its order: newest first."""
     jobs: dict[str, Job] = {}
-    for summary in summaries:
-        container = parse_container(summary)
-        if container is not None:
+    with reading("the engine's list of containers"):
+        for container in filter(None, map(parse_container, summaries)):
             app_id = container.labels[LABEL_APP_ID]
             jobs.setdefault(app_id, Job(app_id)).containers.append(container)
     return jobs

@@ -194,10 +194,9 @@ class Look:
 
 def _details(client: Any, container_id: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = client.api.inspect_container(container_id)
+        return dict(client.api.inspect_container(container_id))
     except Exception:  # removed meanwhile
         return {}
-    return found
 
 
 def _state(details: dict[str, Any]) -> dict[str, Any]:
@@ -212,7 +211,8 @@ def _started(details: dict[str, Any]) -> float:
 
 def _error_file(client: Any, container_id: str, details: dict[str, Any]) -> str | None:
     """The ``TORCHELASTIC_ERROR_FILE`` that the replica has written since its last start; None if there is none."""
-    env = (details.get("Config") or {}).get("Env") or []
+    config = details.get("Config")
+    env = (config.get("Env") if isinstance(config, dict) else None) or []
     path = next((v.partition("=")[2] for v in env if v.startswith("TORCHELASTIC_ERROR_FILE=")), ERROR_FILE)
     text = file_in(client, container_id, path)
     reported = parse_failure(text)

@@ -14,6 +14,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, Tty
 from torchx.schedulers.inside.marks import MarkedProcess, kill_words
+from torchx.util.foreign import reading
 
 _HEAD = 8
 _RESIZE_S = 0.02  # Podman may lose a size that follows another one at once
@@ -36,7 +37,8 @@ class ContainerProcess(MarkedProcess):
         """Returns the exec id, the connection, and the data that has already been read from it."""
         config = {"Cmd": words, "AttachStdin": stdin, "AttachStdout": True, "AttachStderr": True, "Tty": tty}
         try:
-            made = str(self._engine.call("POST", f"/containers/{self._container}/exec", body=config)["Id"])
+            with reading("the engine's answer"):
+                made = str(self._engine.call("POST", f"/containers/{self._container}/exec", body=config)["Id"])
             return made, *self._engine.upgrade(f"/exec/{made}/start", {"Detach": False, "Tty": tty})
         except RefusedError as e:
             raise BackendError(f"the engine refused: {e}") from e

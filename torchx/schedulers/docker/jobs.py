@@ -13,6 +13,7 @@ from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.kit.secrets import revealed
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppState, is_terminal
+from torchx.util.foreign import reading
 from torchx.util.notices import logger
 from torchx.version import __version__
 from torchx.workspace.images.engine_errors import engine_errors
@@ -135,7 +136,9 @@ class EngineJobs:
         """Removes all containers and networks of a job; a running job is killed."""
         engine = self.engine()
         label = f"{LABEL_APP_ID}={app_id}"
-        ids = [c["Id"] for c in engine.api.containers(all=True, filters={"label": [label]})]
+        containers = engine.api.containers(all=True, filters={"label": [label]})
+        with reading("the engine's list of containers"):
+            ids = [c["Id"] for c in containers]
         client.side_by_side(lambda i: client.remove(engine, i), ids)
         client.remove_networks(engine, [label])
 

@@ -16,6 +16,9 @@ from contextlib import contextmanager
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from torchx.errors import ParseError
+from torchx.util.foreign import loads
+
 DEFAULT_HOST = "unix:///var/run/docker.sock"
 ENVIRONMENT = ("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH")
 """Variables with the engine's address; for ssh also ``HOME``, ``USER`` and ``SSH_AUTH_SOCK``."""
@@ -69,16 +72,19 @@ class EngineHttp:
         return bool(self._socket) and not os.path.isdir(os.path.dirname(self._socket))
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
-        """The JSON response to a GET request."""
-        return self.call("GET", path, params)
+        """The JSON response to a GET request: a list of containers, or an object; ParseError if it is anything else."""
+        found = self.call("GET", path, params)
+        if not isinstance(found, list if path == "/containers/json" else dict):
+            raise ParseError(f"the engine answered `GET {path}` with an unexpected {type(found).__name__}")
+        return found
 
     def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: Any = None) -> Any:
         """The JSON response to a request; None if it is empty. ``body`` is sent as JSON unless it is None."""
         found = self.read(path, params, method=method, body=body)
         try:
-            return json.loads(found) if found.strip() else None
+            return loads(found) if found.strip() else None
         except ValueError as e:
-            raise ConnectionError("the engine cut off its answer") from e
+            raise ConnectionError(f"the engine cut off its answer: {e}") from e
 
     def read(
         self, path: str, params: Mapping[str, Any] | None = None, *, method: str = "GET", body: Any = None
@@ -205,7 +211,7 @@ class Events:
                 raise ConnectionError("the engine closed its stream of events")
             self._partial += data
         *lines, self._partial = self._partial.split(b"\n")
-        return [event for line in lines if line.strip() and isinstance(event := json.loads(line), dict)]
+        return [event for line in lines if line.strip() and isinstance(event := loads(line), dict)]
 
 
 def target(path: str, params: Mapping[str, Any] | None = None) -> str:

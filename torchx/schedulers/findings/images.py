@@ -50,17 +50,17 @@ def _look(image: str, architectures: Machines, elsewhere: Elsewhere) -> str | Fi
 
 def _architectures(image: str) -> set[str]:
     """The architectures for which the image has a variant; empty if it does not declare any."""
-    import json
     from contextlib import closing
 
+    from torchx.util.foreign import loads, reading
     from torchx.workspace.images.names import ImageName
     from torchx.workspace.images.registry import Registry
 
     name = ImageName.parse(image)
-    with closing(Registry(name.registry)) as registry:
-        manifest = json.loads(registry.manifest(name).content)
+    with closing(Registry(name.registry)) as registry, reading(f"the registry's answer for `{image}`"):
+        manifest = loads(registry.manifest(name).content)
         if "manifests" in manifest:
             platforms = [variant.get("platform") or {} for variant in manifest["manifests"]]
         else:
-            platforms = [json.loads(registry.blob(name.repository, manifest["config"]["digest"]))]
-    return {str(platform.get("architecture") or "unknown") for platform in platforms} - {"unknown"}
+            platforms = [loads(registry.blob(name.repository, manifest["config"]["digest"]))]
+        return {str(platform.get("architecture") or "unknown") for platform in platforms} - {"unknown"}

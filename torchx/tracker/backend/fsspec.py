@@ -26,6 +26,7 @@ from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase, TrackerSou
 from torchx.tracker.bounded import DEFAULT_TIMEOUT_S, Bounded
 from torchx.tracker.configs import read_config, seconds
 from torchx.tracker.values import plain
+from torchx.util.foreign import loads
 from torchx.util.notices import logger
 
 if TYPE_CHECKING:
@@ -319,7 +320,7 @@ def _key(run_id: str) -> str:
 def _record(path: str, data: bytes) -> dict[str, Any] | None:
     """Returns the record in a file; None, with a warning, if it is not one of ours."""
     try:
-        found = json.loads(data)
+        found = loads(data)
     except ValueError:
         found = None
     if isinstance(found, dict):

@@ -11,7 +11,7 @@ from torchx.errors import BackendError
 from torchx.specs.api import Workspace
 from torchx.version import __version__
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, context_chunks
-from torchx.workspace.images.engine_errors import engine_errors
+from torchx.workspace.images.engine_errors import engine_errors, objects
 from torchx.workspace.images.progress import Display, Transfer
 
 LABEL_VERSION = "torchx.pytorch.org/version"
@@ -58,7 +58,7 @@ def build(
                 forcerm=True,
                 decode=True,
             )
-            built = console.follow(events)
+            built = console.follow(objects(events))
         except BaseException:
             console.show_output()
             raise
@@ -78,7 +78,7 @@ def push(client: Any, image: str, repository: str, tag: str, *, quiet: bool = Fa
         try:
             client.images.get(image).tag(repository, tag=tag)
             digest = show_push(
-                client.images.push(repository, tag=tag, stream=True, decode=True),
+                objects(client.images.push(repository, tag=tag, stream=True, decode=True)),
                 display,
                 short_name(repository, tag),
             )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from torchx.errors import BackendError, MissingDependencyError, TorchXError, TransientError, install_extra
+from torchx.errors import BackendError, MissingDependencyError, ParseError, TorchXError, TransientError, install_extra
 
 NO_PROGRAM = "its entrypoint is not a program of its image"
 
@@ -108,7 +108,25 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
             f"{doing}: the Docker engine no longer answers: {_innermost(error)}",
             hint="is it running? `docker version` shows it; `DOCKER_HOST` names its address",
         )
+    if isinstance(error, (AttributeError, LookupError, RuntimeError, TypeError, ValueError)) and _is_of_client(error):
+        return ParseError(f"{doing}: the engine's answer cannot be read: {error}")
     return None
+
+
+def _is_of_client(error: BaseException) -> bool:
+    """Returns whether the client raised it, which expects that an answer has the documented shape."""
+    at = error.__traceback__
+    while at is not None and at.tb_next is not None:
+        at = at.tb_next
+    return at is not None and str(at.tb_frame.f_globals.get("__name__")).partition(".")[0] in ("docker", "json")
+
+
+def objects(told: Iterable[Any]) -> Iterator[dict[str, Any]]:
+    """Yields the events of an engine; raises ParseError for what is not an object."""
+    for event in told:
+        if not isinstance(event, dict):
+            raise ParseError(f"the engine sent the event `{event}`, which is not an object")
+        yield event
 
 
 def explanation(error: Any) -> str:

@@ -13,6 +13,7 @@ from itertools import accumulate
 from typing import Any
 
 from torchx.errors import NotSupportedError, ParseError, TorchXError
+from torchx.util.foreign import loads
 from torchx.util.records import dataclass
 from torchx.workspace.images.cache import Cache
 from torchx.workspace.images.layers import Folder
@@ -129,7 +130,7 @@ def _resolve_place(
         return "", []
     key = f"way {name.digest} {place}"
     try:
-        found = json.loads(_PLACES.recall(key))
+        found = loads(_PLACES.recall(key))
         return found["place"], [Folder(*one) for one in found["above"]]
     except (ValueError, LookupError, TypeError):  # there is none yet, or it is damaged
         pass
@@ -184,7 +185,7 @@ def _directories(blob: bytes) -> Iterator[tuple[str, str, int, int, int, str]]:
 
 def _parse(content: bytes, what: str) -> dict[str, Any]:
     try:
-        found = json.loads(content)
+        found = loads(content)
     except ValueError:
         found = None
     if not _is_sound(found):

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from torchx.errors import NotSupportedError, TorchXError, TransientError
+from torchx.util.foreign import loads
 
 _Message = tuple[str, int, int, bytes, uuid.UUID]
 """Kind, sequence number, payload type (of data messages), payload, and id."""
@@ -185,10 +186,10 @@ class DataChannel:
     def _take(self, kind: str, number: int, type_: int, payload: bytes, which: uuid.UUID) -> None:
         if kind == ACKNOWLEDGE:
             with self._changed:
-                self._unacknowledged.pop(int(json.loads(payload)["AcknowledgedMessageSequenceNumber"]), None)
+                self._unacknowledged.pop(int(loads(payload)["AcknowledgedMessageSequenceNumber"]), None)
                 self._changed.notify_all()
         elif kind == CLOSED:
-            self.ended, self.closing_message = True, str(json.loads(payload).get("Output") or "")
+            self.ended, self.closing_message = True, str(loads(payload).get("Output") or "")
             self._end()
         elif kind == OUTPUT:
             content = {
@@ -204,7 +205,7 @@ class DataChannel:
                 type_, payload = self._early.pop(self._taken)
                 self._taken += 1
                 if type_ == HANDSHAKE:
-                    self._answer(json.loads(payload))
+                    self._answer(loads(payload))
                 elif type_ == DATA:
                     with self._changed:
                         self._pieces.append(payload)

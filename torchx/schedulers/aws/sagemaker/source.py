@@ -21,6 +21,7 @@ from torchx.schedulers.aws.client import Clients, call
 from torchx.schedulers.aws.errors import AwsError
 from torchx.schedulers.aws.sagemaker import command
 from torchx.schedulers.aws.tags import REPLICA
+from torchx.util.foreign import loads
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.workspace.content import FILE, entries
@@ -90,7 +91,7 @@ def as_json(value: str) -> str:
     ('0.1', 'true', '"adam"')
     """
     try:
-        json.loads(value)
+        loads(value)
     except ValueError:
         return json.dumps(value)
     return value
@@ -166,7 +167,7 @@ def upload(client: Any, source: Source, request: _Object, *, owner: str, region:
 def remove(clients: Clients, job: _Object) -> None:
     """Removes the archive that was uploaded for this job, if there is one. Only logs a failure."""
     try:
-        where = str(json.loads((job.get("HyperParameters") or {}).get(ARCHIVE, '""')))
+        where = str(loads((job.get("HyperParameters") or {}).get(ARCHIVE, '""')))
     except (ValueError, RecursionError):
         return  # set by a user
     bucket, _, key = where.removeprefix("s3://").partition("/")
