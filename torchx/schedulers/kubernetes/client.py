@@ -251,7 +251,7 @@ class KubeApi:
         """Major and minor version of the API server."""
         found = self.get("/version")
         minor = re.match(r"\d+", str(found.get("minor")))
-        return int(str(found.get("major")) or 1), int(minor[0]) if minor else 0
+        return int(found.get("major") or 1), int(minor[0]) if minor else 0
 
     def text(self, path: str, query: Mapping[str, object] | None = None) -> str:
         """Get a response as text."""
