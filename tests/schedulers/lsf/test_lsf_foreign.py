@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchx.errors import NotFoundError, NotSupportedError
+from torchx.errors import CommandError, NotFoundError, NotSupportedError
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.lsf.foreign import own_words
 from torchx.schedulers.lsf_scheduler import LsfScheduler
@@ -217,3 +217,18 @@ def test_an_id_is_no_option(fake: FakeCommandRunner, app_id: str) -> None:
     assert fake.calls == []
     assert jobs.describe_many(["7", app_id])["7"].state is AppState.FAILED
     assert [call.argv[-1] for call in fake.calls] == ["7"]
+
+
+@pytest.mark.parametrize(
+    ("jobs", "said", "found"),
+    [([{}], "Job <8> is not found", True), ([{}], "odd", True), ([], MISSING, False), ([], "odd", None)],
+)
+def test_an_answer_for_some(jobs: list[dict[str, str]], said: str, found: bool | None, fake: FakeCommandRunner) -> None:
+    """Jobs that LSF shows count, whatever it says of others; without any, an error is an error."""
+    fake.on("bjobs", stdout=bjobs(*jobs) if jobs else "", stderr=said, returncode=255)
+    seen: Any = LsfScheduler("foreign", commands=fake, sleep=lambda _: None).foreign()
+    if found is None:
+        with pytest.raises(CommandError):
+            seen.describe("7")
+    else:
+        assert (seen.describe("7") is not None) is found
