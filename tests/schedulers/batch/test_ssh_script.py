@@ -59,3 +59,25 @@ def test_an_answer_that_was_cut(cut: int) -> None:
     stdout, stderr = b"M:out" + b"M:"[:cut], (b"M:errM:0;")[: 3 + cut]
     answer = parse("M:", stdout, stderr)
     assert answer.returncode is None or (cut >= 2 and answer.stdout == b"out" and stderr.endswith(b";"))
+
+
+@pytest.mark.parametrize(
+    ("stdout", "stderr", "code", "began"),
+    [
+        (b"hi@out@bye", b"no@err@3;bye", 3, True),
+        (b"", b"", None, False),
+        (b"@out", b"", None, True),
+        (b"", b"@", None, True),
+        (b"@out@", b"@err@", None, True),
+        (b"@out@", b"@err@3", None, True),
+        (b"@out@", b"@err@x;", None, True),
+        (b"@out@x@", b"@err@3;", None, True),
+        (b"@out", b"@err@3;", None, True),
+        (b"@out@", b"@err@0;", 0, True),
+    ],
+)
+def test_what_an_answer_is(stdout: bytes, stderr: bytes, code: int | None, began: bool) -> None:
+    """Complete between its marks on both streams, with a code; one mark shows that the script has started."""
+    found = parse("@", stdout, stderr)
+    assert (found.returncode, found.began) == (code, began)
+    assert (found.stdout, found.stderr) == ((b"out", b"err") if code is not None else (b"", b""))
