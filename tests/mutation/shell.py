@@ -33,7 +33,7 @@ def changes(source: str, path: str = "") -> list[Change]:
     """All changes of a script, in the order of its lines.
 
     >>> [change.made("f && exit 1") for change in changes("f && exit 1")]
-    [': && exit 1', 'f || exit 1', 'f && :', 'f && exit 2', 'f && exit 0']
+    [': && exit 1', 'f || exit 1', 'f && :', 'f && exit 0', 'f && exit 2']
     """
     code = _code(source)
     found = [
@@ -41,7 +41,7 @@ def changes(source: str, path: str = "") -> list[Change]:
         for kind, start, end, new in _found(code)
         if not _SPEECH.match(code[code.rfind("\n", 0, start) + 1 :].partition("\n")[0])
     ]
-    return sorted(set(found), key=lambda change: (change.start, change.end, change.kind))
+    return sorted(set(found), key=lambda change: (change.start, change.end, change.new))
 
 
 def is_script(source: str) -> bool:
