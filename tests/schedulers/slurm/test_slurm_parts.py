@@ -25,7 +25,6 @@ from torchx.schedulers.slurm.inside import component_of, host_of, step_words
 from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.schedulers.slurm.records import JobRecord, _exit_of_text, _moment
 from torchx.schedulers.slurm.simulate import _is_warned, _sooner, _step
-from torchx.schedulers.slurm.sweeps import Sweep, most_tasks
 from torchx.specs import AppDef, AppState, Role
 from torchx.specs.serialize import appdef_to_dict
 
@@ -395,57 +394,3 @@ def test_a_trial(code: int, stderr: str, without: bool, said: str) -> None:
 def test_the_version_is_shown() -> None:
     """As Slurm writes it."""
     assert _version(run("slurm 22.05.8\n")) == "22.05"
-
-
-# -- sweeps ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("text", "most"),
-    [("MaxArraySize            = 5", 5), ("MaxArraySize = 0", 1), ("", 1001), ("MaxArraySize = 20001\n", 20001)],
-)
-def test_the_size_of_an_array(text: str, most: int) -> None:
-    """As configured; else Slurm's default."""
-    assert most_tasks(run(text)) == most
-
-
-@pytest.fixture
-def sweep(tmp_path: Path) -> Sweep:
-    """Of seven tasks, of which five were submitted."""
-    (tmp_path / "array.sh").write_text("#!/bin/bash\ncount=7 size=5 width=\n")
-    (tmp_path / "chunks").write_text("0 5 11\nx\n1 2\n")
-    return Sweep("sweep-11", JobFolder(LocalFiles(), str(tmp_path)), run())
-
-
-def test_the_arrays_of_a_sweep(sweep: Sweep, tmp_path: Path) -> None:
-    """Damaged lines are left out; without any the first array is that of its id."""
-    assert (sweep.count, sweep.chunks) == (7, [(0, 5, "11")])
-    assert [sweep.element(k) for k in (0, 4, 5)] == ["11_0", "11_4", ""]
-    assert sweep.log_path("r", 4).stdout == f"{tmp_path}/r/0+4.log"
-    (tmp_path / "chunks").write_text("")
-    assert Sweep("sweep-11", sweep.folder, run()).chunks == [(0, 5, "11")]
-    (tmp_path / "array.sh").unlink()
-    assert Sweep("sweep-11", sweep.folder, run()).look() is None
-
-
-@pytest.mark.parametrize(
-    ("last", "cancelled", "chunks", "due"),
-    [
-        ("SUCCEEDED", False, "0 5 11\n", True),
-        ("RUNNING", False, "0 5 11\n", False),
-        ("SUCCEEDED", True, "0 5 11\n", False),
-        ("SUCCEEDED", False, "0 5 11\n5 2 12\n", False),
-    ],
-)
-def test_when_more_arrays_are_due(
-    last: str, cancelled: bool, chunks: str, due: bool, sweep: Sweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """If the last task of the previous one has ended, and there are more."""
-    (tmp_path / "chunks").write_text(chunks)
-    if cancelled:
-        (tmp_path / "cancelled").touch()
-    asked: list[list[str]] = []
-    again = Sweep("sweep-11", sweep.folder, lambda argv: asked.append(argv) or Completed(argv, 0, "", ""))
-    states = [AppState.SUCCEEDED] * 4 + [AppState[last]] + [AppState.PENDING] * 2
-    again.more(SimpleNamespace(states=states))  # type: ignore[arg-type]  # a stand-in
-    assert asked == ([["bash", f"{tmp_path}/array.sh", "more", "11"]] if due else [])
