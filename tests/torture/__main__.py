@@ -12,7 +12,7 @@ import time
 from datetime import datetime, timezone
 from pathlib import Path
 
-from tests.torture import answers, faults, folders, grace, inputs, kills, local_jobs, tasks
+from tests.torture import answers, canaries, faults, folders, grace, inputs, kills, local_jobs, tasks, versions
 from tests.torture.rows import Row, attempts
 
 ROWS = (
@@ -29,7 +29,21 @@ ROWS = (
         "a verb on Docker, Kubernetes or AWS, or a registry: errors, redirects, cut, slow and malformed answers",
         answers.servers,
     ),
-    Row("folders", "a verb in a folder with modules such as `json.py` and `torchx/`", folders.folders),
+    Row(
+        "folders",
+        "a verb in a folder with modules such as `json.py` and `torchx/`, or a config file that runs programs",
+        folders.folders,
+    ),
+    Row(
+        "canaries",
+        "a verb that records, shows or copies the code of a repository with files of secrets",
+        canaries.canaries,
+    ),
+    Row(
+        "versions",
+        "the registry of a newer version, or set aside by an older one: verbs, readers, kills",
+        versions.versions,
+    ),
     Row("fuzz", "inputs of parsers", inputs.fuzz),
     Row("trees", "workspaces with links out, FIFOs, sockets, odd names, hostile Dockerfiles", inputs.trees),
     Row("secrets", "credentials in dry runs of the eight backends", inputs.secrets),

@@ -68,6 +68,27 @@ FAULTS = {
         '    find = f"sys.path[:] = [{root!r}, *filter(None, sys.path)]; import torchx; sys.path.append(sys.path.pop(0))"\n',
         '    find = "pass"\n',
     ),
+    "consent": Fault(
+        "folders",
+        "a project's config file needs no consent",
+        "torchx/config/trust.py",
+        '        if entry is None or os.environ.get(ENV_TRUST) == "1" or _is_marked(digest, "trusted"):\n',
+        "        if entry is not None:\n",
+    ),
+    "private": Fault(
+        "canaries",
+        "private files of a commit are restored and compared",
+        "torchx/runner/capsule/code.py",
+        "    return pathspecs(top, [*git_patterns(), *secret])\n",
+        "    return []\n",
+    ),
+    "newer": Fault(
+        "versions",
+        "what an older version set aside is left there",
+        "torchx/runs/asides.py",
+        "    there = os.path.exists(path)\n",
+        "    return\n",
+    ),
     "sigterm": Fault(
         "grace",
         "what a handler of SIGTERM starts is signalled again",

@@ -29,6 +29,8 @@ A_FEW = {
     "commands": 3,
     "servers": 4,
     "folders": 4,
+    "canaries": 7,
+    "versions": 3,
     "fuzz": 100,
     "trees": 5,
     "secrets": 4,
@@ -45,7 +47,8 @@ def test_a_few_attempts(name: str, count: int, tmp_path: Path) -> None:
     """All of them hold."""
     result = attempts(torture.SWEEPS[name], tmp_path / "place", seed=1, count=count)
     assert (result.tried, result.wrong) == (count, [])
-    assert bool(result.reached) == (name in ("kills", "grace", "tasks"))
+    if name != "versions":  # the verbs that it kills may have ended before
+        assert bool(result.reached) == (name in ("kills", "grace", "tasks"))
 
 
 def test_a_round_that_reached_nothing_does_not_count(tmp_path: Path) -> None:
