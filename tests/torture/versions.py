@@ -51,8 +51,9 @@ def _of_a_newer(rng: random.Random, path: str) -> Round:
         problem = call.ended().problem()
         if problem and call.pid not in reached:
             return Round(f"`torchx {' '.join(verb)}` beside a newer registry: {problem}", ())
-    if Path(path).read_bytes() != before or (moved := _beside(path)):
-        return Round(f"{verbs}: a newer registry was written to or moved: {moved if moved else 'its bytes'}", ())
+    moved = _beside(path)
+    if moved or Path(path).read_bytes() != before:
+        return Round(f"{verbs}: a newer registry was {f'moved to {moved}' if moved else 'written to'}", ())
     with contextlib.closing(sqlite3.connect(path)) as db:
         db.execute(f"PRAGMA user_version = {schema.VERSION}")
     return Round(_lost(path, said), ("", *("verb" for _ in reached)))
