@@ -153,7 +153,7 @@ def checks(count: int) -> float:
         app, backend = python("--lr", "0.1", script=f"{count - 1}.py"), it._scheduler("kubernetes")
         app.roles[0].workspace = Workspace.from_str(f"file://{folder}")
         started = time.perf_counter()
-        from torchx.runner.doctor import static
+        from torchx.runner.launch import static
 
         static.refuse_scripts(app, backend, {})
         static.refuse_names(app, backend)

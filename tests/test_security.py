@@ -13,7 +13,8 @@ import pytest
 import torchx
 from tests.cli.conftest import Call, project
 from tests.cli.conftest import torchx as _torchx
-from torchx.runner import get_runner, ssh
+from torchx.runner import get_runner
+from torchx.runner.inside import ssh
 from torchx.supervisor.statefile import ForeignJobError, check_owner
 
 SOURCE = Path(torchx.__file__).parent
@@ -84,7 +85,7 @@ def test_verification_follows_the_users_settings_alone() -> None:
     ``ssh`` does not verify the hosts of ``torchx ssh-config``: their key is new for each connection.
     """
     allowed = {
-        "runner/ssh.py": ["StrictHostKeyChecking no"],
+        "runner/inside/ssh.py": ["StrictHostKeyChecking no"],
         "schedulers/docker/plain_http.py": ["check_hostname = False", "CERT_NONE"],  # no DOCKER_TLS_VERIFY
         "schedulers/kubernetes/credentials.py": ["CERT_NONE", "CERT_NONE"],  # insecure-skip-tls-verify in kubeconfig
     }

@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 if TYPE_CHECKING:
     from hydra.types import HydraContext, TaskFunction
 
-    from torchx.runner.batch import Batch, TaskResult
+    from torchx.runner.sweeps.batch import Batch, TaskResult
     from torchx.specs import AppDef
 
 log = logging.getLogger(__name__)
@@ -130,7 +130,7 @@ class TorchXLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
 
     def _submit(self, job_overrides: Sequence[Sequence[str]], first: int, folder: str, *, wait: bool) -> "Batch":
         from torchx.runner import get_runner
-        from torchx.runner.components import make_app
+        from torchx.runner.ground.components import make_app
         from torchx.schedulers import get_default_scheduler_name
 
         component, *options = shlex.split(self._conf.component)

@@ -20,9 +20,9 @@ import pytest
 
 from tests.backends.ssh.sshd import Link
 from torchx.errors import EXIT_BACKEND, BackendError, NotFoundError
-from torchx.runner import inside
-from torchx.runner.copy import Copied, download, upload
-from torchx.runner.forward import Forwarding, forwarding
+from torchx.runner.inside import entering
+from torchx.runner.inside.copy import Copied, download, upload
+from torchx.runner.inside.forward import Forwarding, forwarding
 from torchx.schedulers.inside import STDOUT, InsideProcess, Tty
 from torchx.schedulers.inside.run import Ran, run
 
@@ -65,7 +65,7 @@ class Place(NamedTuple):
     k: int = 0
 
     def open(self, *argv: str, tty: Tty | None = None) -> InsideProcess:
-        return inside.enter(self.scheduler, self.app_id, (self.role, self.k), argv, tty)
+        return entering.enter(self.scheduler, self.app_id, (self.role, self.k), argv, tty)
 
     def start(self, argv: Sequence[str]) -> InsideProcess:
         return self.open(*argv)
@@ -73,10 +73,10 @@ class Place(NamedTuple):
     @property
     def archive(self) -> Any:
         """The backend's own way for files, if it has one."""
-        return inside.archives(self.scheduler, self.app_id, (self.role, self.k))
+        return entering.archives(self.scheduler, self.app_id, (self.role, self.k))
 
     def forward(self, *ports: tuple[int, int]) -> Forwarding:
-        find = functools.partial(inside.way_to, self.scheduler, self.app_id, (self.role, self.k))
+        find = functools.partial(entering.way_to, self.scheduler, self.app_id, (self.role, self.k))
         return forwarding(self.start, find, ports)
 
     def run(self, *argv: str, stdin: bytes = b"") -> Ran:

@@ -126,7 +126,7 @@ def test_nothing_to_see(torchx: Call, project: Path, paper: Any) -> None:
 
 def _long(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchx.cli.cmd_status.SAMPLE_S", 0.0)
-    monkeypatch.setattr("torchx.runner.listing.SAMPLE_S", 0.0)
+    monkeypatch.setattr("torchx.runner.watching.listing.SAMPLE_S", 0.0)
     monkeypatch.setattr("torchx.runner.verbs.SAMPLE_S", 0.0)
 
 

@@ -192,7 +192,7 @@ def test_a_job_that_was_never_submitted_is_not_waited_for(
     torchx: Call, paper: Any, project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A job that stays UNSUBMITTED is an error; one that starts as UNSUBMITTED is waited for."""
-    from torchx.runner import wait
+    from torchx.runner.watching import wait
 
     monkeypatch.setattr(wait, "UNSUBMITTED_S", 0.05)
     paper.STATES["echo-0"] = AppState.UNSUBMITTED

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from torchx.runner import get_runner
-from torchx.runner.shown import run_row
+from torchx.runner.show.tables import run_row
 from torchx.runs import default_registry
 from torchx.settings import torchx_home
 from torchx.specs import AppState
@@ -111,14 +111,14 @@ def test_another_shell(torchx: Call, failed: str, project: Path, monkeypatch: py
         monkeypatch.setenv(name, value)
     for words in (["list", "--json"], ["watch", failed]):
         forget()
-        monkeypatch.setattr("torchx.runner.listing._learned", set())  # that of a process of its own
+        monkeypatch.setattr("torchx.runner.watching.listing._learned", set())  # that of a process of its own
         assert CANARIES["FOO_X"] not in torchx(*words).out
 
 
 def test_data_of_the_page_and_the_screen(torchx: Call, failed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A Runner masks what it reads, before `torchx ui` and `torchx top` show it."""
     for refresh in (True, False):
-        monkeypatch.setattr("torchx.runner.listing._learned", set())
+        monkeypatch.setattr("torchx.runner.watching.listing._learned", set())
         forget()
         with get_runner() as runner:
             rows = [run_row(run) for run in runner.runs(refresh=refresh)]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Call, until
-from torchx.runner.ssh import entry
+from torchx.runner.inside.ssh import entry
 from torchx.schedulers.batch.attempts import program, script
 from torchx.schedulers.inside.run import python_words
 from torchx.util.procs import own_program

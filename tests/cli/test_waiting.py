@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchx.cli import waiting
-from torchx.runner.wait import WaitTimeoutError
+from torchx.runner.watching.wait import WaitTimeoutError
 from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus, UnknownAppException
 from torchx.testing import FakeClock
 

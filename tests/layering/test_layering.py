@@ -95,9 +95,14 @@ LATE = (
     *("torchx.tracker.mlflow_runs", "torchx.tracker.mlflow_tags", "torchx.tracker.values"),
     *("torchx.component_reader.copy", "torchx.component_reader.help", "torchx.component_reader.linter"),
     *("torchx.specs.html_pages", "torchx.specs.overlays", "torchx.util.field_docs"),
-    *("torchx.util.modules", "torchx.runner.aio", "torchx.runner.capsule", "torchx.runner.copy"),
-    *("torchx.runner.forward", "torchx.runner.metrics", "torchx.runner.notices", "torchx.runner.poller"),
-    *("torchx.runner.paced", "torchx.runner.ssh", "torchx.runs.asides", "torchx.runs.statuses"),
+    *("torchx.util.modules", "torchx.runner.watching.aio", "torchx.runner.capsule", "torchx.runner.inside.copy"),
+    *(
+        "torchx.runner.inside.forward",
+        "torchx.runner.watching.metrics",
+        "torchx.runner.notices.plans",
+        "torchx.runner.watching.poller",
+    ),
+    *("torchx.runner.jobs.paced", "torchx.runner.inside.ssh", "torchx.runs.asides", "torchx.runs.statuses"),
 )
 """Entered when somebody asks a cluster, a cloud, a registry or a tracker, beside whose answer the standard library is
 quick, or wants what cannot be done without it: there it is imported where anybody looks for it, at the head."""
@@ -135,7 +140,7 @@ SLOW_EXCEPTIONS = {
     ("torchx.components.component_test_base", "shutil"): "a unittest base, imported by tests only",
     ("torchx.components.component_test_base", "tempfile"): "a unittest base, imported by tests only",
     ("torchx.cli.log_records", "logging"): "its handler, set up when a verb begins",
-    ("torchx.runner.relay", "threading"): "a program of its own, imported where ports are forwarded",
+    ("torchx.runner.inside.relay", "threading"): "a program of its own, imported where ports are forwarded",
 }
 
 

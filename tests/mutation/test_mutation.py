@@ -228,7 +228,9 @@ def test_rooms_and_their_tests() -> None:
     folder = room_folder(TOP, "runs")
     assert folder == "torchx/runs" and "torchx/runs/store.py" in sources(TOP, folder)
     found = candidates(TOP, folder)
-    assert {"tests/runs/test_run_registry.py", "tests/runner/test_runner_jobs.py", "torchx/runs/store.py"} <= set(found)
+    assert {"tests/runs/test_run_registry.py", "tests/runner/watching/test_jobs.py", "torchx/runs/store.py"} <= set(
+        found
+    )
     assert not [path for path in found if "backends" in path or "mutation" in path]
     with pytest.raises(LookupError, match="nowhere"):
         room_folder(TOP, "nowhere")

@@ -32,7 +32,7 @@ def runner(jobs, tmp_path, monkeypatch):
 @pytest.fixture
 def clock(monkeypatch):
     """A clock that advances only by sleeping."""
-    from torchx.runner import wait
+    from torchx.runner.watching import wait
 
     found = FakeClock()
     monkeypatch.setattr(wait, "time", found)

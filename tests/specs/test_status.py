@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx.errors import EXIT_JOB_FAILED, TorchXError
-from torchx.runner.answers import status_of
+from torchx.runner.watching.answers import status_of
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.verdict import on_answer
 from torchx.specs import (

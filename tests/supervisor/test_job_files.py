@@ -13,7 +13,7 @@ from typing import Any, cast
 import pytest
 
 from tests.supervisor.forks import Clock, request, role, state
-from torchx.runner import poller
+from torchx.runner.watching import poller
 from torchx.schedulers.local.jobs import LocalJobs
 from torchx.supervisor import orphans, proctree, retention, statefile
 from torchx.supervisor.layout import CRASH_FILE, JOB_FILES, make_folder, task_log, task_metrics

@@ -157,7 +157,7 @@ def test_search_and_states(runner: Runner) -> None:
 
 def test_a_scheduler_that_cannot_be_asked(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first line says so, also after the list was filtered."""
-    monkeypatch.setattr("torchx.runner.changes.Watch.problems", lambda self: {"slurm": "it is away"})
+    monkeypatch.setattr("torchx.runner.watching.changes.Watch.problems", lambda self: {"slurm": "it is away"})
     on_record(1)
 
     async def work(pilot: Pilot[None], app: Top) -> None:

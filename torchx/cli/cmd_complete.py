@@ -242,7 +242,7 @@ def _log_targets(current: str, seen: dict[str, str]) -> Candidates:
 
 
 def _trackers(current: str, _: dict[str, str]) -> Candidates:
-    from torchx.runner.trackers import get_configured_trackers
+    from torchx.runner.ground.trackers import get_configured_trackers
 
     return _starting(current, _plain(get_configured_trackers()))
 

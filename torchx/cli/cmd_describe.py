@@ -10,7 +10,7 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.render import document, fields
 from torchx.runner import Runner
-from torchx.runner.documents import handle_fields, run_fields
+from torchx.runner.show.json_output import handle_fields, run_fields
 from torchx.runs import Run
 from torchx.specs import AppDef
 from torchx.specs.api import UnknownAppException

@@ -13,7 +13,7 @@ from torchx.cli.failures import UsageError, error, note
 from torchx.cli.log_targets import parse_target, select
 from torchx.errors import EXIT_INTERRUPTED, BackendError, NotFoundError, TorchXError
 from torchx.runner import Runner
-from torchx.runner.tee import replica_formats
+from torchx.runner.watching.tee import replica_formats
 from torchx.schedulers.inside import InsideProcess
 from torchx.specs.api import parse_app_handle
 from torchx.util.log_streams import LineFormat
@@ -96,7 +96,7 @@ class CmdSshConfig(RunnerCommand):
         subparser.add_argument("identifier", metavar=WHERE, help=WHERE_ALL_HELP)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        from torchx.runner import ssh
+        from torchx.runner.inside import ssh
 
         keys = ssh.public_keys()
         handle, replicas = find_replicas(runner, args.identifier)

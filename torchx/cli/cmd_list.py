@@ -12,7 +12,7 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.render import document, fits, table
 from torchx.runner import Runner
-from torchx.runner.documents import run_fields
+from torchx.runner.show.json_output import run_fields
 from torchx.runs import Run, RunQuery
 from torchx.specs.api import AppState
 from torchx.util.datetime import ago, duration

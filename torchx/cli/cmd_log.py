@@ -15,8 +15,8 @@ from torchx.cli.failures import UsageError, note
 from torchx.cli.log_targets import ID_FORMAT, find_role_replicas, parse_target, select
 from torchx.errors import ConfigError, NotFoundError
 from torchx.runner import Runner, get_runner
-from torchx.runner.documents import exit_code_of
-from torchx.runner.tee import live_on, log_openers, replica_formats, wait_until_started
+from torchx.runner.show.json_output import exit_code_of
+from torchx.runner.watching.tee import live_on, log_openers, replica_formats, wait_until_started
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
 from torchx.specs.api import UnknownAppException, is_started
 from torchx.util.colors import ENDC, GREEN

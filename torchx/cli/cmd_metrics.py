@@ -11,8 +11,8 @@ from torchx.cli.failures import note
 from torchx.cli.log_targets import ID_FORMAT, JOB_HELP, LogTarget, parse_target, select
 from torchx.cli.render import document, gray, table_lines
 from torchx.runner import Runner
-from torchx.runner.documents import handle_fields, metrics_fields
-from torchx.runner.shown import replica_metrics, usage_rows, usage_table
+from torchx.runner.show.json_output import handle_fields, metrics_fields
+from torchx.runner.show.tables import replica_metrics, usage_rows, usage_table
 from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.specs import AppStatus
 from torchx.util.records import replace

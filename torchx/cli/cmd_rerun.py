@@ -16,7 +16,7 @@ from torchx.cli.run_args import DETACH, FULL, JSON, LOG, WAIT
 from torchx.component_reader.finder import get_component
 from torchx.runner import Runner
 from torchx.runner.capsule.rerun import NOW, THEN, Rerun, inside
-from torchx.runner.components import make_app
+from torchx.runner.ground.components import make_app
 from torchx.runs import Run
 from torchx.specs import AppDef
 

@@ -29,8 +29,8 @@ from torchx.cli.run_args import (
 )
 from torchx.config import SourcedCfg, check_sections, use_profile
 from torchx.runner import Runner, get_runner
-from torchx.runner.components import make_app
-from torchx.runner.documents import handle_fields
+from torchx.runner.ground.components import make_app
+from torchx.runner.show.json_output import handle_fields
 from torchx.schedulers import get_default_scheduler_name, get_scheduler_factories
 from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
 from torchx.specs import AppDryRunInfo
@@ -272,7 +272,7 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
     for role in app.roles:
         role.env.update(parse_secrets(run_args.secrets))
     if run_args.after:
-        from torchx.runner.after import put_after, wait_for
+        from torchx.runner.launch.after import put_after, wait_for
 
         submits = (verb == "run" or sweep) and not run_args.dryrun
         for condition, handle in put_after(runner, app, run_args.after, run_args.scheduler, sweep=sweep):

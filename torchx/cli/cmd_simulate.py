@@ -10,7 +10,7 @@ from torchx.cli.failures import note
 from torchx.cli.log_targets import JOB_HELP, parse_target, select
 from torchx.cli.questions import YES_HELP, agreed
 from torchx.runner import Runner
-from torchx.runner.simulations import what_follows
+from torchx.runner.inside.simulations import what_follows
 from torchx.schedulers.kit.simulations import FAULTS
 from torchx.util.term import is_tty
 

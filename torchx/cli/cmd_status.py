@@ -15,7 +15,7 @@ from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import document, gray
 from torchx.errors import EXIT_BACKEND, NotFoundError, TorchXError
 from torchx.runner import Runner
-from torchx.runner.documents import exit_code_of, failures_fields, handle_fields, status_fields
+from torchx.runner.show.json_output import exit_code_of, failures_fields, handle_fields, status_fields
 from torchx.settings import SAMPLE_S, torchx_home
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException, parse_app_handle
@@ -134,7 +134,7 @@ def _unsent(handle: str) -> list[str]:
     """Returns why notices could not be sent."""
     if not os.path.isdir(torchx_home("notices")):
         return []
-    from torchx.runner.notices import problems
+    from torchx.runner.notices.plans import problems
 
     return problems(handle)
 

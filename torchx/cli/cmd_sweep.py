@@ -19,8 +19,8 @@ from torchx.cli.render import document
 from torchx.cli.run_args import TorchXRunArgs
 from torchx.errors import SpecError
 from torchx.runner import Runner, get_runner
-from torchx.runner.documents import handle_fields
-from torchx.runner.sweeps import check_job, submit
+from torchx.runner.show.json_output import handle_fields
+from torchx.runner.sweeps.sweeps import check_job, submit
 from torchx.specs import AppDryRunInfo
 from torchx.specs.images import NamesOnly
 from torchx.specs.tasks import NAME, TaskList

@@ -14,9 +14,9 @@ from torchx.cli.log_targets import JOB_HELP
 from torchx.cli.render import document, table
 from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.runner import get_runner
-from torchx.runner.documents import results_fields
-from torchx.runner.sweeps import read_results
-from torchx.runner.trackers import choose_tracker
+from torchx.runner.ground.trackers import choose_tracker
+from torchx.runner.show.json_output import results_fields
+from torchx.runner.sweeps.sweeps import read_results
 from torchx.tracker.api import Lineage, TrackerArtifact, TrackerBase
 from torchx.util.reexports import reexports
 from torchx.util.strings import did_you_mean

@@ -12,7 +12,7 @@ from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import document, gray
 from torchx.errors import EXIT_INTERRUPTED, EXIT_TIMEOUT
 from torchx.runner import Runner
-from torchx.runner.documents import exit_code_of, handle_fields, status_fields
+from torchx.runner.show.json_output import exit_code_of, handle_fields, status_fields
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
 from torchx.specs.states import state_text

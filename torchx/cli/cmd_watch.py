@@ -11,8 +11,8 @@ from torchx.cli.failures import UsageError, note, warn
 from torchx.cli.log_targets import JOB_HELP, job_reference, resolve_all
 from torchx.cli.render import gray
 from torchx.runner import Runner
-from torchx.runner.changes import Watch
-from torchx.runner.documents import handle_fields
+from torchx.runner.show.json_output import handle_fields
+from torchx.runner.watching.changes import Watch
 from torchx.runs import Change
 from torchx.specs.states import state_text
 from torchx.util.redaction import redact

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from torchx.cli.cmd_watch import change_document, print_changes
 from torchx.cli.render import gray
 from torchx.runner import Runner
-from torchx.runner.changes import Watch
+from torchx.runner.watching.changes import Watch
 from torchx.specs import AppStatus
 from torchx.util.term import fit, has_color, is_tty, text_width, width
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from torchx.cli.failures import error
 from torchx.errors import HandleError, TorchXError
 from torchx.runner import Runner
-from torchx.runner.answers import check_replica
+from torchx.runner.watching.answers import check_replica
 from torchx.specs import AppDef
 from torchx.specs.handles import MalformedAppHandleException
 from torchx.util.records import dataclass

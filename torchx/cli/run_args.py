@@ -274,7 +274,7 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
     """Returns the job metadata for notices: from the command line, or where that is empty, from ``[notify]``."""
     if not (notify or notify_on or "notify" in load_files().names()):
         return {}
-    from torchx.runner.notice_channels import KEYS, SECTION
+    from torchx.runner.notices.channels import KEYS, SECTION
 
     section = get_section(SECTION)
     for key in section.keys() - set(KEYS):

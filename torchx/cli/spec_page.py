@@ -9,7 +9,7 @@ from typing import Any
 from torchx.cli.failures import note
 from torchx.cli.render import bold, document, fields, gray, value_text
 from torchx.config import DEFAULT
-from torchx.runner.record import masked_settings
+from torchx.runner.launch.record import masked_settings
 from torchx.specs import AppDef, AppDryRunInfo, Resource, Role, serialize
 from torchx.specs.mounts import format_mount
 from torchx.util.secrets import MASK, is_secret_name, mask_text

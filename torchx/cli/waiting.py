@@ -9,8 +9,8 @@ from torchx.cli.failures import note, progress, warn
 from torchx.cli.render import document, gray
 from torchx.errors import EXIT_INTERRUPTED, TorchXError
 from torchx.runner import Runner
-from torchx.runner.documents import exit_code_of, handle_fields, status_fields
-from torchx.runner.tee import tee_logs
+from torchx.runner.show.json_output import exit_code_of, handle_fields, status_fields
+from torchx.runner.watching.tee import tee_logs
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
 from torchx.specs.states import state_text

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx.runner.core import DEFAULT_SESSION
-from torchx.runner.trackers import get_configured_trackers
+from torchx.runner.ground.trackers import get_configured_trackers
 from torchx.runner.verbs import RunnerVerbs
-from torchx.runner.wait import WaitTimeoutError
+from torchx.runner.watching.wait import WaitTimeoutError
 from torchx.specs.api import NONE
 from torchx.util.reexports import reexports
 from torchx.util.session import TORCHX_INTERNAL_SESSION_ID

@@ -10,17 +10,18 @@ from typing import TYPE_CHECKING, Any
 from torchx import config
 from torchx.config.files import ConfigFiles
 from torchx.errors import BackendError, SpecError, TransientError
-from torchx.runner import answers, pipeline, wait
-from torchx.runner.backends import Backends, is_near
 from torchx.runner.events import is_on, log_event
-from torchx.runner.record import Recorder, describe_event, forget_notices, read_run, run_registry
+from torchx.runner.ground.backends import Backends, is_near
+from torchx.runner.launch import pipeline
+from torchx.runner.launch.record import Recorder, describe_event, forget_notices, read_run, run_registry
+from torchx.runner.watching import answers, wait
 from torchx.specs.api import NONE, AppState, UnknownAppException, is_terminal, make_app_handle, parse_app_handle
 
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from torchx.runner.changes import News
     from torchx.runner.foreign import Explained
+    from torchx.runner.watching.changes import News
     from torchx.runs import Run, RunQuery
     from torchx.schedulers import SchedulerFactory
     from torchx.schedulers.api import ListAppResponse, Scheduler, Stream
@@ -129,7 +130,7 @@ class RunnerCore:
         Raises:
             SpecError: the component does not exist, or an argument is wrong.
         """
-        from torchx.runner import components
+        from torchx.runner.ground import components
 
         app = components.make_app(component, component_args, self._component_defaults)
         return self.dryrun(app, scheduler, **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id))
@@ -274,7 +275,7 @@ class RunnerCore:
                 keep their last recorded state, and their ``note`` says why.
             timeout_s: time limit in seconds for all schedulers together.
         """
-        from torchx.runner import listing
+        from torchx.runner.watching import listing
         from torchx.runs import RunQuery
 
         query = RunQuery() if query is None else query
@@ -451,7 +452,7 @@ class RunnerCore:
     def _settle_intents(self, timeout_s: float = 10.0) -> None:
         """Finds out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`."""
         if run_registry().intents():
-            from torchx.runner.intents import settle_intents
+            from torchx.runner.watching.intents import settle_intents
 
             settle_intents(run_registry(), self._scheduler, timeout_s)
 
@@ -467,7 +468,7 @@ class RunnerCore:
         scheduler, session, app_id = parse_app_handle(handle)
         backend = self._scheduler(scheduler, session)
         if "/" in app_id or app_id.startswith("sweep-"):
-            from torchx.runner.sweeps import resolve_backend
+            from torchx.runner.sweeps.sweeps import resolve_backend
 
             backend, app_id = resolve_backend(backend, app_id)
         if event is not None:

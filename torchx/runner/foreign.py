@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, HandleError, NotFoundError, NotSupportedError, SpecError, TorchXError
-from torchx.runner.backends import answers_within
-from torchx.runner.notices import Plan
-from torchx.runner.record import forget_notices, masked_settings
-from torchx.runner.tee import log_openers
+from torchx.runner.ground.backends import answers_within
+from torchx.runner.launch.record import forget_notices, masked_settings
+from torchx.runner.notices.plans import Plan
+from torchx.runner.watching.tee import log_openers
 from torchx.runs import NewRun, Run, RunRegistry, default_registry
 from torchx.runs.registry import user_name
 from torchx.schedulers.api import Scheduler

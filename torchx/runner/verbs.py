@@ -10,20 +10,20 @@ from torchx.config import SourcedCfg
 from torchx.errors import NotFoundError, SpecError
 from torchx.runner.core import RunnerCore
 from torchx.runner.events import log_event
-from torchx.runner.record import run_registry
-from torchx.runner.wait import is_polled
+from torchx.runner.launch.record import run_registry
+from torchx.runner.watching.wait import is_polled
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppDef, AppDryRunInfo, AppStatus, CfgVal, Workspace
 
 if TYPE_CHECKING:
-    from torchx.runner.aio import AsyncRunner
-    from torchx.runner.batch import Batch
     from torchx.runner.capsule.differences import Comparison
     from torchx.runner.capsule.rerun import Plan, Rerun
-    from torchx.runner.changes import News, Watch
-    from torchx.runner.copy import Copied
-    from torchx.runner.forward import Forwarding
-    from torchx.runner.sweeps import FailureGroup, SweepResults
+    from torchx.runner.inside.copy import Copied
+    from torchx.runner.inside.forward import Forwarding
+    from torchx.runner.sweeps.batch import Batch
+    from torchx.runner.sweeps.sweeps import FailureGroup, SweepResults
+    from torchx.runner.watching.aio import AsyncRunner
+    from torchx.runner.watching.changes import News, Watch
     from torchx.runs import Run
     from torchx.schedulers.api import Scheduler
     from torchx.schedulers.findings import Finding
@@ -55,7 +55,7 @@ class RunnerVerbs(RunnerCore):
         Raises:
             NotFoundError: a job is not on record.
         """
-        from torchx.runner.changes import TaskChanges, Watch
+        from torchx.runner.watching.changes import TaskChanges, Watch
 
         self._settle_intents()
         handles = [self.resolve(reference) for reference in app_handles] or None
@@ -90,7 +90,7 @@ class RunnerVerbs(RunnerCore):
 
     def news(self, app_handles: Iterable[str]) -> News:
         """Returns an object that sleeps until one of these jobs needs a query; used to wait for several jobs."""
-        from torchx.runner.changes import News
+        from torchx.runner.watching.changes import News
 
         return News(run_registry(), self._backends, app_handles)
 
@@ -122,7 +122,7 @@ class RunnerVerbs(RunnerCore):
     @property
     def aio(self) -> AsyncRunner:
         """This Runner's verbs as coroutines for ``asyncio``: ``await runner.aio.wait(handle)``."""
-        from torchx.runner.aio import AsyncRunner
+        from torchx.runner.watching.aio import AsyncRunner
 
         if self._aio is None:
             self._aio = AsyncRunner(self)
@@ -139,7 +139,7 @@ class RunnerVerbs(RunnerCore):
             NotSupportedError: the job is not yours, or its scheduler cannot inject this fault.
             BackendError: the job is not running.
         """
-        from torchx.runner import simulations
+        from torchx.runner.inside import simulations
 
         return simulations.plan(self, reference, fault, chosen)
 
@@ -224,21 +224,22 @@ class RunnerVerbs(RunnerCore):
             NotFoundError: there is no such job or replica, or it is not running.
             NotSupportedError: the scheduler, or this job, does not support commands inside replicas.
         """
-        from torchx.runner import answers, inside
+        from torchx.runner.inside import entering
+        from torchx.runner.watching import answers
 
         handle, backend, app_id = self._find(app_handle)
         role = self._role(handle, role_name)
         try:
-            return inside.enter(backend, app_id, (role, k), argv, tty)
+            return entering.enter(backend, app_id, (role, k), argv, tty)
         except NotFoundError:
             answers.check_replica(self.log_replicas(handle), handle, role, k)  # its hint lists the replicas
             raise
 
     def check_open(self, scheduler: str) -> None:
         """Raises NotSupportedError if a scheduler cannot run commands inside replicas, before a job is submitted."""
-        from torchx.runner import inside
+        from torchx.runner.inside import entering
 
-        inside.able(self._scheduler(scheduler))
+        entering.able(self._scheduler(scheduler))
 
     def exec(
         self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, stdin: bytes = b""
@@ -258,7 +259,7 @@ class RunnerVerbs(RunnerCore):
         Raises:
             NotSupportedError: the scheduler does not report usage.
         """
-        from torchx.runner import metrics
+        from torchx.runner.watching import metrics
 
         handle, backend, app_id = self._find(app_handle)
         return metrics.read(backend, app_id, self.recorded(handle), handle.partition("://")[0])
@@ -269,7 +270,7 @@ class RunnerVerbs(RunnerCore):
         Args:
             run: the job's entry in the run registry, if available: it holds the usage of a job that has ended.
         """
-        from torchx.runner import metrics
+        from torchx.runner.watching import metrics
 
         _, backend, app_id = self._find(app_handle)
         metrics.fill(status, backend, app_id, run)
@@ -277,7 +278,7 @@ class RunnerVerbs(RunnerCore):
     def _keep_metrics(self, handle: str, backend: Scheduler[Any], status: AppStatus) -> None:
         """Records the usage of a job that has ended, unless it was too short for a single sample."""
         if status.started_at and status.ended_at and status.ended_at - status.started_at >= SAMPLE_S:
-            from torchx.runner import metrics
+            from torchx.runner.watching import metrics
 
             metrics.keep(run_registry(), backend, handle)
 
@@ -313,7 +314,7 @@ class RunnerVerbs(RunnerCore):
             SpecError: a placeholder has no value, or there are no tasks.
             NotSupportedError: the scheduler cannot run the job as a sweep.
         """
-        from torchx.runner.sweeps import check_job, submitter
+        from torchx.runner.sweeps.sweeps import check_job, submitter
 
         scheduler = str(dryrun_info._scheduler)
         self.check_sweep(tasks)
@@ -343,7 +344,7 @@ class RunnerVerbs(RunnerCore):
             SpecError: ``apps`` is empty, or the apps differ in anything else.
             NotSupportedError: the scheduler cannot run these jobs as a sweep.
         """
-        from torchx.runner.batch import submit
+        from torchx.runner.sweeps.batch import submit
 
         return submit(self, apps, scheduler, {"cfg": cfg, "workspace": workspace}, max_parallel)
 
@@ -354,7 +355,7 @@ class RunnerVerbs(RunnerCore):
         Raises:
             SpecError: there are no tasks, or a value is invalid, or named like a credential.
         """
-        from torchx.runner import sweeps
+        from torchx.runner.sweeps import sweeps
 
         sweeps.check(tasks)
 
@@ -368,7 +369,7 @@ class RunnerVerbs(RunnerCore):
             NotFoundError: there is no such sweep on record, all its tasks succeeded or run, or are unknown.
             ConfigError: a value is masked on record, and is not in the environment.
         """
-        from torchx.runner import sweeps
+        from torchx.runner.sweeps import sweeps
 
         run = self.recorded(app_handle)
         tasks = run_registry().tasks(run)
@@ -383,7 +384,7 @@ class RunnerVerbs(RunnerCore):
         Args:
             table: :attr:`AppStatus.tasks` of the sweep.
         """
-        from torchx.runner import sweeps
+        from torchx.runner.sweeps import sweeps
 
         _, backend, app_id = self._find(app_handle)
         return sweeps.failures(backend, app_id, table)
@@ -394,7 +395,7 @@ class RunnerVerbs(RunnerCore):
         Raises:
             NotFoundError: there is no such sweep on record.
         """
-        from torchx.runner.sweeps import read_results
+        from torchx.runner.sweeps.sweeps import read_results
 
         found = read_results(self.resolve(app_handle), tracker)
         if found is None:
@@ -428,11 +429,11 @@ class RunnerVerbs(RunnerCore):
             NotFoundError: there is no such job, replica or file.
             BackendError: the copy was interrupted; the same call resumes it.
         """
-        from torchx.runner import copy, inside
+        from torchx.runner.inside import copy, entering
 
         start = partial(self.open, app_handle, role_name=role_name, k=k)
-        where = inside.job_of(*self._find(app_handle)[1:], (self._role(app_handle, role_name), k))
-        archive, here = inside.archives(*where), inside.shares_files(*where[:2])
+        where = entering.job_of(*self._find(app_handle)[1:], (self._role(app_handle, role_name), k))
+        archive, here = entering.archives(*where), entering.shares_files(*where[:2])
         return (copy.upload if into else copy.download)(start, source, target, progress, archive, here=here)
 
     def forward(
@@ -446,12 +447,12 @@ class RunnerVerbs(RunnerCore):
         Returns:
             An object with the ``local_ports``. It forwards while its ``run()`` runs; close it to stop.
         """
-        from torchx.runner import inside
-        from torchx.runner.forward import forwarding
+        from torchx.runner.inside import entering
+        from torchx.runner.inside.forward import forwarding
 
         where = (*self._find(app_handle)[1:], (self._role(app_handle, role_name), k))
         start = partial(self.open, app_handle, role_name=role_name, k=k)
-        return forwarding(start, lambda: inside.way_to(*inside.job_of(*where)), ports)
+        return forwarding(start, lambda: entering.way_to(*entering.job_of(*where)), ports)
 
     def doctor(
         self,

@@ -7,8 +7,8 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
-from torchx.runner.changes import Watch
-from torchx.runner.shown import Row
+from torchx.runner.show.tables import Row
+from torchx.runner.watching.changes import Watch
 
 News = dict[str, Any]
 _QUIET_S = 5.0  # interval at which to read the record without a change: runs may have been deleted

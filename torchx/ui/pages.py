@@ -17,7 +17,8 @@ from torchx.cli.log_targets import parse_target
 from torchx.cli.render import strict_json
 from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
 from torchx.runner import Runner
-from torchx.runner.documents import (
+from torchx.runner.ground.trackers import choose_tracker
+from torchx.runner.show.json_output import (
     failures_fields,
     handle_fields,
     metrics_fields,
@@ -25,9 +26,8 @@ from torchx.runner.documents import (
     run_fields,
     status_fields,
 )
-from torchx.runner.shown import run_row, timeline
-from torchx.runner.sweeps import read_results
-from torchx.runner.trackers import choose_tracker
+from torchx.runner.show.tables import run_row, timeline
+from torchx.runner.sweeps.sweeps import read_results
 from torchx.specs.tasks import TaskTable
 from torchx.ui.follow import log_lines
 from torchx.ui.guard import API, Guard

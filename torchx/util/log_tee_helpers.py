@@ -1,7 +1,7 @@
-"""A door to :mod:`torchx.runner.tee`, which lived here; see "Doors" in design.md."""
+"""A door to :mod:`torchx.runner.watching.tee`, which lived here; see "Doors" in design.md."""
 
 import sys
 
-from torchx.runner.tee import *  # noqa: F403  # so that type checkers see the names
+from torchx.runner.watching.tee import *  # noqa: F403  # so that type checkers see the names
 
-sys.modules[__name__] = sys.modules["torchx.runner.tee"]
+sys.modules[__name__] = sys.modules["torchx.runner.watching.tee"]

@@ -27,7 +27,7 @@ _HOMES = {
     "torchx.runner.api": "Runner get_runner",
     "torchx.runner.events.api": "SourceType TorchxEvent",
     "torchx.runner.events.handlers": "get_logging_handler",
-    "torchx.runner.trackers": "get_configured_trackers",
+    "torchx.runner.ground.trackers": "get_configured_trackers",
     "torchx.schedulers": "SchedulerFactory get_default_scheduler_name get_scheduler_factories",
     "torchx.schedulers.api": """
         DescribeAppResponse ListAppResponse Scheduler Stream StructuredOpts filter_regex split_lines

@@ -14,7 +14,7 @@ from tests.backends.inside import CutContract, InsideContract, Place
 from tests.backends.shell import Shell
 from tests.backends.ssh.sshd import Link
 from torchx.errors import BackendError, NotSupportedError
-from torchx.runner.copy import download, upload
+from torchx.runner.inside.copy import download, upload
 from torchx.schedulers.docker_scheduler import DockerScheduler, create_scheduler
 from torchx.specs.api import AppDef
 

@@ -12,7 +12,7 @@ from tests.runner.memory_backend import MemoryScheduler, echo_app
 from torchx.errors import BackendError, ConfigError, SpecError, TorchXError
 from torchx.runner import Runner, get_runner
 from torchx.runner.doctor import online
-from torchx.runner.wait import WaitTimeoutError
+from torchx.runner.watching.wait import WaitTimeoutError
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
 from torchx.specs import AppState, AppStatus
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from torchx.errors import BackendError
-from torchx.runner.notices import Plan
+from torchx.runner.notices.plans import Plan
 from torchx.schedulers.docker import watchers
 from torchx.schedulers.docker_scheduler import DockerScheduler, create_scheduler
 from torchx.specs.api import AppDef, AppState, Resource, Role

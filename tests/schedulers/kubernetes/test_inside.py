@@ -19,7 +19,7 @@ pytest.importorskip("urllib3")
 import urllib3
 
 from torchx.errors import BackendError, NotFoundError
-from torchx.runner.forward import Forwarding, OwnForwarding, forwarding
+from torchx.runner.inside.forward import Forwarding, OwnForwarding, forwarding
 from torchx.schedulers.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.schedulers.kubernetes.client import KubeApi

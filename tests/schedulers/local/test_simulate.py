@@ -133,7 +133,7 @@ def test_a_job_of_others_is_left_alone(runner: Runner, tmp_path: Path, monkeypat
     """What somebody else has on record in a shared home, or nobody has."""
     job = Job(runner, tmp_path, WAITS)
     with monkeypatch.context() as patched:
-        patched.setattr("torchx.runner.simulations.user_name", lambda: "somebody")
+        patched.setattr("torchx.runner.inside.simulations.user_name", lambda: "somebody")
         with pytest.raises(NotSupportedError, match="only in your own"):
             runner.simulate(job.handle, "kill")
     with pytest.raises(NotSupportedError, match="only in your own"):

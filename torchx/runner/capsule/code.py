@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 from torchx.config.files import load_files
 from torchx.errors import NotFoundError
-from torchx.runner.secrets import secret_files
+from torchx.runner.ground.secrets import secret_files
 from torchx.runs import Run
 from torchx.settings import make_private, torchx_home
 from torchx.util.git import KEPT_DAYS, LEFT_OUT, TOO_LARGE, TOO_LATE, find_repository, isolate, pathspecs

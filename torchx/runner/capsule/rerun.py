@@ -13,11 +13,11 @@ from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError
 from torchx.runner.capsule import code as old_code
 from torchx.runner.capsule.changes import changed
-from torchx.runner.capsule.masks import Ask, fill, fill_options, without_values
-from torchx.runner.checks import check
 from torchx.runner.events import log_event
-from torchx.runner.secrets import absolute
-from torchx.runner.sweeps import submit
+from torchx.runner.ground.masks import Ask, fill, fill_options, without_values
+from torchx.runner.ground.secrets import absolute
+from torchx.runner.launch.checks import check
+from torchx.runner.sweeps.sweeps import submit
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import Scheduler
 from torchx.settings import ENV_JOB_ID

@@ -9,7 +9,7 @@ from contextlib import closing
 
 from torchx import config
 from torchx.errors import TorchXError, install_extra
-from torchx.runner.backends import Backends
+from torchx.runner.ground.backends import Backends
 from torchx.runs.schema import VERSION, version_of
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, disk_space, doubt
 from torchx.settings import torchx_home

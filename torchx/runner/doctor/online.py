@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, TorchXError
-from torchx.runner.backends import answers_within
-from torchx.runner.doctor import static
-from torchx.runner.wait import WaitTimeoutError
+from torchx.runner.ground.backends import answers_within
+from torchx.runner.launch import static
+from torchx.runner.watching.wait import WaitTimeoutError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, doubt
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses

@@ -16,7 +16,7 @@ from textual.widgets import Footer, Input, Static
 
 from torchx.errors import TorchXError
 from torchx.runner import Runner
-from torchx.runner.shown import Row, run_row
+from torchx.runner.show.tables import Row, run_row
 from torchx.ui.live import Live
 from torchx.ui.top.page import Page
 from torchx.ui.top.parts import GROUPS, RunList

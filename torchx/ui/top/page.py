@@ -16,7 +16,7 @@ from textual.screen import Screen
 from textual.widgets import Footer, Log, Static
 
 from torchx.errors import TorchXError
-from torchx.runner.shown import Row, replica_metrics, timeline
+from torchx.runner.show.tables import Row, replica_metrics, timeline
 from torchx.runs import default_registry
 from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.specs.api import AppStatus

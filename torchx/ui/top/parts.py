@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from torchx.runner.shown import Row, usage_table
+from torchx.runner.show.tables import Row, usage_table
 from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.specs.api import AppStatus
 from torchx.specs.tasks import TaskList, TaskTable, progress

@@ -1,0 +1,189 @@
+"""Turns an AppDef into a request: validates it, builds workspaces, sets the environment, calls the scheduler."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchx.config import Setting, active_profile
+from torchx.config.files import ConfigFiles
+from torchx.errors import ConfigError, NotSupportedError
+from torchx.runner.ground.trackers import get_configured_trackers, tracker_environment
+from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
+from torchx.specs.after import AFTER
+from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
+from torchx.specs.copies import copy_data
+from torchx.specs.scripts import SBATCH
+from torchx.specs.timeouts import TIMEOUT, timeout_s
+from torchx.specs.watchdog import WATCHDOG, watchdog_of
+from torchx.util.notices import logger
+
+if TYPE_CHECKING:
+    from torchx.schedulers.api import Scheduler
+    from torchx.schedulers.kit.caps import Capabilities
+
+_FOR_THIS_JOB = ("-cfg", "code", "--stdin")  # sources of options other than config files and the environment
+
+_STRINGS = frozenset({str})
+
+
+def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, backend: Scheduler[Any]) -> AppDef:
+    """Validates and copies an app. Roles without a workspace get the given one, if ``backend`` builds workspaces."""
+    from torchx.runner.launch.checks import check
+    from torchx.schedulers.kit.abilities import BuildsWorkspaces
+
+    check(app)
+    new: AppDef = copy_data(app)
+    for role in new.roles:
+        if role.resource.gpu > 0 and backend.capabilities.resources:
+            from torchx.runner.launch.static import act, memory
+
+            act(memory(role))
+        for name in (ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH):
+            role.env.pop(name, None)  # of another run, if the app is from the run registry
+    if workspace:
+        given = Workspace.from_str(workspace) if isinstance(workspace, str) else workspace
+        if isinstance(backend, BuildsWorkspaces):
+            for role in new.roles:
+                if not role.workspace:
+                    role.workspace = copy_data(given)
+        else:
+            _warn_of_unused(given, str(workspace), scheduler)
+    return new
+
+
+def dry_run(
+    app: AppDef,
+    scheduler: str,
+    backend: Scheduler[Any],
+    *,
+    session: str,
+    settings: Mapping[str, Setting],
+    files: ConfigFiles,
+    parent_run_id: str | None,
+) -> AppDryRunInfo[Any]:
+    """Makes the request for an app that :func:`prepare` returned, and modifies it.
+
+    The order of the steps is part of the contract with backends. Without ``parent_run_id`` that in
+    ``TORCHX_PARENT_RUN_ID``, if any, is used.
+    """
+    from torchx.schedulers.api import ResolvedCfg, validate
+
+    values = {key: setting.value for key, setting in settings.items()}
+    if app.metadata:
+        _check_metadata(app, scheduler, backend, settings)  # before anything is built
+    backend._pre_build_validate(app, scheduler, values)
+    if (files and files.section("secrets")) or any(
+        not _STRINGS.issuperset(map(type, r.env.values())) for r in app.roles
+    ):
+        from torchx.runner.ground.secrets import secret_files
+        from torchx.workspace.private import keep_out
+
+        keep_out(secret_files(app, files))  # before anything is copied
+    tags = _build_workspaces(app, backend, values)
+    parent_run_id = parent_run_id or os.environ.get(ENV_PARENT_RUN_ID)
+    try:
+        for role in app.roles:
+            role.resolve_overrides()
+            if not _STRINGS.issuperset(map(type, role.env.values())):
+                from torchx.runner.ground.secrets import settle
+
+                settle(role, scheduler, backend, files)
+        validate(backend, app, scheduler, values)
+        trackers = tracker_environment(get_configured_trackers(files))
+        # The app id is not known yet: its macro takes its place.
+        _set_environment(app, make_app_handle(scheduler, session, macros.app_id), trackers, parent_run_id)
+        info = backend.submit_dryrun(app, ResolvedCfg(values))
+    except BaseException:  # also on Ctrl-C: the job folder would block the next attempt
+        if tags:
+            discard(app, backend)
+        raise
+    info._app, info._cfg, info._scheduler = app, values, scheduler
+    info._settings, info._parent_run_id = settings, parent_run_id
+    if tags:
+        info._tags = tags
+    if files and (section := files.section("metrics", active_profile())):
+        from torchx.runner.watching.metrics import sample_s
+
+        info._sample_s = sample_s(section)
+    return info
+
+
+def _build_workspaces(app: AppDef, backend: Scheduler[Any], values: dict[str, CfgVal]) -> dict[str, str]:
+    """Builds the workspaces into the images; returns the images before, which reruns need."""
+    from torchx.schedulers.kit.abilities import BuildsWorkspaces
+
+    tags = {f"image.{role.name}": role.image for role in app.roles if role.workspace}
+    if isinstance(backend, BuildsWorkspaces):
+        if tags:
+            from torchx.runner.launch.static import refuse_scripts
+
+            refuse_scripts(app, backend, values)
+        backend.build_workspaces(app.roles, values)
+    return tags
+
+
+def discard(app: AppDef, backend: Scheduler[Any]) -> None:
+    """Removes what was created for this app only, such as its job folder."""
+    from torchx.schedulers.kit.abilities import DiscardsWorkspaces
+
+    if isinstance(backend, DiscardsWorkspaces):
+        backend.discard_workspaces(app.roles)
+
+
+def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settings: Mapping[str, Setting]) -> None:
+    """Raises an error for a batch script, retries, dependencies, or a timeout that the scheduler does not support."""
+    from torchx.schedulers.kit.attempts import policy_of
+
+    if SBATCH in app.metadata and backend.backend != "slurm":
+        why, _, hint = app.metadata[SBATCH].partition("\n")
+        raise NotSupportedError(f"this batch script cannot run on `{scheduler}`: {why}", hint=hint)
+    policy_of(app, scheduler, backend.capabilities)
+    if WATCHDOG in app.metadata and watchdog_of(app) and not backend.capabilities.watchdog:
+        raise NotSupportedError(
+            f"`{scheduler}` cannot watch whether a job is silent",
+            hint="omit `--watchdog`; `torchx stacks JOB` shows what a job that seems to hang is doing",
+        )
+    if AFTER in app.metadata:
+        from torchx.runner.launch.after import check_after
+
+        check_after(app, scheduler, backend.capabilities)
+    if TIMEOUT in app.metadata:
+        _check_timeout(app, scheduler, backend.capabilities, settings)
+
+
+def _check_timeout(app: AppDef, scheduler: str, caps: Capabilities, settings: Mapping[str, Setting]) -> None:
+    """Validates the timeout of a job. It overrides a time limit that a config file or the environment sets."""
+    if not timeout_s(app):
+        return
+    if not caps.timeout:
+        raise NotSupportedError(f"`{scheduler}` cannot end a job after a time", hint="omit `--timeout`")
+    found = settings.get(caps.timeout)
+    if found is None or found.value is None or found.source not in _FOR_THIS_JOB:
+        return
+    raise ConfigError(
+        f"the timeout `{app.metadata[TIMEOUT]}` and `{caps.timeout}={found.value}` both set the time limit",
+        hint=f"omit one of them; on `{scheduler}` they mean the same",
+    )
+
+
+def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], parent_run_id: str | None) -> None:
+    """Sets the environment variables from which replicas learn their job, parent run and trackers.
+
+    ``job_handle`` has the macro in place of the app id. Variables of trackers that a role already has are kept.
+    """
+    for role in app.roles:
+        role.env[ENV_JOB_ID] = job_handle
+        if parent_run_id:
+            role.env[ENV_PARENT_RUN_ID] = parent_run_id
+        for name, value in trackers.items():
+            role.env.setdefault(name, value)
+
+
+def _warn_of_unused(workspace: Workspace, text: str, scheduler: str) -> None:
+    """Warns that the scheduler builds no workspaces, if the workspace is not the current directory."""
+    if [os.path.abspath(source.removeprefix("file://")) for source in workspace.projects] != [os.getcwd()]:
+        logger("torchx").warning(
+            "`%s` builds no workspaces: `%s` is not used, the job sees the files as they are", scheduler, text
+        )

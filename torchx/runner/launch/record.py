@@ -1,0 +1,200 @@
+"""Submits jobs and records them: the intent before, the answer after, and the state of the source code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchx.config import Setting, load_files
+from torchx.errors import HandleError, TransientError
+from torchx.runner.events import log_event
+from torchx.settings import torchx_home
+from torchx.specs.api import AppDryRunInfo, CfgVal, MalformedAppHandleException, make_app_handle, parse_app_handle
+from torchx.util.secrets import mask_args, mask_told, mask_value
+
+if TYPE_CHECKING:
+    from torchx.runner.notices.plans import Plan
+    from torchx.runs import NewRun, Run, RunRegistry
+    from torchx.schedulers.api import Scheduler
+    from torchx.specs.tasks import TaskList
+    from torchx.util.git import GitState, Probe
+
+NOTIFY = "torchx/notify"  # as in torchx.specs.notices
+GIT_TIMEOUT_S = 0.1
+"""How long to wait for git after the submission, which runs concurrently."""
+
+
+class Recorder:
+    """The submissions of one Runner, whose name is the session of its jobs."""
+
+    def __init__(self, session: str) -> None:
+        self._session = session
+        self._sources: list[tuple[int, Probe]] = []
+
+    def submit(
+        self, info: AppDryRunInfo[Any], scheduler: str, backend: Scheduler[Any], tasks: TaskList | None = None
+    ) -> str:
+        """Submits a request and returns the app handle.
+
+        Args:
+            tasks: submit the request as a sweep with these tasks; the backend must support that.
+
+        Raises:
+            Exception: whatever the scheduler raises. The run is then marked as abandoned, unless the job may exist
+                nevertheless; that is found out when runs are listed.
+        """
+        from torchx.runner.ground.secrets import look_up, secret_files
+        from torchx.runner.launch.static import refuse_names
+        from torchx.util import git
+        from torchx.workspace.private import git_patterns
+
+        _check_session(scheduler, self._session)
+        if info._app is not None:
+            refuse_names(info._app, backend)
+        look_up(info, backend)
+        plan = _plan_of_notices(info)
+        if plan is not None and tasks is None:
+            from torchx.schedulers.kit.abilities import SendsNotices
+
+            info._notices = plan.for_job() if isinstance(backend, SendsNotices) else None
+        self.settle()
+        registry = run_registry()
+        private = [*git_patterns(), *secret_files(info._app, load_files())]
+        source = git.probe(patches=torchx_home("patches"), private=private) if info._source is None else None
+        run = new_run(info, scheduler, self._session, info._source if source is None else source.known)
+        run.cwd, run.tasks = os.getcwd(), tasks
+        expected = backend.expected_id(info)
+        run.handle = make_app_handle(scheduler, self._session, expected) if expected else ""
+        run.submission = backend.submission_token(info)
+        if plan is not None and run.handle:
+            info._at_end = plan.arm(run.handle)
+        run_id = registry.begin(run)
+        if source is not None and not source.done:
+            self._sources.append((run_id, source))
+        try:
+            sweeps: Any = backend  # that of a sweep has RunsTasks, see `sweeps.submitter`
+            app_id = backend.schedule(info) if tasks is None else sweeps.submit_tasks(info, tasks)
+        except (TransientError, KeyboardInterrupt):  # a notebook continues after an interrupt
+            registry.unanswered(run_id)  # the job may exist: the intent is kept until its scheduler has been queried
+            raise
+        except Exception as e:
+            registry.abandoned(run_id, mask_told(str(e) or type(e).__name__, sys.argv))
+            if plan is not None:
+                plan.disarm()
+            raise
+        handle = make_app_handle(scheduler, self._session, app_id)
+        registry.submitted(run_id, handle, image_digests=info._image_digests, workspace_hashes=info._workspace_hashes)
+        if plan is not None:
+            plan.submitted(handle)
+        return handle
+
+    def settle(self) -> None:
+        """Records the state of the source code of earlier submissions."""
+        sources, self._sources = self._sources, []
+        for run_id, source in sources:
+            state = source.result(GIT_TIMEOUT_S)
+            run_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
+
+
+def run_registry() -> RunRegistry:
+    """The registry of this user's runs; imported on use, because the status of a local job does not need it."""
+    from torchx.runs import default_registry
+
+    return default_registry()
+
+
+def read_run(handle: str) -> Run | None:
+    """A run on record, if there is one; its secrets are masked in the output of this process from then on."""
+    from torchx.runner.ground.secrets import learned
+
+    return learned(run_registry().get(handle))
+
+
+def forget_notices(*handles: str) -> None:
+    """Removes the notices of jobs that do not exist."""
+    if handles and os.path.isdir(torchx_home("notices")):
+        from torchx.runner.notices.plans import forget
+
+        for handle in handles:
+            forget(handle)
+
+
+def _plan_of_notices(info: AppDryRunInfo[Any]) -> Plan | None:
+    """The notices of the job; None if it has none."""
+    if info._app is None or NOTIFY not in info._app.metadata:
+        return None
+    from torchx.runner.notices.plans import Plan
+
+    return Plan.of(info._app)
+
+
+def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitState | None = None) -> NewRun:
+    """The record of a run before it is submitted, with secrets masked; ``source`` is the state of the source code."""
+    from torchx.runs import NewRun
+    from torchx.specs.images import image_digests, workspace_hashes
+    from torchx.specs.serialize import appdef_to_dict, masked
+
+    app = info._app
+    roles = app.roles if app is not None else []
+    record = appdef_to_dict(masked(app), fallback=repr) if app is not None else {}
+    info._record = record  # for backends that store it, too
+    return NewRun(
+        scheduler=scheduler,
+        session=session,
+        name=app.name if app is not None else "",
+        app=record,
+        cfg=masked_settings(info._settings, info._cfg),
+        argv=mask_args(sys.argv),
+        image=roles[0].image if roles else "",
+        workspace=" ".join(dict.fromkeys(str(role.workspace) for role in roles if role.workspace)),
+        git_commit="" if source is None else source.commit,
+        git_dirty=None if source is None else source.dirty,
+        parent_run_id=info._parent_run_id or "",
+        tags={**info._tags, "patch": source.patch} if source is not None and source.patch else info._tags,
+        image_digests=image_digests(roles),
+        workspace_hashes=workspace_hashes(roles),
+    )
+
+
+def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, CfgVal]) -> dict[str, dict[str, Any]]:
+    """Run options as ``{"value": ..., "source": ...}`` by name, with secrets masked.
+
+    Without ``settings``, because the dry run was not made by a Runner, the values are those of ``cfg``.
+
+    >>> masked_settings(None, {"api_key": "abc"})
+    {'api_key': {'value': '********', 'source': 'code'}}
+    """
+    values = cfg if settings is None else {key: setting.value for key, setting in settings.items()}
+    shown = mask_value("", dict(values))
+    return {key: {"value": shown[key], "source": settings[key].source if settings else "code"} for key in shown}
+
+
+def describe_event(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: str = "") -> None:
+    """Adds the job to an event, if events are on."""
+    if not event.on:
+        return
+    record = event._torchx_event
+    if handle:
+        record.scheduler, _, record.app_id = parse_app_handle(handle)
+    if info is not None and info._app is not None:
+        import json
+
+        run = new_run(info, record.scheduler, "")
+        record.app_image, record.workspace = run.image, run.workspace or None
+        record.app_metadata = run.app["metadata"]
+        record.runcfg = json.dumps({key: setting["value"] for key, setting in run.cfg.items()}, default=str)
+
+
+def _check_session(scheduler: str, session: str) -> None:
+    """Raises HandleError for a session name with which the handles of jobs could not be parsed."""
+    try:
+        is_whole = parse_app_handle(make_app_handle(scheduler, session, "x")).session_name == session
+    except MalformedAppHandleException:
+        is_whole = False
+    if not is_whole:
+        raise HandleError(
+            f"`{session}` is not a valid session name: handles cannot contain white space, nor a session name `/`",
+            hint="give the Runner another name, for example `get_runner('my-team')`",
+        )

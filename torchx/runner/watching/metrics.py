@@ -1,0 +1,106 @@
+"""The usage of replicas: from their scheduler while it knows the job, and from the run registry afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from torchx.config import warn_of_unknown
+from torchx.config.ini import Entry
+from torchx.errors import ConfigError, NotSupportedError, TorchXError
+from torchx.runner.jobs.views import TaskOf
+from torchx.runs import Run, RunRegistry
+from torchx.schedulers.api import Scheduler
+from torchx.schedulers.kit.abilities import Measures
+from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics
+from torchx.settings import SAMPLE_S
+from torchx.specs.api import AppStatus, parse_app_handle
+from torchx.util.spans import parse_span
+
+SECTION = "metrics"
+KEYS = ("every",)
+TAG = "metrics"
+_MOST_S = 3600
+
+
+def sample_s(section: Mapping[str, Entry]) -> float:
+    """Seconds between two samples, from section ``[metrics]`` of the config files; 0: no samples."""
+    for key in section.keys() - set(KEYS):
+        warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
+    entry = section.get("every")
+    if entry is None:
+        return SAMPLE_S
+    text = entry.text.strip()
+    seconds = float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else parse_span(text)
+    if seconds is None or not 0 <= seconds <= _MOST_S:
+        raise ConfigError(
+            f"{entry.where()}: `every` is `{entry.text}`", hint="a duration up to `1h`, such as `15s`; `0`: no samples"
+        )
+    return seconds
+
+
+def read(backend: Scheduler[Any], app_id: str, run: Run | None, scheduler: str) -> list[ReplicaMetrics]:
+    """Implements :meth:`RunnerVerbs.metrics`; ``run`` is the job's entry in the run registry."""
+    kept = on_record(run)
+    source = _source(backend)
+    if source is None:
+        if kept:
+            return kept
+        raise NotSupportedError(
+            f"`{scheduler}` does not report what replicas use", hint="`torchx exec JOB -- top` shows it from inside"
+        )
+    found = source.metrics(app_id) or []
+    earlier = {(one.role, one.replica): one for one in kept}
+    return [earlier.get((one.role, one.replica), one) if one.memory_peak() is None else one for one in found] or kept
+
+
+def _source(backend: Scheduler[Any]) -> Measures | None:
+    """The scheduler that reports usage; for a task of a sweep, the scheduler of the sweep."""
+    if isinstance(backend, TaskOf) and backend.capabilities.metrics == "kept":
+        backend = backend._scheduler
+    return backend if isinstance(backend, Measures) else None
+
+
+def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None) -> None:
+    """Implements :meth:`RunnerVerbs.fill_metrics`."""
+    found, source = on_record(run), _source(backend)
+    if source is not None and backend.capabilities.metrics == "kept":
+        with contextlib.suppress(TorchXError):  # the status is useful without
+            found = source.metrics(app_id) or found
+    used = {(one.role, one.replica): one for one in found}
+    for replica in (replica for role in status.roles for replica in role.replicas):
+        one = used.get((replica.role, replica.id))
+        if one is not None:
+            replica.memory_peak, replica.memory_limit = one.memory_peak(), one.memory_limit
+
+
+def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:
+    """Records a summary of the usage of a run that has ended: its metrics files will be deleted some day."""
+    if not (isinstance(backend, Measures) and backend.capabilities.metrics == "kept"):
+        return
+    try:
+        found = backend.metrics(parse_app_handle(handle).app_id) or []
+    except TorchXError:
+        return
+    rows = [
+        [one.role, one.replica, one.cpus, one.memory_limit, [list(vars(a).values()) for a in one.summary()]]
+        for one in found
+        if one.samples
+    ]
+    if rows:
+        registry.tag(handle, {TAG: json.dumps(rows, separators=(",", ":"))})
+
+
+def on_record(run: Run | None) -> list[ReplicaMetrics]:
+    """The usage that :func:`keep` recorded."""
+    if run is None or TAG not in run.tags:
+        return []
+    try:
+        return [
+            ReplicaMetrics(role, k, cpus, limit, attempts=[AttemptUsage(*attempt) for attempt in attempts])
+            for role, k, cpus, limit, attempts in json.loads(run.tags[TAG])
+        ]
+    except (ValueError, TypeError):
+        return []
