@@ -11,16 +11,18 @@ from fnmatch import fnmatch
 
 LATER = {
     "sweeps, run_many, after": """
-        */sweeps.py */tasks.py */task_*.py runner/jobs/paced/* runner/sweeps/batch.py runner/launch/after.py specs/after.py
+        */sweeps.py */tasks.py */task_*.py runner/jobs/paced/* runner/sweeps/* runner/*/after.py
+        specs/after.py
         cli/cmd_sweep.py cli/sweep_page.py slurm/ends.py""",
     "inside a job: exec, cp, forward, stacks, watchdog": """
         schedulers/inside/* */inside.py schedulers/stacks/* */hangs.py */watchdog.py */spdy.py
-        docker/archive.py batch/channel.py runner/inside/copy.py runner/inside/forward.py runner/inside/relay.py runner/inside/untar.py
-        runner/inside/ssh.py cli/cmd_exec.py cli/cmd_cp.py cli/cmd_stacks.py
+        docker/archive.py batch/channel.py runner/inside/*
+        cli/cmd_exec.py cli/cmd_cp.py cli/cmd_stacks.py
         cli/session.py distributed/stacks.py""",
     "watching, notices, metrics, top, the page": """
-        ui/* schedulers/metrics/* */metrics.py schedulers/notices.py runner/notices/plans.py runner/notices/channels.py
-        specs/notices.py slurm/notices.py runner/watching/poller.py runner/watching/changes.py runner/watching/aio.py runs/statuses.py
+        ui/* schedulers/metrics/* */metrics.py schedulers/notices.py runner/notices/*
+        specs/notices.py slurm/notices.py runner/watching/poller.py runner/watching/changes.py
+        runner/watching/aio.py runs/statuses.py
         schedulers/ear.py util/folder_watch.py supervisor/at_end.py cli/cmd_watch.py cli/cmd_ui.py
         cli/cmd_metrics.py cli/cmd_wait.py cli/live_status.py""",
     "capsules: rerun, diff, export": """

@@ -4,8 +4,8 @@ __version__ = "0.8.0"
 
 
 def __getattr__(name: str) -> str:
-    import torchx
-
     if name == "TORCHX_IMAGE":
-        return torchx.IMAGE
+        from torchx.settings import default_image
+
+        return default_image()
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -127,7 +127,7 @@ def test_nothing_to_see(torchx: Call, project: Path, paper: Any) -> None:
 def _long(torchx: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchx.cli.cmd_status.SAMPLE_S", 0.0)
     monkeypatch.setattr("torchx.runner.watching.listing.SAMPLE_S", 0.0)
-    monkeypatch.setattr("torchx.runner.verbs.SAMPLE_S", 0.0)
+    monkeypatch.setattr("torchx.runner.watching.verbs.SAMPLE_S", 0.0)
 
 
 def test_peak_memory_in_a_status(torchx: Call, project: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import BackendError, HandleError, NotFoundError, NotSupportedError, SpecError
-from torchx.runner import Runner, foreign
+from torchx.runner import Runner
+from torchx.runner.foreign import explain
 from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.foreign import ForeignJobs, Named
@@ -214,4 +215,4 @@ def test_the_handle_of_a_job_of_ours(found, handle):
     """The recorded one, if scheduler and id are the same; it is never that of another job."""
     registry = default_registry()
     registry.submitted(registry.begin(NewRun(scheduler="one", session="mine", name="echo")), "one://mine/echo-1")
-    assert foreign._handle_of(found, registry) == handle
+    assert explain._handle_of(found, registry) == handle

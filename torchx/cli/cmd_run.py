@@ -272,7 +272,7 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
     for role in app.roles:
         role.env.update(parse_secrets(run_args.secrets))
     if run_args.after:
-        from torchx.runner.launch.after import put_after, wait_for
+        from torchx.runner.watching.after import put_after, wait_for
 
         submits = (verb == "run" or sweep) and not run_args.dryrun
         for condition, handle in put_after(runner, app, run_args.after, run_args.scheduler, sweep=sweep):

@@ -13,7 +13,7 @@ from torchx.cli.log_targets import JOB_HELP
 from torchx.cli.render import document, fields, gray
 from torchx.cli.run_args import NOTICES, notices_wanted
 from torchx.runner import Runner
-from torchx.runner.foreign import Explained
+from torchx.runner.foreign.explain import Explained
 from torchx.runner.show.json_output import handle_fields, status_fields
 from torchx.specs.handles import FOREIGN
 from torchx.util.datetime import ago, duration, local_time

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 
 from torchx.distributed import stacks
 from torchx.distributed.checkpoints import progress, should_checkpoint
+from torchx.distributed.ranks import is_local_rank0, is_rank0, local_rank, number, process_group, rank, world_size
 from torchx.errors import MissingDependencyError, SpecError
 from torchx.settings import ENV_JOB_ID
 
@@ -80,7 +81,7 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
         return local_device()
     if backend == "auto":
         # All ranks have to choose the same one, also those for which there is a GPU.
-        enough = _has_cuda() and _number("LOCAL_WORLD_SIZE", 1) <= torch.cuda.device_count()
+        enough = _has_cuda() and number("LOCAL_WORLD_SIZE", 1) <= torch.cuda.device_count()
         backend = "nccl" if dist.is_nccl_available() and enough else "gloo"
     device = torch.device("cpu")
     if backend == "nccl":
@@ -95,33 +96,6 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
     dist.init_process_group(backend=backend, **kwargs)
     _offer_calls()
     return device
-
-
-def rank() -> int:
-    """Returns the rank of this process in the job; 0 in a job of one process."""
-    dist = _group()
-    return int(dist.get_rank()) if dist else _number("RANK", 0)
-
-
-def world_size() -> int:
-    """Returns the number of processes of the job."""
-    dist = _group()
-    return int(dist.get_world_size()) if dist else _number("WORLD_SIZE", 1)
-
-
-def local_rank() -> int:
-    """Returns the rank of this process on its host, also the index of its GPU; 0 if torchrun did not start it."""
-    return _number("LOCAL_RANK", 0)
-
-
-def is_rank0() -> bool:
-    """Returns whether this is the first process of the job."""
-    return rank() == 0
-
-
-def is_local_rank0() -> bool:
-    """Returns whether this is the first process on its host."""
-    return local_rank() == 0
 
 
 def local_cuda_device() -> torch.device:
@@ -146,7 +120,7 @@ def local_device() -> torch.device:
     Without a process group, it returns the GPU of this process if there is one, else the CPU.
     """
     torch = _torch()
-    dist = _group()
+    dist = process_group()
     on_gpu = "nccl" in dist.get_backend() if dist else _has_cuda()
     return local_cuda_device() if on_gpu else torch.device("cpu")
 
@@ -181,7 +155,7 @@ def _first(is_first: bool) -> Iterator[None]:
 
 
 def _barrier() -> None:
-    dist = _group()
+    dist = process_group()
     if dist is None:
         if world_size() > 1:
             import logging
@@ -191,14 +165,6 @@ def _barrier() -> None:
         return
     # Without the device NCCL would have to guess it.
     dist.barrier(**({"device_ids": [local_rank()]} if "nccl" in dist.get_backend() else {}))
-
-
-def _group() -> Any:
-    """Returns ``torch.distributed`` if there is a process group, else None; does not import PyTorch."""
-    import sys
-
-    dist = sys.modules.get("torch.distributed")
-    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
 def _offer_calls() -> None:
@@ -214,18 +180,6 @@ def _has_cuda() -> bool:
 def _has_env_rendezvous() -> bool:
     """Returns whether another launcher (srun, a test) has set the variables that the default ``env://`` reads."""
     return all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
-
-
-def _number(variable: str, default: int) -> int:
-    text = os.environ.get(variable, "")
-    if not text:
-        return default
-    try:
-        return int(text)
-    except ValueError:
-        raise SpecError(
-            f"`{variable}` is `{text}`, which is not a number", hint="torchrun sets it in each process"
-        ) from None
 
 
 def _torch() -> Any:

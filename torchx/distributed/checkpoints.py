@@ -19,6 +19,7 @@ from __future__ import annotations
 import os
 import time
 
+from torchx.distributed.ranks import process_group, world_size
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.util.any import Any
 
@@ -101,9 +102,7 @@ def should_checkpoint() -> bool:
     if not os.environ.get(ENV_CHECKPOINT):
         return False
     _requests = _requests or _Requests()
-    from torchx.distributed import _group, world_size
-
-    dist = _group()
+    dist = process_group()
     newest = _requests.agreed(dist) if dist is not None and world_size() > 1 else _requests.newest()
     if newest <= _requests.answered:
         return False

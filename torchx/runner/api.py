@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from torchx.runner.core import DEFAULT_SESSION
+from torchx.runner.capsule.verbs import Reruns
+from torchx.runner.doctor.verbs import Checks
+from torchx.runner.foreign.verbs import Explains
 from torchx.runner.ground.trackers import get_configured_trackers
-from torchx.runner.verbs import RunnerVerbs
-from torchx.runner.watching.wait import WaitTimeoutError
+from torchx.runner.inside.verbs import Enters
+from torchx.runner.jobs.base import DEFAULT_SESSION
+from torchx.runner.launch.record import Recorder
+from torchx.runner.watching.answers import EndedJobs
+from torchx.runner.watching.wait import Waiter, WaitTimeoutError
 from torchx.specs.api import NONE
 from torchx.util.reexports import reexports
 from torchx.util.session import TORCHX_INTERNAL_SESSION_ID
 
 if TYPE_CHECKING:
+    from torchx.schedulers import SchedulerFactory
+    from torchx.specs.api import AppDef
     from torchx.tracker.api import ENV_TORCHX_JOB_ID, ENV_TORCHX_PARENT_RUN_ID, ENV_TORCHX_TRACKERS
 
 reexports(__name__)
@@ -30,7 +37,7 @@ __all__ = [
 ]
 
 
-class Runner(RunnerVerbs):
+class Runner(Enters, Reruns, Checks, Explains):
     """Submits jobs to schedulers, and describes, waits for, cancels and deletes them.
 
     A method that takes an app handle also takes an app id, an unambiguous prefix of the app id of a run on record, or
@@ -50,6 +57,18 @@ class Runner(RunnerVerbs):
     >>> info._app.roles[0].env["TORCHX_JOB_ID"]
     'local_cwd://docs/${app_id}'
     """
+
+    def __init__(
+        self,
+        name: str = "",
+        scheduler_factories: dict[str, SchedulerFactory] | None = None,
+        component_defaults: dict[str, dict[str, str]] | None = None,
+        scheduler_params: dict[str, object] | None = None,
+    ) -> None:
+        super().__init__(name, scheduler_factories, dict(scheduler_params or {}))
+        self._component_defaults = component_defaults
+        self._apps: dict[str, AppDef] = {}  # for subclasses, which store the apps they launched here
+        self._ended, self._waiter, self._recorder = EndedJobs(), Waiter(), Recorder(self._name)
 
     def __enter__(self) -> Runner:
         return self

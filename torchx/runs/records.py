@@ -32,7 +32,7 @@ class NewRun:
         tags: ``patch``: file in ``$TORCHX_HOME/patches`` with the uncommitted changes, if any; ``image.ROLE``: image of
             a role before its workspace was built in. Of a rerun: ``rerun_of``: handle of the original run;
             ``workspace.ROLE``: the workspace in the original run's image; ``checkout``, ``worktree``: the folder with
-            its code, and the original folder. ``metrics``: usage of replicas, see :mod:`torchx.runner.watching.metrics`.
+            its code, and the original folder. ``metrics``: usage of replicas, see ``Runner.metrics``.
         image_digests: digest of the image of each role, by role, if it is known before the submission.
         workspace_hashes: hash of the code that was built in for each role, by role.
         submission: token by which the scheduler finds the job if the answer is lost; see

@@ -346,7 +346,7 @@ class AppDryRunInfo(Generic[T]):
     """
 
     _notices: dict[str, Any] | None = None  # notification settings for backends with `SendsNotices`, with addresses
-    _at_end: bytes = b""  # script for backends that can run one at the end; see torchx.runner.notices.plans
+    _at_end: bytes = b""  # script for backends that can run one at the end; see torchx.runner.notices
     _sample_s: float | None = None  # interval of resource usage samples; 0 takes none, None uses the default
     _source: Any = None  # the GitState, if it is not that of the current directory
 

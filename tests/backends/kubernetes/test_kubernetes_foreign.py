@@ -11,7 +11,7 @@ import pytest
 from tests.backends.kubernetes import cluster
 from torchx.errors import NotSupportedError
 from torchx.runner import Runner
-from torchx.runner.foreign import Explained
+from torchx.runner.foreign.explain import Explained
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppState, is_terminal
 

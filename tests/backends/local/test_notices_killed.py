@@ -112,6 +112,6 @@ def test_a_sender_outlives_its_supervisor(tmp_path: Path, eventually: Eventually
 def _has_child(pid: int) -> bool:
     """Whether a sender is its child."""
     return any(
-        process.ppid == pid and b"torchx.runner.notices.plans" in Path(f"/proc/{child}/cmdline").read_bytes()
+        process.ppid == pid and b"torchx.runner.notices" in Path(f"/proc/{child}/cmdline").read_bytes()
         for child, process in proctree.snapshot().items()
     )

@@ -11,7 +11,7 @@ import pytest
 
 from torchx.errors import NotSupportedError
 from torchx.runner import Runner
-from torchx.runner.foreign import Explained
+from torchx.runner.foreign.explain import Explained
 from torchx.schedulers.lsf_scheduler import LsfScheduler, create_scheduler
 from torchx.specs.api import AppState, is_terminal
 from torchx.specs.failures import parse_failure

@@ -15,7 +15,7 @@ from tests.backends.slurm.conftest import PATIENCE_S, becomes, command, start_no
 from torchx.components import utils
 from torchx.errors import NotSupportedError
 from torchx.runner import Runner
-from torchx.runner.foreign import Explained
+from torchx.runner.foreign.explain import Explained
 from torchx.schedulers.slurm_scheduler import create_scheduler
 from torchx.specs import AppState, is_terminal
 from torchx.specs.failures import parse_failure
@@ -92,7 +92,7 @@ def test_known_by_accounting_alone(runner: Runner, sbatch: Submit, folder: Path)
     (folder / "forgotten").mkdir()
     job = sbatch('#SBATCH -o "%x/out-%j.log"\necho fine\n', "-J", "forgotten", "--mem=100", "-e", "err-%A")
     found = over(runner, job)
-    outputs = runner._find(found.handle)[1]._outputs(job)  # type: ignore[attr-defined]  # of the view
+    outputs = runner._locate(found.handle)[1]._outputs(job)  # type: ignore[attr-defined]  # of the view
     becomes(lambda: [job.get("StdErr") for job in outputs._accounted()], [f"{folder}/err-%A"])  # which may be late
     (accounted,) = map(outputs._filled, outputs._accounted())
     shown = outputs.shown["job/0"]

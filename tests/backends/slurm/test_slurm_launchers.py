@@ -13,7 +13,7 @@ import pytest
 from tests.backends import venvs
 from tests.backends.slurm.test_slurm_foreign import folder, over, runner  # noqa: F401  # fixtures
 from torchx.runner import Runner
-from torchx.runner.foreign import Explained
+from torchx.runner.foreign.explain import Explained
 from torchx.specs import AppState
 from torchx.specs.failures import parse_failure
 

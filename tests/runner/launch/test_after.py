@@ -6,7 +6,8 @@ import pytest
 
 from torchx.errors import NotSupportedError
 from torchx.runner import Runner
-from torchx.runner.launch.after import NotStartedError, check_after, wait_for
+from torchx.runner.launch.after import check_after
+from torchx.runner.watching.after import NotStartedError, wait_for
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, AppState, AppStatus

@@ -9,8 +9,8 @@ import pytest
 from torchx.config.ini import Entry
 from torchx.errors import ConfigError, SpecError
 from torchx.runner.launch.checks import MOST_REPLICAS, check
+from torchx.runner.launch.sampling import sample_s
 from torchx.runner.sweeps import sweeps
-from torchx.runner.watching.metrics import sample_s
 from torchx.settings import SAMPLE_S
 from torchx.specs import AppDef, Resource, Role
 from torchx.specs.tasks import TaskList

@@ -17,6 +17,7 @@ from tests.runner.memory_backend import Killed, MemoryScheduler, echo_app
 from tests.runner.sinks import http_sink, smtp_sink
 from torchx.errors import ConfigError, SpecError
 from torchx.runner import Runner
+from torchx.runner.notices import __main__ as sender
 from torchx.runner.notices import plans
 from torchx.runner.notices.channels import settings_of
 from torchx.schedulers import notices as ways
@@ -56,8 +57,8 @@ def submitted(runner, monkeypatch, via, on="end"):
 
     app = echo_app()
     app.metadata.update({NOTIFY: via, NOTIFY_ON: on})
-    monkeypatch.setattr(plans, "_start", lambda handle: None)
-    monkeypatch.setattr("torchx.runner.notices.plans.get_runner", lambda: _Borrowed(runner))
+    monkeypatch.setattr(plans, "start_sender", lambda handle: None)
+    monkeypatch.setattr("torchx.runner.notices.__main__.get_runner", lambda: _Borrowed(runner))
     handle = runner.run(app, "memory")
     return handle, default_registry()
 
@@ -95,10 +96,10 @@ def test_each_event_once(runner, jobs, hooks, config, monkeypatch, on, ends, eve
     """However often senders run, each requested event is sent once, and the plan is removed with the last notice."""
     handle, _ = submitted(runner, monkeypatch, "webhook", on)
     for _ in range(3):
-        plans.send(handle)
+        sender.send(handle)
     jobs["echo-1"].state = AppState[ends]
     for _ in range(3):
-        plans.send(handle)
+        sender.send(handle)
     assert [document["event"] for document in hooks.got] == events
     assert not os.path.exists(plans.plan_path(handle))
     assert os.listdir(os.path.dirname(plans.plan_path(handle))) == []
@@ -108,12 +109,12 @@ def test_alarms_that_the_job_tells_itself():
     """The job sends them while it runs; after its end, those that failed are due, for each channel separately."""
     seen = "no output for 10 min: x"
     plan = {"job": True, "on": ["hang"], "channels": {"slack": {}, "mail": {}}, "sent": {}}
-    assert plans._due(plan, AppState.RUNNING, seen) == []
-    plans._note(plan, {f"{hang_event(seen)}/slack": "", f"{hang_event(seen)}/mail": "no answer", "slack": ""})
+    assert plans.due_events(plan, AppState.RUNNING, seen) == []
+    sender._note(plan, {f"{hang_event(seen)}/slack": "", f"{hang_event(seen)}/mail": "no answer", "slack": ""})
     assert plan["sent"] == {hang_event(seen): ["slack"], "end": ["slack"]}
-    assert plans._due(plan, AppState.FAILED, seen) == [hang_event(seen)]
+    assert plans.due_events(plan, AppState.FAILED, seen) == [hang_event(seen)]
     plan["sent"][hang_event(seen)].append("mail")
-    assert plans._due(plan, AppState.FAILED, seen) == []
+    assert plans.due_events(plan, AppState.FAILED, seen) == []
 
 
 def test_alarms_in_the_same_words(monkeypatch):
@@ -122,14 +123,14 @@ def test_alarms_in_the_same_words(monkeypatch):
     plan: dict[str, Any] = {"on": ["hang"], "channels": {"slack": {}}, "sent": {}}
     for alarm, due in (("7", 1), ("7", 0), ("9", 1), ("", 0)):
         monkeypatch.setenv("TORCHX_ALARM", alarm)
-        events = plans._due(plan, AppState.RUNNING, seen)
+        events = plans.due_events(plan, AppState.RUNNING, seen)
         assert len(events) == due, alarm
         for event in events:
             plan["sent"][event] = ["slack"]
     assert list(plan["sent"]) == [f"{hang_event(seen)}-7", f"{hang_event(seen)}-9"]
     plan["sent"] = {hang_event(seen): ["slack"]}  # by one that was at work already, and has seen it too
     monkeypatch.setenv("TORCHX_ALARM", "11")
-    assert plans._due(plan, AppState.RUNNING, seen) == []
+    assert plans.due_events(plan, AppState.RUNNING, seen) == []
 
 
 def test_many_senders_at_once(runner, jobs, hooks, mail, config, monkeypatch):
@@ -137,7 +138,7 @@ def test_many_senders_at_once(runner, jobs, hooks, mail, config, monkeypatch):
     handle, _ = submitted(runner, monkeypatch, "slack,mail")
     jobs["echo-1"].state = AppState.FAILED
     jobs["echo-1"].msg = "echo/0: exit code 3"
-    threads = [threading.Thread(target=plans.send, args=(handle,)) for _ in range(8)]
+    threads = [threading.Thread(target=sender.send, args=(handle,)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -160,10 +161,10 @@ def test_a_sender_that_died_is_followed_by_another(runner, jobs, hooks, mail, co
 
     monkeypatch.setitem(ways._SENDERS, "mail", dies)
     with pytest.raises(KeyboardInterrupt):
-        plans.send(handle)
+        sender.send(handle)
     assert (len(hooks.got), len(mail.got)) == (1, 0)
     monkeypatch.setitem(ways._SENDERS, "mail", send)
-    plans.send(handle)
+    sender.send(handle)
     assert (len(hooks.got), len(mail.got)) == (1, 1)
 
 
@@ -182,15 +183,15 @@ def test_a_sender_that_died_when_all_was_sent(runner, jobs, hooks, config, monke
 
     monkeypatch.setattr(runner, "status", dies_later)
     with pytest.raises(KeyboardInterrupt):
-        plans.send(handle)
+        sender.send(handle)
     monkeypatch.setattr(runner, "status", status)
     path = Path(plans.plan_path(handle))
     path.with_name(f"{path.name}.4711").write_text("hunter2")
     started = []
-    monkeypatch.setattr(plans, "_start", started.append)
+    monkeypatch.setattr(plans, "start_sender", started.append)
     plans.send_due("memory", registry)
     assert started == [handle]
-    plans.send(handle)
+    sender.send(handle)
     assert len(hooks.got) == 1
     assert list(path.parent.iterdir()) == []
 
@@ -212,7 +213,7 @@ def test_whoever_polls_has_it_sent(runner, jobs, config, monkeypatch):
     """A poller starts a sender once the job has ended on record; not before, and not for other schedulers."""
     handle, registry = submitted(runner, monkeypatch, "webhook")
     started = []
-    monkeypatch.setattr(plans, "_start", started.append)
+    monkeypatch.setattr(plans, "start_sender", started.append)
     plans.send_due("memory", registry)
     assert started == []
     registry.saw(handle, AppState.FAILED)
@@ -253,8 +254,8 @@ def test_a_submitter_that_was_killed(runner, jobs, config, monkeypatch, found):
     monkeypatch.setattr("torchx.runs.submitter.may_be_alive", lambda submitter: False)
     monkeypatch.setattr(scheduler, "find_submission", lambda *_, **__: found or "")
     runner.runs()
-    plans = [os.path.basename(plans.plan_path("memory://test/echo-1"))] if found else []
-    assert (os.listdir(folder) if os.path.isdir(folder) else []) == plans
+    kept = [os.path.basename(plans.plan_path("memory://test/echo-1"))] if found else []
+    assert (os.listdir(folder) if os.path.isdir(folder) else []) == kept
 
 
 def test_a_submitter_that_was_killed_before_the_settings_changed(runner, jobs, config, monkeypatch, caplog):
@@ -295,13 +296,13 @@ def test_a_broken_hook_is_said_once(runner, jobs, hooks, config, monkeypatch, tm
     handle, registry = submitted(runner, monkeypatch, f"exec:{hook},webhook")
     jobs["echo-1"].state = AppState.SUCCEEDED
     registry.saw(handle, AppState.SUCCEEDED)
-    plans.send(handle)
-    plans.send(handle)
+    sender.send(handle)
+    sender.send(handle)
     assert len(hooks.got) == 1
     assert (tmp_path / "runs").read_text() == "x\n"
     assert plans.problems(handle) == ["exec was not sent: exit code 4: no such user"]
     started = []
-    monkeypatch.setattr(plans, "_start", started.append)
+    monkeypatch.setattr(plans, "start_sender", started.append)
     plans.send_due("memory", registry)
     assert started == []
     assert "http" not in Path(plans.plan_path(handle)).read_text()
@@ -485,11 +486,11 @@ class Sends(MemoryScheduler):
 
 def test_what_a_job_has_sent_is_not_sent_again(jobs, hooks, mail, config, monkeypatch, tmp_path):
     """The sender waits for the job's own notices; those that failed, and the desktop's, are sent from here."""
-    monkeypatch.setattr(plans, "_TAKE_S", 0.01)
+    monkeypatch.setattr(sender, "_TAKE_S", 0.01)
     (tmp_path / "hook.sh").write_text(f"#!/bin/sh\ncat > {tmp_path}/hooked\n")
     (tmp_path / "hook.sh").chmod(0o755)
     with Runner("test", {"memory": lambda session_name, **params: Sends(session_name, jobs=jobs)}) as runner:
-        monkeypatch.setattr("torchx.runner.notices.plans.get_runner", lambda: _Borrowed(runner))
+        monkeypatch.setattr("torchx.runner.notices.__main__.get_runner", lambda: _Borrowed(runner))
         given = []
         schedule = Sends.schedule
         monkeypatch.setattr(
@@ -501,8 +502,8 @@ def test_what_a_job_has_sent_is_not_sent_again(jobs, hooks, mail, config, monkey
         assert set(given[0]["channels"]) == {"slack", "mail", f"exec:{tmp_path}/hook.sh"}
         jobs["echo-1"].state = AppState.FAILED
         Sends.answers = [None, None, {"slack": "", "mail": "the server cannot be reached: x"}]
-        plans.send(handle)
-        plans.send(handle)
+        sender.send(handle)
+        sender.send(handle)
     assert Sends.answers == []
     assert (len(hooks.got), len(mail.got)) == (0, 1)
     assert "FAILED" in (tmp_path / "hooked").read_text()
@@ -514,7 +515,7 @@ def test_what_was_not_sent_is_said(runner, jobs, mail, config, monkeypatch):
     handle, _ = submitted(runner, monkeypatch, "mail")
     jobs["echo-1"].state = AppState.FAILED
     mail.answers = [421, 421]
-    plans.send(handle, pauses_s=[0.01])
+    sender.send(handle, pauses_s=[0.01])
     assert mail.answers == []
     said = "mail was not sent: the server answered 421 not now"
     assert plans.problems(handle) == [said]

@@ -11,6 +11,7 @@ import pytest
 
 from tests.runner.memory_backend import MemoryScheduler
 from torchx.errors import BackendError, NotSupportedError, SpecError, TransientError
+from torchx.runner.jobs import lookup
 from torchx.runner.jobs.paced import tasks as paced
 from torchx.runner.jobs.views import TaskOf
 from torchx.runner.sweeps import sweeps
@@ -98,40 +99,40 @@ def test_many_jobs_and_paced_sweeps() -> None:
     """The scheduler is queried once for its jobs, and not at all if there are only sweeps of this machine."""
     backend, sweep = Arrays(), "sweep-test"
     paced.create(sweep, HEAD, [("1",)])
-    assert sweeps.describe_many(backend, []) == {}
+    assert lookup.describe_many(backend, []) == {}
     assert backend.asked == []
-    (found,) = sweeps.describe_many(backend, [sweep]).values()
+    (found,) = lookup.describe_many(backend, [sweep]).values()
     assert (found is not None and found.app_id, backend.asked) == (sweep, [])
-    both = sweeps.describe_many(backend, [sweep, "a", "b"])
+    both = lookup.describe_many(backend, [sweep, "a", "b"])
     assert {app_id: job and job.state for app_id, job in both.items()} == {
         sweep: AppState.PENDING,
         "a": AppState.RUNNING,
         "b": None,
     }
     assert backend.asked == [["a", "b"]]
-    assert sweeps.describe_many(backend, ["a"]).keys() == {"a"}
+    assert lookup.describe_many(backend, ["a"]).keys() == {"a"}
 
 
 @pytest.mark.parametrize("app_id", ["a", "a/x", "/1", "a/", "a/²", "a/" + "1" * 20])
 def test_what_is_no_task(app_id: str) -> None:
     """It is asked for as a job: only a number after the sweep means a task."""
     backend = Arrays()
-    assert sweeps.resolve_backend(backend, app_id) == (backend, app_id)
+    assert lookup.resolve_backend(backend, app_id) == (backend, app_id)
 
 
 def test_which_scheduler_is_asked_for_a_task() -> None:
     """That of the sweep as a whole; if it runs no sweeps, itself; for a paced sweep, that of the task's own job."""
     backend, plain, sweep = Arrays(), MemoryScheduler("test"), "sweep-test"
-    view, app_id = sweeps.resolve_backend(backend, "a/7")
+    view, app_id = lookup.resolve_backend(backend, "a/7")
     assert (type(view), app_id) == (TaskOf, "a/7")
-    assert sweeps.resolve_backend(plain, "a/7") == (plain, "a/7")
+    assert lookup.resolve_backend(plain, "a/7") == (plain, "a/7")
     folder = paced.create(sweep, HEAD, [("1",), ("2",)])
     with paced.Tasks(folder) as tasks:
         tasks.change(1, paced.WAITING, phase=paced.SUBMITTED, app_id="job-1")
-    assert sweeps.resolve_backend(plain, f"{sweep}/1") == (plain, "job-1")
-    view, app_id = sweeps.resolve_backend(plain, f"{sweep}/0")
+    assert lookup.resolve_backend(plain, f"{sweep}/1") == (plain, "job-1")
+    view, app_id = lookup.resolve_backend(plain, f"{sweep}/0")
     assert (type(view), app_id) == (TaskOf, f"{sweep}/0")
-    assert sweeps.resolve_backend(plain, sweep)[0] is not plain
+    assert lookup.resolve_backend(plain, sweep)[0] is not plain
 
 
 @contextmanager

@@ -486,7 +486,7 @@ def test_an_event_of_which_nobody_hears_costs_nothing(monkeypatch) -> None:
     monkeypatch.setenv("TORCHX_INTERNAL_SESSION_ID", "me")
     event = events.log_event("status")
     event.on = False
-    record.describe_event(event, handle="not a handle")
+    event.name_job("not a handle")
     event.on = True
-    record.describe_event(event, handle="m://s/a-1")
+    event.name_job("m://s/a-1")
     assert (event._torchx_event.scheduler, event._torchx_event.app_id) == ("m", "a-1")

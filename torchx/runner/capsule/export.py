@@ -32,7 +32,7 @@ README, RUN = "README.md", "run.sh"
 
 
 def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, workspace: str = "") -> Export:
-    """Implements :meth:`RunnerVerbs.export`."""
+    """Implements :meth:`Runner.export`."""
     if not isinstance(backend, Exports):
         raise NotSupportedError(
             f"`{info._scheduler}` cannot export jobs", hint=f"these can: {', '.join(FORMATS.values())}"

@@ -28,7 +28,7 @@ from torchx.util.git import GitState, find_repository, read_commit
 from torchx.util.records import dataclass, field
 
 if TYPE_CHECKING:
-    from torchx.runner.verbs import RunnerVerbs
+    from torchx.runner.sweeps.verbs import Sweeps
 
 THEN, NOW = "then", "now"
 _CHANGED = RLock()
@@ -86,7 +86,7 @@ class Plan:
     notes: list[str] = field(default_factory=list)
     tasks: TaskList | None = None
 
-    def submit(self, runner: RunnerVerbs, info: AppDryRunInfo[Any], event: log_event) -> str:
+    def submit(self, runner: Sweeps, info: AppDryRunInfo[Any], event: log_event) -> str:
         if self.tasks is None:
             return runner._schedule_or_discard(info, event)
         return submit(runner, info, self.tasks)
@@ -120,8 +120,8 @@ def inside(folder: str) -> Iterator[None]:
             os.chdir(before)
 
 
-def plan(runner: RunnerVerbs, run: Run, wish: Rerun) -> Plan:
-    """Prepares a run to be launched again; errors are those of :meth:`RunnerVerbs.rerun`."""
+def plan(runner: Sweeps, run: Run, wish: Rerun) -> Plan:
+    """Prepares a run to be launched again; errors are those of :meth:`Runner.rerun`."""
     app = run.appdef()
     if app is None:
         raise NotFoundError(f"the AppDef of `{run.app_id}` is not on record", hint="launch it with `torchx run`")

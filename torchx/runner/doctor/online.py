@@ -18,7 +18,7 @@ from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Resource, 
 from torchx.specs.copies import copy_data
 
 if TYPE_CHECKING:
-    from torchx.runner.verbs import RunnerVerbs
+    from torchx.runner.watching.handling import Handles
 
     _Cfg = Mapping[str, CfgVal] | None
 
@@ -45,7 +45,7 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
     return found
 
 
-def of_system(runner: RunnerVerbs, name: str, cfg: _Cfg) -> list[Finding]:
+def of_system(runner: Handles, name: str, cfg: _Cfg) -> list[Finding]:
     """Checks whether jobs can run on a scheduler."""
     backend = runner._scheduler(name)
     try:
@@ -55,8 +55,8 @@ def of_system(runner: RunnerVerbs, name: str, cfg: _Cfg) -> list[Finding]:
         return [Finding(UNKNOWN, "options", str(e), hint)]
 
 
-def of_job(runner: RunnerVerbs, app: AppDef, name: str, cfg: _Cfg, workspace: Workspace | str | None) -> list[Finding]:
-    """Checks one job; see :meth:`torchx.runner.verbs.RunnerVerbs.check`."""
+def of_job(runner: Handles, app: AppDef, name: str, cfg: _Cfg, workspace: Workspace | str | None) -> list[Finding]:
+    """Checks one job; see :meth:`Runner.check`."""
     backend = runner._scheduler(name)
     try:
         info = runner.dryrun(app, name, cfg, workspace)
@@ -85,12 +85,12 @@ def _asked(
     return [Finding(UNKNOWN, name, "this scheduler has no checks of its own", fix)]
 
 
-def probe(runner: RunnerVerbs, name: str, cfg: _Cfg, image: str, within_s: float) -> list[Finding]:
+def probe(runner: Handles, name: str, cfg: _Cfg, image: str, within_s: float) -> list[Finding]:
     """Runs a small job, reads its log, and deletes it."""
     return Check("probe job", lambda: _probe(runner, name, cfg, image, within_s), certain=(TorchXError,)).findings()
 
 
-def _probe(runner: RunnerVerbs, name: str, cfg: _Cfg, image: str, within_s: float) -> str | Finding:
+def _probe(runner: Handles, name: str, cfg: _Cfg, image: str, within_s: float) -> str | Finding:
     word = f"torchx-doctor-{time.time_ns()}"
     role = Role("probe", image, entrypoint="sh", args=["-c", f"echo {word}"], resource=Resource(1, 0, 256))
     begun = time.monotonic()

@@ -18,6 +18,7 @@ from functools import cache
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from torchx.specs.handles import parse_app_handle
 from torchx.util.reexports import reexports
 from torchx.util.secrets import mask_told
 from torchx.util.session import get_session_id_or_create_new
@@ -73,6 +74,11 @@ class log_event:  # noqa: N801  # public name
             *about, workspace = self._args  # in the order of the event's fields
             self._event = TorchxEvent(get_session_id_or_create_new(), *about, workspace=workspace)  # type: ignore[misc]
         return self._event
+
+    def name_job(self, handle: str) -> None:
+        """Adds the job to the event, if events are on."""
+        if self.on:
+            self._torchx_event.scheduler, _, self._torchx_event.app_id = parse_app_handle(handle)
 
     def __enter__(self) -> log_event:
         self.on = is_on()

@@ -12,7 +12,7 @@ from torchx.specs.api import AppDef
 def make_app(
     component: str, component_args: list[str] | dict[str, Any], defaults: Mapping[str, Mapping[str, str]] | None
 ) -> AppDef:
-    """Calls a component and returns its AppDef; arguments and errors are those of :meth:`RunnerCore.dryrun_component`.
+    """Calls a component and returns its AppDef; arguments and errors are those of :meth:`Runner.dryrun_component`.
 
     ``defaults`` are texts by component and argument; None: those of the config files.
     """

@@ -110,7 +110,7 @@ def download(
     *,
     here: bool = False,
 ) -> Copied:
-    """Copies a file or folder out of a replica; arguments and errors are those of :meth:`RunnerVerbs.copy`.
+    """Copies a file or folder out of a replica; arguments and errors are those of :meth:`Runner.copy`.
 
     Nothing is written outside the target, whatever the replica sends: names that lead out are rejected, links are not
     followed, and links that point out of the folder and special files are left out.

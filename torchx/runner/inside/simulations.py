@@ -16,16 +16,16 @@ from torchx.specs.timeouts import TIMEOUT
 from torchx.util.strings import did_you_mean
 
 if TYPE_CHECKING:
-    from torchx.runner.verbs import RunnerVerbs
+    from torchx.runner.watching.verbs import Watches
 
 
-def plan(runner: RunnerVerbs, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None) -> Simulation:
-    """Implements :meth:`RunnerVerbs.simulate`; nothing happens before ``make`` of the result is called."""
+def plan(runner: Watches, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None) -> Simulation:
+    """Implements :meth:`Runner.simulate`; nothing happens before ``make`` of the result is called."""
     if fault not in FAULTS:
         raise ConfigError(
             f"there is no fault `{fault}`", hint=did_you_mean(fault, FAULTS) or f"the faults are: {', '.join(FAULTS)}"
         )
-    handle, backend, app_id = runner._find(reference)
+    handle, backend, app_id = runner._locate(reference)
     run, status = runner.recorded(handle), runner.status(handle)
     if run is None or run.user != user_name():
         raise NotSupportedError(f"`{handle}` is not one of your jobs: faults can be simulated only in your own")

@@ -104,7 +104,7 @@ def dry_run(
     if tags:
         info._tags = tags
     if files and (section := files.section("metrics", active_profile())):
-        from torchx.runner.watching.metrics import sample_s
+        from torchx.runner.launch.sampling import sample_s
 
         info._sample_s = sample_s(section)
     return info

@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING, Any
 from torchx.config import Setting, load_files
 from torchx.errors import HandleError, TransientError
 from torchx.runner.events import log_event
+from torchx.runner.ground.registry import run_registry
 from torchx.settings import torchx_home
 from torchx.specs.api import AppDryRunInfo, CfgVal, MalformedAppHandleException, make_app_handle, parse_app_handle
 from torchx.util.secrets import mask_args, mask_told, mask_value
 
 if TYPE_CHECKING:
     from torchx.runner.notices.plans import Plan
-    from torchx.runs import NewRun, Run, RunRegistry
+    from torchx.runs import NewRun
     from torchx.schedulers.api import Scheduler
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
@@ -98,20 +99,6 @@ class Recorder:
             run_registry().amend(run_id, git_commit=state.commit, git_dirty=state.dirty)
 
 
-def run_registry() -> RunRegistry:
-    """The registry of this user's runs; imported on use, because the status of a local job does not need it."""
-    from torchx.runs import default_registry
-
-    return default_registry()
-
-
-def read_run(handle: str) -> Run | None:
-    """A run on record, if there is one; its secrets are masked in the output of this process from then on."""
-    from torchx.runner.ground.secrets import learned
-
-    return learned(run_registry().get(handle))
-
-
 def forget_notices(*handles: str) -> None:
     """Removes the notices of jobs that do not exist."""
     if handles and os.path.isdir(torchx_home("notices")):
@@ -171,20 +158,17 @@ def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, Cf
     return {key: {"value": shown[key], "source": settings[key].source if settings else "code"} for key in shown}
 
 
-def describe_event(event: log_event, *, info: AppDryRunInfo[Any] | None = None, handle: str = "") -> None:
-    """Adds the job to an event, if events are on."""
-    if not event.on:
+def describe_event(event: log_event, info: AppDryRunInfo[Any]) -> None:
+    """Adds the request to an event, if events are on."""
+    if not event.on or info._app is None:
         return
-    record = event._torchx_event
-    if handle:
-        record.scheduler, _, record.app_id = parse_app_handle(handle)
-    if info is not None and info._app is not None:
-        import json
+    import json
 
-        run = new_run(info, record.scheduler, "")
-        record.app_image, record.workspace = run.image, run.workspace or None
-        record.app_metadata = run.app["metadata"]
-        record.runcfg = json.dumps({key: setting["value"] for key, setting in run.cfg.items()}, default=str)
+    record = event._torchx_event
+    run = new_run(info, record.scheduler, "")
+    record.app_image, record.workspace = run.image, run.workspace or None
+    record.app_metadata = run.app["metadata"]
+    record.runcfg = json.dumps({key: setting["value"] for key, setting in run.cfg.items()}, default=str)
 
 
 def _check_session(scheduler: str, session: str) -> None:

@@ -1,9 +1,9 @@
-"""Sends the notices of a job (start, end, hang) to its channels, each exactly once.
+"""Plans of notices: which notices of a job (start, end, hang) are due, and who sends each of them exactly once.
 
 When a job with notices is submitted, a plan with the channels is written below torchx's home, readable only by its
-owner. A process that sees that a notice is due starts this module with ``HANDLE``: the supervisor of a
-local job, the watcher of containers, or a poller. That program takes a lock, sends, and records in the plan what it
-sent. The plan is removed after the last notice; only failures are kept, for ``torchx status``.
+owner. A process that sees that a notice is due starts the program ``torchx.runner.notices`` with the handle: the
+supervisor of a local job, the watcher of containers, or a poller. It takes a lock, sends, and records in the plan what
+it sent. The plan is removed after the last notice; only failures are kept, for ``torchx status``.
 
 A Slurm job sends the notices of its end and of hangs itself, from its node; those that fail are sent from here.
 """
@@ -18,17 +18,12 @@ import json
 import os
 import re
 import subprocess
-import sys
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from torchx.runner import get_runner
 from torchx.runs import RunRegistry
-from torchx.schedulers.api import Scheduler
-from torchx.schedulers.kit.abilities import SendsNotices
 from torchx.settings import make_private, torchx_home
-from torchx.specs.api import AppDef, AppState, AppStatus, is_terminal
+from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.notices import hang_event, wish_of
 from torchx.specs.watchdog import SILENT
 from torchx.supervisor.at_end import ALARM
@@ -41,7 +36,6 @@ _KEPT = (
     *("DOCKER_HOST", "DOCKER_TLS_VERIFY", "DOCKER_CERT_PATH", "DOCKER_CONTEXT", "SLURM_CONF", "KUBECONFIG"),
 )
 _KEPT_SERVERS = ("SSL_CERT_FILE", "SSL_CERT_DIR", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY")
-_TAKE_S = 1.0
 _STARTED = (AppState.RUNNING, AppState.SUCCEEDED, AppState.FAILED, AppState.CANCELLED)
 
 
@@ -77,7 +71,7 @@ class Plan:
             words = b"".join(
                 os.fsencode(word) + b"\0" for word in (*argv, "", *(f"{name}={value}" for name, value in env.items()))
             )
-            _write(plan_path(handle), {**self._content, "handle": handle, "program": os.fsdecode(words)})
+            write(plan_path(handle), {**self._content, "handle": handle, "program": os.fsdecode(words)})
         except OSError as e:
             logger("torchx.runner").warning("nobody will be notified of `%s`: %s", handle, e)
             return b""
@@ -99,15 +93,15 @@ class Plan:
             self.disarm()
             self.arm(handle)
         if "start" in self._content["on"]:
-            _start(handle)
+            start_sender(handle)
 
 
 def forget(handle: str) -> None:
     """Removes the plan of a job that was not submitted, or was deleted."""
-    _remove(plan_path(handle))
+    remove(plan_path(handle))
 
 
-def _remove(path: str, *, keep: bool = False) -> None:
+def remove(path: str, *, keep: bool = False) -> None:
     """Removes a plan (unless ``keep``), its lock, and drafts of processes that were killed while they wrote."""
     for name in glob.glob(f"{glob.escape(path)}*"):
         if name != path or not keep:
@@ -123,61 +117,11 @@ def plan_path(handle: str) -> str:
 
 def problems(handle: str) -> list[str]:
     """The notices of a job that could not be sent, with the reasons, for its status page."""
-    failed = _read(plan_path(handle)).get("failed", {})
+    failed = read(plan_path(handle)).get("failed", {})
     return [f"{channel.partition(':')[0]} was not sent: {why}" for channel, why in failed.items()]
 
 
-def command(handle: str) -> tuple[list[str], dict[str, str]]:
-    """The command that sends the due notices of a job, and its environment."""
-    kept = (*_KEPT, *_KEPT_SERVERS, *map(str.lower, _KEPT_SERVERS))  # proxies are named in both ways
-    env = {name: os.environ[name] for name in kept if name in os.environ}
-    env["TORCHX_HOME"] = torchx_home()
-    return own_program("torchx.runner.notices.plans", handle), env
-
-
-def send_due(scheduler: str, registry: RunRegistry) -> None:
-    """Starts a sender for each job of a scheduler that has due notices, or has ended, according to the run registry.
-
-    A job that has ended still has a plan if the process that sent its last notice died before it removed the plan.
-    """
-    for path in _plans(scheduler):
-        plan = _read(path)
-        run = registry.get(str(plan.get("handle", ""))) if plan.get("channels") else None
-        if run is not None and (run.is_terminal() or _due(plan, run.state)) and not _is_held(path):
-            _start(run.handle)
-
-
-def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
-    """Sends the due notices of a job, each once, even if several processes call this at the same time.
-
-    Transient failures are retried after ``pauses_s``, or after the default pauses of each channel.
-    """
-    path = plan_path(handle)
-    if not os.path.exists(path):
-        return
-    with _held(path) as ours:
-        plan = _read(path) if ours else {}
-        if not plan.get("channels"):
-            return
-        with get_runner() as runner:
-            status = runner.status(handle)
-            while status is not None:
-                if plan.get("job") and is_terminal(status.state):
-                    _take(path, plan, *runner._find(handle)[1:])
-                if not (due := _due(plan, status.state, status.hang)):
-                    break
-                for event in due:
-                    _send_all(path, plan, event, status, pauses_s)
-                os.environ.pop(ALARM, None)
-                status = runner.status(handle)  # if it has ended meanwhile, other senders have left that to this one
-        if status is None:
-            forget(handle)
-            return
-        if is_terminal(status.state) or status.gone:
-            _finish(path, plan)
-
-
-def _due(plan: dict[str, Any], state: AppState, hang: str = "") -> list[str]:
+def due_events(plan: dict[str, Any], state: AppState, hang: str = "") -> list[str]:
     """The events of which not all notices were sent."""
     events = []
     if "start" in plan["on"] and state in _STARTED:
@@ -198,44 +142,27 @@ def _alarm(plan: dict[str, Any], event: str) -> str:
     return known[-1] if known else event
 
 
-def _take(path: str, plan: dict[str, Any], backend: Scheduler[Any], app_id: str) -> None:
-    """Records what the job has sent itself. What it could not send is sent from here."""
-    assert isinstance(backend, SendsNotices), backend  # checked when the plan was made
-    while (sent := backend.take_notices(app_id)) is None:
-        time.sleep(_TAKE_S)
-    _note(plan, sent)
-    _write(path, plan)
+def command(handle: str) -> tuple[list[str], dict[str, str]]:
+    """The command that sends the due notices of a job, and its environment."""
+    kept = (*_KEPT, *_KEPT_SERVERS, *map(str.lower, _KEPT_SERVERS))  # proxies are named in both ways
+    env = {name: os.environ[name] for name in kept if name in os.environ}
+    env["TORCHX_HOME"] = torchx_home()
+    return own_program("torchx.runner.notices.__main__", handle), env
 
 
-def _note(plan: dict[str, Any], sent: dict[str, str]) -> None:
-    for way in (way for way, why in sent.items() if not why):
-        event, _, channel = way.rpartition("/")
-        plan["sent"].setdefault(event or "end", []).append(channel)
-    plan["job"] = False
+def send_due(scheduler: str, registry: RunRegistry) -> None:
+    """Starts a sender for each job of a scheduler that has due notices, or has ended, according to the run registry.
+
+    A job that has ended still has a plan if the process that sent its last notice died before it removed the plan.
+    """
+    for path in _plans(scheduler):
+        plan = read(path)
+        run = registry.get(str(plan.get("handle", ""))) if plan.get("channels") else None
+        if run is not None and (run.is_terminal() or due_events(plan, run.state)) and not is_held(path):
+            start_sender(run.handle)
 
 
-def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pauses_s: Iterable[float] | None) -> None:
-    from torchx.schedulers.notices import Notice, deliver
-
-    notice = Notice.of(event.partition("-")[0], plan["handle"], plan["name"], status)
-    for channel, settings in plan["channels"].items():
-        if channel in plan["sent"].get(event, ()):
-            continue
-        why = deliver(channel, settings, notice, pauses_s)
-        if why:
-            plan.setdefault("failed", {})[channel] = why
-        plan["sent"].setdefault(event, []).append(channel)
-        _write(path, plan)
-
-
-def _finish(path: str, plan: dict[str, Any]) -> None:
-    """Removes the plan, because nothing is left to send; failures are kept, without the channels."""
-    if plan.get("failed"):
-        _write(path, {"handle": plan["handle"], "failed": plan["failed"]})
-    _remove(path, keep="failed" in plan)
-
-
-def _start(handle: str) -> None:
+def start_sender(handle: str) -> None:
     argv, env = command(handle)
     null = subprocess.DEVNULL
     with contextlib.suppress(OSError):
@@ -259,7 +186,7 @@ def _plans(scheduler: str) -> list[str]:
         return []
 
 
-def _read(path: str) -> dict[str, Any]:
+def read(path: str) -> dict[str, Any]:
     """Reads a plan; empty if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -269,7 +196,7 @@ def _read(path: str) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _write(path: str, plan: dict[str, Any]) -> None:
+def write(path: str, plan: dict[str, Any]) -> None:
     draft = f"{path}.{os.getpid()}"
     fd = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(fd, "w", encoding="utf-8") as file:
@@ -280,7 +207,7 @@ def _write(path: str, plan: dict[str, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _held(path: str) -> Iterator[bool]:
+def held(path: str) -> Iterator[bool]:
     """Locks a plan; yields whether this process got the lock."""
     try:
         lock = os.open(f"{path}.lock", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
@@ -298,10 +225,6 @@ def _held(path: str) -> Iterator[bool]:
         os.close(lock)
 
 
-def _is_held(path: str) -> bool:
-    with _held(path) as ours:
+def is_held(path: str) -> bool:
+    with held(path) as ours:
         return not ours
-
-
-def main() -> None:
-    send(sys.argv[1])

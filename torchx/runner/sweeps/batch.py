@@ -17,7 +17,7 @@ from torchx.specs.tasks import NAME, TaskList, is_terminal_task
 from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
-    from torchx.runner.verbs import RunnerVerbs
+    from torchx.runner.sweeps.verbs import Sweeps
 
 _FIRST_S, _MOST_S = 0.05, 5.0
 _SHARE = 10  # pause between polls, in multiples of the time that a poll takes: polling uses a tenth of a core at most
@@ -47,7 +47,7 @@ class Batch:
         handle: app handle of the sweep.
     """
 
-    def __init__(self, runner: RunnerVerbs, handle: str, count: int) -> None:
+    def __init__(self, runner: Sweeps, handle: str, count: int) -> None:
         self._runner, self.handle, self._count = runner, handle, count
 
     def __len__(self) -> int:
@@ -169,10 +169,8 @@ def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str,
     return made, names, points
 
 
-def submit(
-    runner: RunnerVerbs, apps: Sequence[AppDef], scheduler: str, given: dict[str, Any], max_parallel: int
-) -> Batch:
-    """Implements :meth:`RunnerVerbs.run_many`."""
+def submit(runner: Sweeps, apps: Sequence[AppDef], scheduler: str, given: dict[str, Any], max_parallel: int) -> Batch:
+    """Implements :meth:`Runner.run_many`."""
     app, names, points = template(apps)
     tasks = TaskList(names=names, points=points, max_parallel=max_parallel)
     runner.check_sweep(tasks)

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.config.files import load_files
 from torchx.errors import NotFoundError, NotSupportedError, SpecError, TransientError
-from torchx.runner.jobs.views import TaskOf
 from torchx.runner.launch.after import refuse_sweep
 from torchx.runner.launch.checks import is_encodable
 from torchx.runs import Run, default_registry
-from torchx.schedulers.api import DescribeAppResponse, Scheduler
+from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, AppStatus
@@ -26,7 +25,7 @@ from torchx.util.secrets import is_secret_name
 from torchx.util.shlex import SHELLS
 
 if TYPE_CHECKING:
-    from torchx.runner.verbs import RunnerVerbs
+    from torchx.runner.sweeps.verbs import Sweeps
 
 _MOST_DESCRIBED = 10  # failed tasks per exit code
 _MOST_CODES = 8
@@ -35,7 +34,7 @@ _OURS = (ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH)  #
 
 
 def check(tasks: TaskList) -> None:
-    """Validates the tasks of a sweep, independent of the job. See :meth:`RunnerVerbs.check_sweep`."""
+    """Validates the tasks of a sweep, independent of the job. See :meth:`Runner.check_sweep`."""
     if not tasks.points:
         raise SpecError("the sweep has no tasks", hint="give each name a value, for example `--grid lr=1e-4,3e-4`")
     if tasks.max_parallel < 0:
@@ -66,7 +65,7 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
     refuse_sweep(app)
 
 
-def submit(runner: RunnerVerbs, info: AppDryRunInfo[Any], tasks: TaskList, *, typed: bool = False) -> str:
+def submit(runner: Sweeps, info: AppDryRunInfo[Any], tasks: TaskList, *, typed: bool = False) -> str:
     """Submits a sweep; if it is rejected, discards the request, which only this call uses.
 
     With ``typed`` the user typed the placeholders: a component may have quoted them without knowing the values.
@@ -199,7 +198,7 @@ def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
 def again(
     run: Run, tasks: TaskList, status: AppStatus | None, max_parallel: int | None
 ) -> tuple[AppDef, dict[str, Any], TaskList]:
-    """The job, its run options and the tasks of a sweep that retries ``run``. See :meth:`RunnerVerbs.retry_sweep`."""
+    """The job, its run options and the tasks of a sweep that retries ``run``. See :meth:`Runner.retry_sweep`."""
     from torchx.runner.ground.masks import fill
 
     table = status.tasks if status is not None else None
@@ -223,37 +222,3 @@ def again(
     parallel = tasks.max_parallel if max_parallel is None else max_parallel
     points = [tasks.points[k] for k in wanted]
     return app, cfg, TaskList(names=tasks.names, points=points, max_parallel=parallel)
-
-
-def resolve_backend(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:
-    """The scheduler and the app id to query for a job: ``backend``, or a view of it for a paced sweep or a task."""
-    sweep, _, number = app_id.rpartition("/")
-    if not (sweep and number.isascii() and number.isdigit() and len(number) < 20):
-        return (_paced(backend) if is_paced(app_id) else backend), app_id
-    if is_paced(sweep):
-        from torchx.runner.jobs.paced.sweeps import of_task
-
-        job = of_task(backend, sweep, int(number))
-        return job or (TaskOf(_paced(backend), sweep, int(number)), app_id)
-    return (TaskOf(backend, sweep, int(number)) if isinstance(backend, RunsTasks) else backend), app_id
-
-
-def describe_many(backend: Scheduler[Any], app_ids: Sequence[str]) -> dict[str, DescribeAppResponse | None]:
-    """Describes many jobs, among them sweeps; ``backend`` is queried once."""
-    paced = {app_id for app_id in app_ids if is_paced(app_id)}
-    rest = [app_id for app_id in app_ids if app_id not in paced]
-    found = backend.describe_many(rest) if rest else {}
-    return {**found, **{app_id: _paced(backend).describe(app_id) for app_id in paced}} if paced else found
-
-
-def is_paced(app_id: str) -> bool:
-    """Whether this is a sweep whose tasks this machine submits as single jobs."""
-    from torchx.runner.jobs.paced.tasks import folder_of
-
-    return bool(folder_of(app_id))
-
-
-def _paced(backend: Scheduler[Any]) -> Any:
-    from torchx.runner.jobs.paced.sweeps import PacedSweeps
-
-    return PacedSweeps(backend)

@@ -15,8 +15,7 @@ from torchx.runner.watching.wait import WaitTimeoutError, timed_out
 from torchx.specs.api import AppStatus
 
 if TYPE_CHECKING:
-    from torchx.runner.api import Runner
-    from torchx.runner.verbs import RunnerVerbs
+    from torchx.runner.watching.verbs import Watches
 
 
 class AsyncRunner:
@@ -27,8 +26,8 @@ class AsyncRunner:
     changes, use ``async for change in runner.watch(...)``.
     """
 
-    def __init__(self, runner: RunnerVerbs) -> None:
-        self._runner: Runner = runner  # type: ignore[assignment]  # RunnerVerbs is the base class of Runner
+    def __init__(self, runner: Watches) -> None:
+        self._runner = runner
         self._executor: Executor | None = None
         self._news: News | None = None
         self._waiting = 0

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 
 from torchx.errors import NotFoundError
 from torchx.runner.ground.backends import Backends
-from torchx.runner.launch.record import read_run
+from torchx.runner.ground.registry import read_run
 from torchx.runner.watching.poller import Beat, Poller
 from torchx.runs import Run, RunRegistry
 from torchx.runs.records import Change, RunQuery

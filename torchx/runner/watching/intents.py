@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 from torchx.errors import TorchXError
 from torchx.runner.ground.backends import answers_within, is_near
+from torchx.runner.jobs.lookup import resolve_backend
 from torchx.runner.launch.record import forget_notices
-from torchx.runner.sweeps.sweeps import resolve_backend
 from torchx.runner.watching.wait import warn
 from torchx.runs import Run, RunRegistry, submitter
 from torchx.runs.registry import SWEEP

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import TorchXError
 from torchx.runner.ground.backends import answers_within, is_near
-from torchx.runner.launch.record import forget_notices, read_run
+from torchx.runner.ground.registry import read_run
+from torchx.runner.launch.record import forget_notices
 from torchx.runner.watching.answers import is_fresh, lost, message_of, status_of
 from torchx.runs import Run, RunRegistry
 from torchx.runs.records import RunQuery
@@ -143,7 +144,7 @@ def _ask(scheduler: Scheduler[Any], group: list[Run]) -> Answers | str:
     try:
         wanted = [run.app_id for run in group]
         if any(app_id.startswith("sweep-") for app_id in wanted):
-            from torchx.runner.sweeps.sweeps import describe_many
+            from torchx.runner.jobs.lookup import describe_many
 
             return describe_many(scheduler, wanted)
         return scheduler.describe_many(wanted)

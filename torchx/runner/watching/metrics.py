@@ -4,45 +4,21 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from torchx.config import warn_of_unknown
-from torchx.config.ini import Entry
-from torchx.errors import ConfigError, NotSupportedError, TorchXError
+from torchx.errors import NotSupportedError, TorchXError
 from torchx.runner.jobs.views import TaskOf
 from torchx.runs import Run, RunRegistry
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import Measures
 from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics
-from torchx.settings import SAMPLE_S
 from torchx.specs.api import AppStatus, parse_app_handle
-from torchx.util.spans import parse_span
 
-SECTION = "metrics"
-KEYS = ("every",)
 TAG = "metrics"
-_MOST_S = 3600
-
-
-def sample_s(section: Mapping[str, Entry]) -> float:
-    """Seconds between two samples, from section ``[metrics]`` of the config files; 0: no samples."""
-    for key in section.keys() - set(KEYS):
-        warn_of_unknown(SECTION, key, f"`[{SECTION}]` has no key", KEYS)
-    entry = section.get("every")
-    if entry is None:
-        return SAMPLE_S
-    text = entry.text.strip()
-    seconds = float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else parse_span(text)
-    if seconds is None or not 0 <= seconds <= _MOST_S:
-        raise ConfigError(
-            f"{entry.where()}: `every` is `{entry.text}`", hint="a duration up to `1h`, such as `15s`; `0`: no samples"
-        )
-    return seconds
 
 
 def read(backend: Scheduler[Any], app_id: str, run: Run | None, scheduler: str) -> list[ReplicaMetrics]:
-    """Implements :meth:`RunnerVerbs.metrics`; ``run`` is the job's entry in the run registry."""
+    """Implements :meth:`Runner.metrics`; ``run`` is the job's entry in the run registry."""
     kept = on_record(run)
     source = _source(backend)
     if source is None:
@@ -64,7 +40,7 @@ def _source(backend: Scheduler[Any]) -> Measures | None:
 
 
 def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None) -> None:
-    """Implements :meth:`RunnerVerbs.fill_metrics`."""
+    """Implements :meth:`Runner.fill_metrics`."""
     found, source = on_record(run), _source(backend)
     if source is not None and backend.capabilities.metrics == "kept":
         with contextlib.suppress(TorchXError):  # the status is useful without

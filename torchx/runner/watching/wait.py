@@ -72,7 +72,7 @@ class Waiter:
 
         Pauses grow up to ``interval_s``. If the scheduler reports the end of a job (it overrides ``wait_for_end``),
         that call replaces the pause, with a timeout of ``interval_s``, or of ``wait_hint`` if the scheduler is remote
-        and that is longer. Errors are those of :meth:`RunnerVerbs.wait`.
+        and that is longer. Errors are those of :meth:`Runner.wait`.
 
         Args:
             timeout_s: None: no limit; 0: poll once.

@@ -32,7 +32,7 @@ from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_text
 
 if TYPE_CHECKING:
-    from torchx.runner.core import RunnerCore
+    from torchx.runner.watching.handling import Handles
 
     Find = Callable[[str, str], Scheduler[Any]]
 
@@ -63,7 +63,7 @@ class Explained:
     on_record: bool = False
 
 
-def why(runner: RunnerCore, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
+def why(runner: Handles, reference: str, scheduler: str | None = None, *, lines: int = 20) -> Explained:
     """Explains any job that this user can see: state, cause of a failure, reason for waiting, last log lines.
 
     Args:
@@ -79,7 +79,7 @@ def why(runner: RunnerCore, reference: str, scheduler: str | None = None, *, lin
     return explain(runner, find(runner, reference, scheduler), lines)
 
 
-def find(runner: RunnerCore, reference: str, scheduler: str | None) -> str:
+def find(runner: Handles, reference: str, scheduler: str | None) -> str:
     """Resolves a reference to a handle; arguments and errors are those of :func:`why`."""
     runner._settle_intents()
     registry = default_registry()
@@ -163,9 +163,9 @@ def _handle_of(found: str, registry: RunRegistry) -> str:
     return recorded.handle if recorded is not None and same else make_app_handle(scheduler, "torchx", app_id)
 
 
-def explain(runner: RunnerCore, handle: str, lines: int) -> Explained:
+def explain(runner: Handles, handle: str, lines: int) -> Explained:
     """Explains the job of a handle; see :func:`why`."""
-    _, backend, app_id = runner._find(handle)
+    _, backend, app_id = runner._locate(handle)
     status = runner.status(handle)
     if status is None:
         raise UnknownAppException(handle)
@@ -191,7 +191,7 @@ def _replica_to_show(status: AppStatus) -> tuple[str, int] | None:
     return next(((r.role, r.id) for r in (*failed, *replicas)), None)
 
 
-def _read_log(runner: RunnerCore, found: Explained, replica: tuple[str, int], lines: int) -> None:
+def _read_log(runner: Handles, found: Explained, replica: tuple[str, int], lines: int) -> None:
     try:
         (opened,) = log_openers(runner, found.handle, [replica], LogQuery(last=lines))
         found.lines = [str(line) for line in opened()]
@@ -200,7 +200,7 @@ def _read_log(runner: RunnerCore, found: Explained, replica: tuple[str, int], li
 
 
 def disown(handle: str) -> str:
-    """Implements :meth:`RunnerCore.disown`."""
+    """Implements :meth:`Runner.disown`."""
     if parse_app_handle(handle).session_name != FOREIGN:
         raise SpecError(f"torchx launched `{handle}`", hint="`torchx delete` removes it, with its record")
     default_registry().forget(handle)
@@ -209,7 +209,7 @@ def disown(handle: str) -> str:
 
 
 def adopt(
-    runner: RunnerCore,
+    runner: Handles,
     reference: str,
     scheduler: str | None = None,
     *,

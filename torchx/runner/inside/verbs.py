@@ -1,0 +1,152 @@
+"""The Runner's verbs that work inside running replicas."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+from torchx.errors import NotFoundError
+from torchx.runner.watching.handling import Handles
+
+if TYPE_CHECKING:
+    from torchx.runner.inside.copy import Copied
+    from torchx.runner.inside.forward import Forwarding
+    from torchx.schedulers.inside import InsideProcess, Tty
+    from torchx.schedulers.inside.run import Ran
+    from torchx.schedulers.kit.simulations import Simulation
+    from torchx.schedulers.stacks import Stacks
+
+
+class Enters(Handles):
+    """Runs commands in replicas, copies files, forwards ports, reads stacks, and injects faults."""
+
+    def open(
+        self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, tty: Tty | None = None
+    ) -> InsideProcess:
+        """Starts a command inside replica ``k`` of a role.
+
+        Args:
+            argv: the command. It runs in the replica's working directory, environment and container.
+            role_name: name of the role; None: the first role.
+            tty: size of the terminal to allocate; None: no terminal, but pipes for stdin, stdout and stderr.
+
+        Returns:
+            The process: ``read``, ``write``, ``close_stdin``, ``send_signal``, ``wait``. Closing it, as the end of a
+            ``with`` block does, kills it.
+
+        Raises:
+            NotFoundError: there is no such job or replica, or it is not running.
+            NotSupportedError: the scheduler, or this job, does not support commands inside replicas.
+        """
+        from torchx.runner.inside import entering
+        from torchx.runner.watching import answers
+
+        handle, backend, app_id = self._locate(app_handle)
+        role = self._role(handle, role_name)
+        try:
+            return entering.enter(backend, app_id, (role, k), argv, tty)
+        except NotFoundError:
+            answers.check_replica(self.log_replicas(handle), handle, role, k)  # its hint lists the replicas
+            raise
+
+    def check_open(self, scheduler: str) -> None:
+        """Raises NotSupportedError if a scheduler cannot run commands inside replicas, before a job is submitted."""
+        from torchx.runner.inside import entering
+
+        entering.able(self._scheduler(scheduler))
+
+    def exec(
+        self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, stdin: bytes = b""
+    ) -> Ran:
+        """Runs a command inside a replica and waits for it. Other arguments and errors are those of :meth:`open`.
+
+        Returns:
+            ``exit_code`` (128+n if signal n killed the command), ``stdout``, ``stderr``.
+        """
+        from torchx.schedulers.inside.run import run
+
+        return run(self.open(app_handle, argv, role_name, k), stdin)
+
+    def copy(
+        self,
+        app_handle: str,
+        source: str,
+        target: str,
+        role_name: str | None = None,
+        k: int = 0,
+        *,
+        into: bool = False,
+        progress: Callable[[int], None] = lambda _: None,
+    ) -> Copied:
+        """Copies a file or folder out of a replica, or into it. Files that are already there are skipped.
+
+        Args:
+            source: path to copy; with a trailing slash: the contents of the folder instead of the folder itself.
+            target: an existing folder, or the new path.
+            into: copy from this machine into the replica, instead of the other way.
+            progress: called with the number of bytes of each chunk.
+
+        Returns:
+            How many ``files`` and ``bytes`` were copied, and how many files ``skipped``: those of the same size and
+            modification time; names ``left_out``: links that point out of the folder, and special files.
+
+        Raises:
+            NotFoundError: there is no such job, replica or file.
+            BackendError: the copy was interrupted; the same call resumes it.
+        """
+        from torchx.runner.inside import copy, entering
+
+        start = partial(self.open, app_handle, role_name=role_name, k=k)
+        where = entering.job_of(*self._locate(app_handle)[1:], (self._role(app_handle, role_name), k))
+        archive, here = entering.archives(*where), entering.shares_files(*where[:2])
+        return (copy.upload if into else copy.download)(start, source, target, progress, archive, here=here)
+
+    def forward(
+        self, app_handle: str, ports: Sequence[tuple[int, int]], role_name: str | None = None, k: int = 0
+    ) -> Forwarding:
+        """Forwards local ports, on the loopback interface only, to ports of a replica.
+
+        Args:
+            ports: pairs of replica port and local port (0: any free port).
+
+        Returns:
+            An object with the ``local_ports``. It forwards while its ``run()`` runs; close it to stop.
+        """
+        from torchx.runner.inside import entering
+        from torchx.runner.inside.forward import forwarding
+
+        where = (*self._locate(app_handle)[1:], (self._role(app_handle, role_name), k))
+        start = partial(self.open, app_handle, role_name=role_name, k=k)
+        return forwarding(start, lambda: entering.way_to(*entering.job_of(*where)), ports)
+
+    def stacks(self, app_handle: str, replicas: Sequence[tuple[str, int]] | None = None) -> Stacks:
+        """Returns the stacks of all ranks: ``groups`` of ranks with equal stacks, and a ``sentence`` that sums them up.
+
+        Args:
+            replicas: as ``(role, number)``; None: all running replicas.
+
+        Raises:
+            NotFoundError: there is no such job or replica, or none is running.
+            NotSupportedError: the scheduler, or this job, does not support commands inside replicas.
+        """
+        from torchx.schedulers.stacks.look import look
+
+        handle = self.resolve(app_handle)
+        bring = partial(self.copy, handle, into=True)
+        return look(partial(self.exec, handle), self.status(handle), self.log_replicas(handle), replicas, bring)
+
+    def simulate(self, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None = None) -> Simulation:
+        """Prepares the injection of a fault into one of your jobs; call ``make()`` of the result to inject it.
+
+        Args:
+            fault: one of :data:`torchx.schedulers.kit.simulations.FAULTS`.
+            chosen: the replica to hit, as ``[(role, number)]``; None: the first replica, or the whole job.
+
+        Raises:
+            NotSupportedError: the job is not yours, or its scheduler cannot inject this fault.
+            BackendError: the job is not running.
+        """
+        from torchx.runner.inside import simulations
+
+        return simulations.plan(self, reference, fault, chosen)

@@ -1,0 +1,112 @@
+"""The Runner's verbs that read the logs of jobs, and that end jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from torchx.runner.events import log_event
+from torchx.runner.ground.registry import read_run, run_registry
+from torchx.runner.launch.record import forget_notices
+from torchx.runner.watching import answers
+from torchx.runner.watching.verbs import Watches
+from torchx.specs.api import UnknownAppException
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from torchx.schedulers.api import Stream
+    from torchx.schedulers.kit.logs import LogQuery
+
+    _Replicas = list[tuple[str, int]]
+
+
+class Handles(Watches):
+    """Reads the logs of jobs, cancels and deletes jobs."""
+
+    def log_lines(  # noqa: PLR0917  # public signature
+        self,
+        app_handle: str,
+        role_name: str,
+        k: int = 0,
+        regex: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+        should_tail: bool = False,
+        streams: Stream | None = None,
+    ) -> Iterable[str]:
+        """Iterates over the log lines of replica ``k`` of a role, each with its line end.
+
+        Args:
+            regex: only lines that match this regular expression.
+            since: only lines written at or after this time; a time without a time zone is local time.
+            until: only lines written before this time.
+            should_tail: follow the log until the job ends.
+            streams: stdout, stderr or both combined; None: the scheduler's default.
+
+        Raises:
+            UnknownAppException: the scheduler does not know the job.
+            NotFoundError: the job has no such role or replica.
+            NotSupportedError: the scheduler does not provide logs.
+        """
+        with log_event("log_lines") as event:
+            handle, backend, app_id = self._locate(app_handle, event)
+            answers.check_replica(self.log_replicas(handle), handle, role_name, k)
+            return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
+
+    def log_replicas(self, app_handle: str) -> _Replicas:
+        """Returns all replicas of a job as ``(role, number)``.
+
+        Raises:
+            UnknownAppException: the scheduler does not know the job.
+        """
+        handle, backend, app_id = self._locate(app_handle)
+        if (found := backend.log_replicas(app_id)) is None:
+            raise UnknownAppException(handle)
+        return found
+
+    def open_logs(self, app_handle: str, replicas: _Replicas, query: LogQuery) -> Sequence[Iterable[str]]:
+        """Returns an iterable of log lines for each of several replicas; the scheduler is queried once."""
+        from torchx.schedulers.api import open_logs
+
+        with log_event("log_lines") as event:
+            handle, backend, app_id = self._locate(app_handle, event)
+            if backend.may_have_secrets(app_id):
+                read_run(answers.whole(handle))  # masks its secrets
+            return open_logs(backend, app_id, replicas, query)
+
+    def cancel(self, app_handle: str, *, force: bool = False) -> None:
+        """Cancels a job. Does nothing if the job has ended.
+
+        Args:
+            force: also cancel a job that torchx did not launch.
+
+        Raises:
+            UnknownAppException: neither the scheduler nor the run registry knows the job.
+            NotSupportedError: torchx did not launch the job, and ``force`` is not set.
+        """
+        with log_event("cancel") as event:
+            _, backend, app_id = self._locate_known(app_handle, event, force=force)
+            backend.cancel(app_id)
+
+    def stop(self, app_handle: str) -> None:
+        """Deprecated: use :meth:`cancel`."""
+        import warnings
+
+        warnings.warn("`Runner.stop` is deprecated, use `Runner.cancel`", DeprecationWarning, stacklevel=2)
+        self.cancel(app_handle)
+
+    def delete(self, app_handle: str, *, force: bool = False) -> None:
+        """Deletes a job from its scheduler and from the run registry. A job that still runs is cancelled first.
+
+        Arguments and errors are those of :meth:`cancel`.
+        """
+        with log_event("delete") as event:
+            handle, backend, app_id = self._locate_known(app_handle, event, force=force)
+            backend.delete(app_id)
+            run_registry().forget(handle)
+            forget_notices(handle)
+
+    def _role(self, handle: str, name: str | None) -> str:
+        """The role of that name, or the first role of the job."""
+        return self.log_replicas(handle)[0][0] if name is None else name

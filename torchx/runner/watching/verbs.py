@@ -1,0 +1,254 @@
+"""The Runner's verbs that look at jobs: references, statuses, lists, and waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from torchx.errors import BackendError
+from torchx.runner.events import is_on, log_event
+from torchx.runner.ground.backends import is_near
+from torchx.runner.ground.registry import read_run, run_registry
+from torchx.runner.launch.verbs import Launches
+from torchx.runner.watching import answers, wait
+from torchx.settings import SAMPLE_S
+from torchx.specs.api import NONE, AppState, is_terminal, make_app_handle, parse_app_handle
+
+if TYPE_CHECKING:
+    from torchx.runner.watching.aio import AsyncRunner
+    from torchx.runner.watching.changes import News, Watch
+    from torchx.runs import Run, RunQuery
+    from torchx.schedulers.api import ListAppResponse, Scheduler
+    from torchx.schedulers.metrics import ReplicaMetrics
+    from torchx.specs.api import AppDef, AppStatus, CfgVal
+
+    _Runs = list[Run]  # `list` is a method of the Runner
+    _Usage = list[ReplicaMetrics]
+
+
+class Watches(Launches):
+    """Resolves references to jobs, describes jobs, lists them, and waits for them."""
+
+    _ended: answers.EndedJobs
+    _waiter: wait.Waiter
+    _news: News | None = None
+    _aio: AsyncRunner | None = None
+
+    def resolve(self, reference: str) -> str:
+        """Resolves a short reference to an app handle. A handle is returned unchanged.
+
+        Raises:
+            NotFoundError: no run on record matches.
+            HandleError: several runs match, or the reference is malformed.
+        """
+        if "://" in reference:
+            parse_app_handle(reference)
+            return reference
+        sweep, slash, task = reference.rpartition("/")
+        if slash and task.isascii() and task.isdigit() and len(task) < 20:
+            return f"{self.resolve(sweep)}/{int(task)}"
+        self._settle_intents()
+        return run_registry().find(reference).handle
+
+    def status(self, app_handle: str) -> AppStatus | None:
+        """Returns the status of a job, or None if neither its scheduler nor the run registry knows the job.
+
+        If the scheduler no longer knows the job, the status is the recorded final one, or else UNKNOWN. If the
+        scheduler cannot be queried, it is the last recorded one, with ``as_of`` and ``error``. ``msg`` says so.
+
+        Raises:
+            BackendError: the scheduler cannot be queried, and the job is not on record.
+        """
+        if not is_on() and (known := self._ended.status(app_handle)) is not None:
+            return known
+        with log_event("status") as event:
+            handle, backend, app_id = self._locate(app_handle, event)
+            try:
+                found = backend.describe(app_id)
+            except BackendError as e:
+                return answers.as_recorded(read_run(handle), e)
+            if found is None:
+                self._settle_intents()
+                return answers.last_known(read_run(handle))
+            near = is_near(backend)
+            if (found.attempts or found.state is AppState.FAILED) and backend.may_have_secrets(app_id):
+                read_run(answers.whole(handle))  # masks its secrets
+            status = answers.status_of(found, near=near)
+            if not near:  # clusters forget jobs, and cannot always be asked
+                run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+            elif is_terminal(found.state):
+                self._ended.keep(handle, status, backend.still_there(app_id))
+            return status
+
+    def describe(self, app_handle: str) -> AppDef | None:
+        """Returns the AppDef of a job, from its scheduler or else from the run registry; None if neither has it."""
+        with log_event("describe") as event:
+            handle, backend, app_id = self._locate(app_handle, event)
+            found = backend.describe(app_id)
+            return answers.definition(found, run_registry().get(handle), app_id)
+
+    def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> _Runs:
+        """Returns the runs in the run registry, of all schedulers, newest first.
+
+        Args:
+            refresh: query the schedulers for the states of unfinished runs. If a scheduler does not answer, its runs
+                keep their last recorded state, and their ``note`` says why.
+            timeout_s: time limit in seconds for all schedulers together.
+        """
+        from torchx.runner.watching import listing
+        from torchx.runs import RunQuery
+
+        query = RunQuery() if query is None else query
+        if not refresh:
+            return answers.Jobs(listing.masked(run_registry().list(query)))
+        self._settle_intents(timeout_s)
+        found = listing.runs(run_registry(), query, self._scheduler, timeout_s)
+        return answers.Jobs(listing.masked(found))
+
+    def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
+        """Lists the jobs that a scheduler knows, including those that torchx did not submit.
+
+        Args:
+            cfg: run options that select where to look, such as a namespace.
+        """
+        with log_event("list", scheduler):
+            backend = self._scheduler(scheduler)
+            given = None if cfg is None else {key: s.value for key, s in self._settings(scheduler, cfg).items()}
+            jobs = backend.list(given)
+            for job in jobs:
+                if job.app_handle in ("<NOT_SET>", NONE):
+                    job.app_handle = make_app_handle(scheduler, self._name, job.app_id)
+            return answers.Jobs(jobs)
+
+    def watch(self, *app_handles: str, mine: bool = False, tasks: bool = False) -> Watch:
+        """Iterates over state changes of the given jobs, or of all current and future runs if none are given.
+
+        Iterate with ``for`` or ``async for``. The first changes report the current states. Iteration stops when all
+        given jobs have ended. Only one process of this machine polls each scheduler, no matter how many watch.
+
+        Args:
+            mine: if no jobs are given: only runs of the current user, if several users share the run registry.
+            tasks: also report changes of the tasks of given sweeps; the handle of task 17 is the sweep's plus ``/17``.
+
+        Raises:
+            NotFoundError: a job is not on record.
+        """
+        from torchx.runner.watching.changes import TaskChanges, Watch
+
+        self._settle_intents()
+        handles = [self.resolve(reference) for reference in app_handles] or None
+        looks = TaskChanges(self.status, handles) if tasks and handles else None
+        return Watch(run_registry(), self._backends, handles, mine=mine, tasks=looks)
+
+    def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
+        """Waits until a job ends, or its scheduler no longer knows it, and returns its status; None for an unknown job.
+
+        If the scheduler cannot be reached, queries are retried for ten minutes, at intervals that grow up to 15 s.
+
+        Args:
+            wait_interval: maximum time between two polls in seconds; the first polls are more frequent. For jobs on
+                clusters, one process of this machine polls for all that wait, as for :meth:`watch`.
+            timeout: maximum time to wait in seconds; None: no limit.
+
+        Raises:
+            WaitTimeoutError: the job has not ended within ``timeout``; a subclass of ``TimeoutError``.
+            BackendError: the scheduler could not be queried for ten minutes, the failure is permanent, or the job has
+                been UNSUBMITTED for two minutes, in all waits together.
+        """
+        with log_event("wait") as event:
+            handle, backend, app_id = self._locate(app_handle, event)
+            query, news = self._status_source(handle, backend, timeout)
+            status = self._waiter.until_over(
+                query, backend, app_id, interval_s=wait_interval, timeout_s=timeout, what=handle, news=news
+            )
+            if status is not None and not status.gone:
+                run_registry().saw(handle, status.state, msg=status.msg, ended_at=status.ended_at)
+                self._keep_metrics(handle, backend, status)
+            return status
+
+    def news(self, app_handles: Iterable[str]) -> News:
+        """Returns an object that sleeps until one of these jobs needs a query; used to wait for several jobs."""
+        from torchx.runner.watching.changes import News
+
+        return News(run_registry(), self._backends, app_handles)
+
+    def seen(self, app_handle: str) -> AppStatus | None:
+        """Returns the status that a polling process recorded last; falls back to :meth:`status` if there is none."""
+        handle = self.resolve(app_handle)
+        return (self._news.status(handle) if self._news is not None else None) or self.status(handle)
+
+    def tells_ends(self, app_handle: str) -> bool:
+        """Whether the job's scheduler notifies torchx when a job ends, so that waiting needs no polling."""
+        return wait.reports_ends(self._locate(app_handle)[1])
+
+    @property
+    def aio(self) -> AsyncRunner:
+        """This Runner's verbs as coroutines for ``asyncio``: ``await runner.aio.wait(handle)``."""
+        from torchx.runner.watching.aio import AsyncRunner
+
+        if self._aio is None:
+            self._aio = AsyncRunner(self)
+        return self._aio
+
+    def metrics(self, app_handle: str) -> _Usage:
+        """Returns the CPU, memory and GPU usage of each replica; for a job that has ended, the recorded usage.
+
+        Raises:
+            NotSupportedError: the scheduler does not report usage.
+        """
+        from torchx.runner.watching import metrics
+
+        handle, backend, app_id = self._locate(app_handle)
+        return metrics.read(backend, app_id, self.recorded(handle), handle.partition("://")[0])
+
+    def fill_metrics(self, app_handle: str, status: AppStatus, run: Run | None = None) -> None:
+        """Adds the peak memory of each replica to a status, as far as it is known without querying a cluster.
+
+        Args:
+            run: the job's entry in the run registry, if available: it holds the usage of a job that has ended.
+        """
+        from torchx.runner.watching import metrics
+
+        _, backend, app_id = self._locate(app_handle)
+        metrics.fill(status, backend, app_id, run)
+
+    def close(self) -> None:
+        self._ended.clear()
+        if self._news is not None:
+            self._news.close()
+            self._news = None
+        super().close()
+
+    def _settle_intents(self, timeout_s: float = 10.0) -> None:
+        """Finds out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`."""
+        if run_registry().intents():
+            from torchx.runner.watching.intents import settle_intents
+
+            settle_intents(run_registry(), self._scheduler, timeout_s)
+
+    def _status_source(
+        self, handle: str, backend: Scheduler[Any], timeout: float | None
+    ) -> tuple[Callable[[], AppStatus | None], News | None]:
+        """Returns a function that queries the status of a job, and the News to sleep on between queries, if any.
+
+        Local schedulers, and those that report the end of a job at once, are queried directly. For the others the
+        status is read from the run registry, which one of all waiting processes keeps up to date.
+        """
+        run = run_registry().get(handle) if wait.is_polled(backend) else None
+        if run is None:
+            return lambda: self.status(handle), None
+        if timeout == 0:  # a single query
+            recorded = run_registry().status(handle) if run.is_terminal() else None
+            return lambda: recorded or self.status(handle), None
+        if self._news is None:
+            self._news = self.news([])
+        news = self._news
+        news.add([handle])
+        return lambda: news.status(handle) or self.status(handle), news
+
+    def _keep_metrics(self, handle: str, backend: Scheduler[Any], status: AppStatus) -> None:
+        """Records the usage of a job that has ended, unless it was too short for a single sample."""
+        if status.started_at and status.ended_at and status.ended_at - status.started_at >= SAMPLE_S:
+            from torchx.runner.watching import metrics
+
+            metrics.keep(run_registry(), backend, handle)
