@@ -356,28 +356,89 @@ def test_product_code_never_imports_the_kit() -> None:
     assert wrong == []
 
 
-def test_no_import_cycle() -> None:
-    """Imports form no cycle, those in functions included; names for annotations may come from anywhere."""
-    graph = {
-        m: set() if door_to(m) else {i.module for i in imports(m) if not i.typing_only and i.module in MODULES} - {m}
-        for m in MODULES
-    }
-    done: set[str] = set()
+def circles(*, with_annotations: bool) -> list[list[str]]:
+    """Groups of modules that import each other, directly or through others (strongly connected components)."""
+    graph = {m: set() if door_to(m) else targets(m, with_annotations=with_annotations) for m in MODULES}
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    path: list[str] = []
+    found: list[list[str]] = []
 
-    def cycle(module: str, path: list[str]) -> list[str]:
-        if module in path:
-            return [*path[path.index(module) :], module]
-        if module in done:
-            return []
+    def visit(module: str) -> None:
+        index[module] = low[module] = len(index)
+        path.append(module)
         for target in sorted(graph[module]):
-            # A package's __init__ and its modules: the package is being imported already.
-            found = cycle(target, [*path, module]) if not module.startswith(f"{target}.") else []
-            if found:
-                return found
-        done.add(module)
-        return []
+            if target not in index:
+                visit(target)
+            if target in path:
+                low[module] = min(low[module], low[target])
+        if low[module] == index[module]:
+            at = path.index(module)
+            if len(path) - at > 1:
+                found.append(sorted(path[at:]))
+            del path[at:]
 
-    assert [c for c in (cycle(m, []) for m in sorted(graph)) if c] == []
+    for module in sorted(graph):
+        if module not in index:
+            visit(module)
+    return found
+
+
+def targets(module: str, *, with_annotations: bool) -> set[str]:
+    found = {i.module for i in imports(module) if with_annotations or not i.typing_only}
+    return {m for m in found if m in MODULES} - {module}
+
+
+def folder_of(module: str) -> str:
+    return os.path.dirname(MODULES[module])
+
+
+def test_no_import_cycle() -> None:
+    """Imports form no circle, those in functions included, nor one of a package and its own modules."""
+    assert circles(with_annotations=False) == []
+
+
+LARGE = {
+    "torchx.component_reader.finder": "specs.api names types of the config and of pages",
+    "torchx.schedulers.docker.answers": "the client names the request",
+    "torchx.specs.workspaces": "`merge_into` is promised; one way to copy",
+}
+"""Circles of annotations that are too large, by their first module: to be cut."""
+
+
+def test_circles_of_annotations_are_small() -> None:
+    """With the imports for annotations, a circle has at most four files, all of one folder."""
+    large = [
+        circle
+        for circle in circles(with_annotations=True)
+        if len(circle) > 4 or len({folder_of(m) for m in circle}) > 1
+    ]
+    assert sorted(circle[0] for circle in large) == sorted(LARGE)
+
+
+SUITES = ("ground", "jobs", "notices", "launch", "watching", "inside", "sweeps", "capsule", "doctor", "foreign", "show")
+"""The suites of ``torchx/runner``, lowest first: a module imports modules of its own suite and of lower ones."""
+OUTSIDE = {"torchx.runner.events": 0, "torchx.runner.events.api": 0, "torchx.runner.events.handlers": 0}
+TOP = ("torchx.runner", "torchx.runner.api", "torchx.runner.config", "torchx.runner.notices.__main__")
+"""What stands on all suites: the Runner, its package, and a program."""
+
+
+def suite(module: str) -> int:
+    if module in TOP:
+        return len(SUITES)
+    return OUTSIDE[module] if module in OUTSIDE else SUITES.index(module.split(".")[2])
+
+
+def test_suites_of_the_runner_import_lower_ones() -> None:
+    """Also for annotations: whoever reads a suite need not know the ones above it."""
+    wrong = [
+        f"{m}:{i.line} imports {i.module}"
+        for m in MODULES
+        if m.startswith("torchx.runner")
+        for i in imports(m)
+        if i.module in MODULES and i.module.startswith("torchx.runner") and suite(i.module) > suite(m)
+    ]
+    assert wrong == []
 
 
 def is_third_party(module: str) -> bool:
@@ -425,6 +486,8 @@ def test_slow_modules_are_imported_in_functions() -> None:
 
 
 def is_late(module: str) -> bool:
+    if module.endswith(".verbs") or module == "torchx.runner.capsule":  # the Runner is made of them
+        return False
     return module in LATE or module.startswith(tuple(f"{late}." for late in LATE))
 
 
