@@ -102,6 +102,7 @@ def test_no_verb_copies_or_prints_secret_files(torchx: Call, repo: Path, tmp_pat
 def test_patches_of_earlier_versions(torchx: Call, repo: Path) -> None:
     """A patch on record that has such files is read without them."""
     torchx("run", "--wait", "--secret", "WANDB_API_KEY=env:HOME", "train.py")
+    settled()
     put(repo)
     (repo / "train.py").write_text("print(2)\n")
     torchx("run", "--wait", "--secret", "WANDB_API_KEY=file:wandb.key", "train.py")
