@@ -134,6 +134,7 @@ def test_why_replicas_wait(first: tuple[str, str], others: tuple[str, str], show
         ("Sat Nov 21 20:57:31 2020", (2020, 11, 21, 20, 57, 31)),
         ("Dec 14 00:00", (2026, 12, 14, 0, 0, 0)),
         ("Dec 14 00:01", (2025, 12, 14, 0, 1, 0)),
+        ("Feb 29 12:00", (2024, 2, 29, 12, 0, 0)),
     ],
 )
 def test_years_that_lsf_does_not_show(text: str, expected: tuple[int, int, int, int, int, int]) -> None:
@@ -222,6 +223,15 @@ def test_a_replica_that_lsf_ended_is_shown_as_that(folder: Path) -> None:
     assert one.reason
     assert (other.state, other.host) == (AppState.RUNNING, "n2")
     assert (facts.state, facts.unattended) == (AppState.FAILED, True)
+
+
+def test_how_many_hosts_there_are(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line of `bhosts` for each, below its header."""
+    seen: list[int] = []
+    monkeypatch.setattr(attempts, "output_lines", lambda *_: ["HOST_NAME STATUS", "n1 ok", "n2 ok"])
+    monkeypatch.setattr(attempts, "put_down", lambda *_, hosts: seen.append(hosts))
+    ended(folder)
+    assert seen == [2]
 
 
 def test_lsf_does_not_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

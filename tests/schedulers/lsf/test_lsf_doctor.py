@@ -6,6 +6,8 @@ import pytest
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.lsf.doctor import _queue
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.testing import FakeCommandRunner
 
@@ -51,3 +53,17 @@ def test_no_answer() -> None:
     found = ask("x", **missing)
     assert {f.verdict for f in found.values()} == {BAD}
     assert "-cfg ssh=" in found["LSF"].fix
+
+
+def test_lsf_that_fails() -> None:
+    """Its own words are passed on, if there is no queue; a queue that it shows counts anyway."""
+    for out, failed in (("", True), ("QUEUE_NAME PRIO STATUS\nnormal 30 Open:Active\n", False)):
+
+        def run(argv: list[str], out: str = out) -> Completed:
+            return Completed(argv, 255, out, "Failed in an LSF library call: LIM is down")
+
+        if failed:
+            with pytest.raises(CommandError, match="LIM is down"):
+                _queue(run, "")
+        else:
+            assert _queue(run, "") == "1 queues, one is the default"

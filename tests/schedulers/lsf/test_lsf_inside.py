@@ -160,6 +160,16 @@ def test_a_client_that_ends_before_the_command(enter: Enter) -> None:
             process.wait()
 
 
+@linux
+@pytest.mark.usefixtures("replica")
+def test_a_command_too_long_for_ssh(enter: Enter) -> None:
+    """It comes by stdin, before its own input."""
+    process = enter("sh", "-c", 'printf %s "$1" | wc -c', "sh", "x" * 99_000)
+    assert process.read() == (1, b"99000\n")
+    assert process.read() is None
+    assert process.wait() == 0
+
+
 def test_the_size_of_a_terminal(enter: Enter, monkeypatch: pytest.MonkeyPatch) -> None:
     """It is passed on."""
     process = enter("true")
