@@ -24,6 +24,7 @@ from torchx.specs import (
     Resource,
     RetryPolicy,
     Role,
+    Submission,
     VolumeMount,
     Workspace,
 )
@@ -180,6 +181,17 @@ def test_dryrun_info_shows_the_request_with_its_formatter() -> None:
     assert (repr(info), str(info), info.request) == ("<1>", "<1>", {"a": 1})
     assert (info._app, info._cfg, info._scheduler) == (None, {}, None)
     assert info._fmt({"a": 2}) == "<2>"
+
+
+def test_each_dryrun_info_has_a_submission_of_its_own_that_shows_no_secrets() -> None:
+    """Requests share nothing, and what is looked up for one is not in the `repr` of its submission."""
+    info, other = AppDryRunInfo("request", str), AppDryRunInfo("request", str)
+    info.submission.tags["a"] = "b"
+    info.submission.secrets["env:K"] = info.submission.at_end = "sesame"  # type: ignore[assignment]
+    info.submission.notices, info.submission.settings = {"way": "sesame"}, {"api_key": "sesame"}  # type: ignore[dict-item]
+    assert other.submission == Submission() != info.submission
+    assert "sesame" not in repr(info.submission)
+    assert "tags={'a': 'b'}" in repr(info.submission)
 
 
 def test_dryrun_info_is_generic() -> None:

@@ -71,7 +71,7 @@ def test_an_image_named_by_digest_needs_nobody_to_tell() -> None:
 def test_a_scheduler_tells_the_record() -> None:
     """Digests reported by `schedule` are stored in the request."""
     info = AppDryRunInfo("request", repr)
-    assert info._image_digests == {}
+    assert info.submission.image_digests == {}
     report_image_digest(info, "a", HEX)
     report_image_digest(info, "b", "latest")
-    assert info._image_digests == {"a": ID}
+    assert info.submission.image_digests == {"a": ID}

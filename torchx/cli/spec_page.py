@@ -28,7 +28,7 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
     """
     app, scheduler = info._app, str(info._scheduler)
     shown = serialize.masked(app) if app is not None else None
-    cfg = masked_settings(info._settings, info._cfg)
+    cfg = masked_settings(info.submission.settings, info._cfg)
     request = hide_secrets(str(info), app)
     if as_json:
         spec = serialize.appdef_to_dict(shown, fallback=repr) if shown is not None else None

@@ -169,7 +169,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
                 self.push_images(job.images_to_push)
             for role, digest in self._on_engine.find_images(job).items():
                 report_image_digest(dryrun_info, role, digest)
-            self._on_engine.submit(job, dryrun_info._secrets, dryrun_info._at_end, dryrun_info._sample_s)
+            self._on_engine.submit(job, dryrun_info.submission)
         return job.app_id
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:

@@ -205,7 +205,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         return ForeignLsfJobs.of(self)
 
     def _secret_files(self, info: AppDryRunInfo[LsfBsub]) -> dict[str, str]:
-        text = info.request.secrets(info._secrets)
+        text = info.request.secrets(info.submission.secrets)
         return {SECRETS_FILE: text} if text else {}
 
     def _parse_submitted(self, done: Completed) -> str:

@@ -62,6 +62,7 @@ __all__ = [
     "RetryPolicy",
     "Role",
     "RoleStatus",
+    "Submission",
     "UnknownAppException",
     "UnknownSchedulerException",
     "VolumeMount",
@@ -334,6 +335,23 @@ class AppDef:
         return app_html(self)
 
 
+@dataclass
+class Submission:
+    """What the Runner and the backend of a request know of its submission, beyond the request itself."""
+
+    settings: Mapping[str, Setting] | None = field(default=None, repr=False)  # run options with their sources
+    parent_run_id: str | None = None
+    tags: dict[str, str] = field(default_factory=dict)  # for the run registry, see torchx.runs.records
+    source: Any = None  # the GitState, if it is not that of the current directory
+    record: dict[str, Any] | None = None  # the app as the run registry keeps it, for backends that store it, too
+    secrets: dict[str, str] = field(default_factory=dict, repr=False)  # reference -> resolved value
+    notices: dict[str, Any] | None = field(default=None, repr=False)  # for backends with `SendsNotices`, with addresses
+    at_end: bytes = field(default=b"", repr=False)  # script that some backends run at the end; see runner.notices
+    sample_s: float | None = None  # interval of resource usage samples; 0 takes none, None uses the default
+    image_digests: dict[str, str] = field(default_factory=dict)  # by role, if the backend reports them as it submits
+    workspace_hashes: dict[str, str] = field(default_factory=dict)  # by role, the same; see torchx.specs.images
+
+
 class AppDryRunInfo(Generic[T]):
     """The request that a scheduler would submit; ``print`` shows it.
 
@@ -345,11 +363,6 @@ class AppDryRunInfo(Generic[T]):
     submits echo
     """
 
-    _notices: dict[str, Any] | None = None  # notification settings for backends with `SendsNotices`, with addresses
-    _at_end: bytes = b""  # script for backends that can run one at the end; see torchx.runner.notices
-    _sample_s: float | None = None  # interval of resource usage samples; 0 takes none, None uses the default
-    _source: Any = None  # the GitState, if it is not that of the current directory
-
     def __init__(self, request: T, fmt: Callable[[T], str]) -> None:
         self.request = request
         self._fmt = fmt
@@ -357,15 +370,7 @@ class AppDryRunInfo(Generic[T]):
         self._app: AppDef | None = None
         self._cfg: Mapping[str, CfgVal] = {}
         self._scheduler: str | None = None
-        # Set by the Runner only.
-        self._settings: Mapping[str, Setting] | None = None
-        self._parent_run_id: str | None = None
-        self._record: dict[str, Any] | None = None
-        self._secrets: dict[str, str] = {}  # reference -> resolved value
-        self._tags: dict[str, str] = {}  # for the run registry, see torchx.runs.records
-        # By role, reported by the scheduler while it submits; see torchx.specs.images.
-        self._image_digests: dict[str, str] = {}
-        self._workspace_hashes: dict[str, str] = {}
+        self.submission = Submission()
 
     def __repr__(self) -> str:
         return self._fmt(self.request)

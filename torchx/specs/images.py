@@ -14,7 +14,7 @@ A tag such as ``latest`` does not identify an image a month later; a digest does
 'repo/train@sha256:abab'
 >>> info = AppDryRunInfo("request", repr)
 >>> report_image_digest(info, "trainer", "sha256:" + "cd" * 32)
->>> info._image_digests["trainer"][:11]
+>>> info.submission.image_digests["trainer"][:11]
 'sha256:cdcd'
 """
 
@@ -73,7 +73,7 @@ def report_image_digest(info: AppDryRunInfo[Any], role_name: str, digest: str) -
     """
     found = digest_in(digest)
     if found:
-        info._image_digests[role_name] = found
+        info.submission.image_digests[role_name] = found
 
 
 def image_digests(roles: Iterable[Role]) -> dict[str, str]:

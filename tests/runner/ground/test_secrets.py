@@ -72,7 +72,7 @@ def test_looked_up_at_the_submission_alone(runner, jobs, tmp_path):
     assert not (tmp_path / "runs").exists()
     handle = runner.schedule(info)
     assert (tmp_path / "runs").read_text() == "x\n"
-    assert info._secrets == {app.roles[0].env["K"]: "sesame-open"}
+    assert info.submission.secrets == {app.roles[0].env["K"]: "sesame-open"}
     assert default_registry().get(handle).appdef().roles[0].env["K"] == app.roles[0].env["K"]
     assert "sesame-open" not in str(default_registry().get(handle))
 

@@ -346,7 +346,7 @@ def test_a_folder_with_the_code_serves_all_tasks(tmp_path: Path) -> None:
     info: AppDryRunInfo[str] = AppDryRunInfo("", str)
     env = {"TORCHX_WORKSPACE_HASH": "h1"}
     roles = [Role("a", str(tmp_path), env=dict(env), workspace=code), Role("b", "b:1", env=dict(env), workspace=code)]
-    info._app, info._tags = AppDef("job", roles), {"image.a": "", "image.b": "base"}
+    info._app, info.submission.tags = AppDef("job", roles), {"image.a": "", "image.b": "base"}
     app, hashes = unbuilt(info)
     assert [(role.image, role.workspace is None, role.env) for role in app.roles] == [
         (str(tmp_path), True, env),

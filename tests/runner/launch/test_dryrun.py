@@ -112,8 +112,8 @@ def test_dryrun_tells_what_it_was_made_of(runner):
     assert info._scheduler == "memory"
     assert info._cfg["queue"] == "gpu"
     assert info._app.name == "echo"
-    assert info._settings["queue"] == config.Setting("gpu", "code")
-    assert info._settings["priority"] == config.Setting(1, "default")
+    assert info.submission.settings["queue"] == config.Setting("gpu", "code")
+    assert info.submission.settings["priority"] == config.Setting(1, "default")
     assert str(info).startswith("echo {")
     assert info.request.cfg == info._cfg
 
@@ -317,7 +317,7 @@ def test_cfg_from_str_is_the_command_lines(runner):
     """Options are cast, and have the source `-cfg`; a typo is an error with the nearest name."""
     cfg = runner.cfg_from_str("memory", "queue=gpu,tags=a;b", "priority=3")
     assert cfg == {"queue": "gpu", "tags": ["a", "b"], "priority": 3}
-    assert runner.dryrun(echo_app(), "memory", cfg)._settings["queue"].source == "-cfg"
+    assert runner.dryrun(echo_app(), "memory", cfg).submission.settings["queue"].source == "-cfg"
     assert runner.cfg_from_str("memory") == {}
     with pytest.raises(ConfigError, match="`queu`") as e:
         runner.cfg_from_str("memory", "queu=gpu")

@@ -494,7 +494,7 @@ def test_what_a_job_has_sent_is_not_sent_again(jobs, hooks, mail, config, monkey
         given = []
         schedule = Sends.schedule
         monkeypatch.setattr(
-            Sends, "schedule", lambda self, info: (given.append(info._notices), schedule(self, info))[1]
+            Sends, "schedule", lambda self, info: (given.append(info.submission.notices), schedule(self, info))[1]
         )
         app = echo_app()
         app.metadata.update({NOTIFY: f"slack,mail,exec:{tmp_path}/hook.sh", NOTIFY_ON: "end"})

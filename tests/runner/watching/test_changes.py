@@ -53,7 +53,7 @@ CHANGES = {
 def queue(runner):
     """The option as the scheduler gets it."""
     info = runner.dryrun(echo_app(), "memory")
-    assert info._cfg["queue"] == info._settings["queue"].value == info.request.cfg["queue"]
+    assert info._cfg["queue"] == info.submission.settings["queue"].value == info.request.cfg["queue"]
     return info._cfg["queue"]
 
 
@@ -114,7 +114,7 @@ def test_each_request_is_its_own(places):
         first._app.roles[0].resource.tags["x"] = 1
         cfg: Any = first._cfg
         cfg["queue"] = "mine"
-        first._settings["priority"].value = 99
+        first.submission.settings["priority"].value = 99
         second = runner.dryrun(app, "memory")
     assert (second._app.roles[0].args, second._app.roles[0].metadata) == (["1"], {"k": {"l": [1]}})
     assert second._app.roles[0].resource.tags == {}

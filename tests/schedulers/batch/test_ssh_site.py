@@ -193,7 +193,7 @@ def test_a_dry_run_sends_nothing(fake: FakeSsh, project: Path) -> None:
     assert info.request == {"dirs": [f"cd {image}" for image in images], "done": (images[0],)}
     assert tree(Path(images[0])) == tree(project)
     assert os.path.exists(f"{images[2]}/it's -n $x")
-    assert info._workspace_hashes == {}
+    assert info.submission.workspace_hashes == {}
     assert site.bring(info) == []  # it is there
 
 
@@ -218,7 +218,7 @@ def test_a_workspace_that_changes_after_the_dry_run(fake: FakeSsh, project: Path
     assert after["a"] == after["b"] == place_workspace(SSHCommandRunner("login"), str(project), f"{image}-2").hash
     assert after["a"] != before["a"]
     assert after["c"] == before["c"]
-    assert info._workspace_hashes == {"a": after["a"], "b": after["b"]}
+    assert info.submission.workspace_hashes == {"a": after["a"], "b": after["b"]}
 
 
 def test_a_folder_of_ones_own_needs_no_connection(fake: FakeSsh, project: Path) -> None:

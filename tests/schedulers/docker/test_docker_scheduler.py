@@ -310,7 +310,7 @@ class TestSubmission:
         info = scheduler.submit_dryrun(app, {})
         scheduler.schedule(info)
         assert fake.calls.count("pull") == 1
-        assert info._image_digests == dict.fromkeys("ab", f"reg/other@sha256:{'c' * 64}")
+        assert info.submission.image_digests == dict.fromkeys("ab", f"reg/other@sha256:{'c' * 64}")
 
     def test_a_pull_that_breaks_off(self, scheduler: Any, fake: Any) -> None:
         """The engine reports it within its answer, and the message has its reason."""

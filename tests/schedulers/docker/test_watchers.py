@@ -73,7 +73,7 @@ def test_who_takes_samples(fake: Any, told: list[str], given: float | None, ever
     """A job of one container has a watcher only for samples, which begins when the first one is due."""
     scheduler = own(fake)
     info = scheduler.submit_dryrun(AppDef("a", [role(1)]), {})
-    info._sample_s = given
+    info.submission.sample_s = given
     app_id = scheduler.schedule(info)
     scheduler.describe(app_id)
     assert told == ([f"{app_id} later {every}", "go"] if every else [])

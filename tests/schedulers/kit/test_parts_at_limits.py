@@ -361,7 +361,7 @@ def test_images_below_code() -> None:
     roles = [Role(name, image, entrypoint="true") for name, image in (("a", "new"), ("b", "old"), ("c", "same"))]
     info = AppDryRunInfo("", str)
     info._app = AppDef("app", roles)
-    info._tags.update({"image.a": "base", "image.c": "same"})
+    info.submission.tags.update({"image.a": "base", "image.c": "same"})
     assert bases_of(info) == {"new": "base"}
 
 

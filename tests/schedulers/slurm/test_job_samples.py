@@ -55,7 +55,7 @@ def test_how_often(tmp_path: Path, given: float | None, every: str, there: bool)
     """Every 15 s, or as configured; without sampling the job has no such program."""
     scheduler = SlurmScheduler("s")
     info: Any = scheduler.submit_dryrun(AppDef("job", [Role("r", "", entrypoint="true")]), {"job_dir": str(tmp_path)})
-    info._sample_s = given
+    info.submission.sample_s = given
     made = scheduler._submission(info, scheduler._here)
     assert f" every={every}\n" in made.files["job.sh"]
     assert (SAMPLER_FILE in made.files) is there

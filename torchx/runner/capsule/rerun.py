@@ -97,14 +97,14 @@ class Plan:
 
     def finish(self, info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
         """Adds the origin of this plan to its request: tags, source, hashes and the sources of options."""
-        info._tags = {**info._tags, **self.tags, "rerun_of": self.run.handle}
-        info._source = self.source
-        info._workspace_hashes.update(self.hashes)
-        settings = dict(info._settings or {})
+        made = info.submission
+        made.tags = {**made.tags, **self.tags, "rerun_of": self.run.handle}
+        made.source = self.source
+        made.workspace_hashes.update(self.hashes)
+        settings = made.settings = dict(made.settings or {})
         for key, recorded in self.run.cfg.items() if self.scheduler == self.run.scheduler else ():
             if key in settings and settings[key].value == recorded["value"]:
                 settings[key] = Setting(settings[key].value, recorded["source"])
-        info._settings = settings
         return info
 
 

@@ -40,7 +40,7 @@ def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
                 from torchx.config.trust import permit
 
                 permit(value)
-        revealed({name: value for name, value in secret.items() if is_value(value)}, info._secrets)
+        revealed({name: value for name, value in secret.items() if is_value(value)}, info.submission.secrets)
         plain.update((name, None) for name, value in secret.items() if not isinstance(value, Secret))
     if plain and backend.backend != "local":  # local jobs get their environment in memory
         _warn_of_credentials([*plain], backend.capabilities.secrets)

@@ -100,13 +100,12 @@ def dry_run(
             discard(app, backend)
         raise
     info._app, info._cfg, info._scheduler = app, values, scheduler
-    info._settings, info._parent_run_id = settings, parent_run_id
-    if tags:
-        info._tags = tags
+    made = info.submission
+    made.settings, made.parent_run_id, made.tags = settings, parent_run_id, tags
     if files and (section := files.section("metrics", active_profile())):
         from torchx.runner.launch.sampling import sample_s
 
-        info._sample_s = sample_s(section)
+        made.sample_s = sample_s(section)
     return info
 
 

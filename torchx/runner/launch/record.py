@@ -55,22 +55,22 @@ class Recorder:
         if info._app is not None:
             refuse_names(info._app, backend)
         look_up(info, backend)
-        plan = _plan_of_notices(info)
+        plan, made = _plan_of_notices(info), info.submission
         if plan is not None and tasks is None:
             from torchx.schedulers.kit.abilities import SendsNotices
 
-            info._notices = plan.for_job() if isinstance(backend, SendsNotices) else None
+            made.notices = plan.for_job() if isinstance(backend, SendsNotices) else None
         self.settle()
         registry = run_registry()
         private = [*git_patterns(), *secret_files(info._app, load_files())]
-        source = git.probe(patches=torchx_home("patches"), private=private) if info._source is None else None
-        run = new_run(info, scheduler, self._session, info._source if source is None else source.known)
+        source = git.probe(patches=torchx_home("patches"), private=private) if made.source is None else None
+        run = new_run(info, scheduler, self._session, made.source if source is None else source.known)
         run.cwd, run.tasks = os.getcwd(), tasks
         expected = backend.expected_id(info)
         run.handle = make_app_handle(scheduler, self._session, expected) if expected else ""
         run.submission = backend.submission_token(info)
         if plan is not None and run.handle:
-            info._at_end = plan.arm(run.handle)
+            made.at_end = plan.arm(run.handle)
         run_id = registry.begin(run)
         if source is not None and not source.done:
             self._sources.append((run_id, source))
@@ -86,7 +86,7 @@ class Recorder:
                 plan.disarm()
             raise
         handle = make_app_handle(scheduler, self._session, app_id)
-        registry.submitted(run_id, handle, image_digests=info._image_digests, workspace_hashes=info._workspace_hashes)
+        registry.submitted(run_id, handle, image_digests=made.image_digests, workspace_hashes=made.workspace_hashes)
         if plan is not None:
             plan.submitted(handle)
         return handle
@@ -123,23 +123,22 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
     from torchx.specs.images import image_digests, workspace_hashes
     from torchx.specs.serialize import appdef_to_dict, masked
 
-    app = info._app
+    app, made = info._app, info.submission
     roles = app.roles if app is not None else []
-    record = appdef_to_dict(masked(app), fallback=repr) if app is not None else {}
-    info._record = record  # for backends that store it, too
+    record = made.record = appdef_to_dict(masked(app), fallback=repr) if app is not None else {}
     return NewRun(
         scheduler=scheduler,
         session=session,
         name=app.name if app is not None else "",
         app=record,
-        cfg=masked_settings(info._settings, info._cfg),
+        cfg=masked_settings(made.settings, info._cfg),
         argv=mask_args(sys.argv),
         image=roles[0].image if roles else "",
         workspace=" ".join(dict.fromkeys(str(role.workspace) for role in roles if role.workspace)),
         git_commit="" if source is None else source.commit,
         git_dirty=None if source is None else source.dirty,
-        parent_run_id=info._parent_run_id or "",
-        tags={**info._tags, "patch": source.patch} if source is not None and source.patch else info._tags,
+        parent_run_id=made.parent_run_id or "",
+        tags={**made.tags, "patch": source.patch} if source is not None and source.patch else made.tags,
         image_digests=image_digests(roles),
         workspace_hashes=workspace_hashes(roles),
     )

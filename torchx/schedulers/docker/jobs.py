@@ -12,7 +12,7 @@ from torchx.schedulers.docker.containers import LABEL_APP_ID, LABEL_VERSION, Job
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.kit.secrets import revealed
 from torchx.settings import SAMPLE_S
-from torchx.specs.api import AppState, is_terminal
+from torchx.specs.api import AppState, Submission, is_terminal
 from torchx.util.foreign import reading
 from torchx.util.notices import logger
 from torchx.version import __version__
@@ -69,19 +69,13 @@ class EngineJobs:
         digests = {image: client.pull(self.engine(), image) for image in dict.fromkeys(images.values())}
         return {role: digests[image] for role, image in images.items()}
 
-    def submit(self, job: DockerJob, known: dict[str, str], at_end: bytes = b"", sample_s: float | None = None) -> None:
-        """Creates the network and the containers, and starts them, rank 0 first; or removes what it has created.
-
-        Args:
-            known: values of resolved secrets.
-            at_end: the program that the job's watcher runs when the job has ended.
-            sample_s: seconds between two samples of resource usage; 0: no samples; None: the default.
-        """
-        watched = len(job.containers) > 1 or job.rules.place or (at_end and self.place())
-        every_s = SAMPLE_S if sample_s is None else sample_s
+    def submit(self, job: DockerJob, info: Submission) -> None:
+        """Creates the network and the containers, and starts them, rank 0 first; or removes what it has created."""
+        watched = len(job.containers) > 1 or job.rules.place or (info.at_end and self.place())
+        every_s = SAMPLE_S if info.sample_s is None else info.sample_s
         watcher = self.watch(job.app_id, every_s) if watched else None
         try:
-            self._start(job, known)
+            self._start(job, info.secrets)
         except BaseException:
             self._undo(job.app_id)
             if watcher is not None:
@@ -90,7 +84,7 @@ class EngineJobs:
         if not watched and every_s and self.place():
             watcher = self.watch(job.app_id, every_s, later=True)
         if watcher is not None:
-            watcher.communicate(watchers.GO + at_end)
+            watcher.communicate(watchers.GO + info.at_end)
 
     def _start(self, job: DockerJob, known: dict[str, str]) -> None:
         engine = self.engine()

@@ -26,7 +26,7 @@ def image_checks(
     the machines have an image already; None if unknown.
     """
     roles = job._app.roles if job._app is not None else []
-    images = {job._tags.get(f"image.{role.name}") or role.image: role.name for role in roles}
+    images = {job.submission.tags.get(f"image.{role.name}") or role.image: role.name for role in roles}
     for image, role in images.items():
         ask = partial(_look, image, architectures, elsewhere)
         yield Check(f"image of role `{role}`", ask, certain=(SpecError,))

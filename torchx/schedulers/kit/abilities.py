@@ -138,7 +138,7 @@ class HearsChanges(Ability):
 
 
 class SendsNotices(Ability):
-    """Its jobs send the notices in ``AppDryRunInfo._notices`` themselves when they end."""
+    """Its jobs send the notices in ``specs.Submission.notices`` themselves when they end."""
 
     @abstractmethod
     def take_notices(self, app_id: str) -> dict[str, str] | None:

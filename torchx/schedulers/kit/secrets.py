@@ -63,7 +63,7 @@ def check(env: Mapping[str, str], taken: Collection[str], scheduler: str) -> Non
 def revealed(env: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
     """Replaces references in an environment by their values; raises ConfigError if one cannot be resolved.
 
-    New values are added to ``known``, usually ``AppDryRunInfo._secrets``, so that a command runs once per submission.
+    New values are added to ``known``, usually ``specs.Submission.secrets``, so that a command runs once per submission.
     """
     found = {}
     for name, value in env.items():

@@ -106,7 +106,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             report_image_digest(info, role.name, self.pushed_digest(role.image))
         objects = [signed(item, self._in_buckets) for item in objects]
         if job.secret is not None:
-            objects.insert(1, {**job.secret, "stringData": revealed(job.secret["stringData"], info._secrets)})
+            objects.insert(1, {**job.secret, "stringData": revealed(job.secret["stringData"], info.submission.secrets)})
         verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
         app_id = self.expected_id(info)
         self._contexts[app_id] = job.opts.context

@@ -37,7 +37,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     env = base_environment(request)
     roles = replica_requests(request, env)
     for replica in (replica for role in roles for replica in role["replicas"]):
-        replica["env"] = revealed(replica["env"], info._secrets)  # only in memory
+        replica["env"] = revealed(replica["env"], info.submission.secrets)  # only in memory
     if app is not None:
         from torchx.schedulers.local.resources import warn_of_shortage
 
@@ -47,8 +47,8 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
     facts = facts_of_request(request, jobs.session, logs)
     facts |= {RETRY_FACT: "1"} if request.retry else {}
     facts |= {WATCHED: "1"} if request.watchdog else {}
-    if info._at_end:
-        _write_new(os.path.join(folder, AT_END_FILE), info._at_end)
+    if info.submission.at_end:
+        _write_new(os.path.join(folder, AT_END_FILE), info.submission.at_end)
     asked = {
         "job": folder,
         "facts": facts,
@@ -58,11 +58,11 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
         "again": _prepare_retries(folder, roles, request.retry),
         "watchdog": _watchdog(folder, roles, request.watchdog),
         "limit": _limit(folder, request) if request.timeout or request.retry else {},
-        "sample_s": SAMPLE_S if info._sample_s is None else info._sample_s,
+        "sample_s": SAMPLE_S if info.submission.sample_s is None else info.submission.sample_s,
         "retention": jobs.retention_due(folder),
     }
     try:
-        shared.submit(asked, lambda: write_request(folder, app, facts, info._record))
+        shared.submit(asked, lambda: write_request(folder, app, facts, info.submission.record))
     except (LauncherError, OSError) as e:
         discard_folder(folder)
         raise BackendError(f"job `{request.app_id}` could not be started: {e}") from e

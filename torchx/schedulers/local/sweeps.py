@@ -43,7 +43,7 @@ def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) 
     replica = roles[0]["replicas"][0]
     replica["env"].pop(ENV_ERROR_FILE, None)  # all tasks would share one file
     plain, hidden = split(replica["env"])
-    secret = revealed(hidden, info._secrets)
+    secret = revealed(hidden, info.submission.secrets)
     common = {name: value for name, value in plain.items() if "{" not in value}
     width = tasks.max_parallel or cpu_count()
     facts = {**facts_of_request(request, jobs.session, logs), TASKS: str(width)}
@@ -54,10 +54,10 @@ def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) 
         "grace_s": request.cancel_grace_s,
         "env": common,
         "resumable": not secret,
-        "sample_s": SAMPLE_S if info._sample_s is None else info._sample_s,
+        "sample_s": SAMPLE_S if info.submission.sample_s is None else info.submission.sample_s,
     }
     own = {name: value for name, value in plain.items() if name not in common}
-    write_request(folder, app, facts, info._record)
+    write_request(folder, app, facts, info.submission.record)
     try:
         start(folder, head, _tasks(tasks, replica, own, env), {**env, **secret})
     except (TasksError, OSError) as e:

@@ -110,12 +110,12 @@ class EndsOfJobs(BatchScheduler):
         return left_in(folder, replicas)
 
     def _secret_files(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
-        text = info.request.secrets(info._secrets)
+        text = info.request.secrets(info.submission.secrets)
         files = {SECRETS_FILE: text} if text else {}
         if info.request.notify:
             from torchx.schedulers.slurm.notices import NOTICES_FILE, content
 
-            if addresses := content(info._notices, self.session_name):
+            if addresses := content(info.submission.notices, self.session_name):
                 files[NOTICES_FILE] = addresses
         return files
 
@@ -130,8 +130,8 @@ class EndsOfJobs(BatchScheduler):
         """The program that samples replicas, as a file for nodes without torchx; empty if it is not wanted."""
         from torchx.supervisor import metrics
 
-        if info.request.sample_s and info._sample_s is not None:
-            info.request.sample_s = info._sample_s
+        if info.request.sample_s and info.submission.sample_s is not None:
+            info.request.sample_s = info.submission.sample_s
         return {SAMPLER_FILE: read_script(metrics.__file__, SAMPLER_FILE)} if info.request.sample_s else {}
 
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:

@@ -111,7 +111,7 @@ class Pacer:
         app = job_of(template, dict(zip(self._names, task.point, strict=True)), f"{self._handle}/{k}")
         info = self._backend.submit_dryrun(app, ResolvedCfg(self._cfg))
         look_up(info, self._backend)
-        info._record = appdef_to_dict(masked(app), fallback=repr)
+        info.submission.record = appdef_to_dict(masked(app), fallback=repr)
         token, app_id = self._backend.submission_token(info), self._backend.expected_id(info)
         if self._tasks.change(k, WAITING, phase=IN_DOUBT, app_id=app_id, token=token, since=time.time()):
             self._tasks.change(k, IN_DOUBT, phase=SUBMITTED, app_id=self._backend.schedule(info))

@@ -235,7 +235,7 @@ def unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
         if role.workspace and os.path.isdir(role.image):
             role.workspace = None  # the image is a folder with a copy of the code, for all tasks
         elif role.workspace:
-            role.image = info._tags.get(f"image.{role.name}", role.image)
+            role.image = info.submission.tags.get(f"image.{role.name}", role.image)
             hashes[role.name] = role.env.pop(ENV_WORKSPACE_HASH, "")
             role.env.pop(ENV_IMAGE_DIGEST, None)
     return app, hashes

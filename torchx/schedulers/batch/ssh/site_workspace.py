@@ -78,7 +78,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
             if name in names:
                 set_workspace_hash(env, content)
         for name in names:
-            info._workspace_hashes[name] = content
+            info.submission.workspace_hashes[name] = content
 
     def _environments(self, info: AppDryRunInfo[Any]) -> Iterable[tuple[str, dict[str, str]]]:
         """All environments in a request, each with the name of its role."""
