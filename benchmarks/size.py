@@ -12,32 +12,31 @@ from fnmatch import fnmatch
 LATER = {
     "sweeps, run_many, after": """
         */sweeps.py */tasks.py */task_*.py runner/jobs/paced/* runner/sweeps/* runner/*/after.py
-        specs/after.py
+        specs/wishes/after.py
         cli/cmd_sweep.py cli/sweep_page.py slurm/ends.py""",
     "inside a job: exec, cp, forward, stacks, watchdog": """
-        schedulers/inside/* */inside.py schedulers/stacks/* */hangs.py */watchdog.py */spdy.py
+        schedulers/kit/inside/* */inside.py schedulers/kit/stacks/* */hangs.py */watchdog.py */spdy.py
         docker/archive.py batch/channel.py runner/inside/*
         cli/cmd_exec.py cli/cmd_cp.py cli/cmd_stacks.py
         cli/session.py distributed/stacks.py""",
     "watching, notices, metrics, top, the page": """
-        ui/* schedulers/metrics/* */metrics.py schedulers/notices.py runner/notices/*
-        specs/notices.py slurm/notices.py runner/watching/poller.py runner/watching/changes.py
+        ui/* schedulers/kit/metrics/* */metrics.py schedulers/kit/notices.py runner/notices/*
+        specs/wishes/notices.py slurm/notices.py runner/watching/poller.py runner/watching/changes.py
         runner/watching/aio.py runs/statuses.py
-        schedulers/ear.py util/folder_watch.py supervisor/at_end.py cli/cmd_watch.py cli/cmd_ui.py
+        schedulers/kit/change_stream.py util/folder_watch.py supervisor/at_end.py cli/cmd_watch.py cli/cmd_ui.py
         cli/cmd_metrics.py cli/cmd_wait.py cli/live_status.py""",
     "capsules: rerun, diff, export": """
         runner/capsule/* */export.py cli/cmd_diff.py cli/cmd_export.py cli/cmd_rerun.py""",
     "doctor, jobs of others, sbatch scripts": """
-        runner/doctor/* runner/launch/checks.py schedulers/findings/* */doctor.py cli/cmd_doctor.py schedulers/foreign/*
-        */foreign.py slurm/scripts.py cli/cmd_why.py specs/sbatch_*.py
-        specs/scripts.py""",
+        runner/doctor/* runner/launch/checks.py schedulers/kit/findings/* */doctor.py cli/cmd_doctor.py
+        schedulers/kit/foreign/* */foreign.py slurm/scripts/* cli/cmd_why.py specs/wishes/scripts.py""",
     "retry by cause, checkpoints, faults on purpose": """
-        specs/retries.py specs/timeouts.py */attempts.py */next_attempts.py kit/native_retries.py */simulat*.py
-        cli/cmd_simulate.py supervisor/limit.py distributed/checkpoints.py""",
+        specs/wishes/retries.py specs/wishes/timeouts.py */attempts.py */job_retries.py */our_retries.py
+        kit/native_retries.py */simulat*.py cli/cmd_simulate.py supervisor/limit.py distributed/checkpoints.py""",
     "secrets, private workspaces": """
         specs/secret.py */secrets.py util/redaction.py workspace/private.py""",
     "the first hour: attach, shorthand, init, wait": """
-        cli/attach.py cli/shorthand.py cli/cmd_init.py workspace/similar.py specs/html_pages.py""",
+        cli/attach.py cli/shorthand.py cli/cmd_init.py workspace/similar.py render/html_pages.py""",
     "Kubernetes: placement, code without a registry, TrainJob, rights": """
         kubernetes/placement.py kubernetes/shipped_code.py kubernetes/trainjob.py
         kubernetes/rights.py kubernetes/kept_logs.py""",

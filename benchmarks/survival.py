@@ -19,8 +19,8 @@ from functools import partial
 
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppDef, AppState, AppStatus, Resource, Role, macros
-from torchx.specs.retries import RETRY
-from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 CLASSES = {
     "preempt": "preempted",

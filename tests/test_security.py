@@ -87,7 +87,10 @@ def test_verification_follows_the_users_settings_alone() -> None:
     allowed = {
         "runner/inside/ssh.py": ["StrictHostKeyChecking no"],
         "schedulers/docker/plain_http.py": ["check_hostname = False", "CERT_NONE"],  # no DOCKER_TLS_VERIFY
-        "schedulers/kubernetes/credentials.py": ["CERT_NONE", "CERT_NONE"],  # insecure-skip-tls-verify in kubeconfig
+        "schedulers/kubernetes/api/credentials.py": [
+            "CERT_NONE",
+            "CERT_NONE",
+        ],  # insecure-skip-tls-verify in kubeconfig
     }
     off = re.compile(
         r"StrictHostKeyChecking[ =](?:no|off|accept-new)\b|check_hostname *= *False|CERT_NONE|CERT_OPTIONAL"

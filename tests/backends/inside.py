@@ -23,8 +23,8 @@ from torchx.errors import EXIT_BACKEND, BackendError, NotFoundError
 from torchx.runner.inside import entering
 from torchx.runner.inside.copy import Copied, download, upload
 from torchx.runner.inside.forward import Forwarding, forwarding
-from torchx.schedulers.inside import STDOUT, InsideProcess, Tty
-from torchx.schedulers.inside.run import Ran, run
+from torchx.schedulers.kit.inside import STDOUT, InsideProcess, Tty
+from torchx.schedulers.kit.inside.run import Ran, run
 
 ODD = ["", "a b", "it's", '"$HOME" `x` \\', "grüße 木", "a\nb", "-n", "*"]
 EVERY_BYTE = bytes(range(256)) * 300

@@ -130,7 +130,7 @@ def test_ctrl_c_is_the_commands(job: str, project: Path) -> None:
 LATE = """
 import os, signal, sys, threading
 from torchx.cli.attach import attach
-from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
 def interrupt():
     reading.wait()

@@ -14,7 +14,7 @@ from tests.cli.test_json import check
 STRANGERS = '''
 """A scheduler on paper that knows a job of somebody else."""
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
-from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.schedulers.kit.foreign import ForeignJobs, Named
 from torchx.specs import AppState, ReplicaStatus, RoleStatus
 from torchx.specs.failures import Failure
 

@@ -15,7 +15,7 @@ import pytest
 from tests.cli.conftest import Call, until
 from torchx.runner.inside.ssh import entry
 from torchx.schedulers.batch.attempts import program, script
-from torchx.schedulers.inside.run import python_words
+from torchx.schedulers.kit.inside.run import python_words
 from torchx.util.procs import own_program
 
 TORCHX = Path(__file__).parents[2] / "torchx"

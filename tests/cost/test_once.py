@@ -9,7 +9,7 @@ import pytest
 
 from torchx.cli.main import main
 from torchx.specs import serialize
-from torchx.specs.runopts import runopts
+from torchx.specs.options.runopts import runopts
 
 OPTIONS = {
     "local_cwd": "prepend_cwd=True",

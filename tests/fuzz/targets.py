@@ -29,10 +29,10 @@ from torchx.errors import TorchXError
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.local import logs as local_logs
 from torchx.specs import AppDef, Role, materialize_appdef, parse_app_handle, runopts
-from torchx.specs.cfg_literals import join_options
 from torchx.specs.failures import parse_failure
 from torchx.specs.mounts import format_mount, parse_mounts
 from torchx.specs.named_resources import parse_resource
+from torchx.specs.options.cfg_literals import join_options
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
 from torchx.supervisor import follow, lines, statefile
 from torchx.workspace.ignore import IgnoreRules

@@ -25,7 +25,7 @@ from torchx.runner import get_runner
 from torchx.runs import NewRun, RunRegistry
 from torchx.schedulers.local.request import PopenRequest
 from torchx.specs import AppDef, Role, materialize_appdef
-from torchx.specs.cfg_literals import join_options
+from torchx.specs.options.cfg_literals import join_options
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict
 
 _in_files = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))

@@ -138,7 +138,7 @@ def test_what_cannot_matter_in_a_script_is_left_alone(source: str) -> None:
 def test_scripts_are_among_what_is_planted() -> None:
     """A room's scripts of bash are sources like its modules; what bash cannot read is not planted."""
     found = sources(TOP, "torchx/schedulers/lsf", (".py", ".sh"))
-    assert {"torchx/schedulers/lsf/replica.sh", "torchx/schedulers/lsf/rows.py"} <= set(found)
+    assert {"torchx/schedulers/lsf/replica.sh", "torchx/schedulers/lsf/parse.py"} <= set(found)
     texts = {"a.sh": "if f\nthen\n  g && h\nfi\n"}
     planted = choose(texts, 100, 1)
     assert len(planted) == 4

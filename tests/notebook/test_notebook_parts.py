@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from torchx.errors import SpecError
 from torchx.notebook import WORKSPACE, commands, magics, workspace, workspacefile
 from torchx.notebook.job import Job
+from torchx.render import html_pages
 from torchx.runner.watching.answers import status_of
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.verdict import on_answer
-from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus, html_pages
+from torchx.specs import AppState, AppStatus, ReplicaStatus, RoleStatus
 
 pytest.importorskip("fsspec")
 

@@ -9,7 +9,7 @@ from torchx.runner import Runner
 from torchx.runner.foreign import explain
 from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.schedulers.kit.foreign import ForeignJobs, Named
 from torchx.specs import AppDef, AppState, ReplicaStatus, Resource, Role, RoleStatus
 from torchx.specs.failures import Failure
 

@@ -10,8 +10,8 @@ from torchx.runs import NewRun, RunRegistry
 from torchx.runs import registry as registry_module
 from torchx.runs.statuses import MOST_REPLICAS, from_text, to_text
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
-from torchx.specs.retries import Attempt
 from torchx.specs.tasks import TaskTable
+from torchx.specs.wishes.retries import Attempt
 
 HANDLE = "slurm://s/7"
 WHY = json.dumps({"message": {"message": "cannot connect to postgres://me:hunter2@db/x", "errorCode": 1}})

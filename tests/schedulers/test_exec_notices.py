@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from torchx.schedulers import notices
-from torchx.schedulers.notices import Notice, deliver
+from torchx.schedulers.kit import notices
+from torchx.schedulers.kit.notices import Notice, deliver
 
 
 def test_a_program_may_print_any_bytes(tmp_path) -> None:

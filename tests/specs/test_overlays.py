@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 
 from torchx.errors import SpecError
+from torchx.schedulers.kubernetes.overlays import (
+    DEL,
+    JOIN,
+    PUT,
+    apply_overlay,
+    get_overlay,
+    set_overlay,
+    validate_overlay,
+)
 from torchx.specs import AppDef, Role
-from torchx.specs.overlays import DEL, JOIN, PUT, apply_overlay, get_overlay, set_overlay, validate_overlay
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import SpecError
-from torchx.specs.retries import FREE, STANDARD, RetryRule, RetryRules
+from torchx.specs.wishes.retries import FREE, STANDARD, RetryRule, RetryRules
 
 
 def test_a_policy_is_read_as_it_is_written() -> None:

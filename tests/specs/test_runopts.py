@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchx.errors import ConfigError, TorchXError
 from torchx.specs import CfgVal, InvalidRunConfigException, get_type_name, runopt, runopts
-from torchx.specs.cfg_literals import join_options
+from torchx.specs.options.cfg_literals import join_options
 
 
 def make_opts() -> runopts:

@@ -11,7 +11,7 @@ from typing import Any, Dict, List, Optional  # noqa: UP035 - both styles
 import pytest
 
 from torchx.errors import ConfigError
-from torchx.specs.structured_opts import StructuredOpts
+from torchx.specs.options.structured_opts import StructuredOpts
 from torchx.util import records
 
 
@@ -199,7 +199,7 @@ def test_without_source_there_is_no_help_and_all_else_works() -> None:
     try:
         exec(
             "from dataclasses import dataclass\n"
-            "from torchx.specs.structured_opts import StructuredOpts\n"
+            "from torchx.specs.options.structured_opts import StructuredOpts\n"
             "@dataclass\n"
             "class Made(StructuredOpts):\n"
             "    a: 'int | None' = None\n"

@@ -6,7 +6,7 @@ import pytest
 
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef
-from torchx.specs.timeouts import TIMEOUT, clock, timeout_s
+from torchx.specs.wishes.timeouts import TIMEOUT, clock, timeout_s
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef
-from torchx.specs.retries import RETRY
-from torchx.specs.watchdog import WATCHDOG, Watchdog, parse_watchdog, watchdog_of
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.watchdog import WATCHDOG, Watchdog, parse_watchdog, watchdog_of
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.supervisor.forks import GUARDIAN, Gate, eventually, forked, request, role, state
-from torchx.schedulers.metrics import parse
+from torchx.schedulers.kit.metrics import parse
 from torchx.supervisor import metrics
 from torchx.supervisor.metrics import MOST_SAMPLES, Sampler, thin_out
 from torchx.supervisor.supervise import Supervisor

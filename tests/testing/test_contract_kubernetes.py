@@ -45,7 +45,7 @@ class TestVolcano(TestKubernetes):
 
     @property
     def raw_states(self):  # type: ignore[override]  # imported when it is asked for
-        from torchx.schedulers.kubernetes.aliases import JOB_STATE
+        from torchx.compat.kubernetes import JOB_STATE
 
         return JOB_STATE
 
@@ -76,7 +76,7 @@ class TestMcad(TestKubernetes):
         return APPWRAPPER_PHASES if self.form == "v1beta2" else APPWRAPPER_STATES
 
     def map_state(self, raw: str) -> AppState:
-        from torchx.schedulers.kubernetes.mcad_aliases import get_appwrapper_status
+        from torchx.compat.kubernetes_mcad import get_appwrapper_status
 
         return get_appwrapper_status({"status": {"phase": raw} if self.form == "v1beta2" else {"state": raw}})
 

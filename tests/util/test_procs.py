@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from torchx.util.io import get_abspath, read_conf_file
+from torchx.compat.io import get_abspath, read_conf_file
 from torchx.util.machine import cpu_count, gpu_ids, memory_mb
 from torchx.util.procs import find_program
 from torchx.util.session import TORCHX_INTERNAL_SESSION_ID, get_session_id_or_create_new, get_torchx_session_id

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from torchx.errors import EXIT_INTERRUPTED
-from torchx.schedulers.inside import InsideProcess, Tty
+from torchx.schedulers.kit.inside import InsideProcess, Tty
 
 _CHUNK = 1 << 20  # bytes; a pipe or a terminal returns less
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)

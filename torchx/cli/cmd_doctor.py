@@ -12,9 +12,9 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.failures import UsageError
 from torchx.cli.render import bold, document, gray
 from torchx.runner import Runner
-from torchx.schedulers.findings import Finding
+from torchx.schedulers.kit.findings import Finding
 from torchx.settings import default_image
-from torchx.specs.timeouts import parse_timeout
+from torchx.specs.wishes.timeouts import parse_timeout
 from torchx.util.term import has_color, is_tty, printable, width
 
 _HELP = """\

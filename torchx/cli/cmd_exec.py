@@ -14,7 +14,7 @@ from torchx.cli.log_targets import parse_target, select
 from torchx.errors import EXIT_INTERRUPTED, BackendError, NotFoundError, TorchXError
 from torchx.runner import Runner
 from torchx.runner.watching.tee import replica_formats
-from torchx.schedulers.inside import InsideProcess
+from torchx.schedulers.kit.inside import InsideProcess
 from torchx.specs.api import parse_app_handle
 from torchx.util.log_streams import LineFormat
 from torchx.util.records import replace

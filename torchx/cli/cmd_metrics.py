@@ -13,7 +13,7 @@ from torchx.cli.render import document, gray, table_lines
 from torchx.runner import Runner
 from torchx.runner.show.json_output import handle_fields, metrics_fields
 from torchx.runner.show.tables import replica_metrics, usage_rows, usage_table
-from torchx.schedulers.metrics import ReplicaMetrics
+from torchx.schedulers.kit.metrics import ReplicaMetrics
 from torchx.specs import AppStatus
 from torchx.util.records import replace
 from torchx.util.term import has_color, is_tty, width

@@ -36,9 +36,9 @@ from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
 from torchx.specs import AppDryRunInfo
 from torchx.specs.api import Workspace
 from torchx.specs.images import NamesOnly
-from torchx.specs.retries import RETRY
-from torchx.specs.timeouts import TIMEOUT
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import TIMEOUT
+from torchx.specs.wishes.watchdog import WATCHDOG
 from torchx.util import term
 from torchx.util.reexports import reexports
 from torchx.util.term import is_tty

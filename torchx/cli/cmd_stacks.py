@@ -11,9 +11,9 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.cmd_exec import WHERE, WHERE_ALL_HELP, find_replicas
 from torchx.cli.render import bold, document, gray
 from torchx.runner import Runner
-from torchx.schedulers.stacks import Stacks
-from torchx.schedulers.stacks.page import page
-from torchx.schedulers.stacks.probe import NO_SPY
+from torchx.schedulers.kit.stacks import Stacks
+from torchx.schedulers.kit.stacks.page import page
+from torchx.schedulers.kit.stacks.probe import NO_SPY
 from torchx.util.term import has_color
 
 _HELP = """\

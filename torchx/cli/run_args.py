@@ -12,9 +12,9 @@ from torchx.config import get_configs, get_section, load_files, warn_of_unknown
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers import get_default_scheduler_name
 from torchx.specs import CfgVal
-from torchx.specs.cfg_literals import cast
-from torchx.specs.notices import NOTIFY, NOTIFY_ON, wish_of
+from torchx.specs.options.cfg_literals import cast
 from torchx.specs.secret import Secret
+from torchx.specs.wishes.notices import NOTIFY, NOTIFY_ON, wish_of
 from torchx.util.records import dataclass, field, record_fields
 from torchx.util.strings import did_you_mean
 
@@ -126,11 +126,11 @@ class TorchXRunArgs:
         component_args: the component's arguments by name, from JSON.
         component_args_str: the component's arguments from the command line.
         secrets: values of ``--secret``: ``NAME``, ``NAME=cmd:...``.
-        retry: the retry policy; see :mod:`torchx.specs.retries`.
-        after: jobs to wait for; see :mod:`torchx.specs.after`.
-        timeout: how long an attempt may run; see :mod:`torchx.specs.timeouts`.
-        watchdog: silence after which ranks are inspected; see :mod:`torchx.specs.watchdog`.
-        notify: how to notify; see :mod:`torchx.specs.notices`.
+        retry: the retry policy; see :mod:`torchx.specs.wishes.retries`.
+        after: jobs to wait for; see :mod:`torchx.specs.wishes.after`.
+        timeout: how long an attempt may run; see :mod:`torchx.specs.wishes.timeouts`.
+        watchdog: silence after which ranks are inspected; see :mod:`torchx.specs.wishes.watchdog`.
+        notify: how to notify; see :mod:`torchx.specs.wishes.notices`.
         notify_on: events to notify of.
     """
 

@@ -14,7 +14,7 @@ from torchx.cli.waiting import cancel, say_how_it_ended, show_progress
 from torchx.errors import EXIT_INTERRUPTED, BackendError, NotFoundError
 from torchx.runner import Runner
 from torchx.runner.show.json_output import exit_code_of
-from torchx.schedulers.inside import InsideProcess
+from torchx.schedulers.kit.inside import InsideProcess
 from torchx.specs import AppStatus
 from torchx.specs.api import UnknownAppException
 from torchx.util.term import is_tty

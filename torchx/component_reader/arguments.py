@@ -18,7 +18,7 @@ from typing import Any
 from torchx.component_reader.signature import Parameter, Signature
 from torchx.component_reader.types import decode
 from torchx.errors import SpecError
-from torchx.specs.cfg_literals import FALSE, TRUE
+from torchx.specs.options.cfg_literals import FALSE, TRUE
 from torchx.util.notices import logger
 from torchx.util.strings import did_you_mean, nearest
 

@@ -25,7 +25,7 @@ import types
 import typing
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from torchx.specs.cfg_literals import FALSE, TRUE, pieces, unquote
+from torchx.specs.options.cfg_literals import FALSE, TRUE, pieces, unquote
 
 if TYPE_CHECKING:
     import inspect

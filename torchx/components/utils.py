@@ -117,7 +117,7 @@ def sbatch(*args: str, image: str = torchx.IMAGE) -> specs.AppDef:
         args: the script and its arguments
         image: container image, for schedulers with containers
     """
-    from torchx.specs.sbatch_scripts import script_app
+    from torchx.schedulers.slurm.scripts.sbatch import script_app
 
     if not args:
         raise SpecError("no script is given", hint="for example `torchx run -s slurm utils.sbatch train.sbatch`")

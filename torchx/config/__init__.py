@@ -19,7 +19,7 @@ from torchx.config.ini import Entry, interpolated, parse
 from torchx.errors import ConfigError, TorchXError
 from torchx.settings import ENV_CONFIG
 from torchx.specs.api import CfgVal, get_type_name, runopts
-from torchx.specs.cfg_literals import join_options
+from torchx.specs.options.cfg_literals import join_options
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.reexports import reexports
@@ -283,7 +283,7 @@ def _from_environment(scheduler: str, opts: runopts) -> dict[str, Setting]:
 
 
 def _from_caller(opts: runopts, cfg: Mapping[str, CfgVal]) -> dict[str, Setting]:
-    from torchx.specs.structured_opts import StructuredOpts
+    from torchx.specs.options.structured_opts import StructuredOpts
 
     source = _source_of(cfg)
     if isinstance(cfg, StructuredOpts):  # it has all options: only those that differ from their defaults were given

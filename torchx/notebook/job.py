@@ -6,9 +6,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from torchx.errors import NotFoundError, TorchXError
+from torchx.render import html_pages as pages
 from torchx.runner import Runner, get_runner
 from torchx.specs import AppStatus
-from torchx.specs import html_pages as pages
 
 
 class Job:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
-from torchx.specs.retries import read_attempts, to_line
+from torchx.specs.wishes.retries import read_attempts, to_line
 from torchx.util.foreign import loads
 from torchx.util.records import replace
 from torchx.util.secrets import mask_text, mask_value

@@ -12,7 +12,7 @@ from torchx.schedulers.kit.abilities import BuildsWorkspaces, HasWorkspaceOpts
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex
 from torchx.specs.api import NONE, AppDef, AppDryRunInfo, AppState, CfgVal, Role, RoleStatus, Workspace, runopts
-from torchx.specs.structured_opts import StructuredOpts
+from torchx.specs.options.structured_opts import StructuredOpts
 from torchx.util.records import dataclass, field
 from torchx.util.reexports import reexports
 
@@ -21,8 +21,8 @@ reexports(__name__)
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from torchx.specs.retries import Attempt
     from torchx.specs.tasks import TaskTable
+    from torchx.specs.wishes.retries import Attempt
 
 T = TypeVar("T")
 

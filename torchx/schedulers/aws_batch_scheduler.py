@@ -37,9 +37,9 @@ from torchx.schedulers.kit.attempts import refuse_parts
 from torchx.schedulers.kit.export import bases_of
 from torchx.schedulers.kit.tasks import check_numbers
 from torchx.settings import ENV_IMAGE
-from torchx.specs.after import earlier_jobs
 from torchx.specs.api import MISSING, AppDef, AppDryRunInfo, CfgVal, parse_app_handle, runopts
-from torchx.specs.timeouts import timeout_s
+from torchx.specs.wishes.after import earlier_jobs
+from torchx.specs.wishes.timeouts import timeout_s
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
@@ -49,10 +49,10 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.api import DescribeAppResponse
     from torchx.schedulers.aws.logs import Streams
-    from torchx.schedulers.foreign import ForeignJobs
-    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.facts import JobFacts
+    from torchx.schedulers.kit.foreign import ForeignJobs
+    from torchx.schedulers.kit.inside import InsideProcess, Tty
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.specs.tasks import TaskList
 

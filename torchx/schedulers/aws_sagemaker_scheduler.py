@@ -27,7 +27,7 @@ from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, 
 from torchx.schedulers.ids import random_id
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal, runopts
-from torchx.specs.timeouts import timeout_s
+from torchx.specs.wishes.timeouts import timeout_s
 from torchx.util.notices import logger
 from torchx.util.records import replace
 from torchx.util.reexports import reexports

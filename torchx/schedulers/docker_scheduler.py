@@ -37,11 +37,11 @@ from torchx.schedulers.docker.plain_http import EngineHttp
 from torchx.schedulers.docker.reasons import CONTAINER_STATE
 from torchx.schedulers.docker.request import NAME_RULE, DockerContainer, DockerJob, render_job
 from torchx.schedulers.docker.simulate import simulation
-from torchx.schedulers.ear import Ear
 from torchx.schedulers.ids import make_unique
-from torchx.schedulers.inside import not_running
 from torchx.schedulers.kit.caps import COMMON
+from torchx.schedulers.kit.change_stream import Ear
 from torchx.schedulers.kit.export import bases_of
+from torchx.schedulers.kit.inside import not_running
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
 from torchx.specs.images import report_image_digest
@@ -54,13 +54,13 @@ from torchx.workspace.images.engine_errors import engine_errors
 reexports(__name__)
 
 if TYPE_CHECKING:
-    from torchx.schedulers.findings import Check
-    from torchx.schedulers.foreign import ForeignJobs
-    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
+    from torchx.schedulers.kit.findings import Check
+    from torchx.schedulers.kit.foreign import ForeignJobs
+    from torchx.schedulers.kit.inside import InsideProcess, Tty
     from torchx.schedulers.kit.logs import LogQuery
+    from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.schedulers.kit.simulations import Simulation
-    from torchx.schedulers.metrics import ReplicaMetrics
 
     _Jobs = list[ListAppResponse]
     _Metrics = list[ReplicaMetrics]

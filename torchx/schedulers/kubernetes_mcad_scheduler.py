@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torchx.schedulers.findings import Check
-from torchx.schedulers.kubernetes import appwrapper, doctor, request
+from torchx.schedulers.kit.findings import Check
+from torchx.schedulers.kubernetes import doctor, request
+from torchx.schedulers.kubernetes.api.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.base import KubeScheduler
+from torchx.schedulers.kubernetes.kinds import appwrapper
 from torchx.schedulers.kubernetes.names import APPWRAPPER, OLD_APPWRAPPER, V1BETA2
 from torchx.schedulers.kubernetes.options import KubernetesMCADOpts, KubernetesOpts
 from torchx.schedulers.kubernetes.request import KubernetesJob
-from torchx.schedulers.kubernetes.rights import needed, role_manifest
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, runopts
 from torchx.util.records import dataclass
 from torchx.util.reexports import reexports
@@ -25,8 +26,8 @@ from torchx.util.reexports import reexports
 reexports(
     __name__,
     {
-        "torchx.schedulers.kubernetes.aliases": "sanitize_for_serialization",
-        "torchx.schedulers.kubernetes.mcad_aliases": """
+        "torchx.compat.kubernetes": "sanitize_for_serialization",
+        "torchx.compat.kubernetes_mcad": """
             JOB_STATE RETRY_POLICIES TASK_STATE app_to_resource cleanup_str create_pod_group enable_retry
             get_appwrapper_status get_port_for_service get_role_information get_tasks_status_description
             get_unique_truncated_appid mcad_svc object_labels pod_labels role_to_pod""",

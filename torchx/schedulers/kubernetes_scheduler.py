@@ -19,27 +19,28 @@ from typing import Any
 
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.findings import Check
-from torchx.schedulers.foreign import ForeignJobs
 from torchx.schedulers.kit.export import Export, bases_of
+from torchx.schedulers.kit.findings import Check
+from torchx.schedulers.kit.foreign import ForeignJobs
 from torchx.schedulers.kit.tasks import as_replicas
-from torchx.schedulers.kubernetes import answers, attempts, doctor, kinds, names, request, sweeps, trainjob
+from torchx.schedulers.kubernetes import answers, doctor, job_retries, names, request, sweeps
+from torchx.schedulers.kubernetes.api.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.base import CAPABILITIES, KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.export import export as as_manifests
 from torchx.schedulers.kubernetes.foreign import ForeignKubeJobs
+from torchx.schedulers.kubernetes.kinds import kinds, trainjob
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
-from torchx.schedulers.kubernetes.pod_answers import read_pods
-from torchx.schedulers.kubernetes.pods import NEWEST
+from torchx.schedulers.kubernetes.pods.facts import read_pods
+from torchx.schedulers.kubernetes.pods.specs import NEWEST
 from torchx.schedulers.kubernetes.request import KubernetesJob
-from torchx.schedulers.kubernetes.rights import needed, role_manifest
 from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, BucketCode, Code, TooLargeError, pack, plan
 from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
-from torchx.specs.retries import RETRY
 from torchx.specs.tasks import TaskList
+from torchx.specs.wishes.retries import RETRY
 from torchx.util.notices import logger
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
@@ -47,15 +48,15 @@ from torchx.util.reexports import reexports
 reexports(
     __name__,
     {
-        "torchx.schedulers.kubernetes.aliases": """
+        "torchx.compat.kubernetes": """
             BLUE ENDC JOB_STATE TASK_STATE app_to_resource pod_labels prefix_container_name role_to_pod
             sanitize_for_serialization""",
         "torchx.schedulers.kubernetes.names": """
             ANNOTATION_ISTIO_SIDECAR LABEL_APP_NAME LABEL_INSTANCE_TYPE LABEL_KUBE_APP_NAME
             LABEL_ORGANIZATION LABEL_REPLICA_ID LABEL_ROLE_INDEX LABEL_ROLE_NAME LABEL_UNIQUE_NAME LABEL_VERSION""",
-        "torchx.schedulers.kubernetes.kinds": "RETRY_POLICIES",
+        "torchx.schedulers.kubernetes.kinds.kinds": "RETRY_POLICIES",
         "torchx.schedulers.kubernetes.options": "RESERVED_MEMMB RESERVED_MILLICPU",
-        "torchx.schedulers.kubernetes.pods": "PLACEHOLDER_FIELD_PATH",
+        "torchx.schedulers.kubernetes.pods.specs": "PLACEHOLDER_FIELD_PATH",
     },
 )
 
@@ -103,8 +104,8 @@ class KubernetesScheduler(KubeScheduler):
     ) -> dict[str, Any]:
         retries = None
         if app.metadata:
-            retries = attempts.policy(app, kind, self.capabilities, version)
-            if retries is attempts.BY_TORCHX and opts.ttl_s is not None:
+            retries = job_retries.policy(app, kind, self.capabilities, version)
+            if retries is job_retries.BY_TORCHX and opts.ttl_s is not None:
                 raise SpecError(
                     "`ttl_s` would delete a failed job before its retry policy restarts it",
                     hint="omit `ttl_s`, or the rules of `--retry` that the cluster does not support by itself",
@@ -113,7 +114,7 @@ class KubernetesScheduler(KubeScheduler):
         codes = {} if opts.is_image() else {i: code for i, code in packed.items() if code is not None}
         session = self.session_name
         rules = request.rules_of(app, app_id, opts, session=session, version=version, retries=retries, codes=codes)
-        if retries is attempts.BY_TORCHX and not rules.metadata:
+        if retries is job_retries.BY_TORCHX and not rules.metadata:
             raise SpecError(
                 f"the definition of `{app.name}` is too large for an annotation, from which its retry policy is read",
                 hint="shorten arguments and environment, or omit rules of `--retry` that the cluster does not support",

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
     import io
     import subprocess
 
-    from torchx.schedulers.findings import Check
-    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
+    from torchx.schedulers.kit.findings import Check
+    from torchx.schedulers.kit.inside import InsideProcess, Tty
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.local.images import CWDImageProvider, ImageProvider, LocalDirectoryImageProvider
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torchx.schedulers.local.request import ENV_CUDA_VISIBLE_DEVICES, PopenRequest, ReplicaParam
 
     _Jobs = list[ListAppResponse]  # within the class below, `list` is a method
-    from torchx.schedulers.metrics import ReplicaMetrics
+    from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.specs.tasks import TaskList
 
     _Answers = list[DescribeAppResponse]
@@ -172,8 +172,8 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         self.auto_set_CUDA_VISIBLE_DEVICES(request.role_params, app, opts)
         if app.metadata:
             from torchx.schedulers.kit.attempts import policy_of
-            from torchx.specs.timeouts import TIMEOUT, timeout_s
-            from torchx.specs.watchdog import WATCHDOG
+            from torchx.specs.wishes.timeouts import TIMEOUT, timeout_s
+            from torchx.specs.wishes.watchdog import WATCHDOG
 
             request.retry = str(policy_of(app, "local_cwd", self.capabilities) or "")
             request.timeout = app.metadata[TIMEOUT] if timeout_s(app) else ""
@@ -320,7 +320,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     def metrics(self, app_id: str) -> _Metrics | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
         from torchx.schedulers.kit.files import LocalFiles
-        from torchx.schedulers.metrics import read_kept
+        from torchx.schedulers.kit.metrics import read_kept
 
         whole, _, task = app_id.partition("/")
         job = self._find(whole)

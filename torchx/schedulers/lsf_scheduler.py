@@ -49,23 +49,23 @@ from torchx.schedulers.lsf.client import (
 )
 from torchx.schedulers.lsf.folders import jobs_of
 from torchx.schedulers.lsf.options import Opts, check, job_dir
+from torchx.schedulers.lsf.parse import Row, group_of, was_released
 from torchx.schedulers.lsf.reasons import STATES
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE, get_command, get_docker_command
 from torchx.schedulers.lsf.request import NAMES, RANK0_HOST, LsfBsub, after, cleanup_str, get_bsub, get_submit_script
-from torchx.schedulers.lsf.rows import Row, group_of, was_released
-from torchx.specs.after import earlier_jobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
-from torchx.specs.retries import RETRY
-from torchx.specs.timeouts import clock, timeout_s
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.after import earlier_jobs
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import clock, timeout_s
+from torchx.specs.wishes.watchdog import WATCHDOG
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
-    from torchx.schedulers.findings import Check
-    from torchx.schedulers.foreign import ForeignJobs
-    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
+    from torchx.schedulers.kit.findings import Check
+    from torchx.schedulers.kit.foreign import ForeignJobs
+    from torchx.schedulers.kit.inside import InsideProcess, Tty
     from torchx.specs.tasks import TaskList
 
 reexports(__name__)

@@ -49,19 +49,19 @@ from torchx.schedulers.slurm.request import (
     launcher,
     make_request,
 )
-from torchx.specs.after import AFTER, earlier_jobs
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, parse_app_handle, runopts
-from torchx.specs.scripts import is_script
 from torchx.specs.tasks import TaskList, replica_names, replica_of
-from torchx.specs.timeouts import clock, timeout_s
+from torchx.specs.wishes.after import AFTER, earlier_jobs
+from torchx.specs.wishes.scripts import is_script
+from torchx.specs.wishes.timeouts import clock, timeout_s
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
 if TYPE_CHECKING:
-    from torchx.schedulers.findings import Check
-    from torchx.schedulers.inside import InsideProcess, Tty
     from torchx.schedulers.kit.commands import Completed
     from torchx.schedulers.kit.export import Export
+    from torchx.schedulers.kit.findings import Check
+    from torchx.schedulers.kit.inside import InsideProcess, Tty
     from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
@@ -146,13 +146,13 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
                 opts.time = clock(limit_s)
             retry = policy(app, self.capabilities)
         if is_script(app.roles):
-            from torchx.schedulers.slurm.scripts import script_request
+            from torchx.schedulers.slurm.scripts.jobs import script_request
 
             return AppDryRunInfo(script_request(app, opts, name=name), str)
         request = make_request(app, opts, name=name, cwd=cwd, retry=retry)
         if app.metadata:
             from torchx.schedulers.slurm.notices import is_wanted
-            from torchx.specs.watchdog import WATCHDOG, watchdog_of
+            from torchx.specs.wishes.watchdog import WATCHDOG, watchdog_of
 
             request.notify = is_wanted(app)
             request.watchdog = app.metadata[WATCHDOG] if watchdog_of(app) else ""
@@ -184,7 +184,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         folder = self.folders(site).place(request.name, request.job_dir)
         output = f"{folder.replace('%', '%%')}/{SLURM_LOG}"
         if info._app is not None and is_script(info._app.roles):
-            from torchx.schedulers.slurm.scripts import submission
+            from torchx.schedulers.slurm.scripts.jobs import submission
 
             return submission(request, folder)
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"{folder}/{SCRIPT_FILE}"]

@@ -20,7 +20,7 @@ from torchx.specs.handles import (
 )
 from torchx.specs.macros import macros
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
-from torchx.specs.runopts import CfgVal, InvalidRunConfigException, get_type_name, runopt, runopts
+from torchx.specs.options.runopts import CfgVal, InvalidRunConfigException, get_type_name, runopt, runopts
 from torchx.specs.states import NONE, RESET, YELLOW_BOLD, AppState, ReplicaState, is_started, is_terminal
 from torchx.specs.status import AppStatus, AppStatusError, ReplicaStatus, RoleStatus
 from torchx.specs.workspaces import Workspace
@@ -330,7 +330,7 @@ class AppDef:
         return copy_fields(self)
 
     def _repr_html_(self) -> str:
-        from torchx.specs.html_pages import app_html
+        from torchx.render.html_pages import app_html
 
         return app_html(self)
 

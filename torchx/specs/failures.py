@@ -32,7 +32,7 @@ class Failure:
         traceback: the Python traceback, or the last lines of stderr.
         timestamp: time of the failure as Unix time in seconds; 0 if unknown.
         rank: global rank of the failed worker, if torchrun or the worker reports it.
-        kind: failure class, one of ``torchx.schedulers.failures.classes.CLASSES``; ``class`` in the JSON text.
+        kind: failure class, one of ``torchx.schedulers.kit.failures.classes.CLASSES``; ``class`` in the JSON text.
         evidence: the log line that determined the class.
         role: name of the role of the failed replica.
         replica: index of the failed replica within its role.

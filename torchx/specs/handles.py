@@ -28,7 +28,7 @@ else:
 
 
 FOREIGN = "foreign"
-"""The session of jobs that torchx did not launch; see :mod:`torchx.schedulers.foreign`."""
+"""The session of jobs that torchx did not launch; see :mod:`torchx.schedulers.kit.foreign`."""
 
 AppHandle = str
 """``{scheduler}://{session}/{app_id}``, for example ``kubernetes://torchx/my_job_123``."""

@@ -17,7 +17,7 @@ from types import ModuleType
 from torchx.errors import SpecError, TorchXError
 from torchx.specs import configured, named_resources_aws, named_resources_generic
 from torchx.specs.api import Resource
-from torchx.specs.runopts import runopts
+from torchx.specs.options.runopts import runopts
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False

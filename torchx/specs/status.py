@@ -10,8 +10,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from torchx.specs.retries import Attempt
     from torchx.specs.tasks import TaskTable
+    from torchx.specs.wishes.retries import Attempt
 else:
     Attempt = TaskTable = object  # lets typing.get_type_hints() resolve the names without importing their modules
 
@@ -154,7 +154,7 @@ class AppStatus:
             filter_roles: include only these roles; None includes all.
             color: use terminal colours.
         """
-        from torchx.specs.status_page import render_status
+        from torchx.render.status_page import render_status
 
         return render_status(self, self._roles(filter_roles), color=color)
 
@@ -162,7 +162,7 @@ class AppStatus:
         return self.format()
 
     def _repr_html_(self) -> str:
-        from torchx.specs.html_pages import status_html
+        from torchx.render.html_pages import status_html
 
         return status_html(self)
 

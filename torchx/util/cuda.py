@@ -1,20 +1,7 @@
-"""Detection of NVIDIA GPUs."""
+"""A door to :mod:`torchx.compat.cuda`, which lived here; see "Doors" in design.md."""
 
-from __future__ import annotations
+import sys
 
-import os
+from torchx.compat.cuda import *  # noqa: F403  # so that type checkers see the names
 
-
-def has_cuda_devices() -> bool:
-    """Whether the NVIDIA driver has created at least one device node.
-
-    It reads ``/dev`` only, without starting a program or loading a CUDA library.
-
-    >>> has_cuda_devices() in (True, False)
-    True
-    """
-    try:
-        names = os.listdir("/dev")
-    except OSError:
-        return False
-    return any(n.startswith("nvidia") and n[6:].isdigit() for n in names)
+sys.modules[__name__] = sys.modules["torchx.compat.cuda"]

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from xml.etree import ElementTree
 
 from torchx.errors import BackendError
-from torchx.schedulers.failures.reader import signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures.reader import signal_name
 from torchx.specs import AppState, Role
 
 # https://manpages.debian.org/bookworm/gridengine-client/qstat.1.en.html, "Job State Codes"

@@ -15,8 +15,8 @@ from tests.backends.aws import moto
 from tests.backends.docker import engine
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler, create_scheduler
-from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, Resource, Role
+from torchx.specs.wishes.after import AFTER
 
 QUEUE = "torchx-tests"
 

@@ -12,7 +12,7 @@ from tests.backends.aws import moto
 from torchx.errors import TorchXError
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler, create_scheduler
 from torchx.schedulers.aws_sagemaker_scheduler import create_scheduler as create_sagemaker
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.specs import AppDef, Resource, Role
 
 

@@ -14,7 +14,7 @@ import pytest
 from tests.backends.distributed.rounds import said_in_the_end
 from tests.backends.distributed.test_hangs import launch, launched
 from tests.backends.shell import Shell
-from torchx.util.cuda import has_cuda_devices
+from torchx.compat.cuda import has_cuda_devices
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.skipif(

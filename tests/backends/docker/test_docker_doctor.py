@@ -15,7 +15,7 @@ from tests.backends.docker.registry import Registry, running, sha256
 from tests.backends.docker.test_images_registry import push_base
 from torchx.errors import TorchXError
 from torchx.schedulers.docker_scheduler import DockerScheduler
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.workspace.images.names import ImageName
 from torchx.workspace.images.registry import OCI_INDEX, OCI_MANIFEST, Manifest

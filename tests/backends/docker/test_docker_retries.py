@@ -15,7 +15,7 @@ from tests.backends.shell import Shell
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.specs.api import AppDef, AppState, Resource, is_terminal
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 
 TRY = "echo >> /tmp/tries; try=$(wc -l < /tmp/tries); "
 """Shell: ``$try`` is the number of the attempt."""

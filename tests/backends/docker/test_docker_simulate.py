@@ -9,8 +9,8 @@ import pytest
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.specs.api import AppDef, AppState, Resource, Role, is_terminal
-from torchx.specs.retries import RETRY
-from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 ONCE = "if test -e /tmp/was; then exit 0; fi; touch /tmp/was; trap 'exit 9' TERM; echo up; sleep 600 & wait $!"
 

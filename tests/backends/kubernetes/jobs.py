@@ -13,8 +13,8 @@ from typing import Any
 from tests.backends.kubernetes import cluster
 from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.api import DescribeAppResponse
+from torchx.schedulers.kubernetes.overlays import set_overlay
 from torchx.specs import AppDef, BindMount, Resource, Role, is_terminal
-from torchx.specs.overlays import set_overlay
 
 SMALL = Resource(cpu=1, gpu=0, memMB=128)
 

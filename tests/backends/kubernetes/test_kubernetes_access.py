@@ -195,7 +195,7 @@ def test_within_a_pod_its_service_account_is_taken(jobs, image):
     if sys.version_info[:2] != (3, 11):
         pytest.skip("the image has Python 3.11")
     code = (
-        "from torchx.schedulers.kubernetes.credentials import connect; c, namespace = connect(None);"
+        "from torchx.schedulers.kubernetes.api.credentials import connect; c, namespace = connect(None);"
         "print(c.configuration.host, namespace, 'authorization' in str(c.configuration.auth_settings()).lower())"
     )
     token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3600}}

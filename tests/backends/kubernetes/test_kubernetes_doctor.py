@@ -12,7 +12,7 @@ from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import SMALL, Jobs
 from tests.backends.kubernetes.test_kubernetes_access import kubeconfig_of
 from torchx.errors import BackendError
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.kubernetes import doctor
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler
 from torchx.specs import AppDef, AppState, Resource, Role, VolumeMount

@@ -24,7 +24,7 @@ from tests.backends.shell import Shell
 from tests.backends.ssh.sshd import Link
 from torchx.errors import BackendError, NotFoundError
 from torchx.runner.inside.forward import Forwarding, OwnForwarding
-from torchx.schedulers.kubernetes.rights import role_manifest
+from torchx.schedulers.kubernetes.api.rights import role_manifest
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Role
 

@@ -15,7 +15,7 @@ from tests.backends.kubernetes.jobs import audited
 from torchx.errors import NotFoundError
 from torchx.schedulers.kit.follow import split_stamp
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.schedulers.kubernetes.container_logs import ContainerLog
+from torchx.schedulers.kubernetes.pods.container_logs import ContainerLog
 from torchx.specs import AppState
 
 

@@ -20,8 +20,8 @@ from torchx.errors import BackendError
 from torchx.runs import NewRun, default_registry
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.specs import AppDef, AppState, RetryPolicy
-from torchx.specs.retries import RETRY
 from torchx.specs.tasks import TaskList
+from torchx.specs.wishes.retries import RETRY
 
 JOBS = "apis/batch/v1"
 POLICIES = "/apis/admissionregistration.k8s.io/v1"

@@ -7,7 +7,7 @@ import threading
 from tests.backends.kubernetes import cluster
 from torchx.schedulers import get_scheduler_factories
 from torchx.specs import AppDef, AppState, Resource
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 
 
 def with_policy(policy, *roles):

@@ -14,7 +14,7 @@ from tests.backends.kubernetes import cluster
 from tests.backends.kubernetes.jobs import Jobs
 from tests.backends.shell import ROOT
 from torchx.specs import AppDef, AppState, Resource
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 
 GROUPS = {
     "ServiceAccount": ("api/v1", "serviceaccounts"),

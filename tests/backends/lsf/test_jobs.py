@@ -11,8 +11,8 @@ import pytest
 
 from torchx.schedulers.api import Stream
 from torchx.schedulers.lsf_scheduler import LsfScheduler
-from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, AppState, Resource, RetryPolicy, Role, macros
+from torchx.specs.wishes.after import AFTER
 
 from .conftest import command, ended, eventually, lines, wait_for
 

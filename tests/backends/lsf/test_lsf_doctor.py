@@ -9,7 +9,7 @@ import pytest
 from tests.backends.lsf.conftest import command, eventually
 from tests.backends.shell import Shell
 from torchx.errors import BackendError
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, Resource, Role
 

@@ -11,9 +11,9 @@ import pytest
 from tests.backends.shell import ROOT
 from torchx.errors import NotSupportedError
 from torchx.schedulers.lsf_scheduler import LsfScheduler
-from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, AppState, Resource, Role, macros
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.after import AFTER
+from torchx.specs.wishes.retries import RETRY
 
 from .conftest import command, ended, eventually, lines, wait_for
 

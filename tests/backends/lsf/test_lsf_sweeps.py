@@ -17,8 +17,8 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.lsf.sweeps import Arrays
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppState
-from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, Resource, Role
+from torchx.specs.wishes.after import AFTER
 
 
 def role_of(script: str, n: int) -> Role:

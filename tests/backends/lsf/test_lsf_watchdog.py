@@ -20,8 +20,8 @@ from tests.backends.ssh.conftest import Serve, keys, serve, there  # noqa: F401 
 from tests.backends.ssh.sshd import Keys
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs.api import AppDef, AppState, Resource, Role, macros
-from torchx.specs.retries import RETRY
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.watchdog import WATCHDOG
 
 from .conftest import ended, eventually
 

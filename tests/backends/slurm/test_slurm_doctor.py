@@ -8,7 +8,7 @@ import pytest
 
 from tests.backends.slurm.conftest import Job
 from torchx.runner import get_runner
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Resource, Role
 

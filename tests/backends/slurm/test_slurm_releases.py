@@ -31,7 +31,7 @@ from tests.backends.slurm.test_slurm_jobs import (  # noqa: F401  # they run her
 )
 from torchx.errors import CommandError
 from torchx.schedulers.slurm.client import squeue_argv
-from torchx.schedulers.slurm.records import parse_squeue
+from torchx.schedulers.slurm.parse import parse_squeue
 from torchx.schedulers.slurm_scheduler import SlurmScheduler, create_scheduler, version
 from torchx.specs import AppDef, AppState, Resource, Role
 

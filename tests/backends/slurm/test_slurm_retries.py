@@ -17,7 +17,7 @@ from tests.backends.slurm import cluster
 from tests.backends.slurm.conftest import PATIENCE_S, ended, outside, until
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role, macros
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 
 LONG_S = 3 * PATIENCE_S
 """Slurm waits for the end of what it has requeued, and for its credentials to expire, before it starts it again."""

@@ -21,8 +21,8 @@ from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
-from torchx.specs.retries import RETRY
-from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 AGAIN = "import os, time; print('up', flush=True); time.sleep(0 if os.environ.get('SLURM_RESTART_COUNT') else 9999)"
 

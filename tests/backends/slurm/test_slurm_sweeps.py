@@ -13,8 +13,8 @@ from tests.backends.sweeps import Ground, SweepContract, sweeps_of
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
-from torchx.specs.after import AFTER
 from torchx.specs.tasks import TaskList
+from torchx.specs.wishes.after import AFTER
 from torchx.util.records import replace
 
 

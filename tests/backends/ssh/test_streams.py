@@ -13,8 +13,8 @@ from tests.backends.inside import EVERY_BYTE, ODD, read_until, rest_of
 from tests.backends.ssh.sshd import Link, Sshd
 from torchx.schedulers.batch.sites import site_of
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError
-from torchx.schedulers.inside import InsideProcess, Tty
-from torchx.schedulers.inside.run import run
+from torchx.schedulers.kit.inside import InsideProcess, Tty
+from torchx.schedulers.kit.inside.run import run
 
 
 def start(*argv: str, tty: Tty | None = None, target: str = "login") -> InsideProcess:

@@ -14,7 +14,7 @@ from torchx.errors import ConfigError, NotSupportedError
 from torchx.runner import Runner, get_runner
 from torchx.schedulers.api import Stream
 from torchx.specs import AppDef, AppState, RetryPolicy, Role, Secret
-from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 HOSTILE = ["it's", "$HOME `id` $(id)", "a\nb", "", "*", '--x="y z"', "ü→", "\\n", "#", "!!"]
 

@@ -16,7 +16,7 @@ from torchx.runner import Runner, get_runner
 from torchx.runner.doctor import here, online
 from torchx.runs.schema import VERSION
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Check, Finding
 from torchx.settings import torchx_home
 
 

@@ -13,7 +13,7 @@ from torchx.errors import BackendError, ConfigError, SpecError, TorchXError
 from torchx.runner import Runner, get_runner
 from torchx.runner.doctor import online
 from torchx.runner.watching.wait import WaitTimeoutError
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Check, Finding
 from torchx.specs import AppState, AppStatus
 
 

@@ -22,8 +22,8 @@ import pytest
 from torchx.errors import BackendError, NotFoundError
 from torchx.runner.inside.copy import Copied, download, upload
 from torchx.runner.inside.untar import Taker
-from torchx.schedulers.inside import InsideProcess
-from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.inside import InsideProcess
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.util.records import replace
 
 

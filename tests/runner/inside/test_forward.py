@@ -24,7 +24,7 @@ from torchx.errors import BackendError, ConfigError
 from torchx.runner.inside import forward
 from torchx.runner.inside.forward import Forwarding, relay_words
 from torchx.runner.inside.relay import CREDIT, DATA, HEAD, OPEN, REFUSED, Channel, Relay
-from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
 
 @pytest.fixture

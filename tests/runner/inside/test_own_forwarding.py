@@ -13,7 +13,7 @@ import pytest
 
 from torchx.errors import BackendError
 from torchx.runner.inside.forward import Connect, OwnForwarding, forwarding
-from torchx.schedulers.inside import STDERR, STDOUT, Duplex, InsideProcess
+from torchx.schedulers.kit.inside import STDERR, STDOUT, Duplex, InsideProcess
 
 WAIT_S = 30.0
 

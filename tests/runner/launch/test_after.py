@@ -9,8 +9,8 @@ from torchx.runner import Runner
 from torchx.runner.launch.after import check_after
 from torchx.runner.watching.after import NotStartedError, wait_for
 from torchx.schedulers.kit.caps import Capabilities
-from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, AppState, AppStatus
+from torchx.specs.wishes.after import AFTER
 
 HANDLE = "aws_batch://torchx/queue:train-x1"
 

@@ -31,7 +31,7 @@ from torchx.specs import (
     Workspace,
     macros,
 )
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.watchdog import WATCHDOG
 from torchx.workspace import WorkspaceMixin
 
 # -- about a Runner --------------------------------------------------------------------------------

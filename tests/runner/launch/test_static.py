@@ -18,9 +18,9 @@ from torchx.components.utils import python
 from torchx.errors import SpecError
 from torchx.runner import Runner, get_runner
 from torchx.runner.launch import static
-from torchx.schedulers.findings import BAD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, UNKNOWN, Finding
 from torchx.specs import AppDef, Resource, Role, Workspace
-from torchx.specs.after import AFTER
+from torchx.specs.wishes.after import AFTER
 
 Make = Callable[[Path], AppDef]
 

@@ -12,7 +12,7 @@ from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.runner import Runner, get_runner
 from torchx.schedulers.api import Capabilities
 from torchx.specs.api import AppDef, Resource, Role
-from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 CFG: dict[str, dict[str, Any]] = {
     "aws_batch": {"queue": "q"},

@@ -20,10 +20,10 @@ from torchx.runner import Runner
 from torchx.runner.notices import __main__ as sender
 from torchx.runner.notices import plans
 from torchx.runner.notices.channels import settings_of
-from torchx.schedulers import notices as ways
-from torchx.schedulers.notices import Notice, deliver
+from torchx.schedulers.kit import notices as ways
+from torchx.schedulers.kit.notices import Notice, deliver
 from torchx.specs import AppDef, AppState
-from torchx.specs.notices import NOTIFY, NOTIFY_ON, hang_event
+from torchx.specs.wishes.notices import NOTIFY, NOTIFY_ON, hang_event
 
 NOTICE = Notice("end", "x://s/a", "train", "FAILED", "state:    FAILED\ncause:    r/0: exit code 3\n")
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from torchx.runner.show.tables import replica_metrics, timeline
-from torchx.schedulers.metrics import ReplicaMetrics, Sample
+from torchx.schedulers.kit.metrics import ReplicaMetrics, Sample
 from torchx.specs.api import AppState, AppStatus, ReplicaStatus, RoleStatus
-from torchx.specs.retries import Attempt
+from torchx.specs.wishes.retries import Attempt
 
 
 def _replica(k: int, begin: float | None, end: float | None = None, state: str = "RUNNING") -> ReplicaStatus:

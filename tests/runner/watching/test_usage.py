@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchx.runner.show.tables import USAGE, replica_metrics, usage_rows, usage_table
-from torchx.schedulers.metrics import AttemptUsage, Gpu, ReplicaMetrics, Sample
+from torchx.schedulers.kit.metrics import AttemptUsage, Gpu, ReplicaMetrics, Sample
 
 GIB = 2**30
 

@@ -11,7 +11,7 @@ from tests.schedulers.aws.test_aws_batch_scheduler import role, scheduler
 from tests.schedulers.aws.test_aws_sagemaker_scheduler import request as training_job
 from torchx.errors import ConfigError, SpecError
 from torchx.specs.api import AppDef, AppState, RetryPolicy
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 
 OOM = "OutOfMemoryError: Container killed due to memory usage"
 

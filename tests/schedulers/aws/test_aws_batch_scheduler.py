@@ -16,7 +16,6 @@ import botocore.exceptions as known
 from tests.schedulers.aws.batch_cloud import Cloud, refusal, validate
 from torchx.errors import BackendError, ConfigError, NotFoundError, NotSupportedError, SpecError, TransientError
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler, create_scheduler
-from torchx.specs.after import AFTER
 from torchx.specs.api import (
     AppDef,
     AppState,
@@ -29,6 +28,7 @@ from torchx.specs.api import (
 )
 from torchx.specs.named_resources_aws import NAMED_RESOURCES
 from torchx.specs.secret import Secret
+from torchx.specs.wishes.after import AFTER
 
 
 def role(*args, n=1, name="w", **more):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from torchx.errors import NotFoundError
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 
 pytest.importorskip("boto3")
 

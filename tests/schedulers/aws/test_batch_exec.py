@@ -20,9 +20,9 @@ from torchx.errors import BackendError, MissingDependencyError, NotSupportedErro
 from torchx.schedulers.aws.batch.channel import DATA, OUTPUT, pack, unpack
 from torchx.schedulers.aws.batch.inside import TaskProcess
 from torchx.schedulers.aws.client import Clients
-from torchx.schedulers.inside import Tty
-from torchx.schedulers.inside.run import run
-from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.inside import Tty
+from torchx.schedulers.kit.inside.run import run
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux" or not shutil.which("stty"), reason="needs terminals of Linux")
 

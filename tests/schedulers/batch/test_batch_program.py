@@ -13,7 +13,7 @@ from torchx.schedulers.batch.attempts import program
 
 
 @pytest.mark.parametrize(
-    "module", ["slurm.attempts", "slurm.hangs", "slurm.inside", "slurm.notices", "lsf.attempts", "stacks.look"]
+    "module", ["slurm.attempts", "slurm.hangs", "slurm.inside", "slurm.notices", "lsf.attempts", "kit.stacks.look"]
 )
 def test_it_has_all_that_it_imports(module: str, tmp_path: Path) -> None:
     """It imports nothing but the standard library and the archive."""

@@ -148,7 +148,7 @@ def test_who_sees_the_folder(hosts: str, remote: str, certain: bool, monkeypatch
 
 def test_stacks_of_all_replicas(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those of all roles are expected; a host is known for some."""
-    from torchx.schedulers.stacks import look
+    from torchx.schedulers.kit.stacks import look
 
     roles = [Role("a", "", num_replicas=2), Role("b", "", num_replicas=1)]
     (tmp_path / "job.json").write_text(json.dumps({"app": appdef_to_dict(AppDef("j", roles))}))

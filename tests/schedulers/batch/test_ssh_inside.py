@@ -13,8 +13,8 @@ from torchx.errors import TransientError
 from torchx.schedulers.batch.sites import site_of
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError
-from torchx.schedulers.inside import InsideProcess, Tty
-from torchx.schedulers.inside.run import run
+from torchx.schedulers.kit.inside import InsideProcess, Tty
+from torchx.schedulers.kit.inside.run import run
 
 ODD = ["", "a b", "it's", '"$HOME" `x` \\', "grüße 木", "a\nb", "-n", "*", "!"]
 EVERY_BYTE = bytes(range(256)) * 1000

@@ -17,7 +17,7 @@ from torchx.schedulers.docker.containers import Job
 from torchx.schedulers.docker.jobs import EngineJobs
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.specs.api import AppDef, Resource, RetryPolicy, Role
-from torchx.specs.retries import RETRY, read_attempts
+from torchx.specs.wishes.retries import RETRY, read_attempts
 
 
 class Engine(FakeDocker):

@@ -11,7 +11,7 @@ import requests.exceptions
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.docker import doctor
 from torchx.schedulers.docker_scheduler import create_scheduler
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.specs import AppDef, Resource, Role
 from torchx.workspace.images.registry import Registry
 

@@ -22,7 +22,7 @@ from torchx.schedulers.docker.plain_http import RefusedError
 from torchx.schedulers.docker_scheduler import DockerScheduler
 from torchx.schedulers.kit.verdict import judge
 from torchx.specs.api import AppDef, AppState, Role
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.watchdog import WATCHDOG
 
 HANG = "no output for 1 min: all 2 ranks wait in all_reduce at t.py:3"
 

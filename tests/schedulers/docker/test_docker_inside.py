@@ -16,7 +16,7 @@ from torchx.schedulers.docker import inside
 from torchx.schedulers.docker.inside import ContainerProcess
 from torchx.schedulers.docker.plain_http import EngineHttp
 from torchx.schedulers.docker_scheduler import create_scheduler
-from torchx.schedulers.inside import Tty
+from torchx.schedulers.kit.inside import Tty
 from torchx.specs.api import AppDef, Resource, Role
 
 GONE = b'HTTP/1.0 404 Not Found\r\n\r\n{"message":"No such exec instance: e"}'

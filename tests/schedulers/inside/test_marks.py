@@ -11,8 +11,8 @@ import pytest
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.inside import STDERR, STDOUT, Tty, described, marks
-from torchx.schedulers.inside.marks import Mark, MarkedProcess, kill_words
+from torchx.schedulers.kit.inside import STDERR, STDOUT, Tty, described, marks
+from torchx.schedulers.kit.inside.marks import Mark, MarkedProcess, kill_words
 from torchx.specs.api import AppState, ReplicaStatus, RoleStatus
 
 Piece = tuple[int, bytes]

@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, Tty, spawned
-from torchx.schedulers.inside.run import Ran, python_words, run
-from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.inside import CHUNK, STDERR, STDOUT, Tty, spawned
+from torchx.schedulers.kit.inside.run import Ran, python_words, run
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.supervisor.proctree import RLIMIT_LOCKS
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")

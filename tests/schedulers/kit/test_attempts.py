@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.failures.classes import CLASSES
 from torchx.schedulers.kit.attempts import MOST_IN_A_ROW, decide, digest, policy_of
 from torchx.schedulers.kit.caps import Capabilities
+from torchx.schedulers.kit.failures.classes import CLASSES
 from torchx.specs.api import AppDef
 from torchx.specs.failures import Failure
-from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts, to_line
+from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules, read_attempts, to_line
 
 STANDARD = RetryRules.parse("standard")
 

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from torchx.errors import SpecError
-from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.attempts import (
     ATTEMPTS_FILE,
     BEGINS,
@@ -23,11 +22,12 @@ from torchx.schedulers.kit.attempts import (
 )
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.native_retries import NativeSystem, attempt_of
 from torchx.schedulers.kit.verdict import Verdict, judge
 from torchx.specs.api import AppDef, AppState, RetryPolicy, Role
 from torchx.specs.failures import Failure
-from torchx.specs.retries import RETRY, Attempt, RetryRules, read_attempts
+from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules, read_attempts
 
 DAY = 86400.0
 

@@ -10,7 +10,7 @@ from torchx.errors import SpecError
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.native_retries import NativeSystem
 from torchx.specs.api import AppDef
-from torchx.specs.retries import FREE, RETRY, RetryRules
+from torchx.specs.wishes.retries import FREE, RETRY, RetryRules
 
 TAKEN = ("preempted", "node")
 CLUSTER = NativeSystem(name="kubernetes", groups=[TAKEN, ("oom",), ("error",)], uncounted=TAKEN, most=20)

@@ -28,7 +28,7 @@ from torchx.schedulers.kit.replicas import replicas
 from torchx.schedulers.kit.shell import env_words, exports, is_name, quote, read_script
 from torchx.schedulers.kit.tasks import only_role
 from torchx.specs.api import AppDef, AppDryRunInfo, Role
-from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.wishes.timeouts import TIMEOUT
 from torchx.testing import FakeClock
 
 # -- names -----------------------------------------------------------------------------------------

@@ -11,9 +11,9 @@ import pytest
 
 from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.api import NONE
-from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.export import CODE, build_lines, folder_of_a_run, split_script
 from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kit.simulations import cannot
 from torchx.schedulers.kit.tasks import (
@@ -26,9 +26,9 @@ from torchx.schedulers.kit.tasks import (
     values_line,
 )
 from torchx.specs.api import AppDef, AppState, Role
-from torchx.specs.retries import RETRY
 from torchx.specs.tasks import TaskList, TaskTable
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.watchdog import WATCHDOG
 
 ODD = 'it\'s "$HOME" `x` \\ é\n end '
 

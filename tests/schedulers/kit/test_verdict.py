@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import pytest
 
 from torchx.schedulers.api import NONE, DescribeAppResponse
-from torchx.schedulers.failures.classes import CLASSES
-from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures.classes import CLASSES
+from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.verdict import describe, fold, judge, on_answer, state_of
 from torchx.specs import AppState, ReplicaStatus, RoleStatus
 from torchx.specs.failures import Failure, parse_failure

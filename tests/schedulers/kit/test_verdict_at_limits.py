@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from torchx.schedulers.api import NONE, DescribeAppResponse
-from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.verdict import describe, fold, judge, on_answer, phrase, state_of
 from torchx.specs import AppState, ReplicaStatus, RoleStatus
 from torchx.specs.failures import Failure, parse_failure

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from torchx.schedulers.api import NONE, DescribeAppResponse
-from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.verdict import describe, judge, on_answer, role_state, state_of
 from torchx.specs import AppState, ReplicaStatus, RoleStatus
 from torchx.specs.failures import Failure, parse_failure
-from torchx.specs.retries import Attempt
+from torchx.specs.wishes.retries import Attempt
 
 F, R, S, C, P = AppState.FAILED, AppState.RUNNING, AppState.SUCCEEDED, AppState.CANCELLED, AppState.PENDING
 U, SUBMITTED = AppState.UNKNOWN, AppState.SUBMITTED

@@ -11,8 +11,8 @@ pytest.importorskip("urllib3")
 from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal  # needs urllib3
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kubernetes import client as module
+from torchx.schedulers.kubernetes.api.errors import ApiError
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-from torchx.schedulers.kubernetes.refusals import ApiError
 
 
 def _pod(name: str, **annotations: str) -> Any:

@@ -7,7 +7,7 @@ import pytest
 from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.container_logs import ContainerLog
+from torchx.schedulers.kubernetes.pods.container_logs import ContainerLog
 
 
 def stamped(first, *lines):

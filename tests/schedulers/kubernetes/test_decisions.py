@@ -17,17 +17,19 @@ from torchx.errors import (
     TorchXError,
     TransientError,
 )
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN
-from torchx.schedulers.kubernetes import attempts, client, doctor, kinds, names, next_attempts, refusals, shipped_code
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN
+from torchx.schedulers.kubernetes import client, doctor, job_retries, names, our_retries, shipped_code
+from torchx.schedulers.kubernetes.api import errors
+from torchx.schedulers.kubernetes.api.errors import ApiError, BusyError
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.export import export
+from torchx.schedulers.kubernetes.kinds import kinds
 from torchx.schedulers.kubernetes.options import KubernetesOpts
-from torchx.schedulers.kubernetes.pods import JobRules
-from torchx.schedulers.kubernetes.refusals import ApiError, BusyError
+from torchx.schedulers.kubernetes.pods.specs import JobRules
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, Resource, RetryPolicy, Role
 from torchx.specs.api import Workspace
-from torchx.specs.retries import Attempt
+from torchx.specs.wishes.retries import Attempt
 
 # -- the API -------------------------------------------------------------------------------------------------
 
@@ -54,7 +56,7 @@ NO_KIND = "the server could not find the requested resource"
 )
 def test_what_an_error_means(status: int, message: str, known: bool, error: type[Exception], hint: str) -> None:
     """Missing rights and kinds are transient where they were there before: the server is starting."""
-    found = refusals.refusal("GET", "/p", refusal(status, "X", message, {"Retry-After": "7"}), known=known)
+    found = errors.refusal("GET", "/p", refusal(status, "X", message, {"Retry-After": "7"}), known=known)
     assert type(found) is error and message in str(found)
     assert hint in str(found.hint) and bool(found.hint) is bool(hint)
     if isinstance(found, ApiError):
@@ -75,9 +77,9 @@ def test_what_an_error_means(status: int, message: str, known: bool, error: type
 )
 def test_the_words_of_an_error(body: bytes, said: str) -> None:
     """The message, else the first line of what came, else the status."""
-    found = refusals.refusal("GET", "/p", Response(400, body), known=False)
+    found = errors.refusal("GET", "/p", Response(400, body), known=False)
     assert str(found) == f"the Kubernetes API refused `GET /p`: {said}"
-    assert str(refusals.refusal("GET", "/p", Response(400, body, cut=0), known=False)).endswith(": HTTP 400")
+    assert str(errors.refusal("GET", "/p", Response(400, body, cut=0), known=False)).endswith(": HTTP 400")
 
 
 @pytest.mark.parametrize(
@@ -458,19 +460,19 @@ def test_how_many_pods_may_fail(fields: Any, version: tuple[int, int], never: bo
 )
 def test_the_rules_of_a_policy(wish: str, fields: Any, actions: list[str]) -> None:
     """Which failures count, and which end the Job or its replica."""
-    from torchx.specs.retries import RETRY, RetryRules
+    from torchx.specs.wishes.retries import RETRY, RetryRules
 
     app = AppDef("a", [role(**fields)], metadata={RETRY: wish})
-    kept = attempts.SYSTEM.keep(RetryRules.parse(wish).within((), "kubernetes"))
-    found = attempts.render(app.roles[0], kept, {"spec": {"restartPolicy": "Never"}})
+    kept = job_retries.SYSTEM.keep(RetryRules.parse(wish).within((), "kubernetes"))
+    found = job_retries.render(app.roles[0], kept, {"spec": {"restartPolicy": "Never"}})
     assert [rule["action"] for rule in found["podFailurePolicy"]["rules"]] == actions
     own = "backoffLimitPerIndex" in found
     assert own is bool(fields) and (found["maxFailedIndexes"] if own else 0) == (2 if "min_replicas" in fields else 0)
-    assert attempts.render(app.roles[0], attempts.BY_TORCHX, {"spec": {"restartPolicy": "Never"}}) == {
+    assert job_retries.render(app.roles[0], job_retries.BY_TORCHX, {"spec": {"restartPolicy": "Never"}}) == {
         "backoffLimit": 2 if "min_replicas" in fields else 0
     }
     with pytest.raises(SpecError, match="restartPolicy"):
-        attempts.render(app.roles[0], kept, {"spec": {}})
+        job_retries.render(app.roles[0], kept, {"spec": {}})
 
 
 @pytest.mark.parametrize(
@@ -491,16 +493,16 @@ def test_the_rules_of_a_policy(wish: str, fields: Any, actions: list[str]) -> No
 def test_who_retries(wish: str | None, fields: Any, kind: str, version: tuple[int, int], by: Any) -> None:
     """The cluster, if its rules can express the policy; else torchx."""
     from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler
-    from torchx.specs.retries import RETRY
+    from torchx.specs.wishes.retries import RETRY
 
     app = AppDef("a", [role(**fields)], metadata={RETRY: wish} if wish else {})
     caps = KubernetesScheduler.capabilities
     if by in (BackendError, NotSupportedError):
         with pytest.raises(by):
-            attempts.policy(app, kind, caps, version)
+            job_retries.policy(app, kind, caps, version)
         return
-    found = attempts.policy(app, kind, caps, version)
-    assert (found is None, found is attempts.BY_TORCHX) == (by is None, by == "torchx")
+    found = job_retries.policy(app, kind, caps, version)
+    assert (found is None, found is job_retries.BY_TORCHX) == (by is None, by == "torchx")
 
 
 # -- the next attempt ----------------------------------------------------------------------------------------
@@ -557,7 +559,7 @@ def test_a_job_for_the_next_attempt() -> None:
     """With new names and more memory, without the marks of the last one; nothing else changes."""
     last = job(ownerReferences=[{"uid": "u"}])
     before = json.dumps(last)
-    made = next_attempts.next_job(last, [attempt(1.5)])
+    made = our_retries.next_job(last, [attempt(1.5)])
     assert json.dumps(last) == before
     metadata, spec = made["metadata"], made["spec"]
     assert (made["kind"], made["apiVersion"], metadata["name"], metadata["namespace"]) == (
@@ -581,7 +583,7 @@ def test_a_job_for_the_next_attempt() -> None:
 def test_a_later_attempt() -> None:
     """Its memory is measured from the last one; a queue starts it; its first Job has the attempts so far."""
     before = [attempt(1.5), attempt(3.0)]
-    made = next_attempts.next_job(job("2", labels={names.LABEL_QUEUE: "q"}), before, note=True)
+    made = our_retries.next_job(job("2", labels={names.LABEL_QUEUE: "q"}), before, note=True)
     assert (made["metadata"]["name"], made["metadata"]["labels"][names.LABEL_ATTEMPT], made["spec"]["suspend"]) == (
         "app-a3-w",
         "3",
@@ -589,10 +591,10 @@ def test_a_later_attempt() -> None:
     )
     assert made["spec"]["template"]["spec"]["hostname"] == "app-a3-w-0"
     assert made["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"]["memory"] == "4000M"
-    assert [a.memory for a in attempts.recorded([{}, made])] == [1.5, 3.0]
-    many = next_attempts.next_job(job(), [attempt() for _ in range(101)], note=True)
-    assert len(attempts.recorded([many])) == 100
-    assert attempts.recorded([job()]) == attempts.recorded([{}]) == []
+    assert [a.memory for a in job_retries.recorded([{}, made])] == [1.5, 3.0]
+    many = our_retries.next_job(job(), [attempt() for _ in range(101)], note=True)
+    assert len(job_retries.recorded([many])) == 100
+    assert job_retries.recorded([job()]) == job_retries.recorded([{}]) == []
 
 
 @pytest.mark.parametrize(
@@ -617,7 +619,7 @@ def test_nodes_to_avoid(affinity: Any, before: list[str], avoid: list[str], term
     if affinity is not None:
         given = [{"matchFields": [field(host) for host in hosts]} for hosts in affinity]
         last["spec"]["template"]["spec"]["affinity"] = {"nodeAffinity": {where: {"nodeSelectorTerms": given}}}
-    made = next_attempts.next_job(last, [attempt(1.0, *before), attempt(1.0, *avoid)])["spec"]["template"]["spec"]
+    made = our_retries.next_job(last, [attempt(1.0, *before), attempt(1.0, *avoid)])["spec"]["template"]["spec"]
     if terms is None:
         assert "affinity" not in made
     else:
@@ -642,7 +644,7 @@ def test_nodes_to_avoid(affinity: Any, before: list[str], avoid: list[str], term
 )
 def test_more_memory(asked: dict[str, Any], grown: dict[str, Any]) -> None:
     """In the same unit."""
-    next_attempts._grow(asked, 1.5)
+    our_retries._grow(asked, 1.5)
     assert asked == grown
 
 
@@ -650,20 +652,20 @@ def test_more_memory(asked: dict[str, Any], grown: dict[str, Any]) -> None:
 def test_a_job_that_another_process_has_created(there: str, found: bool) -> None:
     """It is taken if it is the same attempt."""
     cluster = Cluster()
-    made = next_attempts.next_job(job(), [attempt()])
+    made = our_retries.next_job(job(), [attempt()])
     other = json.loads(json.dumps(made))
     other["metadata"]["labels"][names.LABEL_ATTEMPT] = there
     other["metadata"]["annotations"] = {"mine": "other"}
     api = KubeApi(cluster)
     api.create(other)
     if found:
-        assert next_attempts._create(api, made)["metadata"]["uid"] == "uid-0"
+        assert our_retries._create(api, made)["metadata"]["uid"] == "uid-0"
     else:
         with pytest.raises(TorchXError, match="the name `app-a2-w` is already in use"):
-            next_attempts._create(api, made)
+            our_retries._create(api, made)
     cluster.faults.append(("POST", "jobs", refusal(403, "Forbidden", "no"), "before"))
     with pytest.raises(ApiError):
-        next_attempts._create(api, made)
+        our_retries._create(api, made)
 
 
 # -- a time limit --------------------------------------------------------------------------------------------
@@ -672,7 +674,7 @@ def test_a_job_that_another_process_has_created(there: str, found: bool) -> None
 @pytest.mark.parametrize("timeout", [None, 90])
 def test_a_time_limit_is_that_of_each_pod(timeout: int | None) -> None:
     """The cluster ends a pod that runs longer."""
-    from torchx.specs.timeouts import TIMEOUT
+    from torchx.specs.wishes.timeouts import TIMEOUT
 
     app = AppDef("a", [role()], metadata={TIMEOUT: f"{timeout}s"} if timeout else {})
     cluster = Cluster()

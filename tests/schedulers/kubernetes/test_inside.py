@@ -20,8 +20,8 @@ import urllib3
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.runner.inside.forward import Forwarding, OwnForwarding, forwarding
-from torchx.schedulers.inside import STDERR, STDOUT, Tty
-from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.inside import STDERR, STDOUT, Tty
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.inside import PodPort, PodProcess, way_to
 

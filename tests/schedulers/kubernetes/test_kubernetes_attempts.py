@@ -7,10 +7,10 @@ import pytest
 from tests.schedulers.kubernetes.fake_cluster import Cluster
 from tests.schedulers.kubernetes.test_answers import BAD_BATCH, RUNNING, condition, failed
 from torchx.errors import BackendError, NotSupportedError, SpecError
+from torchx.schedulers.kubernetes.overlays import set_overlay
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
-from torchx.specs.overlays import set_overlay
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 
 DISRUPTED = [{"type": "DisruptionTarget", "status": "True"}]
 OOM = {"operator": "In", "values": [137]}

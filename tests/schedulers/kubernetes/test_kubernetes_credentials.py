@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from torchx.errors import BackendError
-from torchx.schedulers.kubernetes.credentials import connect
+from torchx.schedulers.kubernetes.api.credentials import connect
 
 KUBECONFIG = """\
 apiVersion: v1

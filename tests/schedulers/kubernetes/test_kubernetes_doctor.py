@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.kubernetes_mcad_scheduler import create_scheduler as create_mcad
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, Resource, Role, VolumeMount
@@ -147,8 +147,8 @@ def test_a_queue_of_kueue(cluster: Cluster, there: bool) -> None:
 )
 def test_a_right_that_is_missing(cluster: Cluster, right: tuple[str, str, str], verdict: str) -> None:
     """A right that every job needs is bad, others are doubts; the fix prints what to grant."""
+    from torchx.schedulers.kubernetes.api.rights import needed
     from torchx.schedulers.kubernetes.client import PLURALS
-    from torchx.schedulers.kubernetes.rights import needed
 
     cluster.rights = {
         (verb, PLURALS[kind.partition("/")[0]][0].removeprefix("apis/").partition("/")[0].removeprefix("api"), PLURALS[kind.partition("/")[0]][1])

@@ -355,7 +355,7 @@ def test_connections_are_kept_alive():
     """The system detects a dead peer within a minute."""
     import socket
 
-    from torchx.schedulers.kubernetes.credentials import keep_alive
+    from torchx.schedulers.kubernetes.api.credentials import keep_alive
 
     options = {(level, name): value for level, name, value in keep_alive()}
     assert options[socket.SOL_SOCKET, socket.SO_KEEPALIVE] == 1

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from torchx.schedulers.kubernetes.names import ANNOTATION_APP
+from torchx.schedulers.kubernetes.overlays import set_overlay
 from torchx.schedulers.kubernetes_mcad_scheduler import create_scheduler as create_mcad
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount
-from torchx.specs.overlays import set_overlay
 
 yaml = pytest.importorskip("yaml")
 GOLDEN = Path(__file__).parents[2] / "golden" / "kubernetes"

@@ -8,13 +8,13 @@ import pytest
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError
-from torchx.schedulers.kubernetes.kinds import render
+from torchx.schedulers.kubernetes.kinds.kinds import render
 from torchx.schedulers.kubernetes.names import JOB, JOBSET
-from torchx.schedulers.kubernetes.pod_answers import read_pod
-from torchx.schedulers.kubernetes.pods import JobRules
+from torchx.schedulers.kubernetes.overlays import set_overlay
+from torchx.schedulers.kubernetes.pods.facts import read_pod
+from torchx.schedulers.kubernetes.pods.specs import JobRules
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
-from torchx.specs.overlays import set_overlay
 
 DONE = {"phase": "Succeeded", "containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 RUNNING = {"phase": "Running", "containerStatuses": [{"name": "main", "state": {"running": {}}}]}

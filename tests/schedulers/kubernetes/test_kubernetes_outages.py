@@ -9,8 +9,9 @@ from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
 from torchx.errors import BackendError, TransientError
 from torchx.runner import Runner
 from torchx.runner.watching import wait as runner_wait
-from torchx.schedulers.kubernetes import base, logs, queries
+from torchx.schedulers.kubernetes import base, logs
 from torchx.schedulers.kubernetes import client as kube_api
+from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.testing import FakeClock

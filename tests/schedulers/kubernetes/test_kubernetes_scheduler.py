@@ -18,7 +18,7 @@ from torchx.schedulers import get_scheduler_factories
 from torchx.schedulers.api import Stream
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kubernetes import client as kube_api
-from torchx.schedulers.kubernetes import queries
+from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 
@@ -542,7 +542,7 @@ def test_the_run_before_the_last_restart():
 def test_a_node_that_is_in_another_zone():
     """Its timestamps have an offset: the request uses UTC, and no line is repeated."""
     from torchx.schedulers.kubernetes.client import KubeApi
-    from torchx.schedulers.kubernetes.container_logs import ContainerLog
+    from torchx.schedulers.kubernetes.pods.container_logs import ContainerLog
 
     cluster = Cluster()
     pod = {"metadata": {"namespace": "default", "name": "p"}}

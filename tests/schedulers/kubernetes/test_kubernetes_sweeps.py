@@ -18,7 +18,7 @@ from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.runner import Runner
 from torchx.schedulers.kit.tasks import values_line
 from torchx.schedulers.kubernetes import sweeps
-from torchx.schedulers.kubernetes.pod_answers import Pod, read_pod, unix_time
+from torchx.schedulers.kubernetes.pods.facts import Pod, read_pod, unix_time
 from torchx.schedulers.kubernetes.sweeps import MOST_BYTES, table_of
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler, create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role

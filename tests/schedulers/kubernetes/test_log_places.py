@@ -13,10 +13,10 @@ import pytest
 from tests.schedulers.kubernetes.fake_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError, NotFoundError, TransientError
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.schedulers.kubernetes import kept_logs
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.container_logs import ContainerLog
-from torchx.schedulers.kubernetes.kept_logs import KeptLog
+from torchx.schedulers.kubernetes.pods import kept_logs
+from torchx.schedulers.kubernetes.pods.container_logs import ContainerLog
+from torchx.schedulers.kubernetes.pods.kept_logs import KeptLog
 from torchx.settings import torchx_home
 
 POD = {"metadata": {"namespace": "n", "name": "p"}}

@@ -11,7 +11,7 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kubernetes import logs
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, RetryPolicy, Role
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 
 OOM = failed(code=137, reason="OOMKilled")
 

@@ -22,7 +22,7 @@ from torchx.schedulers.kubernetes.answers import (
     read_owner,
 )
 from torchx.schedulers.kubernetes.names import APPWRAPPER, JOB, JOBSET, KUBEFLOW, OLD_APPWRAPPER, PYTORCH, VOLCANO
-from torchx.schedulers.kubernetes.pod_answers import unix_time
+from torchx.schedulers.kubernetes.pods.facts import unix_time
 from torchx.schedulers.kubernetes.reasons import ended, why_failed
 from torchx.specs import AppDef, AppState, Role
 from torchx.specs.images import image_digests

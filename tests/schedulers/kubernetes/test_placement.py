@@ -9,10 +9,10 @@ import pytest
 from tests.schedulers.kubernetes.fake_cluster import Cluster
 from tests.schedulers.kubernetes.test_kubernetes_golden import built_in
 from torchx.errors import BackendError, ConfigError
+from torchx.schedulers.kubernetes.overlays import set_overlay
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.failures import parse_failure
-from torchx.specs.overlays import set_overlay
 
 JOBSETS = "jobset.x-k8s.io/v1alpha2"
 ALL: dict[str, Any] = {

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx.schedulers.failures.classes import CLASSES
 from torchx.schedulers.kit.facts import JobFacts, RoleFacts
+from torchx.schedulers.kit.failures.classes import CLASSES
 from torchx.schedulers.kit.verdict import judge
-from torchx.schedulers.kubernetes.pod_answers import by_age, read_pod, read_pods
+from torchx.schedulers.kubernetes.pods.facts import by_age, read_pod, read_pods
 from torchx.schedulers.kubernetes.reasons import ENDED, POD_PHASES, WAITING
 from torchx.specs import AppState
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from torchx.schedulers.kubernetes import names
-from torchx.schedulers.kubernetes.pod_answers import (
+from torchx.schedulers.kubernetes.pods.facts import (
     Pod,
     by_age,
     by_replica,

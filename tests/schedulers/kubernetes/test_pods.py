@@ -7,13 +7,13 @@ import json
 import pytest
 
 from torchx.errors import SpecError
-from torchx.schedulers.kubernetes import pods
 from torchx.schedulers.kubernetes.names import label_value
 from torchx.schedulers.kubernetes.options import KubernetesOpts
-from torchx.schedulers.kubernetes.pods import JobRules, lay_over, literal, render_pod, render_resources
+from torchx.schedulers.kubernetes.overlays import DEL, PUT, set_overlay
+from torchx.schedulers.kubernetes.pods import specs
+from torchx.schedulers.kubernetes.pods.specs import JobRules, lay_over, literal, render_pod, render_resources
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount, resource
-from torchx.specs.overlays import DEL, PUT, set_overlay
 
 
 def role(**fields):
@@ -66,7 +66,7 @@ def expand(text, table=None):
 def test_the_replicas_number_is_read_from_the_environment():
     """In a shared template, the macro becomes a reference, whatever precedes it."""
     for before in ("", "$", "$$", "a$$$"):
-        assert expand(literal(before + pods.REPLICA), {"TORCHX_REPLICA_ID": "7"}) == before + "7"
+        assert expand(literal(before + specs.REPLICA), {"TORCHX_REPLICA_ID": "7"}) == before + "7"
 
 
 def test_the_container_runs_entrypoint_and_args_on_the_image():

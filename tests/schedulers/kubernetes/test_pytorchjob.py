@@ -12,9 +12,9 @@ from tests.schedulers.kubernetes.fake_cluster import Cluster
 from tests.schedulers.kubernetes.test_inline_code import code
 from torchx.errors import BackendError, SpecError
 from torchx.runner import Runner
+from torchx.schedulers.kubernetes.overlays import set_overlay
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
-from torchx.specs.overlays import set_overlay
 
 __all__ = ["code"]
 KIND: dict[str, Any] = {"kind": "pytorchjob"}

@@ -11,8 +11,9 @@ import pytest
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster, Response, refusal
 from torchx.errors import BackendError, NotFoundError, TransientError
-from torchx.schedulers.kubernetes import names, queries, verbs
+from torchx.schedulers.kubernetes import lifecycle, names
 from torchx.schedulers.kubernetes.answers import JobObjects
+from torchx.schedulers.kubernetes.api import queries
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, OLD_APPWRAPPER, PYTORCH, VOLCANO
 
@@ -304,7 +305,7 @@ def part(name: str, kind: str = "ConfigMap") -> dict[str, Any]:
 def created(mutual: bool) -> tuple[Cluster, dict[str, Any]]:
     cluster = Cluster()
     parts = [part("c"), part("s", "Secret"), part("v", "Service")]
-    verbs.create_all(KubeApi(cluster), [job("j"), *parts], mutual=mutual)
+    lifecycle.create_all(KubeApi(cluster), [job("j"), *parts], mutual=mutual)
     return cluster, {
         item["metadata"]["name"]: item["metadata"].get("ownerReferences") for item in cluster.objects.values()
     }
@@ -319,7 +320,7 @@ def test_the_first_object_owns_the_others() -> None:
     assert owners["j"] == [{"apiVersion": "v1", "kind": "Service", "name": "v", "uid": "uid-3"}]
     assert sum(method == "PATCH" for method, _, _ in cluster.calls) == 1
     cluster = Cluster()
-    verbs.create_all(KubeApi(cluster), [job("j"), part("c")], mutual=True)
+    lifecycle.create_all(KubeApi(cluster), [job("j"), part("c")], mutual=True)
     assert all(method != "PATCH" for method, _, _ in cluster.calls)
 
 
@@ -348,7 +349,7 @@ def test_a_creation_that_fails_leaves_nothing(at: str, error: BaseException) -> 
     api.create, api.patch = create, patch
     api.delete = lambda path, **more: deleted.append(path) or real["delete"](path, **more)
     with pytest.raises(type(error)):
-        verbs.create_all(api, [job("j"), part("c"), part("v", "Service")], mutual=True)
+        lifecycle.create_all(api, [job("j"), part("c"), part("v", "Service")], mutual=True)
     refused_at_once = at == "jobs" and type(error) is BackendError
     assert deleted == ([] if refused_at_once else ["/apis/batch/v1/namespaces/n/jobs/j"])
     assert cluster.objects == {} or refused_at_once
@@ -371,7 +372,7 @@ def test_what_cannot_be_undone_is_said(error: BaseException, said: str) -> None:
     with pytest.raises(
         BackendError, match=f"{said} objects that may have been created could not be deleted: no right"
     ) as e:
-        verbs.create_all(api, [job("j")])
+        lifecycle.create_all(api, [job("j")])
     assert e.value.hint == "kubectl delete -n n Job j"
 
 
@@ -420,24 +421,24 @@ SUSPEND = {"suspend": True}
 def test_how_a_job_is_cancelled(kind: str, item: dict[str, Any], did: list[Any]) -> None:
     """Each kind in its own way; one that has ended is left alone."""
     api = Recorded()
-    verbs.cancel(api, JobObjects(kind, [item]))
+    lifecycle.cancel(api, JobObjects(kind, [item]))
     assert api.did == did
 
 
 def test_a_cluster_that_cannot_suspend() -> None:
     """A Job gets no pods instead; Training Operator has no other way."""
     api = Recorded(suspends=False)
-    verbs.cancel(api, JobObjects(JOB, [job("j")]))
+    lifecycle.cancel(api, JobObjects(JOB, [job("j")]))
     assert [spec for _, _, spec in api.did] == [SUSPEND, {"parallelism": 0}]
     with pytest.raises(BackendError, match=r"Training Operator cannot suspend a job; this needs 1\.7"):
-        verbs.cancel(Recorded(suspends=False), JobObjects(PYTORCH, [job("j")]))
+        lifecycle.cancel(Recorded(suspends=False), JobObjects(PYTORCH, [job("j")]))
 
 
 def test_all_are_cancelled_though_one_is_refused() -> None:
     """The first refusal is the error."""
     api = Recorded(refuse=["a", "b"])
     with pytest.raises(BackendError, match="no right to a"):
-        verbs.cancel(api, JobObjects(JOB, [job("a"), job("b"), job("c")]))
+        lifecycle.cancel(api, JobObjects(JOB, [job("a"), job("b"), job("c")]))
     assert [name for name, *_ in api.did] == ["c"]
 
 
@@ -448,7 +449,7 @@ def test_all_are_cancelled_though_one_is_refused() -> None:
 def test_the_others_are_stopped(kind: str, failed: bool, refuse: list[str], did: list[str]) -> None:
     """If one of plain Jobs has failed; without the right to, nothing happens."""
     api = Recorded(refuse=refuse)
-    verbs.stop_the_others(api, JobObjects(kind, [job("a"), job("x", DONE), job("b")], failed=failed))
+    lifecycle.stop_the_others(api, JobObjects(kind, [job("a"), job("x", DONE), job("b")], failed=failed))
     assert [name for name, *_ in api.did] == did
     assert all(marks == ["stopped"] for _, marks, _ in api.did)
 
@@ -472,9 +473,9 @@ def test_a_job_in_a_queue_leaves_it_first(monkeypatch: pytest.MonkeyPatch, answe
             raise NotFoundError("no Kueue")
         return [{"apiVersion": f"kueue.x-k8s.io/{v}", "metadata": {"name": f"w{i}"}} for i, v in enumerate(versions)]
 
-    monkeypatch.setattr(verbs, "workloads", workloads)
+    monkeypatch.setattr(lifecycle, "workloads", workloads)
     api = Recorded()
-    verbs.cancel(api, JobObjects(JOB, [job("j", labels={names.LABEL_QUEUE: "team"})]))
+    lifecycle.cancel(api, JobObjects(JOB, [job("j", labels={names.LABEL_QUEUE: "team"})]))
     assert api.did == did
     assert next(left, "none") == "none"
 
@@ -483,7 +484,7 @@ def test_a_job_in_a_queue_leaves_it_first(monkeypatch: pytest.MonkeyPatch, answe
 def test_a_job_is_deleted(kind: str, deleted: list[str]) -> None:
     """The Service of plain Jobs, too, which may have outlived them."""
     api = Recorded()
-    verbs.delete(api, JobObjects(kind, [job("a"), job("b")]), "n", "app")
+    lifecycle.delete(api, JobObjects(kind, [job("a"), job("b")]), "n", "app")
     assert [name for _, name in api.did] == deleted
 
 

@@ -9,11 +9,13 @@ from dataclasses import replace
 import pytest
 
 from torchx.errors import SpecError
-from torchx.schedulers.kubernetes import kinds, names, pods, request
-from torchx.schedulers.kubernetes.kinds import render
+from torchx.schedulers.kubernetes import names, request
+from torchx.schedulers.kubernetes.kinds import kinds
+from torchx.schedulers.kubernetes.kinds.kinds import render
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, VOLCANO
 from torchx.schedulers.kubernetes.options import KubernetesOpts
-from torchx.schedulers.kubernetes.pods import JobRules
+from torchx.schedulers.kubernetes.pods import specs
+from torchx.schedulers.kubernetes.pods.specs import JobRules
 from torchx.schedulers.kubernetes.request import role_names
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, BindMount, Resource, RetryPolicy, Role, VolumeMount, macros
@@ -93,7 +95,7 @@ def _pods_of_volcano(job):
     ]
 
 
-def jobs(version=pods.NEWEST, **fields):
+def jobs(version=specs.NEWEST, **fields):
     rules = replace(RULES, version=version, opts=replace(RULES.opts, local_queue=None))
     return render(JOB, app(**fields), "train-x1", rules)
 

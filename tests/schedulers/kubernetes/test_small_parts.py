@@ -12,13 +12,16 @@ from typing import Any
 import pytest
 
 from tests.schedulers.kubernetes.fake_cluster import Cluster, refusal
+from torchx.compat import kubernetes, kubernetes_mcad
 from torchx.errors import BackendError, ConfigError, MissingDependencyError, NotSupportedError
-from torchx.schedulers.kubernetes import aliases, credentials, events, mcad_aliases, names, simulate
+from torchx.schedulers.kubernetes import names, simulate
 from torchx.schedulers.kubernetes.answers import JobObjects
+from torchx.schedulers.kubernetes.api import credentials
 from torchx.schedulers.kubernetes.client import KubeApi, group_of, kind_of, path_of
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, role_label
 from torchx.schedulers.kubernetes.options import KubernetesOpts
 from torchx.schedulers.kubernetes.placement import check, overlay
+from torchx.schedulers.kubernetes.pods import events
 from torchx.schedulers.kubernetes.sweeps import with_values
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.tasks import TaskList
@@ -614,14 +617,14 @@ class Client:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(aliases, "official", lambda: Client)
+    monkeypatch.setattr(kubernetes, "official", lambda: Client)
 
 
 @pytest.mark.usefixtures("client")
 def test_models_of_any_version() -> None:
     """By themselves, or by the client."""
-    assert aliases.to_model({"a": 1}, "New") == ("new", {"a": 1})
-    assert aliases.to_model({"a": 1}, "Old") == ("old", '{"a": 1}', "Old")
+    assert kubernetes.to_model({"a": 1}, "New") == ("new", {"a": 1})
+    assert kubernetes.to_model({"a": 1}, "Old") == ("old", '{"a": 1}', "Old")
 
 
 ROLE = Role("trainer", "img", entrypoint="x", num_replicas=2, port_map={"a": 1234}, resource=Resource(1, 0, 64))
@@ -631,7 +634,7 @@ ROLE = Role("trainer", "img", entrypoint="x", num_replicas=2, port_map={"a": 123
 @pytest.mark.parametrize("network", [None, "net"])
 def test_a_pod_of_mcad(network: str | None) -> None:
     """Named like its replica, in the domain of its job."""
-    _, pod = mcad_aliases.role_to_pod("p-0", "app", "n", ROLE, "sa", "secret", "cosched", "high", network)
+    _, pod = kubernetes_mcad.role_to_pod("p-0", "app", "n", ROLE, "sa", "secret", "cosched", "high", network)
     assert (pod["metadata"]["name"], pod["metadata"]["namespace"]) == ("p-0", "n")
     spec = pod["spec"]
     assert (spec["hostname"], spec["subdomain"], spec["containers"][0]["name"], len(spec["containers"])) == (
@@ -643,39 +646,41 @@ def test_a_pod_of_mcad(network: str | None) -> None:
     assert (spec["schedulerName"], spec["priorityClassName"], spec["serviceAccountName"]) == ("cosched", "high", "sa")
     assert spec["imagePullSecrets"] == [{"name": "secret"}]
     assert pod["metadata"]["annotations"].get("k8s.v1.cni.cncf.io/networks") == network
-    _, pod = aliases.role_to_pod("q-0", ROLE, "sa", 7, 8, 1)
+    _, pod = kubernetes.role_to_pod("q-0", ROLE, "sa", 7, 8, 1)
     assert (pod["metadata"]["name"], pod["spec"]["containers"][0]["name"]) == ("q-0", "q-0")
-    _, service = mcad_aliases.mcad_svc(AppDef("a", [ROLE]), "svc", "n", "80")
+    _, service = kubernetes_mcad.mcad_svc(AppDef("a", [ROLE]), "svc", "n", "80")
     assert (service["metadata"]["name"], service["spec"]["ports"]) == ("svc", [{"name": "port", "port": 80}])
 
 
 def test_parts_of_an_appwrapper() -> None:
     """As they were in the first version."""
     app = AppDef("a", [Role("first", "i", entrypoint="x"), ROLE])
-    group = mcad_aliases.create_pod_group(app, ROLE, 1, "n", "app-1")
+    group = kubernetes_mcad.create_pod_group(app, ROLE, 1, "n", "app-1")
     assert (group["replicas"], group["generictemplate"]["kind"], group["generictemplate"]["metadata"]["name"]) == (
         1,
         "PodGroup",
         "app-1-trainer",
     )
-    labels = mcad_aliases.pod_labels(app, 1, ROLE, 3, "cosched", "app-1")
+    labels = kubernetes_mcad.pod_labels(app, 1, ROLE, 3, "cosched", "app-1")
     assert (labels[names.LABEL_REPLICA_ID], labels["pod-group.scheduling.sigs.k8s.io"]) == ("3", "app-1-trainer")
-    assert "pod-group.scheduling.sigs.k8s.io" not in mcad_aliases.pod_labels(app, 1, ROLE, 3, None, "app-1")
-    assert aliases.pod_labels(app, 1, ROLE, 3, "app-1")[names.LABEL_REPLICA_ID] == "3"
+    assert "pod-group.scheduling.sigs.k8s.io" not in kubernetes_mcad.pod_labels(app, 1, ROLE, 3, None, "app-1")
+    assert kubernetes.pod_labels(app, 1, ROLE, 3, "app-1")[names.LABEL_REPLICA_ID] == "3"
     spec: dict[str, Any] = {}
-    mcad_aliases.enable_retry(spec, 3, 2)
+    kubernetes_mcad.enable_retry(spec, 3, 2)
     assert spec == {"schedulingSpec": {"minAvailable": 2, "requeuing": {"maxNumRequeuings": 3}}}
     assert (
-        mcad_aliases.get_port_for_service(app) == "1234"
-        and mcad_aliases.get_port_for_service(AppDef("a", app.roles[:1])) == "29500"
+        kubernetes_mcad.get_port_for_service(app) == "1234"
+        and kubernetes_mcad.get_port_for_service(AppDef("a", app.roles[:1])) == "29500"
     )
-    assert (mcad_aliases.cleanup_str("A b"), aliases.prefix_container_name("c", "r", 1)) == ("a-b", "r/1/c")
-    assert mcad_aliases.get_tasks_status_description({"running": 2, "Succeeded": "1", "failed": None, "Other": 3}) == {
+    assert (kubernetes_mcad.cleanup_str("A b"), kubernetes.prefix_container_name("c", "r", 1)) == ("a-b", "r/1/c")
+    assert kubernetes_mcad.get_tasks_status_description(
+        {"running": 2, "Succeeded": "1", "failed": None, "Other": 3}
+    ) == {
         "running": 2,
         "Succeeded": 1,
     }
     assert (
-        mcad_aliases.get_appwrapper_status({"status": {"state": "Running"}, "apiVersion": names.V1BETA1})
+        kubernetes_mcad.get_appwrapper_status({"status": {"state": "Running"}, "apiVersion": names.V1BETA1})
         is AppState.RUNNING
     )
 
@@ -694,7 +699,7 @@ def generic(role: str, command: Any = None, kind: str = "Pod", env: Any = None) 
 def test_roles_of_an_appwrapper() -> None:
     """From its pods, counted; other parts are left out."""
     env = [{"name": "A", "value": "b"}, {"name": "C", "valueFrom": {}}]
-    found = mcad_aliases.get_role_information(
+    found = kubernetes_mcad.get_role_information(
         [generic("a", ["x", "y"], env=env), generic("a", ["z"]), generic("b"), generic("c", kind="Service"), {}]
     )
     assert {name: (r.num_replicas, r.entrypoint, r.args, r.env, r.image) for name, r in found.items()} == {
@@ -705,7 +710,7 @@ def test_roles_of_an_appwrapper() -> None:
 
 def test_a_job_of_volcano_by_the_old_name() -> None:
     """With the same parameters."""
-    made = aliases.app_to_resource(AppDef("a", [ROLE]), "queue", "sa", "high", 10, 20)
+    made = kubernetes.app_to_resource(AppDef("a", [ROLE]), "queue", "sa", "high", 10, 20)
     assert (made["kind"], made["spec"]["queue"], made["spec"]["priorityClassName"]) == ("Job", "queue", "high")
-    old = mcad_aliases.app_to_resource(AppDef("a", [ROLE]), "n", "sa", "secret", "cosched", "high", "net", None)
+    old = kubernetes_mcad.app_to_resource(AppDef("a", [ROLE]), "n", "sa", "secret", "cosched", "high", "net", None)
     assert (old["kind"], old["metadata"]["namespace"]) == ("AppWrapper", "n")

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from torchx.errors import BackendError, TransientError
-from torchx.schedulers.inside import STDERR, STDOUT, Tty
+from torchx.schedulers.kit.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.kubernetes import inside
+from torchx.schedulers.kubernetes.api.spdy import Spdy
 from torchx.schedulers.kubernetes.inside import PodPort, PodProcess, is_running
-from torchx.schedulers.kubernetes.spdy import Spdy
 
 OPEN, REPLY, RESET, SETTINGS, PING, GOAWAY = 0x80030001, 0x80030002, 0x80030003, 0x80030004, 0x80030006, 0x80030007
 FIN = 1

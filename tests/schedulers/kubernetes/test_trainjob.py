@@ -11,10 +11,10 @@ from tests.schedulers.kubernetes.fake_cluster import Cluster, Response
 from tests.schedulers.kubernetes.test_inline_code import code
 from torchx.errors import BackendError, ConfigError, NotSupportedError, SpecError
 from torchx.runner import Runner
+from torchx.schedulers.kubernetes.overlays import set_overlay
 from torchx.schedulers.kubernetes_scheduler import create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role, VolumeMount
-from torchx.specs.overlays import set_overlay
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 
 __all__ = ["code"]
 GROUP = "trainer.kubeflow.org/v1alpha1"

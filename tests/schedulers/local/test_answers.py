@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.verdict import describe, state_of
 from torchx.schedulers.local import sweeps
 from torchx.schedulers.local.answers import facts_of, listed, look

@@ -13,7 +13,7 @@ import pytest
 from torchx.errors import SpecError
 from torchx.runner import get_runner
 from torchx.specs.api import AppDef, AppState, AppStatus, RetryPolicy, Role
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 
 COUNT = """
 import os, sys, time

@@ -10,7 +10,7 @@ import pytest
 from torchx.runner import get_runner
 from torchx.schedulers.local.export import export
 from torchx.specs.api import AppDef, RetryPolicy, Role
-from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.wishes.timeouts import TIMEOUT
 
 
 def _role(tmp_path: Path, name: str, *, good: str, **role: object) -> Role:

@@ -14,7 +14,7 @@ from torchx.errors import BackendError, ConfigError, NotSupportedError
 from torchx.runner import Runner, get_runner
 from torchx.specs.api import AppDef, AppState, Role
 from torchx.specs.failures import parse_failure
-from torchx.specs.retries import RETRY
+from torchx.specs.wishes.retries import RETRY
 from torchx.supervisor import proctree
 
 WAITS = 'echo up > "$UP"; exec sleep 600'

@@ -16,8 +16,8 @@ from torchx.schedulers.lsf import attempts
 from torchx.schedulers.lsf.options import Opts
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, Resource, RetryPolicy, Role
-from torchx.specs.retries import RETRY, Attempt
 from torchx.specs.serialize import appdef_to_dict
+from torchx.specs.wishes.retries import RETRY, Attempt
 
 OPTIONS: dict[str, Any] = {"resreq": "select[type==any]", "bsub_args": "-G team", "time": "1:30"}
 

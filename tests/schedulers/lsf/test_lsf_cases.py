@@ -16,8 +16,8 @@ from torchx.schedulers.lsf import attempts, hangs, inside
 from torchx.schedulers.lsf.answers import Exit, facts_of, replica_facts
 from torchx.schedulers.lsf.client import find_rank0_host
 from torchx.schedulers.lsf.options import Opts
+from torchx.schedulers.lsf.parse import FIELDS, FORMAT, Row, job_name, moment, was_released
 from torchx.schedulers.lsf.replicas import get_docker_command
-from torchx.schedulers.lsf.rows import FIELDS, FORMAT, Row, job_name, moment, was_released
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import CommandError, TransientError
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.kit.commands import Completed
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.lsf.doctor import _queue
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.testing import FakeCommandRunner

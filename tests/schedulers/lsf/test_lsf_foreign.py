@@ -27,7 +27,7 @@ def bjobs(*jobs: dict[str, str]) -> str:
     known |= {"exit_code": "3", "submit_time": "Nov 20 08:00", "start_time": "Nov 20 08:01", "jobindex": "0"}
     known |= {"finish_time": "Nov 20 08:09", "sub_cwd": "$HOME/work", "exec_home": "/home/ann", "command": "python a|b"}
     from torchx.schedulers.lsf.foreign import _MORE
-    from torchx.schedulers.lsf.rows import FIELDS
+    from torchx.schedulers.lsf.parse import FIELDS
 
     fields = (*FIELDS, *_MORE)
     rows = ["|".join({**known, **job}.get(name, "-") for name in fields) for job in jobs]

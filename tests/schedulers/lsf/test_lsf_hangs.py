@@ -12,11 +12,11 @@ from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.kit.verdict import judge
 from torchx.schedulers.lsf import hangs, replicas
 from torchx.schedulers.lsf.answers import Exit, facts_of
-from torchx.schedulers.lsf.rows import Row
+from torchx.schedulers.lsf.parse import Row
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, AppState, RetryPolicy, Role
 from torchx.specs.serialize import appdef_to_dict
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.watchdog import WATCHDOG
 from torchx.supervisor.layout import HANG_FILE
 
 PROGRAM = read_script(replicas.__file__, "watchdog.sh")

@@ -14,11 +14,11 @@ import pytest
 
 from torchx.errors import BackendError, NotFoundError, NotSupportedError
 from torchx.schedulers.batch.folders import JobFolder
-from torchx.schedulers.inside import not_running
-from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.kit.inside import not_running
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.schedulers.lsf.inside import OnHost, host_of
 from torchx.specs.api import AppState
 

@@ -16,12 +16,12 @@ from hypothesis import strategies as st
 
 from torchx.errors import BackendError, CommandError, ConfigError, NotFoundError, NotSupportedError, SpecError
 from torchx.schedulers.api import DescribeAppResponse, Stream
-from torchx.schedulers.failures.reader import Evidence
+from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.lsf.answers import Exit, facts_of
+from torchx.schedulers.lsf.parse import FIELDS, FORMAT, Row, group_of, job_name, moment, name_parts, report_end, rows
 from torchx.schedulers.lsf.reasons import ENDED, PENDING, why_ended, why_pending
-from torchx.schedulers.lsf.rows import FIELDS, FORMAT, Row, group_of, job_name, moment, name_parts, report_end, rows
 from torchx.schedulers.lsf_scheduler import (
     JOB_STATE,
     RANK0_HOST,
@@ -39,9 +39,9 @@ from torchx.schedulers.lsf_scheduler import (
     get_docker_command,
     get_job_state,
 )
-from torchx.specs.after import AFTER, split_condition
 from torchx.specs.api import AppDef, AppState, BindMount, DeviceMount, Resource, RetryPolicy, Role, VolumeMount
 from torchx.specs.failures import parse_failure
+from torchx.specs.wishes.after import AFTER, split_condition
 from torchx.testing import FakeCommandRunner, Recordings, SchedulerContract
 from torchx.testing.commands import Call
 

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from torchx.errors import NotFoundError, NotSupportedError
-from torchx.schedulers.lsf.rows import FIELDS, Row, group_of, rows, was_released
+from torchx.schedulers.lsf.parse import FIELDS, Row, group_of, rows, was_released
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.secret import Secret

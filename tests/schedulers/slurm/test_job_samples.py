@@ -10,7 +10,7 @@ import pytest
 
 from tests.schedulers.slurm.test_job_script import programs, run, sh
 from torchx.schedulers.kit.files import LocalFiles
-from torchx.schedulers.metrics import read_kept
+from torchx.schedulers.kit.metrics import read_kept
 from torchx.schedulers.slurm.request import SAMPLER_FILE
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, RetryPolicy, Role

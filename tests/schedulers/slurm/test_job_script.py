@@ -20,9 +20,9 @@ from torchx.schedulers.slurm.events import JobEvents, parse_events, starts_of
 from torchx.schedulers.slurm.folders import choose_previous
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Resource, RetryPolicy, Role, macros
-from torchx.specs.retries import RETRY, Attempt, read_attempts
 from torchx.specs.serialize import appdef_to_dict
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.retries import RETRY, Attempt, read_attempts
+from torchx.specs.wishes.watchdog import WATCHDOG
 
 SRUN = f"""#!{sys.executable} -IS
 import os, signal, sys

@@ -16,12 +16,12 @@ from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.slurm import notices
 from torchx.schedulers.slurm.answers import Job, facts_of, telling_files
 from torchx.schedulers.slurm.events import parse_events
-from torchx.schedulers.slurm.records import JobRecord
+from torchx.schedulers.slurm.parse import JobRecord
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Role
-from torchx.specs.notices import NOTIFY, NOTIFY_ON, hang_event
-from torchx.specs.retries import read_attempts
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.notices import NOTIFY, NOTIFY_ON, hang_event
+from torchx.specs.wishes.retries import read_attempts
+from torchx.specs.wishes.watchdog import WATCHDOG
 from torchx.supervisor.layout import HANG_FILE, STACKS_FILE
 
 __all__ = ["programs"]

@@ -12,12 +12,12 @@ from tests.schedulers.slurm.test_slurm_foreign import SHOWN, queued
 from torchx.components import utils
 from torchx.errors import NotSupportedError, SpecError
 from torchx.runner import Runner
+from torchx.schedulers.slurm.scripts.lines import directives
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Secret
-from torchx.specs.retries import RETRY
-from torchx.specs.sbatch_lines import directives
-from torchx.specs.scripts import SBATCH
-from torchx.specs.timeouts import TIMEOUT, timeout_s
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.scripts import SBATCH
+from torchx.specs.wishes.timeouts import TIMEOUT, timeout_s
 from torchx.testing.commands import FakeCommandRunner
 
 BODY = "module purge\nsource ~/env/bin/activate\npython train.py $@\n"

@@ -12,7 +12,7 @@ from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.schedulers.slurm.request import make_request, render
 from torchx.schedulers.slurm.simulate import simulation
 from torchx.specs.api import AppDef, Role
-from torchx.specs.retries import RetryRules
+from torchx.specs.wishes.retries import RetryRules
 
 SHOWN = "JobId=7 JobName=x UserId=me(1) JobState=RUNNING Requeue={requeue} RunTime={ran} TimeLimit={limit} WorkDir={folder}\n"
 STEPS = "7.batch|n1|batch\n7.1|n2|replica.0\n7.0|n1|replica.1\n"

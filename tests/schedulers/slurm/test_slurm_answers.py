@@ -14,8 +14,7 @@ from torchx.errors import ParseError
 from torchx.schedulers.slurm.answers import pending_sentence
 from torchx.schedulers.slurm.client import NO_SUCH_JOB, parse_version
 from torchx.schedulers.slurm.events import JobEvents, parse_events
-from torchx.schedulers.slurm.reasons import SLURM_STATES, app_state, reason_sentence
-from torchx.schedulers.slurm.records import (
+from torchx.schedulers.slurm.parse import (
     SACCT_FIELDS,
     SEPARATOR,
     JobRecord,
@@ -23,6 +22,7 @@ from torchx.schedulers.slurm.records import (
     parse_squeue,
     split_id,
 )
+from torchx.schedulers.slurm.reasons import SLURM_STATES, app_state, reason_sentence
 from torchx.specs import AppState
 from torchx.testing.commands import Recordings
 

@@ -9,8 +9,8 @@ import pytest
 
 from torchx.schedulers.slurm import attempts
 from torchx.specs import AppDef, Role
-from torchx.specs.retries import RETRY
 from torchx.specs.serialize import appdef_to_dict
+from torchx.specs.wishes.retries import RETRY
 
 # As Slurm 22.05 writes them when n3 is lost: it ends the steps on all nodes for this reason, and names them.
 LOST = """srun: Job step aborted: Waiting up to 12 seconds for job step to finish.

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from torchx.schedulers.failures import Evidence
+from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.slurm.answers import (
     Job,
     bare,
@@ -18,7 +18,7 @@ from torchx.schedulers.slurm.answers import (
 from torchx.schedulers.slurm.client import SlurmQueries
 from torchx.schedulers.slurm.events import JobEvents, parse_events
 from torchx.schedulers.slurm.options import SlurmOpts, early_warning
-from torchx.schedulers.slurm.records import JobRecord, settled
+from torchx.schedulers.slurm.parse import JobRecord, settled
 from torchx.specs import AppState, Resource, RetryPolicy, Role
 from torchx.testing.commands import FakeCommandRunner
 

@@ -9,7 +9,7 @@ import pytest
 
 from torchx.components import utils
 from torchx.errors import CommandError, TransientError
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Resource, Role, Secret
 from torchx.testing import FakeCommandRunner

@@ -10,7 +10,7 @@ import pytest
 from torchx.errors import NotFoundError, NotSupportedError
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm.foreign import parse_scontrol
-from torchx.schedulers.slurm.records import SACCT_FIELDS, SEPARATOR, SQUEUE_FIELDS
+from torchx.schedulers.slurm.parse import SACCT_FIELDS, SEPARATOR, SQUEUE_FIELDS
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppState
 from torchx.specs.failures import parse_failure

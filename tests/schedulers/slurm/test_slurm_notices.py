@@ -13,7 +13,7 @@ from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.slurm import notices
 from torchx.schedulers.slurm_scheduler import create_scheduler
 from torchx.specs import AppDef, Role
-from torchx.specs.notices import NOTIFY, NOTIFY_ON
+from torchx.specs.wishes.notices import NOTIFY, NOTIFY_ON
 
 
 def app(via="slack", on="end"):

@@ -12,9 +12,9 @@ import pytest
 from tests.schedulers.slurm.test_slurm_scheduler import fake, scheduler
 from torchx.errors import BackendError
 from torchx.schedulers.batch.folders import JobFolder, LogPaths
-from torchx.schedulers.findings import Finding
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.files import LocalFiles
+from torchx.schedulers.kit.findings import Finding
 from torchx.schedulers.slurm import inside
 from torchx.schedulers.slurm.answers import Job
 from torchx.schedulers.slurm.doctor import _accounts, _partitions, _trial, _version
@@ -23,7 +23,7 @@ from torchx.schedulers.slurm.folders import LegacyFolder, Waiting, choose_previo
 from torchx.schedulers.slurm.foreign import _by_replica, _replica, foreign_facts, parse_scontrol
 from torchx.schedulers.slurm.inside import component_of, host_of, step_words
 from torchx.schedulers.slurm.options import SlurmOpts
-from torchx.schedulers.slurm.records import JobRecord, _exit_of_text, _moment
+from torchx.schedulers.slurm.parse import JobRecord, _exit_of_text, _moment
 from torchx.schedulers.slurm.simulate import _is_warned, _sooner, _step
 from torchx.specs import AppDef, AppState, Role
 from torchx.specs.serialize import appdef_to_dict

@@ -17,7 +17,7 @@ from torchx.schedulers import slurm_scheduler
 from torchx.schedulers.batch.base import Site
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
-from torchx.schedulers.slurm.records import SEPARATOR
+from torchx.schedulers.slurm.parse import SEPARATOR
 from torchx.schedulers.slurm.request import MOST_SCRIPT
 from torchx.schedulers.slurm_scheduler import (
     SLURM_STATES,
@@ -28,8 +28,8 @@ from torchx.schedulers.slurm_scheduler import (
     create_scheduler,
 )
 from torchx.specs import AppDef, AppState, BindMount, Resource, RetryPolicy, Role, macros
-from torchx.specs.after import AFTER
 from torchx.specs.failures import parse_failure
+from torchx.specs.wishes.after import AFTER
 from torchx.testing.commands import FakeCommandRunner
 from torchx.testing.contract import SchedulerContract
 

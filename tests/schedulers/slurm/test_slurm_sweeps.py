@@ -27,9 +27,9 @@ from torchx.schedulers.slurm.inside import of_task
 from torchx.schedulers.slurm.sweeps import Sweep, _ranges
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, AppState, Resource, Role, Workspace
-from torchx.specs.after import AFTER
 from torchx.specs.secret import Secret
 from torchx.specs.tasks import TaskList
+from torchx.specs.wishes.after import AFTER
 
 SBATCH = f"""#!{sys.executable} -IS
 import os, subprocess, sys

@@ -11,7 +11,7 @@ from torchx import config
 from torchx.errors import TorchXError, install_extra
 from torchx.runner.ground.backends import Backends
 from torchx.runs.schema import VERSION, version_of
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, disk_space, doubt
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, disk_space, doubt
 from torchx.settings import torchx_home
 
 _EXTRAS = {"docker": "docker", "kubernetes": "kubernetes", "aws": "boto3", "mlflow": "mlflow", "ui": "starlette"}

@@ -12,8 +12,8 @@ from torchx.runner.ground.backends import answers_within
 from torchx.runner.launch import static
 from torchx.runner.watching.wait import WaitTimeoutError
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, doubt
 from torchx.schedulers.kit.abilities import BuildsWorkspaces, Diagnoses
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Check, Finding, bad, doubt
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Resource, Role, Workspace
 from torchx.specs.copies import copy_data
 

@@ -9,7 +9,7 @@ from torchx.runner.watching.handling import Handles
 from torchx.specs.api import AppDef, CfgVal, Workspace
 
 if TYPE_CHECKING:
-    from torchx.schedulers.findings import Finding
+    from torchx.schedulers.kit.findings import Finding
 
 
 class Checks(Handles):

@@ -14,7 +14,7 @@ from torchx.runner.watching.tee import log_openers
 from torchx.runs import NewRun, Run, RunRegistry, default_registry
 from torchx.runs.registry import user_name
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.foreign import ForeignJobs
+from torchx.schedulers.kit.foreign import ForeignJobs
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.specs.api import (
     AppDef,
@@ -220,7 +220,7 @@ def adopt(
 
     Args:
         name: name of the run, for the reference ``@NAME``; by default the name that its scheduler reports.
-        metadata: metadata of the run, for example a request for notices, see :mod:`torchx.specs.notices`.
+        metadata: metadata of the run, for example a request for notices, see :mod:`torchx.specs.wishes.notices`.
 
     Raises:
         SpecError: the job is on record already, or torchx launched it.

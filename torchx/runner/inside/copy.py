@@ -16,8 +16,8 @@ from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
 from torchx.runner.inside.untar import AGAIN, CHUNK, Taker, shortened
-from torchx.schedulers.inside import STDOUT, InsideProcess
-from torchx.schedulers.inside.run import run
+from torchx.schedulers.kit.inside import STDOUT, InsideProcess
+from torchx.schedulers.kit.inside.run import run
 from torchx.util.links import stays
 from torchx.util.records import dataclass
 

@@ -8,8 +8,8 @@ from typing import Any
 from torchx.errors import NotSupportedError
 from torchx.runner.jobs.views import View
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.inside import Duplex, InsideProcess, Tty
 from torchx.schedulers.kit.abilities import Archives, Enters, Forwards, SharesFiles
+from torchx.schedulers.kit.inside import Duplex, InsideProcess, Tty
 
 
 def enter(

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, ConfigError
 from torchx.runner.inside.relay import Relay
-from torchx.schedulers.inside import CHUNK, STDOUT, Duplex, InsideProcess
-from torchx.schedulers.inside.run import python_words
+from torchx.schedulers.kit.inside import CHUNK, STDOUT, Duplex, InsideProcess
+from torchx.schedulers.kit.inside.run import python_words
 
 Connect = Callable[[int], Duplex]
 """The backend's own API: opens a connection to a port of the replica."""

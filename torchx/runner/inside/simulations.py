@@ -11,8 +11,8 @@ from torchx.runs.registry import user_name
 from torchx.schedulers.kit.abilities import Simulates
 from torchx.schedulers.kit.simulations import FAULTS, Simulation
 from torchx.specs.api import AppState, is_terminal
-from torchx.specs.retries import RETRY
-from torchx.specs.timeouts import TIMEOUT
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.timeouts import TIMEOUT
 from torchx.util.strings import did_you_mean
 
 if TYPE_CHECKING:

@@ -12,10 +12,10 @@ from torchx.runner.watching.handling import Handles
 if TYPE_CHECKING:
     from torchx.runner.inside.copy import Copied
     from torchx.runner.inside.forward import Forwarding
-    from torchx.schedulers.inside import InsideProcess, Tty
-    from torchx.schedulers.inside.run import Ran
+    from torchx.schedulers.kit.inside import InsideProcess, Tty
+    from torchx.schedulers.kit.inside.run import Ran
     from torchx.schedulers.kit.simulations import Simulation
-    from torchx.schedulers.stacks import Stacks
+    from torchx.schedulers.kit.stacks import Stacks
 
 
 class Enters(Handles):
@@ -64,7 +64,7 @@ class Enters(Handles):
         Returns:
             ``exit_code`` (128+n if signal n killed the command), ``stdout``, ``stderr``.
         """
-        from torchx.schedulers.inside.run import run
+        from torchx.schedulers.kit.inside.run import run
 
         return run(self.open(app_handle, argv, role_name, k), stdin)
 
@@ -130,7 +130,7 @@ class Enters(Handles):
             NotFoundError: there is no such job or replica, or none is running.
             NotSupportedError: the scheduler, or this job, does not support commands inside replicas.
         """
-        from torchx.schedulers.stacks.look import look
+        from torchx.schedulers.kit.stacks.look import look
 
         handle = self.resolve(app_handle)
         bring = partial(self.copy, handle, into=True)

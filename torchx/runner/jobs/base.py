@@ -115,7 +115,7 @@ class RunnerBase:
         """Like :meth:`_locate`, but raises UnknownAppException for a job that is neither on record nor exists."""
         handle, backend, app_id = self._locate(reference, event)
         if force:
-            from torchx.schedulers.foreign import forced
+            from torchx.schedulers.kit.foreign import forced
 
             backend = forced(backend)
         if run_registry().get(handle) is None and not backend.exists(app_id):

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.caps import Capabilities
-from torchx.specs.after import AFTER, earlier_jobs
 from torchx.specs.api import AppDef, parse_app_handle
+from torchx.specs.wishes.after import AFTER, earlier_jobs
 
 if TYPE_CHECKING:
     pass

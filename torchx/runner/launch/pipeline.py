@@ -11,12 +11,12 @@ from torchx.config.files import ConfigFiles
 from torchx.errors import ConfigError, NotSupportedError
 from torchx.runner.ground.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
-from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
-from torchx.specs.scripts import SBATCH
-from torchx.specs.timeouts import TIMEOUT, timeout_s
-from torchx.specs.watchdog import WATCHDOG, watchdog_of
+from torchx.specs.wishes.after import AFTER
+from torchx.specs.wishes.scripts import SBATCH
+from torchx.specs.wishes.timeouts import TIMEOUT, timeout_s
+from torchx.specs.wishes.watchdog import WATCHDOG, watchdog_of
 from torchx.util.notices import logger
 
 if TYPE_CHECKING:

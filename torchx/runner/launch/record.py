@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
 
-NOTIFY = "torchx/notify"  # as in torchx.specs.notices
+NOTIFY = "torchx/notify"  # as in torchx.specs.wishes.notices
 GIT_TIMEOUT_S = 0.1
 """How long to wait for git after the submission, which runs concurrently."""
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from torchx.errors import SpecError
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.findings import BAD, GOOD, UNKNOWN, Finding
+from torchx.schedulers.kit.findings import BAD, GOOD, UNKNOWN, Finding
 from torchx.schedulers.kit.shell import quote
 from torchx.settings import ENV_NO_CHECK, PUBLISHED_IMAGE
-from torchx.specs.after import AFTER
 from torchx.specs.api import AppDef, Role, Workspace, macros
 from torchx.specs.images import NamesOnly
+from torchx.specs.wishes.after import AFTER
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.strings import nearest

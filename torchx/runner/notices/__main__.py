@@ -65,7 +65,7 @@ def _note(plan: dict[str, Any], sent: dict[str, str]) -> None:
 
 
 def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pauses_s: Iterable[float] | None) -> None:
-    from torchx.schedulers.notices import Notice, deliver
+    from torchx.schedulers.kit.notices import Notice, deliver
 
     notice = Notice.of(event.partition("-")[0], plan["handle"], plan["name"], status)
     for channel, settings in plan["channels"].items():

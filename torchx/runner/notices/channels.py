@@ -1,4 +1,4 @@
-"""Reads the settings of notice channels from the config files; :mod:`torchx.schedulers.notices` sends the notices."""
+"""Reads the settings of notice channels from the config files; :mod:`torchx.schedulers.kit.notices` sends to them."""
 
 from __future__ import annotations
 

@@ -24,8 +24,8 @@ from typing import Any
 from torchx.runs import RunRegistry
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppDef, AppState, is_terminal
-from torchx.specs.notices import hang_event, wish_of
-from torchx.specs.watchdog import SILENT
+from torchx.specs.wishes.notices import hang_event, wish_of
+from torchx.specs.wishes.watchdog import SILENT
 from torchx.supervisor.at_end import ALARM
 from torchx.util.notices import logger
 from torchx.util.procs import own_program

@@ -14,9 +14,9 @@ from torchx.util.term import iso
 if TYPE_CHECKING:
     from torchx.runner.sweeps.sweeps import FailureGroup, SweepResults
     from torchx.runs import Run
-    from torchx.schedulers.metrics import ReplicaMetrics
-    from torchx.specs.retries import Attempt
+    from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.specs.tasks import TaskTable
+    from torchx.specs.wishes.retries import Attempt
 
 
 def handle_fields(handle: str) -> dict[str, Any]:

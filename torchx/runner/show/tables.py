@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from torchx.runs import Run
-from torchx.schedulers.metrics import Gpu, ReplicaMetrics
+from torchx.schedulers.kit.metrics import Gpu, ReplicaMetrics
 from torchx.specs.api import AppStatus
 from torchx.specs.tasks import progress
 from torchx.util.strings import size_text, sparkline

@@ -123,7 +123,7 @@ class FailureGroup:
     """Tasks of a sweep that failed for the same cause.
 
     Attributes:
-        kind: class of the cause, see :data:`torchx.schedulers.failures.classes.CLASSES`.
+        kind: class of the cause, see :data:`torchx.schedulers.kit.failures.classes.CLASSES`.
         cause: the message of one of the tasks.
         tasks: numbers of the tasks.
     """

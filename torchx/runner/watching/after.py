@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import EXIT_JOB_FAILED, NotFoundError, NotSupportedError, SpecError, TorchXError
 from torchx.runner.launch.after import check_after, refuse_sweep
-from torchx.specs.after import AFTER, WAIT, split_condition
 from torchx.specs.api import AppDef, AppState
+from torchx.specs.wishes.after import AFTER, WAIT, split_condition
 
 if TYPE_CHECKING:
     from torchx.runner.watching.verbs import Watches

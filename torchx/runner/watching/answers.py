@@ -124,7 +124,7 @@ class Jobs(list):  # type: ignore[type-arg]  # a base with an argument would imp
     """A list of jobs that a notebook renders as a table."""
 
     def _repr_html_(self) -> str:
-        from torchx.specs.html_pages import jobs_html
+        from torchx.render.html_pages import jobs_html
 
         return jobs_html(self)
 

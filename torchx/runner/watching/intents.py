@@ -21,7 +21,7 @@ from torchx.runs import Run, RunRegistry, submitter
 from torchx.runs.registry import SWEEP
 from torchx.schedulers.api import Scheduler
 from torchx.specs.api import make_app_handle
-from torchx.specs.notices import NOTIFY
+from torchx.specs.wishes.notices import NOTIFY
 
 Find = Callable[[str, str], Scheduler[Any]]
 T = TypeVar("T")

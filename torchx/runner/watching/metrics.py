@@ -11,7 +11,7 @@ from torchx.runner.jobs.views import TaskOf
 from torchx.runs import Run, RunRegistry
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.kit.abilities import Measures
-from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics
+from torchx.schedulers.kit.metrics import AttemptUsage, ReplicaMetrics
 from torchx.specs.api import AppStatus, parse_app_handle
 
 TAG = "metrics"

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchx.runner.watching.changes import News, Watch
     from torchx.runs import Run, RunQuery
     from torchx.schedulers.api import ListAppResponse, Scheduler
-    from torchx.schedulers.metrics import ReplicaMetrics
+    from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.specs.api import AppDef, AppStatus, CfgVal
 
     _Runs = list[Run]  # `list` is a method of the Runner

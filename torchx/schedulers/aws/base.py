@@ -18,11 +18,11 @@ from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws.doctor import checks
 from torchx.schedulers.aws.ecr import EcrLogins
 from torchx.schedulers.aws.logs import Streams
-from torchx.schedulers.failures import Evidence
-from torchx.schedulers.findings import Check
-from torchx.schedulers.findings.images import image_checks
 from torchx.schedulers.kit import verdict
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts
+from torchx.schedulers.kit.failures import Evidence
+from torchx.schedulers.kit.findings import Check
+from torchx.schedulers.kit.findings.images import image_checks
 from torchx.schedulers.kit.logs import LogQuery, refuse_streams
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal
 from torchx.specs.images import report_image_digest

@@ -9,7 +9,7 @@ from torchx.errors import BackendError, ConfigError, NotFoundError
 from torchx.schedulers.aws.batch import queues
 from torchx.schedulers.aws.client import Clients, call
 from torchx.schedulers.aws.errors import DENIED, AwsError
-from torchx.schedulers.findings import Check, Finding, bad, doubt
+from torchx.schedulers.kit.findings import Check, Finding, bad, doubt
 from torchx.specs.api import CfgVal, Role
 
 _ROLES = ("job_role_arn", "execution_role_arn", "role")

@@ -18,13 +18,10 @@ from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.commands import LocalCommandRunner
 from torchx.schedulers.kit.shell import read_script
 from torchx.specs.api import AppDef
-from torchx.specs.retries import Attempt, RetryRules, read_attempts
+from torchx.specs.wishes.retries import Attempt, RetryRules, read_attempts
 
 PROGRAM_FILE = "retry.pyz"
-_ROOMS = (
-    *("util", "specs", "plugins", "supervisor"),
-    *(f"schedulers/{name}" for name in ("failures", "kit", "batch", "inside", "stacks")),
-)
+_ROOMS = ("util", "specs", "render", "plugins", "supervisor", "schedulers/kit", "schedulers/batch")
 _MAIN = """\
 import sys
 from importlib import import_module
@@ -55,7 +52,7 @@ def program(backend: str) -> str:
 
     top = os.path.dirname(os.path.abspath(torchx.__file__))
     paths = [f"{top}/{name}.py" for name in ("errors", "settings", "version")]
-    paths += [f"{top}/schedulers/{name}.py" for name in ("__init__", "api", "ids", "devices", "notices", "streams")]
+    paths += [f"{top}/schedulers/{name}.py" for name in ("__init__", "api", "ids", "devices", "streams")]
     for room in (*_ROOMS, f"schedulers/{backend}"):
         for folder, _, names in os.walk(os.path.join(top, room)):
             paths += [os.path.join(folder, name) for name in names if name.endswith((".py", ".sh"))]

@@ -27,10 +27,10 @@ from torchx.schedulers.batch.sites import (
     Site,
     SiteScheduler,
 )
-from torchx.schedulers.failures import Evidence
-from torchx.schedulers.inside import described
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
+from torchx.schedulers.kit.failures import Evidence
+from torchx.schedulers.kit.inside import described
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.verdict import describe
 from torchx.specs.api import AppDryRunInfo, CfgVal, is_terminal

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, SpecError
-from torchx.schedulers.failures import Evidence
+from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.files import MOST_GROWN, Files
 from torchx.settings import torchx_home
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
@@ -40,8 +40,8 @@ from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
-    from torchx.schedulers.findings import Finding
     from torchx.schedulers.kit.commands import Completed
+    from torchx.schedulers.kit.findings import Finding
     from torchx.specs.api import AppDef, Role
 
 # What plugins use, see docs/adding-a-scheduler.md.
@@ -263,7 +263,7 @@ def shared_folder(nodes: Completed, backend: str, remote: str) -> str | Finding:
     hosts = set(nodes.check().stdout.split())
     if not remote and hosts <= {socket.gethostname(), socket.gethostname().partition(".")[0]}:
         return "all nodes are this machine"
-    from torchx.schedulers.findings import doubt
+    from torchx.schedulers.kit.findings import doubt
 
     where = f"`{torchx_home(backend)}`" if not remote else f"the folder of jobs on `{remote}`"
     said = f"only a job can show whether the nodes see {where}"

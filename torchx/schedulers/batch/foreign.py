@@ -10,9 +10,9 @@ from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.batch.base import BatchScheduler
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, LogPaths
-from torchx.schedulers.failures import Evidence
-from torchx.schedulers.foreign import ForeignJobs
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures import Evidence
+from torchx.schedulers.kit.foreign import ForeignJobs
 from torchx.specs.api import AppState, is_terminal
 from torchx.util.records import replace
 

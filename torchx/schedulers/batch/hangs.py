@@ -13,14 +13,14 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torchx.schedulers.batch.folders import JobFolder
-from torchx.specs.watchdog import parse_watchdog
+from torchx.specs.wishes.watchdog import parse_watchdog
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 from torchx.supervisor.watchdog import Watchdog, marks, put_down
 from torchx.util.procs import own_program
 
 if TYPE_CHECKING:
-    from torchx.schedulers.inside import InsideProcess
-    from torchx.schedulers.stacks import Stacks
+    from torchx.schedulers.kit.inside import InsideProcess
+    from torchx.schedulers.kit.stacks import Stacks
 
     Enter = Callable[[Sequence[str], str, int], InsideProcess]
 
@@ -42,7 +42,7 @@ def main(
         up: whether all required replicas run; while some are missing, the job does not count as silent.
     """
     if sys.argv[1] == _LOOK:
-        from torchx.schedulers.stacks.look import tell
+        from torchx.schedulers.kit.stacks.look import tell
 
         tell(stacks)
         return
@@ -71,8 +71,8 @@ def main(
 
 def stacks_of(folder: JobFolder, hosts: Mapping[tuple[str, int], str], enter: Enter) -> Stacks:
     """What the ranks of a job do, whose replicas run on these hosts; ``enter`` starts a command inside a replica."""
-    from torchx.schedulers.inside.run import run
-    from torchx.schedulers.stacks.look import look
+    from torchx.schedulers.kit.inside.run import run
+    from torchx.schedulers.kit.stacks.look import look
 
     there = [(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
     return look(lambda words, role, k: run(enter(words, role, k)), None, there, list(hosts) or None, hosts=hosts)

@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.schedulers.batch.sites import Run
-from torchx.schedulers.inside import Tty
-from torchx.schedulers.inside.marks import MarkedProcess
-from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.inside import Tty
+from torchx.schedulers.kit.inside.marks import MarkedProcess
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.schedulers.kit.shell import read_script
 
 Spawn = Callable[[list[str], Tty | None], SpawnedProcess]

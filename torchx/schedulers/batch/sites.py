@@ -19,8 +19,8 @@ from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-    from torchx.schedulers.inside import Tty
-    from torchx.schedulers.inside.spawned import SpawnedProcess
+    from torchx.schedulers.kit.inside import Tty
+    from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
 PATIENCE_S = 45.0
 """How long commands are retried while the scheduler does not answer: its daemon restarts in less time."""
@@ -45,7 +45,7 @@ class Site:
 
     def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
         """Starts a command and connects its streams. Raises BackendError if the login node cannot be reached."""
-        from torchx.schedulers.inside.spawned import SpawnedProcess
+        from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
         return SpawnedProcess(argv, tty=tty)
 

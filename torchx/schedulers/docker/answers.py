@@ -11,11 +11,11 @@ from torchx.schedulers.docker import gangs
 from torchx.schedulers.docker.containers import LABEL_APP_NAME, LABEL_SESSION, Container, Job
 from torchx.schedulers.docker.evidence import History, Look, attempts_of, hang_of, history_of
 from torchx.schedulers.docker.gangs import Step
-from torchx.schedulers.failures import SHELL, signal_name
 from torchx.schedulers.kit import verdict
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures import SHELL, signal_name
 from torchx.specs.api import AppState, Role, is_terminal, make_app_handle
-from torchx.specs.retries import Attempt
+from torchx.specs.wishes.retries import Attempt
 from torchx.util.records import replace
 
 _CUT_SHORT_S = 600.0

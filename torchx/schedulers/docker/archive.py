@@ -11,7 +11,7 @@ from contextlib import closing
 
 from torchx.errors import BackendError
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError, Upload
-from torchx.schedulers.inside import STDOUT, InsideProcess
+from torchx.schedulers.kit.inside import STDOUT, InsideProcess
 
 _CHUNK = 1 << 20
 

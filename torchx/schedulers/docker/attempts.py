@@ -22,9 +22,9 @@ from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.verdict import judge, phrase
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, AppState
-from torchx.specs.retries import Attempt, RetryRules, to_line
-from torchx.specs.timeouts import TIMEOUT, timeout_s
-from torchx.specs.watchdog import WATCHDOG, watchdog_of
+from torchx.specs.wishes.retries import Attempt, RetryRules, to_line
+from torchx.specs.wishes.timeouts import TIMEOUT, timeout_s
+from torchx.specs.wishes.watchdog import WATCHDOG, watchdog_of
 from torchx.supervisor.layout import private
 from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import explanation

@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from torchx.errors import BackendError
-from torchx.schedulers.findings import Check, Finding, bad, disk_space, doubt, once
-from torchx.schedulers.findings.images import image_checks
+from torchx.schedulers.kit.findings import Check, Finding, bad, disk_space, doubt, once
+from torchx.schedulers.kit.findings.images import image_checks
 from torchx.specs.api import AppDryRunInfo, Role
 from torchx.workspace.images.engine_errors import engine_errors, is_missing
 

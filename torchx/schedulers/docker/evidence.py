@@ -13,11 +13,11 @@ from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.gangs import REPLICA, rules_of
 from torchx.schedulers.docker.logs import seconds, tail
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.failures import Evidence
 from torchx.specs.api import AppState
 from torchx.specs.failures import parse_failure
-from torchx.specs.retries import Attempt, read_attempts
+from torchx.specs.wishes.retries import Attempt, read_attempts
 from torchx.util.records import dataclass, field
 from torchx.workspace.images import archive
 from torchx.workspace.images.engine_errors import NO_PROGRAM, meaning_of

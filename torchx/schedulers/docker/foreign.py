@@ -9,7 +9,7 @@ from typing import Any
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.docker import client
 from torchx.schedulers.docker.containers import LABEL_APP_ID, Job, parse_container, read_container
-from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.schedulers.kit.foreign import ForeignJobs, Named
 from torchx.workspace.images.engine_errors import engine_errors
 
 _ID_CHARS = 12

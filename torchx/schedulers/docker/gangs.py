@@ -33,7 +33,7 @@ class Rules:
         retries: role -> max retries and retry policy. With ``REPLICA`` the engine restarts the container.
         grace_s: seconds between SIGTERM and SIGKILL.
         place: where the job's watcher runs, see `watchers.place`; empty: it has none.
-        policy: retry policy by cause, see :class:`torchx.specs.retries.RetryRules`; empty: none.
+        policy: retry policy by cause, see :class:`torchx.specs.wishes.retries.RetryRules`; empty: none.
         timeout: time limit of an attempt, such as ``2h``; empty: none.
         watchdog: permitted silence and the action after it, such as ``10m:cancel``; empty: none.
     """

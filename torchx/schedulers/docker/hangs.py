@@ -16,13 +16,13 @@ from torchx.schedulers.docker.containers import LABEL_APP_ID, Container, Job
 from torchx.schedulers.docker.evidence import HANG_FILE, STACKS_FILE, put_files
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.specs.api import AppState
-from torchx.specs.watchdog import parse_watchdog
+from torchx.specs.wishes.watchdog import parse_watchdog
 from torchx.supervisor.watchdog import Watchdog, page
 from torchx.util.procs import own_program
 
 if TYPE_CHECKING:
-    from torchx.schedulers.inside.run import Ran
-    from torchx.schedulers.stacks import Stacks
+    from torchx.schedulers.kit.inside.run import Ran
+    from torchx.schedulers.kit.stacks import Stacks
 
 _GONE = 404
 
@@ -93,7 +93,7 @@ class ContainersWatchdog:
 
 def main() -> None:
     """Inspects the job named on the command line, and prints the finding."""
-    from torchx.schedulers.stacks.look import tell
+    from torchx.schedulers.kit.stacks.look import tell
 
     tell(lambda: _stacks(sys.argv[1]))
 
@@ -103,8 +103,8 @@ def _stacks(app_id: str) -> Stacks:
 
     from torchx.schedulers.docker.inside import ContainerProcess
     from torchx.schedulers.docker.jobs import EngineJobs
-    from torchx.schedulers.inside.run import run
-    from torchx.schedulers.stacks.look import look
+    from torchx.schedulers.kit.inside.run import run
+    from torchx.schedulers.kit.stacks.look import look
 
     engine = EngineHttp(os.environ)
     job = EngineJobs(docker.from_env, None).listed(f"{LABEL_APP_ID}={app_id}")[app_id]

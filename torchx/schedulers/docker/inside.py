@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 from torchx.errors import BackendError
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-from torchx.schedulers.inside import CHUNK, STDERR, STDOUT, Tty
-from torchx.schedulers.inside.marks import MarkedProcess, kill_words
+from torchx.schedulers.kit.inside import CHUNK, STDERR, STDOUT, Tty
+from torchx.schedulers.kit.inside.marks import MarkedProcess, kill_words
 from torchx.util.foreign import reading
 
 _HEAD = 8

@@ -165,6 +165,6 @@ class EngineJobs:
         if here and not submitting and not gangs.is_over(job):
             watcher = None if watchers.lives(job.app_id) else self.watch(job.app_id)
             if watcher is not None:
-                from torchx.schedulers.notices import sender_of
+                from torchx.schedulers.kit.notices import sender_of
 
                 watcher.communicate(watchers.GO + sender_of("local_docker", job.app_id))

@@ -15,7 +15,7 @@ from torchx.schedulers.docker.containers import Container, Job
 from torchx.schedulers.docker.evidence import file_in, put_files, text_in
 from torchx.schedulers.docker.logs import seconds
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
-from torchx.schedulers.metrics import ReplicaMetrics, parse
+from torchx.schedulers.kit.metrics import ReplicaMetrics, parse
 from torchx.specs.api import AppState
 from torchx.supervisor.metrics import MOST_SAMPLES, thinned_out
 

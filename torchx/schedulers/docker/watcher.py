@@ -195,7 +195,7 @@ class Watcher:
         if not limit:
             return LOOK_S
         from torchx.schedulers.kit.follow import split_stamp
-        from torchx.specs.timeouts import parse_timeout
+        from torchx.specs.wishes.timeouts import parse_timeout
 
         attempt = max(c.mark.app for c in job.containers)
         if attempt not in self._began:

@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torchx.schedulers.api import DescribeAppResponse
-    from torchx.schedulers.findings import Check
-    from torchx.schedulers.foreign import ForeignJobs
-    from torchx.schedulers.inside import Duplex, InsideProcess, Tty
     from torchx.schedulers.kit.export import Export
+    from torchx.schedulers.kit.findings import Check
+    from torchx.schedulers.kit.foreign import ForeignJobs
+    from torchx.schedulers.kit.inside import Duplex, InsideProcess, Tty
+    from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.schedulers.kit.simulations import Simulation
-    from torchx.schedulers.metrics import ReplicaMetrics
     from torchx.specs.api import AppDryRunInfo, CfgVal, Role, runopts
     from torchx.specs.tasks import TaskList
 
@@ -144,8 +144,8 @@ class SendsNotices(Ability):
     def take_notices(self, app_id: str) -> dict[str, str] | None:
         """Returns the result per channel for a job that has ended: empty, or why sending failed.
 
-        An alarm of the job's watchdog has the key ``EVENT/CHANNEL``, see :func:`torchx.specs.notices.hang_event`.
-        None: the job may still send notices.
+        An alarm of the job's watchdog has the key ``EVENT/CHANNEL``, see
+        :func:`torchx.specs.wishes.notices.hang_event`. None: the job may still send notices.
         """
 
 
@@ -186,7 +186,7 @@ class Enters(Ability):
 
         Raises:
             NotFoundError: the replica does not exist or is not running, see
-                :func:`torchx.schedulers.inside.not_running`.
+                :func:`torchx.schedulers.kit.inside.not_running`.
             NotSupportedError: processes cannot be started in this job; the hint names an alternative.
         """
 

@@ -3,7 +3,7 @@
 The process that restarts a job (the supervisor of a local job, the watcher of containers, a batch script) records its
 attempts in a file in the job's folder, one JSON object per line, and calls :func:`decide`. Five rules:
 
-1. The job's :class:`~torchx.specs.retries.RetryRules` decide by the class of the failure.
+1. The job's :class:`~torchx.specs.wishes.retries.RetryRules` decide by the class of the failure.
 2. The same exception twice in a row ends the job, whatever its retry budget: a retry does not fix a bug.
 3. An attempt that made progress resets all retry budgets except that of ``error``.
 4. ``free`` stops after :data:`MOST_IN_A_ROW` attempts in a row without progress.
@@ -18,7 +18,7 @@ import re
 from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError, SpecError
-from torchx.specs.retries import RETRY, Attempt, RetryRules, to_line
+from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules, to_line
 from torchx.supervisor.layout import MARKS, private
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
 
     ``hosts`` is how many hosts the job can use; 0 if unknown.
 
-    >>> from torchx.specs.retries import RetryRules
+    >>> from torchx.specs.wishes.retries import RetryRules
     >>> rules = RetryRules.parse("node:1:avoid")
     >>> last = decide(rules, [Attempt(kind="node", hosts=["n1"])])
     >>> last.again, last.why, last.avoid, last.memory

@@ -2,7 +2,7 @@
 
 A backend's ``answers.py`` translates native answers into facts. The verdict decides which replica is to blame, how
 states combine, and what is reported. Facts must be cheap to collect. What needs files or logs to be read
-(:class:`~torchx.schedulers.failures.reader.Evidence`) is fetched later, for a few replicas, through a :class:`Look`.
+(:class:`~.failures.reader.Evidence`) is fetched later, for a few replicas, through a :class:`Look`.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from torchx.util.records import dataclass, field
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx.schedulers.failures.reader import Evidence
-    from torchx.specs.retries import Attempt
+    from torchx.schedulers.kit.failures.reader import Evidence
+    from torchx.specs.wishes.retries import Attempt
 
     class Look(Protocol):
         """Reads what failed replicas left behind: one result for each, in order, in as few queries as possible."""
@@ -39,7 +39,7 @@ class ReplicaFacts:
         address: of the host.
         started, ended: Unix times of its last process, seconds; 0 if unknown.
         reason: why it is waiting or why it ended, in the backend's terms, as a sentence without full stop.
-        kind: class of the cause if the reason determines it, see :data:`torchx.schedulers.failures.classes.CLASSES`.
+        kind: class of the cause if the reason determines it, see :data:`.failures.classes.CLASSES`.
         stuck: it waits for something that needs somebody to act.
         stopped: it was ended because of other replicas or together with the whole job.
         before: why the process or pod that it replaces had failed.
@@ -94,7 +94,7 @@ class JobFacts:
         state: the state that the scheduler reports for the whole job; None: it follows from the roles.
         native: the name of that state in the scheduler's own terms.
         reason: why it is waiting or why it ended, as a sentence without full stop.
-        kind: class of the cause if the reason determines it, see :data:`torchx.schedulers.failures.classes.CLASSES`.
+        kind: class of the cause if the reason determines it, see :data:`.failures.classes.CLASSES`.
         cancelled: its cancellation was requested.
         unattended: nothing ends the other replicas when one has failed. The job counts as failed then although others
             may still run, unless ``state`` says otherwise.

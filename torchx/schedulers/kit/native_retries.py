@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torchx.errors import SpecError
-from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.attempts import policy_of
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.specs.api import AppDef
-from torchx.specs.retries import FREE, Attempt, RetryRule, RetryRules
+from torchx.specs.wishes.retries import FREE, Attempt, RetryRule, RetryRules
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
@@ -67,7 +67,7 @@ class NativeSystem:
 
         Drops rules of ``standard`` that it cannot implement, and rejects those that the user wrote explicitly.
 
-        >>> from torchx.specs.retries import RetryRules
+        >>> from torchx.specs.wishes.retries import RetryRules
         >>> system = NativeSystem(name="kubernetes", groups=[("node",), ("oom",), ("error",)], most=20)
         >>> system.keep(RetryRules.parse("standard, error:1")).times
         1

@@ -22,9 +22,9 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
 
     Rejects a job with several replicas, retries, a watchdog or a time limit, which tasks of ``backend`` cannot have.
     """
-    from torchx.specs.retries import RETRY
-    from torchx.specs.timeouts import TIMEOUT
-    from torchx.specs.watchdog import WATCHDOG
+    from torchx.specs.wishes.retries import RETRY
+    from torchx.specs.wishes.timeouts import TIMEOUT
+    from torchx.specs.wishes.watchdog import WATCHDOG
 
     roles = app.roles if app is not None else []
     if len(roles) != 1 or roles[0].num_replicas != 1:

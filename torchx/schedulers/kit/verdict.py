@@ -8,7 +8,7 @@ notices, retries) use the verdict on them. Four rules:
 2. *Blame*: a replica that only lost its peer, or was ended because of others, is never the cause if another one has a
    reason of its own, even if that one ended later.
 3. *Class*: the backend's own reason decides, else what the replica left behind
-   (:mod:`torchx.schedulers.failures.classes`).
+   (:mod:`torchx.schedulers.kit.failures.classes`).
 4. *Sentence*: ``trainer/0 rank 1 on n3: exit code 1: no data in /data``, followed by further reasons.
 """
 
@@ -22,8 +22,8 @@ from torchx.specs.api import AppState, ReplicaStatus, RoleStatus, is_terminal
 from torchx.util.records import dataclass, replace
 
 if TYPE_CHECKING:
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import JobFacts, Look, ReplicaFacts, RoleFacts
+    from torchx.schedulers.kit.failures.reader import Evidence
     from torchx.specs.failures import Failure
 
     _Position = tuple[str, int]
@@ -196,7 +196,7 @@ def _ended_by_itself(replica: ReplicaFacts) -> bool:
 
 def _inspect(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: int) -> dict[_Position, Failure]:
     """Why the first few failed; inspects more as long as all of these are only victims."""
-    from torchx.schedulers.failures.classes import is_aftermath
+    from torchx.schedulers.kit.failures.classes import is_aftermath
 
     found: dict[_Position, Failure] = {}
     # a replica that SIGTERM ended is a victim, whatever it left behind
@@ -213,8 +213,8 @@ def _inspect(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: int) 
 
 def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
     """Why one replica failed: the backend's reason, which takes precedence, and what the replica left behind."""
-    from torchx.schedulers.failures.classes import classify
-    from torchx.schedulers.failures.reader import Evidence, read_failure
+    from torchx.schedulers.kit.failures.classes import classify
+    from torchx.schedulers.kit.failures.reader import Evidence, read_failure
 
     left = evidence or Evidence()
     read = read_failure(left, exit_code=replica.exit_code, signal=replica.signal, ended=replica.ended)
@@ -231,14 +231,14 @@ def _failure(replica: ReplicaFacts, evidence: Evidence | None) -> Failure:
 
 
 def _has_no_message(failure: Failure, facts: JobFacts) -> bool:
-    from torchx.schedulers.failures.classes import is_aftermath
+    from torchx.schedulers.kit.failures.classes import is_aftermath
 
     return not failure.summary() or (facts.kind in _OF_THE_JOB and is_aftermath(failure))
 
 
 def _guilt(failure: Failure, stopped: bool) -> tuple[bool, bool, bool, float]:
     """Sort key: causes before their aftermath, earlier before later, stopped replicas without any message last."""
-    from torchx.schedulers.failures.classes import is_aftermath
+    from torchx.schedulers.kit.failures.classes import is_aftermath
 
     return stopped and not failure.summary(), is_aftermath(failure), stopped, failure.timestamp or float("inf")
 
@@ -405,8 +405,8 @@ def on_answer(answer: DescribeAppResponse) -> DescribeAppResponse:
     """
     import copy
 
-    from torchx.schedulers.failures.reader import Evidence
     from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+    from torchx.schedulers.kit.failures.reader import Evidence
     from torchx.specs.failures import parse_failure
 
     given = parse_failure(answer.structured_error_msg)

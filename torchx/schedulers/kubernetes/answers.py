@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from torchx.errors import SpecError
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
 from torchx.schedulers.kubernetes import names, reasons
-from torchx.schedulers.kubernetes.attempts import attempts_of, recorded
+from torchx.schedulers.kubernetes.job_retries import attempts_of, recorded
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, VOLCANO, Object
-from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods, unix_time
+from torchx.schedulers.kubernetes.pods.facts import Pod, read_pods, unix_time
 from torchx.schedulers.kubernetes.request import role_names
 from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.images import set_image_digest

@@ -9,27 +9,29 @@ from typing import Any
 
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
-from torchx.schedulers.ear import Ear
-from torchx.schedulers.inside import Duplex, InsideProcess, Tty, described
 from torchx.schedulers.kit.caps import COMMON
+from torchx.schedulers.kit.change_stream import Ear
 from torchx.schedulers.kit.facts import JobFacts
+from torchx.schedulers.kit.inside import Duplex, InsideProcess, Tty, described
 from torchx.schedulers.kit.logs import LogQuery, refuse_streams
+from torchx.schedulers.kit.metrics import ReplicaMetrics
 from torchx.schedulers.kit.secrets import revealed
 from torchx.schedulers.kit.simulations import Simulation
 from torchx.schedulers.kit.verdict import describe, role_state, state_of
-from torchx.schedulers.kubernetes import answers, events, inside, next_attempts, queries, sweeps, verbs
+from torchx.schedulers.kubernetes import answers, inside, lifecycle, our_retries, sweeps
 from torchx.schedulers.kubernetes.answers import JobObjects
+from torchx.schedulers.kubernetes.api import queries
+from torchx.schedulers.kubernetes.api.errors import unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.kept_logs import KeptLog, forget
 from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot
 from torchx.schedulers.kubernetes.metrics import read as read_metrics
 from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, Object, labels_of
-from torchx.schedulers.kubernetes.pod_answers import Pod, read_pods
-from torchx.schedulers.kubernetes.refusals import unless_forbidden
+from torchx.schedulers.kubernetes.pods import events
+from torchx.schedulers.kubernetes.pods.facts import Pod, read_pods
+from torchx.schedulers.kubernetes.pods.kept_logs import KeptLog, forget
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.shipped_code import BucketCode, signed
 from torchx.schedulers.kubernetes.simulate import simulation
-from torchx.schedulers.metrics import ReplicaMetrics
 from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
 from torchx.specs.images import report_image_digest
 from torchx.util.notices import logger
@@ -107,7 +109,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         objects = [signed(item, self._in_buckets) for item in objects]
         if job.secret is not None:
             objects.insert(1, {**job.secret, "stringData": revealed(job.secret["stringData"], info.submission.secrets)})
-        verbs.create_all(api, objects, mutual=job.opts.ttl_s is not None)
+        lifecycle.create_all(api, objects, mutual=job.opts.ttl_s is not None)
         app_id = self.expected_id(info)
         self._contexts[app_id] = job.opts.context
         return app_id
@@ -189,7 +191,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         by_replica = {(names.get(pod.role_index, ""), pod.facts.replica): pod for pod in pods}
         look = EvidenceReader(api, split_id(app_id)[0], by_replica)
         if any(map(answers.number_of, last.owners)):
-            if (attempt := next_attempts.retry_failed(api, found, facts, look)) is not None and attempt.again:
+            if (attempt := our_retries.retry_failed(api, found, facts, look)) is not None and attempt.again:
                 fresh = self._find(app_id, [JOB])
                 return self._answer(api, app_id, fresh) if fresh is not None else None
             facts = facts if attempt is None else replace(facts, attempts=[*facts.attempts, attempt])
@@ -327,7 +329,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         found = self._found.get(app_id)
         if found is not None:
             api, namespace, name = self._locate(app_id)
-            verbs.stop_the_others(api, found)
+            lifecycle.stop_the_others(api, found)
             queries.watch_for_the_end(api, namespace, name, found, timeout_s)
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
@@ -350,11 +352,11 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def _cancel_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
         if found is None or not any(map(answers.number_of, found.owners)):
-            return verbs.cancel(api, found) if found is not None else None
+            return lifecycle.cancel(api, found) if found is not None else None
         seen = 0
         while found is not None and len(found.owners) != seen:  # another process may be creating the next attempt
             seen = len(found.owners)
-            next_attempts.cancel(api, found)
+            our_retries.cancel(api, found)
             found = self._owners(app_id)[1]
         return None
 
@@ -364,7 +366,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     def _delete_existing(self, app_id: str) -> None:
         api, found = self._owners(app_id)
-        verbs.delete(api, found or JobObjects(self.owners[0]), *split_id(app_id))
+        lifecycle.delete(api, found or JobObjects(self.owners[0]), *split_id(app_id))
         self._found.pop(app_id, None)
 
     def close(self) -> None:

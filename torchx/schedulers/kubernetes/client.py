@@ -15,9 +15,9 @@ from typing import Any, TypeVar
 from urllib.parse import quote, urlencode
 
 from torchx.errors import BackendError, NotFoundError, TransientError
-from torchx.schedulers.kubernetes.credentials import connect
+from torchx.schedulers.kubernetes.api.credentials import connect
+from torchx.schedulers.kubernetes.api.errors import CONFLICT, ApiError, BusyError, refusal, unless_forbidden
 from torchx.schedulers.kubernetes.names import Object
-from torchx.schedulers.kubernetes.refusals import CONFLICT, ApiError, BusyError, refusal, unless_forbidden
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 

@@ -8,11 +8,11 @@ from functools import partial
 from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, ParseError
-from torchx.schedulers.findings import GOOD, Check, Finding, bad, doubt, once
-from torchx.schedulers.findings.images import image_checks
+from torchx.schedulers.kit.findings import GOOD, Check, Finding, bad, doubt, once
+from torchx.schedulers.kit.findings.images import image_checks
+from torchx.schedulers.kubernetes.api.errors import FORBIDDEN, ApiError, unless_forbidden
 from torchx.schedulers.kubernetes.client import KubeApi, group_of
 from torchx.schedulers.kubernetes.names import JOB, LABEL_ROLE_INDEX, OWNERS, Object, labels_of
-from torchx.schedulers.kubernetes.refusals import FORBIDDEN, ApiError, unless_forbidden
 from torchx.specs.api import AppDryRunInfo, Role
 
 _UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}

@@ -10,16 +10,16 @@ from collections.abc import Iterable
 
 from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
-from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.schedulers.kit.foreign import ForeignJobs, Named
 from torchx.schedulers.kubernetes import names
 from torchx.schedulers.kubernetes.answers import JobObjects
+from torchx.schedulers.kubernetes.api.errors import unless_forbidden
+from torchx.schedulers.kubernetes.api.queries import name_of
 from torchx.schedulers.kubernetes.base import KubeScheduler
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.logs import Snapshot
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, Object
-from torchx.schedulers.kubernetes.pod_answers import by_age, read_pods
-from torchx.schedulers.kubernetes.queries import name_of
-from torchx.schedulers.kubernetes.refusals import unless_forbidden
+from torchx.schedulers.kubernetes.pods.facts import by_age, read_pods
 from torchx.specs.api import is_terminal
 
 KINDS = {

@@ -10,12 +10,12 @@ import json
 from collections.abc import Callable, Sequence
 
 from torchx.errors import BackendError
-from torchx.schedulers.inside import STDERR, STDOUT, Duplex, Tty
-from torchx.schedulers.inside.marks import MarkedProcess, kill_words
+from torchx.schedulers.kit.inside import STDERR, STDOUT, Duplex, Tty
+from torchx.schedulers.kit.inside.marks import MarkedProcess, kill_words
+from torchx.schedulers.kubernetes.api.spdy import Spdy
 from torchx.schedulers.kubernetes.client import KubeApi, path_to
 from torchx.schedulers.kubernetes.names import Object
-from torchx.schedulers.kubernetes.pod_answers import main_container, read_pod
-from torchx.schedulers.kubernetes.spdy import Spdy
+from torchx.schedulers.kubernetes.pods.facts import main_container, read_pod
 from torchx.specs.api import AppState
 
 _EXEC, _FORWARD = "v4.channel.k8s.io", "portforward.k8s.io"

@@ -13,15 +13,15 @@ from heapq import merge
 from operator import itemgetter
 
 from torchx.errors import NotFoundError, TorchXError, TransientError
-from torchx.schedulers.failures.reader import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.failures.reader import Evidence
 from torchx.schedulers.kit.follow import Lines
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
-from torchx.schedulers.kubernetes.container_logs import ContainerLog
-from torchx.schedulers.kubernetes.kept_logs import KeptLog, gone
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_NAME, Object, labels_of, role_label
-from torchx.schedulers.kubernetes.pod_answers import Pod, by_age, main_container, read_pod, replica_of
+from torchx.schedulers.kubernetes.pods.container_logs import ContainerLog
+from torchx.schedulers.kubernetes.pods.facts import Pod, by_age, main_container, read_pod, replica_of
+from torchx.schedulers.kubernetes.pods.kept_logs import KeptLog, gone
 from torchx.specs.api import is_terminal
 from torchx.util.notices import logger
 from torchx.util.outages import Outage

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from urllib.parse import quote
 
 from torchx.errors import NotFoundError, NotSupportedError, ParseError
+from torchx.schedulers.kit.metrics import ReplicaMetrics, Sample
+from torchx.schedulers.kubernetes.api.errors import ApiError, BusyError
 from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.doctor import amount
 from torchx.schedulers.kubernetes.names import Object
-from torchx.schedulers.kubernetes.pod_answers import main_container, unix_time
-from torchx.schedulers.kubernetes.refusals import ApiError, BusyError
-from torchx.schedulers.metrics import ReplicaMetrics, Sample
+from torchx.schedulers.kubernetes.pods.facts import main_container, unix_time
 
 _UNAVAILABLE = (403, 404, 503)  # no right, or no server behind the API
 

@@ -6,8 +6,8 @@ from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes import placement
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO, Object
+from torchx.schedulers.kubernetes.overlays import read_file
 from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, REGISTRY, WAYS, check_bucket
-from torchx.specs.overlays import read_file
 from torchx.util.records import dataclass
 
 RESERVED_MILLICPU = 100

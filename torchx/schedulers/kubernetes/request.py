@@ -12,14 +12,15 @@ from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import DNS_LABEL
 from torchx.schedulers.kit.secrets import is_value, split
-from torchx.schedulers.kubernetes import names, pods, shipped_code
+from torchx.schedulers.kubernetes import names, shipped_code
 from torchx.schedulers.kubernetes.names import JOB, LABEL_ROLE_INDEX, Object
 from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
-from torchx.schedulers.kubernetes.pods import JobRules, render_pod
+from torchx.schedulers.kubernetes.pods import specs
+from torchx.schedulers.kubernetes.pods.specs import JobRules, render_pod
 from torchx.settings import ENV_JOB_ID
 from torchx.specs import serialize
 from torchx.specs.api import AppDef, Role, macros
-from torchx.specs.timeouts import timeout_s
+from torchx.specs.wishes.timeouts import timeout_s
 from torchx.util.records import dataclass, field
 
 BY_JOB = f"metadata.annotations['{names.INDEX_ANNOTATION}']"
@@ -81,7 +82,7 @@ def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> Obje
     https://kubernetes.io/docs/concepts/configuration/secret/
     """
     data = {}
-    values = macros.Values(img_root="", app_id=app_id, replica_id="", rank0_env=pods.ENV_RANK0_HOST)
+    values = macros.Values(img_root="", app_id=app_id, replica_id="", rank0_env=specs.ENV_RANK0_HOST)
     for i, role in enumerate(app.roles):  # the same variable may have different values in two roles
         env = values.apply(role).env
         data.update({f"{i}.{name}": env[name] for name in _secret_names(role)})
@@ -95,7 +96,7 @@ def _secret_names(role: Role) -> list[str]:
     return [
         name
         for name, value in split(role.env)[1].items()
-        if is_value(value) and macros.replica_id not in value and not value.startswith(pods.PLACEHOLDERS)
+        if is_value(value) and macros.replica_id not in value and not value.startswith(specs.PLACEHOLDERS)
     ]
 
 
@@ -125,7 +126,7 @@ def role_names(app: AppDef) -> list[str]:
 def each_role(app: AppDef, app_id: str, rules: JobRules) -> Iterator[tuple[Role, str, dict[str, str]]]:
     """Each role, its name for use in names of objects, and the labels of its pods without the replica's number."""
     for i, (role, name) in enumerate(zip(app.roles, role_names(app), strict=True)):
-        yield role, name, pods.role_labels(app, i, app_id, session=rules.session)
+        yield role, name, specs.role_labels(app, i, app_id, session=rules.session)
 
 
 # -- parts --------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ def definition_of(app: AppDef) -> dict[str, str]:
     shown = serialize.masked(app)
     for role, own in zip(shown.roles, app.roles):  # noqa: B905  # a copy has as many
         # The name of a Kubernetes Secret is not secret.
-        role.env.update({name: value for name, value in own.env.items() if value.startswith(pods.PLACEHOLDER_SECRET)})
+        role.env.update({name: value for name, value in own.env.items() if value.startswith(specs.PLACEHOLDER_SECRET)})
     text = json.dumps(serialize.appdef_to_dict(shown, fallback=repr))
     return {names.ANNOTATION_APP: text} if len(text) < _MAX_ANNOTATION else {}
 
@@ -169,7 +170,7 @@ def metadata_of(
 
 def metadata_of_app(app: AppDef, app_id: str, rules: JobRules, annotations: Mapping[str, str] | None = None) -> Object:
     """The metadata of an object that has the app's name."""
-    return metadata_of(app_id, rules, pods.object_labels(app, app_id, session=rules.session), annotations)
+    return metadata_of(app_id, rules, specs.object_labels(app, app_id, session=rules.session), annotations)
 
 
 def set_lifetime(metadata: Object, spec: Object, rules: JobRules) -> None:
@@ -196,14 +197,14 @@ def template_of(
     ``rank0`` is the host name of replica 0. In a template of all replicas, ``number`` is the field of the pod with the
     replica's number.
     """
-    values = macros.Values(img_root="", app_id=app_id, replica_id=replica_id, rank0_env=pods.ENV_RANK0_HOST)
+    values = macros.Values(img_root="", app_id=app_id, replica_id=replica_id, rank0_env=specs.ENV_RANK0_HOST)
     env: dict[str, Any] = {
-        pods.ENV_RANK0_HOST: rank0,
-        pods.ENV_ERROR_FILE: "/dev/termination-log",  # Kubernetes copies it into the pod's status
-        pods.ENV_REPLICA_ID: replica_id,
+        specs.ENV_RANK0_HOST: rank0,
+        specs.ENV_ERROR_FILE: "/dev/termination-log",  # Kubernetes copies it into the pod's status
+        specs.ENV_REPLICA_ID: replica_id,
     }
-    if replica_id == pods.REPLICA:
-        env[pods.ENV_REPLICA_ID] = {"fieldRef": {"fieldPath": number}}
+    if replica_id == specs.REPLICA:
+        env[specs.ENV_REPLICA_ID] = {"fieldRef": {"fieldPath": number}}
     index = labels[LABEL_ROLE_INDEX]
     secret = {name: {"secretKeyRef": {"name": app_id, "key": f"{index}.{name}"}} for name in _secret_names(role)}
     role = values.apply(role)
@@ -223,8 +224,8 @@ def shared_template(
     role: Role, rules: JobRules, app_id: str, labels: Mapping[str, str], *, rank0: str, number: str = BY_JOB
 ) -> Object:
     """The pod template of all replicas of a role, which read their number from their environment."""
-    template = template_of(role, rules, app_id, labels, replica_id=pods.REPLICA, rank0=rank0, number=number)
-    if pods.REPLICA in json.dumps(template, ensure_ascii=False):
+    template = template_of(role, rules, app_id, labels, replica_id=specs.REPLICA, rank0=rank0, number=number)
+    if specs.REPLICA in json.dumps(template, ensure_ascii=False):
         raise SpecError(
             f"role `{role.name}` uses the replica's number outside of its arguments and environment, "
             "and one template serves all of its replicas",

@@ -13,7 +13,7 @@ from torchx.errors import BackendError
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.schedulers.kubernetes.client import KubeApi, path_of
 from torchx.schedulers.kubernetes.names import Object
-from torchx.schedulers.kubernetes.pod_answers import read_pods
+from torchx.schedulers.kubernetes.pods.facts import read_pods
 from torchx.specs.api import AppState
 
 _POLICY_V1 = (1, 22)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 from torchx.errors import BackendError
 from torchx.schedulers.api import NONE, ListAppResponse
-from torchx.schedulers.failures import Evidence, signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures import Evidence, signal_name
 from torchx.specs.api import AppState
 from torchx.specs.tasks import TaskTable
 from torchx.supervisor.layout import RETRY_FACT, WATCHED, replica_folder

@@ -16,7 +16,7 @@ from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.verdict import judge
 from torchx.schedulers.local.answers import facts_of, look
 from torchx.specs.api import AppState
-from torchx.specs.retries import Attempt, RetryRules
+from torchx.specs.wishes.retries import Attempt, RetryRules
 from torchx.supervisor.layout import STATE_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.statefile import read_state
 from torchx.util.procs import own_program

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from torchx.errors import SpecError
-from torchx.schedulers.findings import Check, Finding, doubt
+from torchx.schedulers.kit.findings import Check, Finding, doubt
 from torchx.schedulers.local.path import program_path
 from torchx.schedulers.local.request import PopenRequest, check_scripts, replica_requests
 from torchx.schedulers.local.resources import shortages

@@ -8,7 +8,7 @@ from torchx.schedulers.kit.export import CODE, MACHINERY, Export
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.local.request import PopenRequest, ReplicaParam
-from torchx.specs.timeouts import parse_timeout
+from torchx.specs.wishes.timeouts import parse_timeout
 from torchx.supervisor.gang import RoleRules
 
 SCRIPT = "job.sh"

@@ -6,11 +6,11 @@ import sys
 from collections.abc import Sequence
 
 from torchx.errors import BackendError
-from torchx.schedulers.inside.run import Ran, run
+from torchx.schedulers.kit.inside.run import Ran, run
+from torchx.schedulers.kit.stacks import Stacks
+from torchx.schedulers.kit.stacks.look import look, tell
 from torchx.schedulers.local.inside import enter
 from torchx.schedulers.local.jobs import LocalJob
-from torchx.schedulers.stacks import Stacks
-from torchx.schedulers.stacks.look import look, tell
 from torchx.supervisor.statefile import RUNNING
 
 

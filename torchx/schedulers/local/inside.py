@@ -6,8 +6,8 @@ import os
 from collections.abc import Sequence
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.inside import InsideProcess, Tty, not_running
-from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.inside import InsideProcess, Tty, not_running
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.schedulers.local.jobs import LocalJob
 from torchx.supervisor.proctree import ENV_JOB, ENV_REPLICA, boot_id, environment
 from torchx.supervisor.statefile import RUNNING

@@ -59,7 +59,7 @@ class PopenRequest:
         cancel_grace_s: seconds between SIGTERM and SIGKILL.
         timeout: time limit of an attempt, such as ``2h``; empty: none.
         watchdog: silence after which the job is inspected, and the action then, such as ``10m:cancel``; empty: none.
-        retry: the policy by cause, see :class:`torchx.specs.retries.RetryRules`; empty: none.
+        retry: the policy by cause, see :class:`torchx.specs.wishes.retries.RetryRules`; empty: none.
     """
 
     app_id: str

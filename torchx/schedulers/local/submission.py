@@ -87,7 +87,7 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
     if not text:
         return {}
     from torchx.schedulers.kit.attempts import PROGRESS_FILE
-    from torchx.specs.watchdog import parse_watchdog
+    from torchx.specs.wishes.watchdog import parse_watchdog
 
     wish, mark = parse_watchdog(text), os.path.join(folder, PROGRESS_FILE)
     files = [mark]
@@ -105,8 +105,8 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
 def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:
     """The options of the supervisor's time limit, with a request for a checkpoint before it if the policy has one."""
     from torchx.schedulers.kit.attempts import CHECKPOINT_FILE, PROGRESS_FILE
-    from torchx.specs.retries import RetryRules
-    from torchx.specs.timeouts import parse_timeout
+    from torchx.specs.wishes.retries import RetryRules
+    from torchx.specs.wishes.timeouts import parse_timeout
 
     seconds = parse_timeout(request.timeout) if request.timeout else 0
     limit: dict[str, Any] = {"seconds": seconds, "text": request.timeout}

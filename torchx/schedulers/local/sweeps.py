@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, only_role
 from torchx.schedulers.local.answers import replica_facts, state_of_sweep, table_of, url_path
@@ -23,8 +23,8 @@ from torchx.supervisor.retention import discard_folder
 from torchx.supervisor.statefile import TASKS, JobState
 
 if TYPE_CHECKING:
+    from torchx.schedulers.kit.metrics import ReplicaMetrics
     from torchx.schedulers.local.jobs import LocalJobs
-    from torchx.schedulers.metrics import ReplicaMetrics
 
 
 def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
@@ -108,7 +108,7 @@ def describe_some(job: JobState, app_id: str, numbers: Sequence[int]) -> list[De
 def metrics(job: JobState, folder: str, number: int | None) -> list[ReplicaMetrics]:
     """The usage of one task, with its samples, or, if ``number`` is None, summaries of all tasks that have ended."""
     from torchx.schedulers.kit.files import LocalFiles
-    from torchx.schedulers.metrics import AttemptUsage, ReplicaMetrics, read_kept
+    from torchx.schedulers.kit.metrics import AttemptUsage, ReplicaMetrics, read_kept
 
     role = job.roles[0][0]
     files, found = LocalFiles(), {}

@@ -9,13 +9,13 @@ from torchx.errors import NotFoundError
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Stream
 from torchx.schedulers.batch.folders import folder_name
 from torchx.schedulers.batch.queries import Known
-from torchx.schedulers.failures import SHELL, signal_name
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures import SHELL, signal_name
 from torchx.schedulers.kit.verdict import describe, state_of
+from torchx.schedulers.lsf.parse import Row, job_name, report_end, rows, whole
 from torchx.schedulers.lsf.reasons import BY_OWNER, KINDS, SUSPENDED, app_state, term, why_ended, why_pending
-from torchx.schedulers.lsf.rows import Row, job_name, report_end, rows, whole
 from torchx.specs.api import AppState, Role
-from torchx.specs.retries import Attempt
+from torchx.specs.wishes.retries import Attempt
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 from torchx.util.records import dataclass, replace
 

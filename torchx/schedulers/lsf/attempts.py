@@ -25,13 +25,13 @@ from torchx.schedulers.kit.verdict import judge
 from torchx.schedulers.lsf.answers import Exit, facts_of
 from torchx.schedulers.lsf.client import bjobs
 from torchx.schedulers.lsf.options import Opts
+from torchx.schedulers.lsf.parse import Row
 from torchx.schedulers.lsf.reasons import ENDED
 from torchx.schedulers.lsf.replicas import EXIT_FILE, SILENT_FILE, SUBMIT_FILE
 from torchx.schedulers.lsf.request import RANK0_HOST, get_submit_script
-from torchx.schedulers.lsf.rows import Row
 from torchx.specs.api import AppDef, AppState
-from torchx.specs.retries import RETRY, Attempt, RetryRules
 from torchx.specs.serialize import appdef_from_dict
+from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules
 from torchx.supervisor.layout import private
 from torchx.supervisor.watchdog import seen
 from torchx.util.records import replace

@@ -7,7 +7,7 @@ import re
 from torchx.errors import BackendError, CommandError
 from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner, last_line
-from torchx.schedulers.lsf.rows import FORMAT, Row, group_of, rows, whole
+from torchx.schedulers.lsf.parse import FORMAT, Row, group_of, rows, whole
 from torchx.specs.api import Role
 
 NO_LSF = 127

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx.schedulers.batch.folders import shared_folder
 from torchx.schedulers.batch.sites import Run
-from torchx.schedulers.findings import Check, Finding, bad, doubt, no_such
+from torchx.schedulers.kit.findings import Check, Finding, bad, doubt, no_such
 
 
 def checks(run: Run, queue: str, remote: str) -> list[Check]:

@@ -11,6 +11,7 @@ from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.kit.attempts import ATTEMPTS_FILE, begins_of
 from torchx.schedulers.kit.files import Files
 from torchx.schedulers.lsf.answers import Exit, facts_of, left_row, nothing_left
+from torchx.schedulers.lsf.parse import Row, whole
 from torchx.schedulers.lsf.replicas import (
     ENDED_FILE,
     EXIT_FILE,
@@ -20,10 +21,9 @@ from torchx.schedulers.lsf.replicas import (
     STARTED_FILE,
     SUBMITTED_FILE,
 )
-from torchx.schedulers.lsf.rows import Row, whole
 from torchx.schedulers.lsf.sweeps import SWEEP_FILE, describe, ends_of, report_name, size_of
 from torchx.specs.api import Role
-from torchx.specs.retries import read_attempts
+from torchx.specs.wishes.retries import read_attempts
 from torchx.supervisor.layout import HANG_FILE
 
 Position = tuple[int, int]

@@ -13,15 +13,15 @@ from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.foreign import ForeignAtSites, Outputs, task_facts
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.batch.sites import Site
-from torchx.schedulers.failures import Evidence
-from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, RoleFacts
+from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.files import Files
+from torchx.schedulers.kit.foreign import Named
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.lsf.answers import replica_facts
 from torchx.schedulers.lsf.client import NOTHING
+from torchx.schedulers.lsf.parse import FIELDS, Row, cells, custom_format, group_of, name_parts, row_of, whole
 from torchx.schedulers.lsf.reasons import app_state
-from torchx.schedulers.lsf.rows import FIELDS, Row, cells, custom_format, group_of, name_parts, row_of, whole
 from torchx.specs.api import AppState
 from torchx.util.records import dataclass, replace
 

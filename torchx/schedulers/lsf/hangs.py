@@ -19,8 +19,8 @@ from torchx.specs.api import RetryPolicy, Role
 from torchx.supervisor.layout import private
 
 if TYPE_CHECKING:
-    from torchx.schedulers.inside import InsideProcess
-    from torchx.schedulers.stacks import Stacks
+    from torchx.schedulers.kit.inside import InsideProcess
+    from torchx.schedulers.kit.stacks import Stacks
     from torchx.supervisor.watchdog import Watchdog
 
 
@@ -76,9 +76,9 @@ def _words(path: str) -> list[str]:
 
 
 def _stacks() -> Stacks:
-    from torchx.schedulers.inside import not_running
-    from torchx.schedulers.inside.spawned import SpawnedProcess
     from torchx.schedulers.kit.commands import LocalCommandRunner
+    from torchx.schedulers.kit.inside import not_running
+    from torchx.schedulers.kit.inside.spawned import SpawnedProcess
     from torchx.schedulers.lsf.inside import OnHost, refuse_container
 
     folder, command, job_id = JobFolder(LocalFiles(), os.getcwd()), LocalCommandRunner().run, os.environ["LSB_JOBID"]

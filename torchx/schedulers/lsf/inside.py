@@ -13,10 +13,10 @@ from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.inside import Entered, Spawn, sign_of
 from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.batch.ssh.script import command_line, join
-from torchx.schedulers.inside import Tty, not_running
-from torchx.schedulers.inside.marks import kill_words
-from torchx.schedulers.inside.spawned import SpawnedProcess
 from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.inside import Tty, not_running
+from torchx.schedulers.kit.inside.marks import kill_words
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE
 from torchx.specs.api import AppState
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 from torchx.errors import ConfigError
 from torchx.specs.api import AppDef, CfgVal
-from torchx.specs.retries import RETRY, RetryRules
-from torchx.specs.structured_opts import StructuredOpts
+from torchx.specs.options.structured_opts import StructuredOpts
+from torchx.specs.wishes.retries import RETRY, RetryRules
 from torchx.util.records import dataclass
 
 _TIME = re.compile(r"(\d+:)?\d+")

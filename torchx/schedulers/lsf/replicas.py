@@ -22,12 +22,12 @@ from torchx.schedulers.kit.replicas import Replica
 from torchx.schedulers.kit.secrets import revealed, split
 from torchx.schedulers.kit.shell import env_words, exports, quote, read_script
 from torchx.schedulers.lsf.options import Opts, in_docker
-from torchx.schedulers.lsf.rows import group_of, job_name
+from torchx.schedulers.lsf.parse import group_of, job_name
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from torchx.specs.mounts import format_mount
-from torchx.specs.retries import RETRY
-from torchx.specs.watchdog import WATCHDOG
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.watchdog import WATCHDOG
 
 REPLICAS_FILE = "replicas.sh"
 SUBMIT_FILE = "submit.sh"

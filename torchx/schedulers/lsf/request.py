@@ -15,6 +15,7 @@ from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote
 from torchx.schedulers.lsf.client import NO_LSF
 from torchx.schedulers.lsf.options import Opts, bsub_words
+from torchx.schedulers.lsf.parse import group_of, job_name, name_parts
 from torchx.schedulers.lsf.replicas import (
     ATTEMPT_FILE,
     ENV_RANK0_HOST,
@@ -26,10 +27,9 @@ from torchx.schedulers.lsf.replicas import (
     render_replicas,
     render_secrets,
 )
-from torchx.schedulers.lsf.rows import group_of, job_name, name_parts
-from torchx.specs.after import earlier_jobs
 from torchx.specs.api import AppDef, Role, parse_app_handle
 from torchx.specs.serialize import masked
+from torchx.specs.wishes.after import earlier_jobs
 from torchx.util.records import dataclass
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ from torchx.schedulers.kit.tasks import (
 )
 from torchx.schedulers.lsf.answers import Exit
 from torchx.schedulers.lsf.options import Opts, in_docker
+from torchx.schedulers.lsf.parse import group_of, job_name
 from torchx.schedulers.lsf.replicas import READ_ONLY
-from torchx.schedulers.lsf.rows import group_of, job_name
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, AppState, Role, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable

@@ -8,15 +8,15 @@ import time
 from collections.abc import Sequence
 
 from torchx.schedulers.batch.folders import JobFolder, folder_name
-from torchx.schedulers.failures import SHELL, Evidence, signal_name
 from torchx.schedulers.kit.commands import last_line
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures import SHELL, Evidence, signal_name
 from torchx.schedulers.kit.verdict import fold
 from torchx.schedulers.slurm.events import SLURM_LOG, STEP_LOG, JobEvents, ReplicaEvents
+from torchx.schedulers.slurm.parse import JobRecord
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state, reason_sentence
-from torchx.schedulers.slurm.records import JobRecord
 from torchx.specs.api import AppState, RetryPolicy, Role, is_terminal
-from torchx.specs.retries import Attempt
+from torchx.specs.wishes.retries import Attempt
 from torchx.supervisor.layout import HANG_FILE
 from torchx.util.records import dataclass, field, replace
 

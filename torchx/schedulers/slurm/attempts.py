@@ -13,20 +13,20 @@ from typing import Any
 from torchx.schedulers.batch import attempts
 from torchx.schedulers.batch.attempts import ends_of, output_lines
 from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder
-from torchx.schedulers.failures import Evidence
 from torchx.schedulers.kit.attempts import BEGINS, put_down
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.verdict import judge
 from torchx.schedulers.slurm.answers import NODE_FAILURE, Job, explained, facts_of
 from torchx.schedulers.slurm.events import STEP_LOG
 from torchx.schedulers.slurm.folders import files_of
+from torchx.schedulers.slurm.parse import JobRecord
 from torchx.schedulers.slurm.reasons import base_state
-from torchx.schedulers.slurm.records import JobRecord
 from torchx.specs.api import AppDef
 from torchx.specs.failures import Failure
-from torchx.specs.retries import RETRY, Attempt, RetryRules
+from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules
 from torchx.supervisor.layout import STDERR_LOG, STDOUT_LOG
 
 _DOWN = ("down", "drain", "fail", "unk", "not_resp", "no_resp")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from torchx.errors import BackendError, ParseError
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
-from torchx.schedulers.slurm.records import (
+from torchx.schedulers.slurm.parse import (
     SACCT_FIELDS,
     SEPARATOR,
     SQUEUE_FIELDS,

@@ -11,8 +11,8 @@ from collections.abc import Callable, Sequence
 
 from torchx.schedulers.batch.base import Submission
 from torchx.schedulers.batch.folders import shared_folder
-from torchx.schedulers.findings import Check, Finding, bad, doubt, no_such
 from torchx.schedulers.kit.commands import Completed, last_line
+from torchx.schedulers.kit.findings import Check, Finding, bad, doubt, no_such
 from torchx.schedulers.slurm.client import hint_for, parse_version
 from torchx.schedulers.slurm.options import NODE_OPTIONS, SlurmOpts
 

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 from torchx.schedulers.batch.base import BatchScheduler
 from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, read_whole
 from torchx.schedulers.batch.sites import Site
-from torchx.schedulers.failures import Evidence
+from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.shell import read_script
 from torchx.schedulers.slurm.events import EVENTS_FILE, SWEEP_PREFIX, parse_events
-from torchx.schedulers.slurm.records import JobRecord
+from torchx.schedulers.slurm.parse import JobRecord
 from torchx.schedulers.slurm.request import SAMPLER_FILE, SlurmBatchRequest
 from torchx.schedulers.slurm.sweeps import Sweep
 from torchx.specs.api import AppDryRunInfo
@@ -22,7 +22,7 @@ from torchx.supervisor.layout import METRICS_FILE
 
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import ReplicaFacts
-    from torchx.schedulers.metrics import ReplicaMetrics
+    from torchx.schedulers.kit.metrics import ReplicaMetrics
 
 _LAST_LINE = 128
 _MOST_HEARD = 500
@@ -136,7 +136,7 @@ class EndsOfJobs(BatchScheduler):
 
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
-        from torchx.schedulers.metrics import read_kept
+        from torchx.schedulers.kit.metrics import read_kept
 
         files = self._site(app_id).files
         folder, sweep, task = self._folder(app_id), self._sweep(app_id), app_id.partition("/")[2]

@@ -12,8 +12,8 @@ from torchx.schedulers.kit.files import Files
 from torchx.schedulers.kit.verdict import describe
 from torchx.schedulers.slurm.answers import Job, facts_of, telling_files
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events, starts_of
-from torchx.schedulers.slurm.records import JobRecord
-from torchx.specs.retries import read_attempts
+from torchx.schedulers.slurm.parse import JobRecord
+from torchx.specs.wishes.retries import read_attempts
 
 
 def files_of(

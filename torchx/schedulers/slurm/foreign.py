@@ -21,17 +21,17 @@ from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.batch.foreign import ForeignAtSites, Outputs, task_facts
 from torchx.schedulers.batch.queries import Known
 from torchx.schedulers.batch.sites import Run, Site
-from torchx.schedulers.failures import Evidence, signal_name
-from torchx.schedulers.foreign import Named
 from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
+from torchx.schedulers.kit.failures import Evidence, signal_name
 from torchx.schedulers.kit.files import Files
+from torchx.schedulers.kit.foreign import Named
 from torchx.schedulers.slurm.answers import bare, explained, facts_of, pending_sentence
 from torchx.schedulers.slurm.client import SlurmQueries
 from torchx.schedulers.slurm.events import JobEvents
+from torchx.schedulers.slurm.parse import SEPARATOR, JobRecord
 from torchx.schedulers.slurm.reasons import ENDINGS, app_state
-from torchx.schedulers.slurm.records import SEPARATOR, JobRecord
+from torchx.schedulers.slurm.scripts.lines import directives, expand, read_options
 from torchx.specs.api import AppState, is_terminal
-from torchx.specs.sbatch_lines import directives, expand, read_options
 from torchx.util.records import replace
 
 _NO_OUTPUT = 53  # slurmstepd reports it as a signal when it cannot open the output files

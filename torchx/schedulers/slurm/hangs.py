@@ -18,8 +18,8 @@ from torchx.schedulers.slurm.notices import NOTICES_FILE
 from torchx.util.procs import own_program
 
 if TYPE_CHECKING:
-    from torchx.schedulers.inside import InsideProcess
-    from torchx.schedulers.stacks import Stacks
+    from torchx.schedulers.kit.inside import InsideProcess
+    from torchx.schedulers.kit.stacks import Stacks
     from torchx.supervisor.watchdog import Watchdog
 
 
@@ -48,10 +48,10 @@ def _events() -> JobEvents:
 
 def _stacks() -> Stacks:
     from torchx.schedulers.batch.inside import sign_of
-    from torchx.schedulers.inside import not_running
-    from torchx.schedulers.inside.spawned import SpawnedProcess
     from torchx.schedulers.kit.commands import LocalCommandRunner
     from torchx.schedulers.kit.files import LocalFiles
+    from torchx.schedulers.kit.inside import not_running
+    from torchx.schedulers.kit.inside.spawned import SpawnedProcess
     from torchx.schedulers.slurm.client import KEPT
     from torchx.schedulers.slurm.inside import Step, component_of, step_words
 

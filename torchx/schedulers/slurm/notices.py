@@ -20,14 +20,14 @@ from typing import Any
 
 from torchx.schedulers.batch.attempts import output_lines
 from torchx.schedulers.batch.folders import JobFolder
+from torchx.schedulers.kit.notices import FAR, Notice, deliver
 from torchx.schedulers.kit.verdict import describe
-from torchx.schedulers.notices import FAR, Notice, deliver
 from torchx.schedulers.slurm.answers import facts_of
 from torchx.schedulers.slurm.attempts import left_in, seen_from_inside
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
+from torchx.schedulers.slurm.scripts.sbatch import seconds
 from torchx.specs.api import NONE, AppDef, AppStatus
-from torchx.specs.notices import NOTIFY, hang_event, wish_of
-from torchx.specs.sbatch_scripts import seconds
+from torchx.specs.wishes.notices import NOTIFY, hang_event, wish_of
 from torchx.supervisor.layout import private
 from torchx.supervisor.watchdog import seen
 

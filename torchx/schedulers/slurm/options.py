@@ -150,7 +150,7 @@ def early_warning(opts: SlurmOpts) -> int:
     seconds = (opts.signal or "").partition("@")[2]
     if seconds.isdigit():
         return int(seconds)
-    from torchx.specs.sbatch_scripts import seconds as parse_limit
+    from torchx.schedulers.slurm.scripts.sbatch import seconds as parse_limit
 
     limit = parse_limit(opts.time or "")
     return min(120, limit * 3 // 4) if limit else 120

@@ -23,7 +23,7 @@ from torchx.util.secrets import mask_args, mask_env
 
 if TYPE_CHECKING:
     from torchx.schedulers.slurm.sweeps import Arrays
-    from torchx.specs.retries import RetryRules
+    from torchx.specs.wishes.retries import RetryRules
 
 SAMPLER_FILE = "metrics.py"
 APP_ID = "@TORCHX_APP_ID@"

@@ -15,7 +15,7 @@ from torchx.schedulers.batch.sites import Run
 from torchx.schedulers.kit.files import Files
 from torchx.schedulers.kit.simulations import Simulation, cannot
 from torchx.schedulers.slurm.request import SCRIPT_FILE
-from torchx.specs.sbatch_scripts import seconds
+from torchx.schedulers.slurm.scripts.sbatch import seconds
 
 _Replica = tuple[str, int]
 

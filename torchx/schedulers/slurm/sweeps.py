@@ -12,9 +12,9 @@ from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.folders import JobFolder, LogPaths, ends_of, folder_name
 from torchx.schedulers.batch.logs import BatchLog, check_query
-from torchx.schedulers.failures import Evidence, signal_name
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.facts import ReplicaFacts
+from torchx.schedulers.kit.failures import Evidence, signal_name
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
@@ -35,8 +35,8 @@ from torchx.schedulers.slurm.request import (
 )
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, AppState, is_terminal
-from torchx.specs.scripts import is_script
 from torchx.specs.tasks import TaskList, TaskTable, fill_in
+from torchx.specs.wishes.scripts import is_script
 from torchx.util.records import dataclass, replace
 
 if TYPE_CHECKING:

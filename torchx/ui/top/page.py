@@ -18,7 +18,7 @@ from textual.widgets import Footer, Log, Static
 from torchx.errors import TorchXError
 from torchx.runner.show.tables import Row, replica_metrics, timeline
 from torchx.runs import default_registry
-from torchx.schedulers.metrics import ReplicaMetrics
+from torchx.schedulers.kit.metrics import ReplicaMetrics
 from torchx.specs.api import AppStatus
 from torchx.specs.failures import parse_failure
 from torchx.specs.tasks import TaskTable

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from torchx.runner.show.tables import Row, usage_table
-from torchx.schedulers.metrics import ReplicaMetrics
+from torchx.schedulers.kit.metrics import ReplicaMetrics
 from torchx.specs.api import AppStatus
 from torchx.specs.tasks import TaskList, TaskTable, progress
 from torchx.ui.top.rows import BAD, MUTED, STATE, STYLES, Cells, Table, marked

@@ -16,7 +16,7 @@ from torchx.runner.jobs.paced.tasks import ENDED, PREFIX, SUBMITTED, WAITING, Ta
 from torchx.runner.jobs.views import View
 from torchx.schedulers.api import NONE, DescribeAppResponse, Scheduler, open_logs
 from torchx.schedulers.ids import make_unique
-from torchx.schedulers.inside import not_running
+from torchx.schedulers.kit.inside import not_running
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.names import FILE_NAME
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, waiting

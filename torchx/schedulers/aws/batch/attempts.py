@@ -10,7 +10,7 @@ from typing import Any
 
 from torchx.schedulers.kit.facts import ReplicaFacts
 from torchx.schedulers.kit.native_retries import NativeRetries, NativeSystem, attempt_of
-from torchx.specs.retries import Attempt
+from torchx.specs.wishes.retries import Attempt
 
 _Object = dict[str, Any]
 

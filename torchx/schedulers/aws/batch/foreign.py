@@ -7,7 +7,7 @@ from typing import Any
 
 from torchx.schedulers.aws.batch import client as calls
 from torchx.schedulers.aws.batch.answers import groups
-from torchx.schedulers.foreign import ForeignJobs, Named
+from torchx.schedulers.kit.foreign import ForeignJobs, Named
 
 _Object = dict[str, Any]
 

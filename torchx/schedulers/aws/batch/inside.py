@@ -18,8 +18,8 @@ from torchx.schedulers.aws.batch import client as calls
 from torchx.schedulers.aws.batch.channel import DataChannel
 from torchx.schedulers.aws.client import Clients, call_once
 from torchx.schedulers.aws.errors import AwsError
-from torchx.schedulers.inside import STDERR, STDOUT, Tty, described, not_running
-from torchx.schedulers.inside.marks import MarkedProcess, kill_words
+from torchx.schedulers.kit.inside import STDERR, STDOUT, Tty, described, not_running
+from torchx.schedulers.kit.inside.marks import MarkedProcess, kill_words
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.specs.api import AppState
 

@@ -8,8 +8,8 @@ from contextlib import suppress
 
 from torchx.schedulers.batch.ssh.errors import no_master, no_session
 from torchx.schedulers.batch.ssh.runner import BUSY_S, SSH_FAILED, SSHCommandRunner
-from torchx.schedulers.inside import STDERR, STDOUT, Tty
-from torchx.schedulers.inside.spawned import SpawnedProcess
+from torchx.schedulers.kit.inside import STDERR, STDOUT, Tty
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
 
 class RemoteProcess(SpawnedProcess):

@@ -1,0 +1,271 @@
+"""Finds out why a replica failed, from torchelastic's error file, its output, and torchrun's report."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from torchx.schedulers.kit.failures import SHELL, Evidence, signal_name
+from torchx.schedulers.kit.failures.classes import classify, is_aftermath
+from torchx.schedulers.kit.failures.torchrun import Report, Worker, read_report, streams
+from torchx.schedulers.kit.failures.tracebacks import HEADER, Trace, bounded, find_traces
+from torchx.specs.failures import Failure, parse_failure
+from torchx.util.records import replace
+
+__all__ = ["Evidence", "is_aftermath", "read_failure", "signal_name"]
+
+_CONTEXT_LINES = 40
+_FATAL_WITHIN = 200  # lines, since crash reports are long
+_LINE_CHARS = 500
+_MESSAGE_CHARS = 2000
+_LONGEST_LINE = 4000  # bounds the time of regular expressions
+_ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
+_PREFIX = r"(?:\[[^\[\]]{0,60}\d\]: ?){0,2}"
+_HEAD = rf"({_PREFIX})(.*?)((?:[ |+]*Exception Group |Original )?Traceback \(most recent call last\):.*)$"
+# Lines that never show the cause: logging of torch and Slurm, warnings, progress bars, rules, traces of the shell.
+_NOISE = (
+    r"[IW]\d{4} \d\d:\d\d:\d\d|\[[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|NOTE: Redirects"
+    r"|Setting OMP_NUM_THREADS environment|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d%\|.*\||[-=*+_#~]{3,}$|\++ "
+    r"|note: run with `RUST_BACKTRACE|(?:srun|sbatch|slurmd|slurmstepd\S*): |make(?:\[\d+\])?: \*\*\*|exit status \d+$"
+    r"|Aborted \(core dumped\)$|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: |frame #\d+: |<omitting python"
+    r"|Exception raised from |\s+at \S|Node\.js v\d|\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]$"
+)
+# Messages of programs that end without a Python exception. The first such line is the message of the failure.
+_FATAL = (
+    r"Fatal Python error: |terminate called |panic: |thread '.*' panicked at |Exception in thread \"|fatal error: "
+    r"|.*: Assertion [`'].* failed|.*\bCheck failed: |==\d+==ERROR: \w+Sanitizer|\*\*\* \w+|FATAL ERROR: "
+    r"|.*Watchdog caught collective operation|.*ProcessGroupNCCL.* watchdog |(?:free|malloc|realloc)\(\): "
+    r"|.*\bdouble free or|corrupted |munmap_chunk"
+)
+# PyTorch's threads may print this while the interpreter exits after an exception.
+_ABORTED_AT_EXIT = "terminate called without an active exception"
+_ERROR_WORDS = (
+    r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
+)
+_SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): |oom-kill:constraint=|Memory cgroup out of memory: |NVRM: Xid "
+_STEP_NEWS = r"srun: (?:error: \S+: tasks? \S+: |Job step aborted|launch/slurm|Force Terminated|got SIG|forcing job)"
+_SNAKEMAKE = r"RuleException:$|Error in rule \w+:$"  # begins its report of a job that failed
+# Lines of a message that PyTorch appends to every error of a GPU.
+_ADVICE = (
+    r"Search for `\w+' in https?://|\w+ kernel errors might be asynchronously reported|For debugging consider passing "
+    r"|(?:Device-side assertion tracking was not enabled|Compile with `TORCH_USE_\w+` to enable) "
+)
+_ASSERTION = r".*\bthread: \[[\d,]+\] (Assertion .* failed)"
+# Exceptions that only report that a child failed, whose own output is above.
+_WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
+
+
+def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "", ended: float = 0) -> Failure:
+    """Why a replica failed, with the class of the cause.
+
+    An ``exit_code`` that is negative or above 128 may stand for a signal. ``ended`` is the Unix time of its end.
+
+    >>> read_failure(Evidence(stderr="loading\\nno data in /data\\n"), exit_code=1).summary()
+    'exit code 1: no data in /data'
+    >>> read_failure(Evidence(), exit_code=137).summary()
+    'killed by SIGKILL (often: out of memory)'
+    """
+    if not signal and exit_code is not None and (exit_code > SHELL or exit_code < 0):
+        signal = signal_name(exit_code)
+    end = Failure("", None if signal else exit_code, signal, timestamp=ended)
+    lines = _clean(evidence.stderr)
+    report = read_report(lines)
+    if report is not None:
+        found = _of_workers(lines, report, _clean(evidence.stdout), end)
+    else:
+        found = _of_program(lines, _clean(evidence.stdout), end)
+    found = _with_error_file(parse_failure(evidence.error_file), found)
+    system = [line for line in lines if re.match(_SYSTEM, line) and not re.match(_STEP_NEWS, line)]
+    kind, line = classify(found, "\n".join([evidence.said, *system]))
+    message = re.sub(rf"\n(?:{_ADVICE}).*", "", found.message)
+    asserted = next(filter(None, (re.match(_ASSERTION, line) for line in lines)), None)
+    if asserted and "device-side assert" in message:  # the exception does not say which one failed
+        message = f"{asserted[1]}\n-> {message}"
+    message = message or (system[0].partition(": ")[2].removeprefix("error: ") if system else "")
+    return replace(found, message=message, kind=kind, evidence=bounded(line, _LINE_CHARS))
+
+
+# -- one program ---------------------------------------------------------------------------------------
+
+
+def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
+    """The failure of a replica that has no report of torchrun."""
+    by_rank = streams(lines, None)
+    if len(by_rank) > 1 or None not in by_rank:
+        told = []
+        for rank, own in by_rank.items():
+            trace = _last_trace(find_traces(own), own, end)
+            if rank is not None and trace is not None:
+                told.append(replace(_of_trace(trace, own, end), rank=rank))
+        guilty = next((f for f in told if not is_aftermath(f)), told[0] if told else None)
+        if guilty is not None:
+            return guilty
+    lines = _without_snakemake([line for own in by_rank.values() for line in own])
+    trace = _last_trace(find_traces(lines), lines, end)
+    return _of_trace(trace, lines, end) if trace is not None else _of_words(lines, stdout, end)
+
+
+def _without_snakemake(lines: list[str]) -> list[str]:
+    """The output of a Snakemake rule; its failure report is reduced to the message of an exception."""
+    at = next((i for i, line in enumerate(lines) if re.match(_SNAKEMAKE, line)), None)
+    if at is None:
+        return lines
+    raised = re.match(r"(\w+) in file \".*\", line \d+:$", lines[at + 1]) if at + 2 < len(lines) else None
+    if raised is None or raised[1] in _WRAPPERS:
+        return lines[:at] or lines
+    return [*lines[:at], f"{raised[1]}: {lines[at + 2]}"]
+
+
+def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> Trace | None:
+    """The traceback that ended the program: the last one, unless it only reports the failure of a child process."""
+    ending = [trace for trace in traces if not trace.ignored]
+    while len(ending) > 1 and _is_wrapper(ending[-1]):
+        ending.pop()
+    if not ending:
+        return None
+    after = [line for line in lines[ending[-1].end :] if _says(line)]
+    after = [line for line in after if not line.startswith(_ABORTED_AT_EXIT)]
+    if end.signal and (len(after) > _CONTEXT_LINES or any(re.match(_FATAL, line) for line in after)):
+        return None  # a signal ended it, long after that exception was handled
+    return ending[-1]
+
+
+def _of_trace(trace: Trace, lines: Sequence[str], end: Failure) -> Failure:
+    text = "\n".join(bounded(line, _LINE_CHARS) for line in lines[trace.start : trace.end]).rstrip()
+    above = [line for line in lines[: trace.start] if _says(line)] if _is_wrapper(trace) else []
+    message = f"{above[-1].strip()}\n-> {trace.message}" if above else trace.message
+    return replace(end, message=message, traceback=text)
+
+
+def _is_wrapper(trace: Trace) -> bool:
+    return trace.links[-1].name.rpartition(".")[2] in _WRAPPERS
+
+
+def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
+    """The failure of a program without traceback, by its last output."""
+    for stream in (lines, stdout):
+        said = [line for line in stream if _says(line)]
+        if not said:
+            continue
+        message, rest = _fatal(said) or _last_word(said, end)
+        context = rest[-_CONTEXT_LINES:]
+        return replace(
+            end,
+            message=bounded(message, _MESSAGE_CHARS),
+            traceback="\n".join(bounded(line, _LINE_CHARS) for line in context),
+        )
+    return end
+
+
+def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """The message of a program that crashed without a Python exception, and the lines around it."""
+    said = said[-_FATAL_WITHIN:]
+    at = next((i for i, line in enumerate(said) if re.match(_FATAL, line)), None)
+    if at is None:
+        return None
+    line = said[at]
+    thrown = re.match(r"terminate called after throwing an instance of '(.*)'", line)
+    if thrown:
+        what = next((w[1] for text in said[at + 1 : at + 4] if (w := re.match(r"\s*what\(\): *(.*)", text))), "")
+        return f"{thrown[1]}: {what}" if what else line, said
+    if line.startswith("thread '") and at + 1 < len(said):
+        return f"{line} {said[at + 1]}", said
+    return re.sub(r"^\[?[EF]\d{4} [\d:.]+ .*?\] ?", "", line), said
+
+
+def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
+    """The last line; if a signal ended the program, only if that line mentions an error."""
+    if end.exit_code is None and not re.match(_ERROR_WORDS, said[-1]):
+        return "", said
+    return said[-1].strip(), said[:-1]
+
+
+def _says(line: str) -> bool:
+    return bool(line.strip()) and re.match(_NOISE, line) is None
+
+
+# -- torchrun ------------------------------------------------------------------------------------------
+
+
+def _of_workers(lines: Sequence[str], report: Report, stdout: Sequence[str], end: Failure) -> Failure:
+    """The failure of the guilty worker of torchrun."""
+    own_trace = next((i for i in range(report.start, -1, -1) if HEADER in lines[i]), report.start)
+    before = lines[:own_trace]
+    err, out = streams(before, report), streams(stdout, report)
+    told = [_of_worker(w, err.get(w.rank, ()), out.get(w.rank, ()), end) for w in report.workers]
+    if not told[0].message and not told[0].traceback:
+        told[0] = _of_anybody(err.get(None, ()), out.get(None, ()), told)
+    return next((failure for failure in told if not is_aftermath(failure)), told[0])
+
+
+def _of_worker(worker: Worker, stderr: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
+    signal = signal_name(worker.code) if worker.code < 0 else ""
+    host = "" if worker.host.startswith("localhost") else worker.host
+    mine = Failure("", None if signal else worker.code, signal, timestamp=end.timestamp, rank=worker.rank, host=host)
+    recorded = worker.error.splitlines()
+    traces = find_traces(recorded)
+    if traces:
+        return _of_trace(traces[-1], recorded, mine)
+    trace = _last_trace(find_traces(stderr), stderr, mine)
+    if trace is not None:
+        told = _of_trace(trace, stderr, mine)
+        alone = replace(told, signal="") if signal == "SIGTERM" else told  # SIGTERM came after it had failed
+        return told if is_aftermath(alone) else alone
+    return replace(mine, message=worker.error) if worker.error else _of_words(stderr, stdout, mine)
+
+
+def _of_anybody(stderr: Sequence[str], stdout: Sequence[str], told: Sequence[Failure]) -> Failure:
+    """The likely failure of torchrun's root cause, if the lines do not show which worker wrote them."""
+    root = told[0]
+    traces = [trace for trace in find_traces(stderr) if not trace.ignored]
+    if root.signal or not traces:
+        return _of_words(stderr, stdout, root)
+    failures = [_of_trace(trace, stderr, root) for trace in traces]
+    guilty = next((failure for failure in failures if not is_aftermath(failure)), failures[0])
+    suspects = [failure for failure in told if failure.exit_code is not None and not failure.message]
+    certain = len(suspects) == 1 or len({failure.message for failure in failures}) == 1
+    return guilty if certain else replace(guilty, rank=None)
+
+
+# -- texts ---------------------------------------------------------------------------------------------
+
+
+def _with_error_file(reported: Failure | None, found: Failure) -> Failure:
+    """The failure in the error file, unless stderr has more details or shows that another one is the cause."""
+    if reported is None or not (reported.traceback or HEADER not in found.traceback):
+        return found
+    traces = find_traces(reported.traceback.splitlines())
+    whole = traces[-1].message if traces and len(traces[-1].links) > 1 else reported.message
+    filed = replace(
+        found,
+        message=bounded(whole, _MESSAGE_CHARS),
+        traceback=reported.traceback or found.traceback,
+        timestamp=reported.timestamp or found.timestamp,
+    )
+    return found if is_aftermath(filed) and not is_aftermath(found) and found.message else filed
+
+
+def _clean(text: str) -> list[str]:
+    """The lines without escape sequences. A traceback that begins in the middle of a line is moved to a new one."""
+    text = re.sub(_ANSI, "", text.replace("\r\n", "\n").replace("\r", "\n"))
+    lines = [bounded(line, _LONGEST_LINE) for line in text.split("\n")]
+    for label in _labels(lines):
+        lines = [line.removeprefix(label) for line in lines]
+    cleaned: list[str] = []
+    for line in lines:
+        head = re.match(_HEAD, line) if HEADER in line else None
+        if head is not None and head[2].strip(" |+"):
+            cleaned += [head[1] + head[2], head[1] + head[3]]
+        else:
+            cleaned.append(line)
+    return cleaned
+
+
+def _labels(lines: Sequence[str]) -> set[str]:
+    """The prefixes that a launcher puts before all lines of a traceback, such as ``3: `` of ``srun --label``."""
+    found = set()
+    for at, line in enumerate(lines[:-1]):
+        head = re.match(_HEAD, line) if HEADER in line else None
+        if head is not None and head[2].strip(" |+") and lines[at + 1].startswith(head[1] + head[2]):
+            found.add(head[1] + head[2])
+    return found

@@ -1,0 +1,124 @@
+"""Why a job waits or ended, from its queue, its pod group, and the events of its owners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from torchx.errors import NotFoundError
+from torchx.schedulers.kubernetes.answers import JobObjects
+from torchx.schedulers.kubernetes.api.errors import unless_forbidden
+from torchx.schedulers.kubernetes.client import KubeApi, path_of
+from torchx.schedulers.kubernetes.names import JOBSET, KUBEFLOW, LABEL_QUEUE, VOLCANO, Object, labels_of
+from torchx.schedulers.kubernetes.reasons import NO_PODS, NO_START, TAKEN_AWAY, WHY_FAILED
+from torchx.specs.api import AppState
+
+
+def why_pods_are_missing(api: KubeApi, namespace: str, found: JobObjects) -> str:
+    """Why a job lacks pods, from its queue or from events; empty if unknown."""
+    return unless_forbidden(lambda: next(filter(None, _reasons(api, namespace, found)), ""), "")
+
+
+def why_it_does_not_start(api: KubeApi, namespace: str, pod: Object) -> str:
+    """Why a pod's containers are not created, such as a missing volume; empty if unknown."""
+    of = f"involvedObject.uid={pod['metadata'].get('uid')}"
+    return unless_forbidden(lambda: _warning(api, namespace, of, NO_START), "")
+
+
+def how_it_ended(api: KubeApi, namespace: str, job: str) -> AppState | None:
+    """The final state of a deleted Job, from the last event with it; None if unknown."""
+    found = None
+    of = f"involvedObject.kind=Job,involvedObject.name={job}"
+    for event, _ in unless_forbidden(lambda: _events(api, namespace, of), []):
+        reason = event.get("reason")
+        found = AppState.FAILED if reason in WHY_FAILED else AppState.SUCCEEDED if reason == "Completed" else found
+    return found
+
+
+def _reasons(api: KubeApi, namespace: str, found: JobObjects) -> Iterator[str]:
+    queued = next((item for item in found.owners if queue_of(item)), None)
+    if queued is not None:
+        yield _admission(api, namespace, queued)
+    for item in found.owners:
+        metadata = item["metadata"]
+        if found.kind == VOLCANO:
+            yield _of_volcano(api, namespace, item)
+        said = _warning(api, namespace, f"involvedObject.uid={metadata.get('uid')}", NO_PODS)
+        if not said and found.kind in (JOBSET, KUBEFLOW):  # the events of the Jobs that it has created
+            of_jobs = f"involvedObject.kind=Job,involvedObject.namespace={namespace}"
+            said = _warning(api, namespace, of_jobs, NO_PODS, prefix=f"{metadata['name']}-")
+        yield f"its pods cannot be created: {said}" if said else ""
+    begun = [item["metadata"]["name"] for item in found.owners if (item.get("status") or {}).get("startTime")]
+    if begun:
+        yield _taken_away(api, namespace, begun, {pod["metadata"]["name"] for pod in found.pods})
+
+
+def _taken_away(api: KubeApi, namespace: str, jobs: list[str], there: set[str]) -> str:
+    """Why pods were deleted that will be replaced."""
+    for reason, said in TAKEN_AWAY.items():
+        for _, name in _events(api, namespace, f"involvedObject.kind=Pod,reason={reason}"):
+            if name not in there and name.startswith(tuple(f"{job}-" for job in jobs)):
+                return said
+    return ""
+
+
+def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *, prefix: str = "") -> str:
+    """The first message with one of these reasons, of the events selected by ``of`` on objects named ``prefix...``."""
+    for event, name in _events(api, namespace, f"{of},type=Warning"):
+        if event.get("reason") in reasons and name.startswith(prefix):
+            return str(event.get("message", "")).strip().partition("\n")[0]
+    return ""
+
+
+def _events(api: KubeApi, namespace: str, of: str) -> list[tuple[Object, str]]:
+    """The events that match a field selector, each with the name of the object that it is about."""
+    found = api.items(path_of("Event", namespace), {"fieldSelector": of})
+    return [(event, str((event.get("involvedObject") or {}).get("name") or "")) for event in found]
+
+
+def _of_volcano(api: KubeApi, namespace: str, item: Object) -> str:
+    """Why a Volcano job waits: https://volcano.sh/en/docs/podgroup/"""
+    metadata = item["metadata"]
+    if ((item.get("status") or {}).get("state") or {}).get("phase") != "Pending":
+        return ""
+    try:
+        group = api.get(path_of("PodGroup", namespace, f"{metadata['name']}-{metadata.get('uid')}"))
+    except NotFoundError:
+        group = {}
+    for condition in (group.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "Unschedulable" and condition.get("status") == "True" and condition.get("message"):
+            return f"its pod group cannot be scheduled: {str(condition['message']).strip()}"
+    queue = str((item.get("spec") or {}).get("queue") or "")
+    try:
+        if queue:  # queues are not namespaced
+            unless_forbidden(lambda: api.get(path_of("Queue", None, queue)), {})
+    except NotFoundError as e:
+        if f'"{queue}"' in str(e):  # otherwise the kind does not exist
+            return f"its queue `{queue}` does not exist"
+    return ""
+
+
+def _admission(api: KubeApi, namespace: str, item: Object) -> str:
+    """Why a job waits for Kueue."""
+    queue = queue_of(item)
+    try:
+        for workload in workloads(api, namespace, item):
+            for condition in (workload.get("status") or {}).get("conditions") or ():
+                if condition.get("type") == "QuotaReserved" and condition.get("status") == "False":
+                    return f"it waits in the queue `{queue}`: {str(condition.get('message', '')).strip()}"
+    except NotFoundError:
+        return f"it waits in the queue `{queue}`, and this cluster has no Kueue"
+    return ""
+
+
+def workloads(api: KubeApi, namespace: str, item: Object) -> list[Object]:
+    """Kueue's objects for a job (https://kueue.sigs.k8s.io/docs/concepts/workload/); NotFoundError without Kueue."""
+    query = {"labelSelector": f"kueue.x-k8s.io/job-uid={item['metadata'].get('uid')}"}
+    try:
+        return api.items(path_of("Workload", namespace), query)
+    except NotFoundError:
+        return api.items(path_of("WorkloadV1Beta2", namespace), query)
+
+
+def queue_of(item: Object) -> str:
+    """The Kueue queue of a job; empty if none."""
+    return str(labels_of(item).get(LABEL_QUEUE) or "")

@@ -1,0 +1,79 @@
+"""A user's own batch script, submitted unchanged.
+
+Such a job has one role, whose ``metadata[SBATCH]`` is the script. It is described like a foreign job
+(:mod:`torchx.schedulers.slurm.foreign`), because the script decides where its output goes.
+"""
+
+from __future__ import annotations
+
+import posixpath
+
+from torchx.errors import NotSupportedError
+from torchx.schedulers.batch.base import Submission
+from torchx.schedulers.kit.shell import quote
+from torchx.schedulers.slurm.options import SlurmOpts, job_words, node_options
+from torchx.schedulers.slurm.request import SBATCH_GROUP_OPTIONS, SlurmBatchRequest
+from torchx.schedulers.slurm.scripts.lines import directives
+from torchx.schedulers.slurm.scripts.sbatch import seconds
+from torchx.specs.api import AppDef
+from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes.scripts import SBATCH
+from torchx.specs.wishes.timeouts import timeout_s
+from torchx.specs.wishes.watchdog import WATCHDOG
+from torchx.util.records import dataclass, field
+from torchx.util.secrets import mask_args, mask_text
+
+
+@dataclass
+class ScriptRequest(SlurmBatchRequest):
+    """A user's script with its arguments; ``file`` is the name of its copy, which ``squeue`` shows."""
+
+    file: str = ""
+    text: str = ""
+    args: list[str] = field(default_factory=list)
+
+    def materialize(self) -> str:
+        """The script."""
+        return self.text
+
+    def __str__(self) -> str:
+        command = " ".join(map(quote, mask_args([*self.cmd, self.file, *self.args])))
+        return f"# submitted with: {command}\n{mask_text(self.text)}"
+
+    __repr__ = __str__
+
+
+def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
+    """The request; run options that are set take precedence over the script's lines.
+
+    ``name`` becomes the job's name, or its comment if the script sets the name. Raises NotSupportedError if the job
+    needs a feature of torchx's own script.
+    """
+    (role,) = app.roles
+    if any(value.__class__ is not str for value in role.env.values()):
+        raise NotSupportedError(
+            "secrets cannot be passed to a batch script", hint="let it read them from a file of yours"
+        )
+    script = role.metadata[SBATCH]
+    given = {d.option: d.value for d in directives(script["text"], script["file"])}
+    if app.metadata.get(RETRY):
+        raise NotSupportedError("a batch script decides itself whether it is requeued", hint="omit `--retry`")
+    if app.metadata.get(WATCHDOG):
+        raise NotSupportedError("a watchdog is not available for batch scripts", hint="omit `--watchdog`")
+    if timeout_s(app) and timeout_s(app) == seconds(given.get("time", "")):
+        opts.time = None  # the script has the same line
+    options, _ = node_options(role, opts, nomem=True)
+    words = [f"--{k}" if v is None else f"--{k}={v}" for k, v in options.items() if k in SBATCH_GROUP_OPTIONS]
+    mark = f"--job-name={name}" if "job-name" not in given else f"--comment={name}"
+    marks = [] if "job-name" in given and "comment" in given else [mark]
+    cmd = ["sbatch", "--parsable", *marks, *words, *job_words(opts)]
+    return ScriptRequest(
+        cmd, {}, opts.job_dir, 0, name, file=script["file"], text=script["text"], args=list(role.args[1:])
+    )
+
+
+def submission(request: SlurmBatchRequest, folder: str) -> Submission:
+    """The submission of the script's copy in the job's folder; it runs in the current folder, as without torchx."""
+    assert isinstance(request, ScriptRequest), request
+    argv = [*request.cmd, posixpath.join(folder, request.file), *request.args]
+    return Submission(request.name, argv, folder, {request.file: request.text})

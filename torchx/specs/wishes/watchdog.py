@@ -1,0 +1,62 @@
+"""The watchdog for hung jobs (``torchx run --watchdog``), stored in ``AppDef.metadata[WATCHDOG]``.
+
+With ``10m``, the watchdog inspects a job if no replica has written output or reported progress
+(:func:`torchx.distributed.progress`) for ten minutes; if its ranks are still computing, it waits for half an hour.
+``torchx status`` shows what every rank was doing. An optional action determines what follows: ``stacks``, the default,
+does nothing more; ``cancel`` ends the job, which fails with class ``timeout``; ``retry`` ends the attempt, and the
+policy of ``--retry`` decides about another one.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from torchx.errors import SpecError
+from torchx.specs.api import AppDef
+
+WATCHDOG = "torchx/watchdog"
+"""Metadata key of the watchdog setting, for example ``10m:cancel``."""
+
+SILENT = "no output for "
+"""Beginning of the sentence that reports a currently silent job."""
+
+ACTIONS = ("stacks", "cancel", "retry")
+_MIN_S, _MAX_S = 2, 366 * 86400
+
+
+class Watchdog(NamedTuple):
+    """How many seconds a job may be silent, and the action that follows."""
+
+    seconds: int
+    action: str
+
+
+def watchdog_of(app: AppDef) -> Watchdog | None:
+    """Return the watchdog of a job; raises SpecError if it is invalid, or needs a retry policy that the job lacks."""
+    text = app.metadata.get(WATCHDOG) if app.metadata else None
+    if not text:
+        return None
+    from torchx.specs.wishes.retries import RETRY
+
+    found = parse_watchdog(text)
+    if found.action == "retry" and not app.metadata.get(RETRY):
+        raise SpecError(f"the watchdog `{text}` needs a policy for retries", hint="for example `--retry standard`")
+    return found
+
+
+def parse_watchdog(text: str) -> Watchdog:
+    """Parse a watchdog setting, ``TIME`` or ``TIME:ACTION``; raises SpecError if it is invalid.
+
+    >>> parse_watchdog("10m"), parse_watchdog("1h30m:retry")
+    (Watchdog(seconds=600, action='stacks'), Watchdog(seconds=5400, action='retry'))
+    """
+    from torchx.util.spans import parse_span
+
+    span, _, action = text.strip().partition(":")
+    seconds = None if span.rstrip().lower().endswith("ago") else parse_span(span)
+    if seconds is None or not _MIN_S <= seconds <= _MAX_S:
+        raise SpecError(f"`{span}` of the watchdog is not a length of time from 2s to 366d", hint="for example `10m`")
+    action = action.strip() or ACTIONS[0]
+    if action not in ACTIONS:
+        raise SpecError(f"`{action}` is not a watchdog action", hint=f"one of: {', '.join(ACTIONS)}")
+    return Watchdog(int(seconds), action)
