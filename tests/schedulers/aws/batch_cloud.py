@@ -14,6 +14,7 @@ ARN = "arn:aws:batch:us-east-1:123456789012"
 
 class Meta:
     region_name = "us-east-1"
+    endpoint_url = "https://aws.example"
 
 
 def validate(service, operation, params):

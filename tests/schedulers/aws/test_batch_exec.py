@@ -1,23 +1,19 @@
-"""Commands by ECS Exec: the data channel and the script, with real processes in real terminals at the far end."""
+"""Commands by ECS Exec: the script, through a stand-in of AWS's plugin, with real processes in real terminals."""
 
 from __future__ import annotations
 
+import json
 import os
-import random
 import shutil
 import signal
 import sys
-import uuid
 
 import pytest
 
-pytest.importorskip("websocket")
-
 from tests.backends.inside import read_until, rest_of
 from tests.schedulers.aws.batch_cloud import refusal
-from tests.schedulers.aws.ecs_exec import FarEnd
-from torchx.errors import BackendError, MissingDependencyError, NotSupportedError
-from torchx.schedulers.aws.batch.channel import DATA, OUTPUT, pack, unpack
+from tests.schedulers.aws.ecs_exec import RUNTIME, FarEnd, install
+from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.aws.batch.inside import TaskProcess
 from torchx.schedulers.aws.client import Clients
 from torchx.schedulers.kit.inside import Tty
@@ -50,17 +46,28 @@ class LocalTerminal:
         self.process.close()
 
 
+@pytest.fixture(autouse=True)
+def plugin(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("plugin")
+    install(folder)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
 @pytest.fixture
 def far():
     made = FarEnd(LocalTerminal)
     yield made
     made.close()
-    assert [error for session in made.sessions for error in session.errors] == []
+
+
+def clients_of(far):
+    return Clients({"ecs": far, "ssm": far}, {"aws_profile": "mine"})
 
 
 @pytest.fixture
 def enter(far):
-    clients = Clients({"ecs": far})
+    clients = clients_of(far)
     made = []
 
     def start(*argv, tty=None):
@@ -80,11 +87,13 @@ def test_each_stream_by_itself(enter, far):
     assert (call["cluster"], call["task"]) == TASK
 
 
-def test_what_is_lost_or_doubled_on_the_way(enter, far):
-    """Messages are sent again until they are acknowledged, and processed once and in order."""
-    far.lossy = random.Random(7)
-    assert run(enter("cat"), EVERY_BYTE) == (0, EVERY_BYTE, b"")
-    assert far.lost > 5
+def test_the_command_line_of_the_plugin(enter, far):
+    """The session as ECS returned it, region, operation, profile, the target with the container's id, and the endpoint."""
+    assert run(enter("true")).exit_code == 0
+    (((session, region, operation, profile, parameters, endpoint)),) = far.plugins
+    assert json.loads(session).keys() == {"sessionId", "streamUrl", "tokenValue"}
+    assert (region, operation, profile, endpoint) == ("us-east-1", "StartSession", "mine", "https://aws.example")
+    assert json.loads(parameters) == {"Target": f"ecs:AWSBatch-ce-1_{TASK[1]}_{RUNTIME}"}
 
 
 def test_a_signal(enter):
@@ -133,14 +142,6 @@ def test_who_reads_no_input_holds_back_who_writes(enter):
     assert run(process, data).stdout.split() == [b"%d" % len(data)]
 
 
-def test_a_cluster_that_encrypts_sessions(far, enter):
-    """It is not supported; the hint has AWS's own command."""
-    far.asks = ("KMSEncryption",)
-    with pytest.raises(NotSupportedError, match="require KMSEncryption") as refused:
-        enter("true")
-    assert "aws ecs execute-command --cluster AWSBatch-ce-1 --task 0123456789abcdef --interactive" in refused.value.hint
-
-
 def test_an_agent_that_is_not_there(far, enter):
     """AWS's message, and what the agent requires."""
     pytest.importorskip("botocore")
@@ -150,6 +151,7 @@ def test_an_agent_that_is_not_there(far, enter):
     ) as refused:
         enter("true")
     assert "ssmmessages" in refused.value.hint
+    assert "aws ecs execute-command --cluster AWSBatch-ce-1 --task 0123456789abcdef --interactive" in refused.value.hint
     far.faults = [
         refusal("AccessDeniedException", "User: u is not authorized to perform: ecs:ExecuteCommand on resource: x")
     ]
@@ -158,7 +160,7 @@ def test_an_agent_that_is_not_there(far, enter):
 
 
 @pytest.mark.parametrize("missing", ["sh", "base64"])
-def test_an_image_that_lacks_something(missing, tmp_path, monkeypatch):
+def test_an_image_that_lacks_something(missing, tmp_path):
     """The error names it, and no part of the command runs."""
     for name in {"sh", "stty", "dd", "base64", "sed", "tr", "env"} - {missing}:
         (tmp_path / name).symlink_to(shutil.which(name))
@@ -169,24 +171,18 @@ def test_an_image_that_lacks_something(missing, tmp_path, monkeypatch):
         return LocalTerminal(["env", f"PATH={tmp_path}", *words])
 
     poor = FarEnd(start)
-    with pytest.raises(BackendError, match=f"the command could not be started in task .*{missing}") as refused:
-        run(TaskProcess(Clients({"ecs": poor}), TASK, ["echo", "x"], None))
+    with pytest.raises(
+        BackendError, match=f"could not be started in task `[^`]*`: .*{missing}[^\\n]*\\nhint"
+    ) as refused:
+        run(TaskProcess(clients_of(poor), TASK, ["echo", "x"], None))
     assert "the image needs sh, stty, dd, base64, sed and tr" in refused.value.hint
     poor.close()
 
 
-def test_without_the_package(enter, monkeypatch):
-    """The error names the package, and how to install it."""
-    monkeypatch.setitem(sys.modules, "websocket", None)
-    with pytest.raises(MissingDependencyError, match="websocket-client") as refused:
+def test_without_the_plugin(enter, far, plugin, monkeypatch):
+    """One line names it, with the page that says how to install it, and AWS is not called."""
+    monkeypatch.setenv("PATH", os.environ["PATH"].replace(str(plugin), "/nowhere"))
+    with pytest.raises(NotSupportedError, match=r"`session-manager-plugin`.* is not on PATH") as refused:
         enter("true")
-    assert "pip install" in refused.value.hint
-
-
-def test_a_damaged_message_is_none():
-    """It is neither processed nor acknowledged, and so sent again."""
-    whole = pack((OUTPUT, 3, DATA, b"data", uuid.UUID(int=5)))
-    assert unpack(whole) == (OUTPUT, 3, DATA, b"data", uuid.UUID(int=5))
-    assert whole[64:80] == bytes(7) + b"\5" + bytes(8)  # its halves are swapped
-    assert unpack(whole[:-1] + b"x") is None
-    assert unpack(whole[:50]) is None
+    assert "session-manager-working-with-install-plugin" in refused.value.hint
+    assert far.calls == []

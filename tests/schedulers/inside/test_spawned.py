@@ -105,6 +105,15 @@ def test_input_of_a_terminal() -> None:
         process.write(b"x")
 
 
+def test_input_of_a_terminal_whose_program_ends() -> None:
+    """A write that waits fails when its program ends, and so does the next one."""
+    with sh("stty raw -echo; echo go; sleep 0.3", tty=Tty()) as process:
+        until(process, b"go\n")
+        for _ in range(2):
+            with pytest.raises(BrokenPipeError):
+                process.write(b"x" * (1 << 20))
+
+
 @pytest.mark.parametrize("tty", [None, Tty()], ids=["pipes", "terminal"])
 def test_a_program_that_cannot_be_started(tty: Tty | None) -> None:
     """The error is the system's, and nothing stays open."""

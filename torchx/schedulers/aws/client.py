@@ -39,6 +39,11 @@ class Clients:
         self._lock = allocate_lock()
         self._made: dict[tuple[str, bool, str | None], Any] = {}
 
+    @property
+    def profile(self) -> str:
+        """The profile of ``aws_profile``; empty: that of the environment."""
+        return self._options["profile_name"] or ""
+
     def client(self, service: str, *, retries: bool = True, region: str | None = None) -> Any:
         """The client of a service. Without ``retries`` boto3 repeats no call: for those that must not run twice.
 

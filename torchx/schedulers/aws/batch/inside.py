@@ -1,4 +1,4 @@
-"""Runs a process inside the container of a Batch job, through ECS Exec.
+"""Runs a process inside the container of a Batch job, through ECS Exec and AWS's own client for its sessions.
 
 https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-exec.html
 """
@@ -6,28 +6,31 @@ https://docs.aws.amazon.com/AmazonECS/latest/developerguide/ecs-exec.html
 from __future__ import annotations
 
 import binascii
+import json
 import re
-import signal
-import time
+import shutil
 from collections.abc import Sequence
 from typing import Any
 
-from torchx.errors import BackendError, MissingDependencyError, NotSupportedError, install_extra
+from torchx.errors import BackendError, NotSupportedError
 from torchx.schedulers.aws.batch import answers
 from torchx.schedulers.aws.batch import client as calls
-from torchx.schedulers.aws.batch.channel import DataChannel
-from torchx.schedulers.aws.client import Clients, call_once
+from torchx.schedulers.aws.client import Clients, call, call_once
 from torchx.schedulers.aws.errors import AwsError
 from torchx.schedulers.kit.inside import STDERR, STDOUT, Tty, described, not_running
 from torchx.schedulers.kit.inside.marks import MarkedProcess, kill_words
+from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.specs.api import AppState
 
 _Object = dict[str, Any]
 _Task = tuple[str, str]  # ECS cluster, id of the task
 
+_PLUGIN = "session-manager-plugin"
+_RAW = 'stty raw -echo; exec "$@"'
 _BOOT = (
-    """sh -c 'stty raw -echo && echo %s@ && read -r n && eval "$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null)"'"""
+    """sh -c 'stty raw -echo && echo %s@ && read -r n"""
+    """ && eval "$(dd bs="$n" count=1 iflag=fullblock 2>/dev/null | base64 -d)"'"""
 )
 """The command given to ECS Exec, whose length has an undocumented limit: it reads the script from the terminal."""
 _FRAMES = """\
@@ -35,14 +38,16 @@ exec 3<&0 </dev/null
 frames() {
   exec <&3 3<&- 2>/dev/null
   trap '' INT TERM HUP QUIT USR1 USR2
-  while read -r size && [ "$size" -gt 0 ]; do dd bs="$size" count=1 iflag=fullblock 2>/dev/null || exit; done
+  while read -r size && [ "$size" -gt 0 ]; do dd bs="$size" count=1 iflag=fullblock | base64 -d || exit; done
 }
 trap : INT TERM HUP QUIT USR1 USR2
 { frames & exec 3<&-; } | { exec 3<&-; exec "$@"; }
 """
-"""Decodes stdin, whose end the connection cannot signal: each piece follows its length and a line end; 0 is the end."""
-_FRAME = 1 << 16
+"""Decodes stdin, whose end and control characters a terminal takes for itself: each piece is Base64 after its length
+and a line end; 0 is the end."""
+_FRAME = 3 << 14
 _START_S, _END_S = 60.0, 10.0
+_GREETING = re.compile(r"(?i)(start|exit)ing session with sessionid: .*")
 _NOT_OPEN = frozenset(["TargetNotConnectedException", "InvalidParameterException"])
 
 
@@ -80,64 +85,72 @@ def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]
 
 
 class TaskProcess(MarkedProcess):
-    """A command in a task. ECS Exec has only a terminal: ``inside.sh`` adds separate streams and an exit code."""
+    """A command in a task. ECS Exec has only a terminal: ``inside.sh`` adds separate streams and an exit code.
+
+    AWS's client needs a terminal on this side, too, and ends with its stdin.
+    """
 
     def __init__(self, clients: Clients, task: _Task, argv: Sequence[str], tty: Tty | None) -> None:
         super().__init__(tty)
+        if shutil.which(_PLUGIN) is None:
+            raise NotSupportedError(
+                f"task `{task[1]}` cannot be entered: `{_PLUGIN}`, AWS's client for it, is not on PATH",
+                hint="install it: https://docs.aws.amazon.com/systems-manager/latest/userguide/"
+                "session-manager-working-with-install-plugin.html",
+            )
         self._clients, (self._cluster, self._task) = clients, task
         self._rest = b""
         self._decoded: list[tuple[int, bytes]] = []
         self._startup_output = b""
+        self._started = False
         words = self._mark.words(argv) if self._tty else self._mark.words(argv, _FRAMES)
         first = " ".join(map(quote, [self._mark.text, "yes" if tty else "no", *words[4:]]))
         start = f"torchx_start() {{\n{words[2]}\n}}"
         script = f"set -- {first}\n{start}\n{read_script(__file__, 'inside.sh')}".encode()
-        self._link: DataChannel = self._open(_BOOT % self._mark.text)
+        self._link: SpawnedProcess = self._open(_BOOT % self._mark.text, tty or Tty())
         try:
-            self._await(f"{self._mark.text}@\n".encode())
-            self._link.write(b"%d\n%s" % (len(script), script))
+            self._await(f"{self._mark.text}@".encode())
+            self._link.write(_frame(script))
         except BaseException:
             self._link.close()
             raise
 
-    def _open(self, command: str) -> DataChannel:
-        """Opens a session that runs a command."""
-        by_hand = f"`aws ecs execute-command --cluster {self._cluster} --task {self._task}"
-        by_hand += " --interactive --command sh`"
+    def _open(self, command: str, tty: Tty) -> SpawnedProcess:
+        """Opens a session that runs a command, in AWS's client: a command line like that of AWS's own CLI."""
+        ecs, doing = self._clients.client("ecs", retries=False), f"task `{self._task}` cannot be entered"
+        asked: _Object = {"cluster": self._cluster, "task": self._task, "interactive": True, "command": command}
         try:
-            session = call_once(
-                self._clients.client("ecs", retries=False),
-                "execute_command",
-                f"task `{self._task}` cannot be entered",
-                cluster=self._cluster,
-                task=self._task,
-                interactive=True,
-                command=command,
-            )["session"]
-            return DataChannel(session, by_hand)
+            answer = call_once(ecs, "execute_command", doing, **asked)
         except AwsError as e:
             if e.code not in _NOT_OPEN:
                 raise
+            by_hand = f"`aws ecs execute-command --cluster {self._cluster} --task {self._task}"
+            by_hand += " --interactive --command sh`"
             hint = "the agent connects some seconds after the start, if the role of the job may use `ssmmessages:*`"
             raise AwsError(str(e), code=e.code, hint=f"{hint}; by hand: {by_hand}") from None
-        except ImportError:
-            raise MissingDependencyError(
-                "this needs the package `websocket-client`, which is not installed", hint=install_extra("aws")
-            ) from None
+        tasks = call(ecs, "describe_tasks", doing, cluster=self._cluster, tasks=[self._task]).get("tasks") or ()
+        name, containers = answer.get("containerName"), [c for t in tasks for c in t.get("containers") or ()]
+        runtime = next((str(c.get("runtimeId")) for c in containers if c.get("name") == name), "")
+        target = f"ecs:{self._cluster}_{self._task}_{runtime}"
+        words = [json.dumps(answer["session"]), ecs.meta.region_name, "StartSession", self._clients.profile]
+        words += [json.dumps({"Target": target}), self._clients.client("ssm").meta.endpoint_url]
+        return SpawnedProcess(["sh", "-c", _RAW, "sh", _PLUGIN, *words], tty=tty)
 
     def _await(self, prompt: bytes) -> None:
         """Discards output up to the prompt of :data:`_BOOT`, which then waits for the script."""
-        deadline = time.monotonic() + _START_S
-        while prompt not in self._rest:
-            data = self._link.read(max(deadline - time.monotonic(), 0))
-            if not data:
+        self._link.settimeout(_START_S)
+        while re.search(re.escape(prompt) + rb"\r*\n", self._rest) is None:
+            found = self._link.read()
+            if found is None:
                 raise self._failed()
-            self._rest += data
+            self._rest += found[1]
+        self._link.settimeout(None)
         self._rest = b""
 
     def _failed(self) -> BackendError:
         """The error for a script that did not start."""
-        output = (self._startup_output + self._rest).decode("utf-8", "replace").strip() or self._link.closing_message
+        output = (self._startup_output + self._rest).decode("utf-8", "replace")
+        output = " ".join(_GREETING.sub("", output).split())
         return BackendError(
             f"the command could not be started in task `{self._task}`{f': {output}' if output else ''}",
             hint="the image needs sh, stty, dd, base64, sed and tr",
@@ -155,11 +168,10 @@ class TaskProcess(MarkedProcess):
 
     def _piece(self) -> tuple[int, bytes] | None:
         while not self._decoded:
-            data = b"" if self._mark.code is not None else self._link.read()
-            if not data:
-                self._over = self._link.ended
+            found = None if self._mark.code is not None else self._link.read()
+            if found is None:
                 return None
-            self._decode(data)
+            self._decode(found[1])
         return self._decoded.pop(0)
 
     def _decode(self, data: bytes) -> None:
@@ -169,42 +181,45 @@ class TaskProcess(MarkedProcess):
             return
         *lines, self._rest = (self._rest + data).split(b"\n")
         for line in lines:
-            stream, text = (STDOUT, line[1:]) if line[:1] == b"1" else (STDERR, line[1:])
             if line.startswith(self._mark.text.encode()):
                 self._decoded.append((STDERR, line + b"\n"))
-            elif line[:1] not in (b"1", b"2"):
-                self._startup_output += line + b"\n"
-            elif self._decoded and self._decoded[-1][0] == stream:
-                self._decoded[-1] = (stream, self._decoded[-1][1] + binascii.a2b_base64(text))
+            elif line[:1] in (b"1", b"2"):  # STDOUT, STDERR
+                self._started = True
+                self._decoded.append((int(line[:1]), binascii.a2b_base64(line[1:])))
             else:
-                self._decoded.append((stream, binascii.a2b_base64(text)))
+                self._startup_output += line + b"\n"
 
     def resize(self, columns: int, rows: int) -> None:
         self._mark.once_known(lambda _: self._link.resize(columns, rows))
 
     def _signal(self, who: str, number: int | None) -> None:
-        other = self._open(" ".join(map(quote, kill_words(who, number))))
-        deadline = time.monotonic() + _END_S
-        while other.read(max(deadline - time.monotonic(), 0)):
+        try:
+            other = self._open(" ".join(map(quote, kill_words(who, number))), Tty())
+        except BackendError:
+            if number is None:
+                return  # the container may have ended, too
+            raise
+        other.settimeout(_END_S)
+        while other.read() is not None:
             pass  # wait until `kill` has ended
         other.close()
 
     def wait(self) -> int:
         if self._mark.code is not None:
             return self._mark.code
-        if not self._link.ended:
-            raise BackendError(
-                f"the connection to task `{self._task}` was lost", hint="the command may go on inside the replica"
-            )
-        if not self._mark.who:
+        if not self._mark.who and not self._started:
             raise self._failed()
-        return 128 + signal.SIGKILL  # it was killed from outside
+        raise BackendError(
+            f"the connection to task `{self._task}` was lost before the command's exit code was known",
+            hint="the command may go on inside the replica; if the replica has ended, `torchx status` shows it",
+        )
 
 
 def _frame(data: bytes) -> bytes:
     """Encodes a piece of stdin for :data:`_FRAMES`; an empty piece is the end.
 
     >>> _frame(b"abc"), _frame(b"")
-    (b'3\\nabc', b'0\\n')
+    (b'4\\nYWJj', b'0\\n')
     """
-    return b"%d\n%s" % (len(data), data)
+    text = binascii.b2a_base64(data, newline=False)
+    return b"%d\n%s" % (len(text), text)

@@ -46,6 +46,7 @@ class SpawnedProcess(InsideProcess):
         stream, slave = subprocess.PIPE, -1
         if tty is not None:
             self._master, slave = os.openpty()
+            os.set_blocking(self._master, False)
             self.resize(tty.columns, tty.rows)
             stream = slave
             script = f": <{os.ttyname(slave)}; {script}"  # makes it the controlling terminal of the new session
@@ -105,9 +106,23 @@ class SpawnedProcess(InsideProcess):
             raise BrokenPipeError("its terminal is closed")
         while left:
             try:
-                left = left[os.write(self._master, left) if stdin is None else stdin.write(left) :]
+                left = left[self._write_to_terminal(left) if stdin is None else stdin.write(left) :]
             except ValueError:
                 raise BrokenPipeError("its stdin is closed") from None
+
+    def _write_to_terminal(self, data: memoryview) -> int:
+        """Writes some of ``data``. A blocking write would go on waiting when the child has ended."""
+        import select
+
+        ready = select.poll()
+        ready.register(self._master, select.POLLOUT)
+        while self._child.poll() is None:
+            events = ready.poll(_LAST_WORDS_S * 1000)
+            if events and events[0][1] & ~select.POLLOUT:  # no process has the terminal open any more
+                break
+            with suppress(BlockingIOError):
+                return os.write(self._master, data)
+        raise BrokenPipeError("its terminal is closed")
 
     def close_stdin(self) -> None:
         if self._master < 0 and self._child.stdin is not None:
@@ -137,6 +152,8 @@ class SpawnedProcess(InsideProcess):
                 continue
             try:
                 data = os.read(ready[stream], CHUNK)
+            except BlockingIOError:
+                continue
             except OSError:  # no process has the terminal open any more
                 data = b""
             if data:
@@ -154,8 +171,8 @@ class SpawnedProcess(InsideProcess):
         if self._master >= 0:
             fcntl.ioctl(self._master, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
 
-    def settimeout(self, seconds: float) -> None:
-        """Treats the output as ended if there is none for this time."""
+    def settimeout(self, seconds: float | None) -> None:
+        """Treats the output as ended if there is none for this time; None: waits for it."""
         self._patience_s = seconds
 
     def send_signal(self, number: int) -> None:
