@@ -60,8 +60,6 @@ def main(argv: list[str] | None = None) -> None:
 
 def run_main(subcmds: dict[str, SubCommand], argv: list[str] | None = None) -> None:
     """Runs a command line with custom verbs; otherwise like :func:`main`."""
-    import logging  # noqa: F401  # custom verbs may log: with the module loaded, `_set_up_logging` installs our handler
-
     arguments = sys.argv[1:] if argv is None else list(argv)
     if code := failures.guard(lambda: _run(subcmds, arguments)):
         sys.exit(code)
@@ -151,7 +149,8 @@ def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:
 
     parser = create_parser(subcmds)
     args = parser.parse_args(argv)
-    _set_up_logging(getattr(args, "log_level", None))
+    ours = all(type(command).__module__.startswith("torchx.") for command in subcmds.values())
+    _set_up_logging(getattr(args, "log_level", None), at_once=not ours)  # verbs of others may log by themselves
     if not hasattr(args, "func"):
         parser.print_help()
         return
@@ -159,22 +158,21 @@ def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:
     args.func(args)
 
 
-def _set_up_logging(level: str | None) -> None:
+def _set_up_logging(level: str | None, *, at_once: bool) -> None:
     """Shows log records as ``torchx: warning: ...`` on stderr.
 
-    Without an explicit level the handler is installed only when ``logging`` is in use or the first notice is due.
+    Without an explicit level, and unless ``at_once``, the handler is installed when the first notice is due.
     """
     failures.show_tracebacks(level == "DEBUG")
-    if level is None and "logging" not in sys.modules:
-        notices.before_first(_show_log_records)
-    else:
-        _show_log_records(level or "WARNING")
 
+    def install() -> None:
+        from torchx.cli import log_records
 
-def _show_log_records(level: str = "WARNING") -> None:
-    from torchx.cli import log_records
+        log_records.install(level or "WARNING")
 
-    log_records.install(level)
+    notices.before_first(install)
+    if at_once or level is not None:
+        notices.ready()
 
 
 def _log_level(text: str) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +50,7 @@ class EngineJobs:
 
     def listed(self, label: str = LABEL_APP_ID) -> dict[str, Job]:
         """The jobs with a label. Waits for an engine that is being restarted."""
-        # Importing `docker` takes longer than the engine needs to answer.
-        environ = None if "docker" in sys.modules else self.environment()
+        environ = self.environment()  # importing `docker` takes longer than the engine needs to answer
         if environ is not None:
             try:
                 return list_jobs(EngineHttp(environ), label)
