@@ -1,0 +1,1 @@
+"""Verbs for jobs that torchx did not launch: explain and adopt."""

@@ -1,0 +1,1 @@
+"""Verbs that work inside a running replica: exec, shell, cp, forward, ssh-config, stacks, simulate."""

@@ -1,0 +1,1 @@
+"""From an AppDef to a recorded submission: checks, workspaces, secrets, request, record."""

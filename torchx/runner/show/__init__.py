@@ -1,0 +1,1 @@
+"""Statuses and runs as tables and as JSON documents, for all faces."""

@@ -1,0 +1,1 @@
+"""Verbs for sweeps: launch, read results, retry what failed."""

@@ -1,0 +1,1 @@
+"""What became of jobs: statuses, lists, waiting, polling, and submissions whose answer was lost."""

@@ -1,0 +1,1 @@
+"""Run options: their declarations, and how values are parsed."""

@@ -1,0 +1,1 @@
+"""The API server: credentials, queries, rights, errors, and streams into pods."""
