@@ -68,7 +68,8 @@ SECTIONS = {
     },
     "About": {
         "benchmarks": "Benchmarks",
-        "contributing/design": "Design",
+        "contributing/design": "The map",
+        "contributing/decisions/index": "Decisions",
         "contributing/open-points": "Open points",
     },
 }

@@ -1,4 +1,8 @@
-"""The process that runs the tasks of one sweep, a limited number at a time, and records their states."""
+"""The process that runs the tasks of one sweep, a limited number at a time, and records their states.
+
+It claims a task in the state file, starts it, and records its pid, in this order and one task at a time. So at most one
+task is in doubt after a kill: the successor decides by ``/proc``, and by the log that exists before the program runs.
+"""
 
 from __future__ import annotations
 

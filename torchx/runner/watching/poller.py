@@ -1,7 +1,7 @@
 """Polls each scheduler from a single process of this machine; all others read its results from the run registry.
 
 Each process that watches jobs has a :class:`Poller` per scheduler. One of them holds a lock and polls, the others stand
-by; if it dies, the kernel releases the lock. See "Who watches" in ``docs/contributing/design.md``.
+by; if it dies, the kernel releases the lock. See ``docs/contributing/decisions/002-no-daemon.md``.
 """
 
 from __future__ import annotations

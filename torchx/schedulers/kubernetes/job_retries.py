@@ -2,7 +2,7 @@
 
 The Job controller replaces pods by the exit code of their container, and by whether the cluster disrupted them:
 https://kubernetes.io/docs/concepts/workloads/controllers/job/#pod-failure-policy
-Policies that such rules cannot express are implemented in :mod:`.next_attempts`.
+Policies that such rules cannot express are implemented in :mod:`.our_retries`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Retries by torchx, for policies that the rules of a Job cannot express; see :mod:`.attempts`.
+"""Retries by torchx, for policies that the rules of a Job cannot express; see :mod:`.job_retries`.
 
 A label on each Job has the number of its attempt. After the Jobs have failed, the next torchx command that reads the
 state of the job applies the policy and creates the Jobs of the next attempt: copies with new names, with more memory,

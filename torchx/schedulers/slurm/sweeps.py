@@ -1,4 +1,8 @@
-"""Sweeps on Slurm: job arrays of a size that the cluster accepts, with their script and values in one folder."""
+"""Sweeps on Slurm: job arrays of a size that the cluster accepts, with their script and values in one folder.
+
+The app id is ``sweep-`` and the id of the first array; ``array.sh`` says how later arrays are submitted. A task of
+several replicas, or in containers, runs the script of a job in its own folder ``tasks/17/``: it is the job ``4711_17``.
+"""
 
 from __future__ import annotations
 
