@@ -6,7 +6,8 @@ import pytest
 
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef
-from torchx.specs.wishes.timeouts import TIMEOUT, clock, timeout_s
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.timeouts import TIMEOUT, clock
 
 
 @pytest.mark.parametrize(
@@ -15,7 +16,7 @@ from torchx.specs.wishes.timeouts import TIMEOUT, clock, timeout_s
 )
 def test_it_is_a_length_of_time_with_its_unit(text: str, seconds: int) -> None:
     """A limit has the syntax of `torchx log --since`; empty means no limit."""
-    assert timeout_s(AppDef("a", metadata={TIMEOUT: text})) == seconds
+    assert Wishes.of(AppDef("a", metadata={TIMEOUT: text})).timeout_s == seconds
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_it_is_a_length_of_time_with_its_unit(text: str, seconds: int) -> None:
 def test_what_is_none_is_refused(text: str, said: str, hint: str) -> None:
     """A number without unit is rejected too: it means minutes on Slurm, and seconds elsewhere."""
     with pytest.raises(SpecError, match=said) as raised:
-        timeout_s(AppDef("a", metadata={TIMEOUT: text}))
+        Wishes.of(AppDef("a", metadata={TIMEOUT: text})).timeout_s
     assert hint in raised.value.hint
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from torchx.errors import SpecError
 from torchx.specs.api import AppDef
+from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.retries import RETRY
-from torchx.specs.wishes.watchdog import WATCHDOG, Watchdog, parse_watchdog, watchdog_of
+from torchx.specs.wishes.watchdog import WATCHDOG, Watchdog, parse_watchdog
 
 
 @pytest.mark.parametrize(
@@ -39,7 +40,7 @@ def test_a_retry_needs_a_policy() -> None:
     """`retry` without a retry policy is rejected, because the job would only be ended."""
     app = AppDef("a", metadata={WATCHDOG: "10m:retry"})
     with pytest.raises(SpecError, match="needs a policy"):
-        watchdog_of(app)
+        Wishes.of(app)
     app.metadata[RETRY] = "standard"
-    assert watchdog_of(app) == (600, "retry")
-    assert watchdog_of(AppDef("a")) is None
+    assert Wishes.of(app).watchdog == (600, "retry")
+    assert Wishes.of(AppDef("a")).watchdog is None

@@ -36,9 +36,6 @@ from torchx.settings import ENV_ALLOW_PRIVATE_WORKSPACE, ENV_NO_CHECK
 from torchx.specs import AppDryRunInfo
 from torchx.specs.api import Workspace
 from torchx.specs.images import NamesOnly
-from torchx.specs.wishes.retries import RETRY
-from torchx.specs.wishes.timeouts import TIMEOUT
-from torchx.specs.wishes.watchdog import WATCHDOG
 from torchx.util import term
 from torchx.util.reexports import reexports
 from torchx.util.term import is_tty
@@ -279,9 +276,9 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
             if submits:  # wait here, because the scheduler cannot
                 note(f"Waiting for {handle}")
                 wait_for(runner, condition, handle)
-    wishes = {RETRY: run_args.retry, TIMEOUT: run_args.timeout, WATCHDOG: run_args.watchdog}
+    wishes = {f"torchx/{name}": getattr(run_args, name) for name in ("retry", "timeout", "watchdog")}
     app.metadata.update({key: text for key, text in wishes.items() if text})
-    if "hang" in run_args.notify_on and WATCHDOG not in app.metadata:
+    if "hang" in run_args.notify_on and "torchx/watchdog" not in app.metadata:
         warn("a hang is only detected with a watchdog: add `--watchdog 10m`, for example")
     app.metadata.update(notify)
     return getattr(runner, verb)(app, run_args.scheduler, **given)

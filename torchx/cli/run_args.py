@@ -11,10 +11,11 @@ from torchx.cli.failures import UsageError
 from torchx.config import get_configs, get_section, load_files, warn_of_unknown
 from torchx.errors import ConfigError, SpecError
 from torchx.schedulers import get_default_scheduler_name
-from torchx.specs import CfgVal
+from torchx.specs import AppDef, CfgVal
 from torchx.specs.options.cfg_literals import cast
 from torchx.specs.secret import Secret
-from torchx.specs.wishes.notices import NOTIFY, NOTIFY_ON, wish_of
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.notices import NOTIFY, NOTIFY_ON
 from torchx.util.records import dataclass, field, record_fields
 from torchx.util.strings import did_you_mean
 
@@ -282,4 +283,5 @@ def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
     metadata = {NOTIFY: notify or section.get("via", ""), NOTIFY_ON: notify_on or section.get("on", "")}
     if not metadata[NOTIFY] and notify_on:
         raise UsageError("`--notify-on` needs `--notify`", hint="for example `--notify mail`")
-    return {key: text for key, text in metadata.items() if text} if wish_of(metadata)[0] else {}
+    metadata = {key: text for key, text in metadata.items() if text}
+    return metadata if Wishes.of(AppDef("", metadata=metadata)).notify else {}

@@ -38,8 +38,7 @@ from torchx.schedulers.kit.export import bases_of
 from torchx.schedulers.kit.tasks import check_numbers
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import MISSING, AppDef, AppDryRunInfo, CfgVal, parse_app_handle, runopts
-from torchx.specs.wishes.after import earlier_jobs
-from torchx.specs.wishes.timeouts import timeout_s
+from torchx.specs.wishes import Wishes
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
@@ -139,7 +138,7 @@ class AWSBatchScheduler(AwsScheduler):
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[BatchJob]:
         opts = AWSBatchOpts.from_cfg(cfg)
         opts.queue = opts.queue.rpartition("/")[2]  # of an ARN, whose slash an app id cannot have
-        opts.timeout_s = timeout_s(app) or opts.timeout_s
+        opts.timeout_s = Wishes.of(app).timeout_s or opts.timeout_s
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(app.name, room=15)}-{random_id(14)}"
         retries = SYSTEM.policy(app, self.capabilities)
@@ -147,7 +146,7 @@ class AWSBatchScheduler(AwsScheduler):
             refuse_parts(app, "Batch")
         job = render_job(app, name, opts, session=self.session_name, user=self._who(), retries=retries)
         job.images_to_push = images
-        job.after = [parse_app_handle(handle).app_id for _, handle in earlier_jobs(app)]
+        job.after = [parse_app_handle(handle).app_id for _, handle in Wishes.of(app).after]
         return AppDryRunInfo(job, str)
 
     def export(self, dryrun_info: AppDryRunInfo[BatchJob]) -> Export:

@@ -27,7 +27,7 @@ from torchx.schedulers.aws.sagemaker.request import NAME_RULE, AWSSageMakerJob, 
 from torchx.schedulers.ids import random_id
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, is_terminal, runopts
-from torchx.specs.wishes.timeouts import timeout_s
+from torchx.specs.wishes import Wishes
 from torchx.util.notices import logger
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
@@ -76,7 +76,7 @@ class AWSSageMakerScheduler(AwsScheduler):
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[AWSSageMakerJob]:
         opts = AWSSageMakerOpts.from_cfg(cfg)
-        opts.max_run = timeout_s(app) or opts.max_run
+        opts.max_run = Wishes.of(app).timeout_s or opts.max_run
         images = self.dryrun_push_images(app, cfg)
         name = f"{NAME_RULE.make(opts.base_job_name or app.name, room=15)}-{random_id(14)}"
         opts.max_retry_attempts = retries(app, opts, self.capabilities)

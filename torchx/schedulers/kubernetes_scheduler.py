@@ -40,7 +40,7 @@ from torchx.settings import ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Role, Workspace, runopts
 from torchx.specs.images import set_workspace_hash
 from torchx.specs.tasks import TaskList
-from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes import Wishes
 from torchx.util.notices import logger
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
@@ -95,7 +95,7 @@ class KubernetesScheduler(KubeScheduler):
             kind,
             opts,
             secret=request.secret_of(app, app_id, namespace=opts.namespace, session=self.session_name),
-            by_cause=bool(app.metadata.get(RETRY)),
+            by_cause=Wishes.of(app).retry is not None,
         )
         return AppDryRunInfo(job, str)
 

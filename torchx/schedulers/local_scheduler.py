@@ -172,12 +172,11 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         self.auto_set_CUDA_VISIBLE_DEVICES(request.role_params, app, opts)
         if app.metadata:
             from torchx.schedulers.kit.attempts import policy_of
-            from torchx.specs.wishes.timeouts import TIMEOUT, timeout_s
-            from torchx.specs.wishes.watchdog import WATCHDOG
+            from torchx.specs.wishes import Wishes
 
+            texts = Wishes.of(app).texts
             request.retry = str(policy_of(app, "local_cwd", self.capabilities) or "")
-            request.timeout = app.metadata[TIMEOUT] if timeout_s(app) else ""
-            request.watchdog = app.metadata.get(WATCHDOG, "")
+            request.timeout, request.watchdog = texts.get("timeout_s", ""), texts.get("watchdog", "")
         return request
 
     def auto_set_CUDA_VISIBLE_DEVICES(self, role_params: dict[str, list[ReplicaParam]], app: AppDef, cfg: Opts) -> None:

@@ -54,10 +54,8 @@ from torchx.schedulers.lsf.reasons import STATES
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE, get_command, get_docker_command
 from torchx.schedulers.lsf.request import NAMES, RANK0_HOST, LsfBsub, after, cleanup_str, get_bsub, get_submit_script
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
-from torchx.specs.wishes.after import earlier_jobs
-from torchx.specs.wishes.retries import RETRY
-from torchx.specs.wishes.timeouts import clock, timeout_s
-from torchx.specs.wishes.watchdog import WATCHDOG
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.timeouts import clock
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
@@ -131,7 +129,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[LsfBsub]:
         opts = Opts.from_cfg(cfg)
         if app.metadata:
-            opts.time = clock(timeout_s(app), of_hours=True) if timeout_s(app) else opts.time
+            opts.time = clock(limit_s, of_hours=True) if (limit_s := Wishes.of(app).timeout_s) else opts.time
             policy(app, opts, self.capabilities)
             self._check_earlier(app, cfg)
         check(app, opts)
@@ -141,7 +139,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
     def _check_earlier(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> None:
         """Rejects dependencies that LSF cannot express: each attempt of a job with a policy has its own LSF jobs."""
-        for condition, handle in earlier_jobs(app):
+        for condition, handle in Wishes.of(app).after:
             folders = self.folders(self._site_of(cfg))
             folder = folders.of(parse_app_handle(handle).app_id) if condition != "any" else None
             if folder is not None and folder.text(OPTIONS_FILE):
@@ -159,11 +157,12 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
         script = request.materialize()
         files = {SUBMIT_FILE: script, REPLICAS_FILE: request.replicas()}
         files.update(request.arrays.files() if request.arrays is not None else {})
-        if request.app.metadata.get(RETRY):
+        wishes = Wishes.of(request.app)
+        if wishes.retry:
             import json
 
             files[OPTIONS_FILE] = json.dumps(dict(request.cfg))
-        if request.app.metadata.get(RETRY) or request.app.metadata.get(WATCHDOG):
+        if wishes.retry or wishes.watchdog:
             files[PROGRAM_FILE] = program("lsf")
         argv = [*request.cmd, posixpath.join(folder, SUBMIT_FILE)]
         time_s = COMMAND_TIMEOUT_S + _BSUB_S * script.count(_BSUB)

@@ -51,9 +51,9 @@ from torchx.schedulers.slurm.request import (
 )
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, parse_app_handle, runopts
 from torchx.specs.tasks import TaskList, replica_names, replica_of
-from torchx.specs.wishes.after import AFTER, earlier_jobs
+from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import is_script
-from torchx.specs.wishes.timeouts import clock, timeout_s
+from torchx.specs.wishes.timeouts import clock
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
 
@@ -136,36 +136,35 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
             opts.job_dir = os.path.abspath(os.path.expanduser(opts.job_dir))  # commands run in other folders later
         name = make_unique(NAME_RULE.make(app.name, room=_RANDOM + 1), _RANDOM)
         cwd = "" if cfg.get("ssh") else self._site_of(cfg).files.cwd()
-        retry = None
-        if app.metadata:
+        wishes, retry = Wishes.of(app), None
+        if wishes.after:
+            opts.extra = [*(opts.extra or ()), *self._after(wishes.after, opts)]
+        if wishes.timeout_s:
+            opts.time = clock(wishes.timeout_s)
+        if wishes.retry:
             from torchx.schedulers.slurm.attempts import policy
 
-            if AFTER in app.metadata:
-                opts.extra = [*(opts.extra or ()), *self._after(app, opts)]
-            if limit_s := timeout_s(app):
-                opts.time = clock(limit_s)
             retry = policy(app, self.capabilities)
         if is_script(app.roles):
             from torchx.schedulers.slurm.scripts.jobs import script_request
 
             return AppDryRunInfo(script_request(app, opts, name=name), str)
         request = make_request(app, opts, name=name, cwd=cwd, retry=retry)
-        if app.metadata:
+        request.watchdog = wishes.texts.get("watchdog", "")
+        if wishes.notify:
             from torchx.schedulers.slurm.notices import is_wanted
-            from torchx.specs.wishes.watchdog import WATCHDOG, watchdog_of
 
-            request.notify = is_wanted(app)
-            request.watchdog = app.metadata[WATCHDOG] if watchdog_of(app) else ""
+            request.notify = is_wanted(wishes)
         request.check()
         return AppDryRunInfo(request, str)
 
-    def _after(self, app: AppDef, opts: SlurmOpts) -> list[str]:
+    def _after(self, after: Iterable[tuple[str, str]], opts: SlurmOpts) -> list[str]:
         """The ``sbatch`` options for dependencies, with those of the user, because the last option counts. Slurm
         removes a job that can never start.
         """
         given = (option.partition("=") for option in opts.extra or ())
         words = [value for name, _, value in given if name == "--dependency"]
-        for condition, handle in earlier_jobs(app):
+        for condition, handle in after:
             app_id = parse_app_handle(handle).app_id
             sweep = self._sweep(app_id.partition("/")[0])
             if sweep is None and not _KNOWN_ID.fullmatch(app_id):

@@ -10,7 +10,8 @@ from torchx.runner.launch.after import check_after
 from torchx.runner.watching.after import NotStartedError, wait_for
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs.api import AppDef, AppState, AppStatus
-from torchx.specs.wishes.after import AFTER
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.after import AFTER, parse_after
 
 HANDLE = "aws_batch://torchx/queue:train-x1"
 
@@ -18,14 +19,14 @@ HANDLE = "aws_batch://torchx/queue:train-x1"
 @pytest.mark.parametrize("condition", ["any", "fail"])
 def test_a_condition_that_the_scheduler_does_not_know(condition: str) -> None:
     """AWS Batch starts a job only after another one succeeds; the hint says how to wait for other conditions."""
-    app = AppDef("a", metadata={AFTER: f"{condition}:{HANDLE}"})
+    earlier = Wishes.of(AppDef("a", metadata={AFTER: f"{condition}:{HANDLE}"})).after
     with pytest.raises(
         NotSupportedError,
         match=f"starts a job only after another has succeeded, not with the condition `{condition}`",
     ) as e:
-        check_after(app, "aws_batch", Capabilities(after=("ok",)))
+        check_after(earlier, "aws_batch", Capabilities(after=("ok",)))
     assert "`--after wait`" in e.value.hint
-    check_after(AppDef("a", metadata={AFTER: f"ok:{HANDLE}"}), "aws_batch", Capabilities(after=("ok",)))
+    check_after(parse_after(f"ok:{HANDLE}"), "aws_batch", Capabilities(after=("ok",)))
 
 
 def test_a_job_that_its_scheduler_has_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -393,7 +393,7 @@ def test_what_most_backends_do() -> None:
 
 def test_a_time_limit_of_tasks() -> None:
     """It is rejected by backends that cannot keep it, and by those only."""
-    app = AppDef("a", [Role("r", "img")], metadata={TIMEOUT: "60"})
+    app = AppDef("a", [Role("r", "img")], metadata={TIMEOUT: "60s"})
     assert only_role(app, "b", timeout=True) is only_role(AppDef("a", app.roles), "b") is app.roles[0]
     with pytest.raises(NotSupportedError, match="cannot have a time limit"):
         only_role(app, "b")

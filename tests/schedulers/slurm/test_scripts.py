@@ -15,9 +15,10 @@ from torchx.runner import Runner
 from torchx.schedulers.slurm.scripts.lines import directives
 from torchx.schedulers.slurm_scheduler import SlurmScheduler
 from torchx.specs import AppDef, Secret
+from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.retries import RETRY
 from torchx.specs.wishes.scripts import SBATCH
-from torchx.specs.wishes.timeouts import TIMEOUT, timeout_s
+from torchx.specs.wishes.timeouts import TIMEOUT
 from torchx.testing.commands import FakeCommandRunner
 
 BODY = "module purge\nsource ~/env/bin/activate\npython train.py $@\n"
@@ -118,7 +119,7 @@ def test_portable(write: Any, lines: str, asked: tuple[int, int, int, int]) -> N
     """Its lines become a resource and a time limit, and bash runs it with its arguments."""
     app = utils.sbatch(write(script(lines)), "--lr", "1")
     (role,) = app.roles
-    assert (role.resource.cpu, role.resource.gpu, role.resource.memMB, timeout_s(app)) == asked
+    assert (role.resource.cpu, role.resource.gpu, role.resource.memMB, Wishes.of(app).timeout_s) == asked
     assert (role.entrypoint, role.args) == ("bash", ["train.sbatch", "--lr", "1"])
     assert SBATCH not in app.metadata
 

@@ -13,6 +13,7 @@ from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.slurm import notices
 from torchx.schedulers.slurm_scheduler import create_scheduler
 from torchx.specs import AppDef, Role
+from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.notices import NOTIFY, NOTIFY_ON
 
 
@@ -32,7 +33,7 @@ def app(via="slack", on="end"):
 )
 def test_what_a_node_can_send(via, on, wanted):
     """Channels that do not need the user's machine, for events at the job's end."""
-    assert notices.is_wanted(app(via, on)) is wanted
+    assert notices.is_wanted(Wishes.of(app(via, on))) is wanted
     scheduler = create_scheduler("s")
     script = str(scheduler.submit_dryrun(app(via, on), {}).request.materialize())
     assert ("\nnotify=" in script) is wanted

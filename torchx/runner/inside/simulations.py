@@ -51,7 +51,6 @@ def what_follows(run: Run, fault: str) -> str:
     if fault == "hang":
         limit = metadata.get(TIMEOUT)
         return f"its time limit of {limit} ends that" if limit else "nothing ends that but `torchx cancel`"
-    policy = metadata.get(RETRY)
-    if policy:
+    if policy := metadata.get(RETRY):
         return f"its policy `{policy}` says what follows"
     return "it has no policy for retries (`--retry`): this may be its end"

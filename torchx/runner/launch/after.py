@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.specs.api import AppDef, parse_app_handle
-from torchx.specs.wishes.after import AFTER, earlier_jobs
-
-if TYPE_CHECKING:
-    pass
+from torchx.specs.wishes import Wishes
 
 _HINT = "`--after wait` as well: then this command waits for it"
 
 
-def check_after(app: AppDef, scheduler: str, caps: Capabilities) -> None:
-    """Raises NotSupportedError if the scheduler cannot wait for the jobs that ``app`` depends on, as they require."""
-    for condition, handle in earlier_jobs(app):
+def check_after(after: Iterable[tuple[str, str]], scheduler: str, caps: Capabilities) -> None:
+    """Raises NotSupportedError if the scheduler cannot wait for these jobs, as their conditions require."""
+    for condition, handle in after:
         if not caps.after:
             raise NotSupportedError(f"`{scheduler}` does not start one job after another", hint=_HINT)
         if condition not in caps.after:
@@ -31,5 +28,5 @@ def check_after(app: AppDef, scheduler: str, caps: Capabilities) -> None:
 
 def refuse_sweep(app: AppDef) -> None:
     """Raises NotSupportedError if a sweep depends on other jobs."""
-    if AFTER in app.metadata:
+    if Wishes.of(app).after:
         raise NotSupportedError("no scheduler starts a sweep after another job", hint=_HINT)

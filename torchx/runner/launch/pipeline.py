@@ -13,10 +13,8 @@ from torchx.runner.ground.trackers import get_configured_trackers, tracker_envir
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
-from torchx.specs.wishes.after import AFTER
+from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import SBATCH
-from torchx.specs.wishes.timeouts import TIMEOUT, timeout_s
-from torchx.specs.wishes.watchdog import WATCHDOG, watchdog_of
 from torchx.util.notices import logger
 
 if TYPE_CHECKING:
@@ -139,30 +137,29 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
         why, _, hint = app.metadata[SBATCH].partition("\n")
         raise NotSupportedError(f"this batch script cannot run on `{scheduler}`: {why}", hint=hint)
     policy_of(app, scheduler, backend.capabilities)
-    if WATCHDOG in app.metadata and watchdog_of(app) and not backend.capabilities.watchdog:
+    wishes = Wishes.of(app)
+    if wishes.watchdog and not backend.capabilities.watchdog:
         raise NotSupportedError(
             f"`{scheduler}` cannot watch whether a job is silent",
             hint="omit `--watchdog`; `torchx stacks JOB` shows what a job that seems to hang is doing",
         )
-    if AFTER in app.metadata:
+    if wishes.after:
         from torchx.runner.launch.after import check_after
 
-        check_after(app, scheduler, backend.capabilities)
-    if TIMEOUT in app.metadata:
-        _check_timeout(app, scheduler, backend.capabilities, settings)
+        check_after(wishes.after, scheduler, backend.capabilities)
+    if wishes.timeout_s:
+        _check_timeout(wishes, scheduler, backend.capabilities, settings)
 
 
-def _check_timeout(app: AppDef, scheduler: str, caps: Capabilities, settings: Mapping[str, Setting]) -> None:
+def _check_timeout(wishes: Wishes, scheduler: str, caps: Capabilities, settings: Mapping[str, Setting]) -> None:
     """Validates the timeout of a job. It overrides a time limit that a config file or the environment sets."""
-    if not timeout_s(app):
-        return
     if not caps.timeout:
         raise NotSupportedError(f"`{scheduler}` cannot end a job after a time", hint="omit `--timeout`")
     found = settings.get(caps.timeout)
     if found is None or found.value is None or found.source not in _FOR_THIS_JOB:
         return
     raise ConfigError(
-        f"the timeout `{app.metadata[TIMEOUT]}` and `{caps.timeout}={found.value}` both set the time limit",
+        f"the timeout `{wishes.texts['timeout_s']}` and `{caps.timeout}={found.value}` both set the time limit",
         hint=f"omit one of them; on `{scheduler}` they mean the same",
     )
 

@@ -13,16 +13,15 @@ from torchx.runner.events import log_event
 from torchx.runner.ground.registry import run_registry
 from torchx.settings import torchx_home
 from torchx.specs.api import AppDryRunInfo, CfgVal, MalformedAppHandleException, make_app_handle, parse_app_handle
+from torchx.specs.wishes import Wishes
 from torchx.util.secrets import mask_args, mask_told, mask_value
 
 if TYPE_CHECKING:
-    from torchx.runner.notices.plans import Plan
     from torchx.runs import NewRun
     from torchx.schedulers.api import Scheduler
     from torchx.specs.tasks import TaskList
     from torchx.util.git import GitState, Probe
 
-NOTIFY = "torchx/notify"  # as in torchx.specs.wishes.notices
 GIT_TIMEOUT_S = 0.1
 """How long to wait for git after the submission, which runs concurrently."""
 
@@ -55,11 +54,13 @@ class Recorder:
         if info._app is not None:
             refuse_names(info._app, backend)
         look_up(info, backend)
-        plan, made = _plan_of_notices(info), info.submission
-        if plan is not None and tasks is None:
+        plan, made = None, info.submission
+        if info._app is not None and Wishes.of(info._app).notify:
+            from torchx.runner.notices.plans import Plan
             from torchx.schedulers.kit.abilities import SendsNotices
 
-            made.notices = plan.for_job() if isinstance(backend, SendsNotices) else None
+            plan = Plan.of(info._app)
+            made.notices = plan.for_job() if plan and tasks is None and isinstance(backend, SendsNotices) else None
         self.settle()
         registry = run_registry()
         private = [*git_patterns(), *secret_files(info._app, load_files())]
@@ -106,15 +107,6 @@ def forget_notices(*handles: str) -> None:
 
         for handle in handles:
             forget(handle)
-
-
-def _plan_of_notices(info: AppDryRunInfo[Any]) -> Plan | None:
-    """The notices of the job; None if it has none."""
-    if info._app is None or NOTIFY not in info._app.metadata:
-        return None
-    from torchx.runner.notices.plans import Plan
-
-    return Plan.of(info._app)
 
 
 def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitState | None = None) -> NewRun:

@@ -24,7 +24,8 @@ from typing import Any
 from torchx.runs import RunRegistry
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppDef, AppState, is_terminal
-from torchx.specs.wishes.notices import hang_event, wish_of
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.notices import hang_event
 from torchx.specs.wishes.watchdog import SILENT
 from torchx.supervisor.at_end import ALARM
 from torchx.util.notices import logger
@@ -54,10 +55,9 @@ class Plan:
         """
         from torchx.runner.notices.channels import settings_of
 
-        channels, events = wish_of(app.metadata)
-        if not channels:
-            return None
-        return cls({"name": app.name, "on": events, "channels": {c: settings_of(c) for c in channels}, "sent": {}})
+        wishes = Wishes.of(app)
+        ways = {channel: settings_of(channel) for channel in wishes.notify}
+        return cls({"name": app.name, "on": [*wishes.notify_on], "channels": ways, "sent": {}}) if ways else None
 
     def arm(self, handle: str) -> bytes:
         """Writes the plan. Returns the command that sends notices, in the form that a supervisor takes.

@@ -37,7 +37,7 @@ def put_after(
     app.metadata[AFTER] = " ".join(f"{condition}:{handle}" for condition, handle in found)
     if WAIT in earlier:
         try:
-            refuse_sweep(app) if sweep else check_after(app, scheduler, runner._scheduler(scheduler).capabilities)
+            refuse_sweep(app) if sweep else check_after(found, scheduler, runner._scheduler(scheduler).capabilities)
         except NotSupportedError:
             del app.metadata[AFTER]
             return found

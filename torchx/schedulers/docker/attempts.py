@@ -22,9 +22,8 @@ from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.verdict import judge, phrase
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, AppState
+from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.retries import Attempt, RetryRules, to_line
-from torchx.specs.wishes.timeouts import TIMEOUT, timeout_s
-from torchx.specs.wishes.watchdog import WATCHDOG, watchdog_of
 from torchx.supervisor.layout import private
 from torchx.util.records import replace
 from torchx.workspace.images.engine_errors import explanation
@@ -50,13 +49,13 @@ def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
         SpecError: the policy is invalid.
         NotSupportedError: this backend does not support it, or there is no watcher to apply it.
     """
-    rules = policy_of(app, "local_docker", caps)
+    rules, texts = policy_of(app, "local_docker", caps), Wishes.of(app).texts
     if rules is not None:
         refuse_parts(app, "its watcher")
     found = {
         "policy": "" if rules is None else str(rules),
-        "timeout": app.metadata[TIMEOUT] if timeout_s(app) else "",
-        "watchdog": app.metadata[WATCHDOG] if watchdog_of(app) else "",
+        "timeout": texts.get("timeout_s", ""),
+        "watchdog": texts.get("watchdog", ""),
     }
     for name, (option, do) in _NEEDS_WATCHER.items():
         if found[name] and not place:

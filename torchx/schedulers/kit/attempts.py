@@ -18,7 +18,8 @@ import re
 from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError, SpecError
-from torchx.specs.wishes.retries import RETRY, Attempt, RetryRules, to_line
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.retries import Attempt, RetryRules, to_line
 from torchx.supervisor.layout import MARKS, private
 
 if TYPE_CHECKING:
@@ -43,10 +44,9 @@ def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | N
     Raises SpecError for an invalid policy and for one that explicitly names an action that the backend does not
     support, and NotSupportedError if it supports no policy.
     """
-    text = app.metadata.get(RETRY)
-    if not text:
+    rules = Wishes.of(app).retry
+    if rules is None:
         return None
-    rules = RetryRules.parse(text)
     if not caps.retry_actions:
         raise NotSupportedError(
             f"`{scheduler}` retries by count alone, not by the cause of a failure",

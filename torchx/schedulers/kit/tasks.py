@@ -22,19 +22,17 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
 
     Rejects a job with several replicas, retries, a watchdog or a time limit, which tasks of ``backend`` cannot have.
     """
-    from torchx.specs.wishes.retries import RETRY
-    from torchx.specs.wishes.timeouts import TIMEOUT
-    from torchx.specs.wishes.watchdog import WATCHDOG
+    from torchx.specs.wishes import Wishes
 
-    roles = app.roles if app is not None else []
+    wishes, roles = Wishes.of(app), app.roles if app is not None else []
     if len(roles) != 1 or roles[0].num_replicas != 1:
         count = sum(role.num_replicas for role in roles)
         raise NotSupportedError(f"a task has {count} replicas, but tasks of a sweep on `{backend}` can have only one")
-    if app is not None and (RETRY in app.metadata or roles[0].max_retries):
+    if wishes.retry or roles[0].max_retries:
         raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have retries")
-    if app is not None and WATCHDOG in app.metadata:
+    if wishes.watchdog:
         raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have a watchdog", hint="omit `--watchdog`")
-    if app is not None and TIMEOUT in app.metadata and not timeout:
+    if wishes.timeout_s and not timeout:
         raise NotSupportedError(f"tasks of a sweep on `{backend}` cannot have a time limit")
     return roles[0]
 

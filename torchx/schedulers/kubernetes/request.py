@@ -20,7 +20,7 @@ from torchx.schedulers.kubernetes.pods.specs import JobRules, render_pod
 from torchx.settings import ENV_JOB_ID
 from torchx.specs import serialize
 from torchx.specs.api import AppDef, Role, macros
-from torchx.specs.wishes.timeouts import timeout_s
+from torchx.specs.wishes import Wishes
 from torchx.util.records import dataclass, field
 
 BY_JOB = f"metadata.annotations['{names.INDEX_ANNOTATION}']"
@@ -73,7 +73,7 @@ def rules_of(app: AppDef, app_id: str, opts: KubernetesOpts, **more: Any) -> Job
     """The rules for the objects of an app; ``more`` are further fields."""
     overlay = read_overlay(opts.pod_overlay) if opts.pod_overlay else {}
     metadata = definition_of(app)
-    return JobRules(opts, overlay, submission=app_id, timeout_s=timeout_s(app), metadata=metadata, **more)
+    return JobRules(opts, overlay, submission=app_id, timeout_s=Wishes.of(app).timeout_s, metadata=metadata, **more)
 
 
 def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> Object | None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from torchx.errors import ConfigError
 from torchx.specs.api import AppDef, CfgVal
 from torchx.specs.options.structured_opts import StructuredOpts
-from torchx.specs.wishes.retries import RETRY, RetryRules
+from torchx.specs.wishes import Wishes
 from torchx.util.records import dataclass
 
 _TIME = re.compile(r"(\d+:)?\d+")
@@ -108,9 +108,10 @@ def bsub_words(app: AppDef, opts: Opts) -> list[str]:
     >>> bsub_words(AppDef("a", metadata={"torchx/retry": "standard"}), Opts(time="1:30"))
     ['-r', '-wa', 'URG', '-wt', '2']
     """
-    if not app.metadata.get(RETRY):
+    rules = Wishes.of(app).retry
+    if rules is None:
         return []
     hours, _, minutes = (opts.time or "").rpartition(":")
     early = min(_EARLY_MIN, (int(hours or 0) * 60 + int(minutes or 0)) // 2)
-    asked = RetryRules.parse(app.metadata[RETRY]).rule("timeout").checkpoint and early
+    asked = rules.rule("timeout").checkpoint and early
     return ["-r", *(["-wa", "URG", "-wt", str(early)] if asked else [])]  # by default programs ignore URG

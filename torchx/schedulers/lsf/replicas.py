@@ -26,8 +26,7 @@ from torchx.schedulers.lsf.parse import group_of, job_name
 from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.specs.api import AppDef, BindMount, DeviceMount, RetryPolicy, Role, VolumeMount
 from torchx.specs.mounts import format_mount
-from torchx.specs.wishes.retries import RETRY
-from torchx.specs.wishes.watchdog import WATCHDOG
+from torchx.specs.wishes import Wishes
 
 REPLICAS_FILE = "replicas.sh"
 SUBMIT_FILE = "submit.sh"
@@ -51,8 +50,9 @@ ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
 def render_replicas(app_id: str, app: AppDef, members: list[Replica], cfg: Opts, *, whole: bool = True) -> str:
     """The text of ``replicas.sh`` for these replicas; not ``whole``: without the part that is the same in every job."""
     own_network = in_docker(cfg) and not cfg.host_network  # the ports of the host do not apply to replicas
-    python, more = _python(app, RETRY), []
-    parts = [name for name, wished in (("retries.sh", RETRY), ("watchdog.sh", WATCHDOG)) if _python(app, wished)]
+    wishes, more = Wishes.of(app), []
+    python, watch = ((sys.executable or "python3") if wish else "" for wish in (wishes.retry, wishes.watchdog))
+    parts = [name for name, wished in (("retries.sh", python), ("watchdog.sh", watch)) if wished]
     if parts and whole:
         from torchx.schedulers.batch.attempts import script
 
@@ -62,7 +62,7 @@ def render_replicas(app_id: str, app: AppDef, members: list[Replica], cfg: Opts,
         f"# The replicas of torchx job {app_id}; LSF runs this with the number of the role and of the replica.",
         f"app={quote(app_id)} group={quote(group_of(app_id))} own_network={'1' if own_network else ''}"
         f" total={sum(role.num_replicas for role in app.roles)} python={quote(python)}"
-        f" watch={quote(_python(app, WATCHDOG))} wish={quote(app.metadata.get(WATCHDOG, '') if app.metadata else '')}",
+        f" watch={quote(watch)} wish={quote(wishes.texts.get('watchdog', ''))}",
         *more,
         read_script(__file__, "replica.sh").strip() if whole else _LEFT_OUT,
         'case "$1.$2" in',
@@ -98,11 +98,6 @@ def _replica(app_id: str, index: int, member: Replica, cfg: Opts, *, retry: bool
         "}",
         'torchx_run "$3" ;;' if retry else "torchx_run ;;",
     ]
-
-
-def _python(app: AppDef, wish: str) -> str:
-    """The Python to try first on the hosts for the feature of this metadata key; empty if the job does not use it."""
-    return (sys.executable or "python3") if app.metadata and app.metadata.get(wish) else ""
 
 
 def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -> str:

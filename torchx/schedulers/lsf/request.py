@@ -29,7 +29,7 @@ from torchx.schedulers.lsf.replicas import (
 )
 from torchx.specs.api import AppDef, Role, parse_app_handle
 from torchx.specs.serialize import masked
-from torchx.specs.wishes.after import earlier_jobs
+from torchx.specs.wishes import Wishes
 from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ def after(app: AppDef) -> str:
     'done("train-x1.*") && (ended("eval-x2.*") && !done("eval-x2.*"))'
     """
     words = []
-    for condition, handle in earlier_jobs(app):
+    for condition, handle in Wishes.of(app).after:
         app_id = parse_app_handle(handle).app_id
         if NAMES.make(app_id) != app_id:
             raise SpecError(f"`{handle}` is not a job that LSF knows", hint="`torchx list` shows the jobs")

@@ -26,8 +26,9 @@ from torchx.schedulers.slurm.answers import facts_of
 from torchx.schedulers.slurm.attempts import left_in, seen_from_inside
 from torchx.schedulers.slurm.events import EVENTS_FILE, parse_events
 from torchx.schedulers.slurm.scripts.sbatch import seconds
-from torchx.specs.api import NONE, AppDef, AppStatus
-from torchx.specs.wishes.notices import NOTIFY, hang_event, wish_of
+from torchx.specs.api import NONE, AppStatus
+from torchx.specs.wishes import Wishes
+from torchx.specs.wishes.notices import hang_event
 from torchx.supervisor.layout import private
 from torchx.supervisor.watchdog import seen
 
@@ -39,12 +40,9 @@ _MOST_S = 60  # the job holds its nodes meanwhile; watchers send what is left
 _PATIENCE_S = 75.0  # of watchers, before they assume that the script sends nothing more
 
 
-def is_wanted(app: AppDef) -> bool:
+def is_wanted(wishes: Wishes) -> bool:
     """Whether the batch script has to send notices when the job ends or is silent."""
-    if NOTIFY not in app.metadata:
-        return False
-    channels, events = wish_of(app.metadata)
-    return bool({*channels} & {*FAR} and {*events} & {"end", "fail", "hang"})
+    return bool({*wishes.notify} & {*FAR} and {*wishes.notify_on} & {"end", "fail", "hang"})
 
 
 def content(plan: Mapping[str, Any] | None, session: str) -> str:

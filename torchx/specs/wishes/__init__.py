@@ -2,3 +2,63 @@
 
 Each module has a metadata key and its parser.
 """
+
+from __future__ import annotations
+
+import functools
+
+from torchx.errors import SpecError
+from torchx.util.any import Any
+from torchx.util.records import dataclass, field
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from torchx.specs.api import AppDef
+    from torchx.specs.wishes.retries import RetryRules
+    from torchx.specs.wishes.watchdog import Watchdog
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """The wishes of a job; the modules of this package describe them. A new one is a field, and its parser below."""
+
+    retry: RetryRules | None = None
+    timeout_s: int = 0
+    watchdog: Watchdog | None = None
+    after: tuple[tuple[str, str], ...] = ()  # condition and handle of each job that this one depends on
+    notify: tuple[str, ...] = ()
+    notify_on: tuple[str, ...] = ("end",)
+    texts: dict[str, str] = field(default_factory=dict)  # each wish as its user wrote it, by the name of its field
+
+    @staticmethod
+    def of(app: AppDef | None) -> Wishes:
+        """Return the wishes of a job; raises SpecError if one is invalid, or needs another that the job lacks.
+
+        >>> from torchx.specs import AppDef
+        >>> Wishes.of(AppDef("a", metadata={"torchx/timeout": "1h30m"})).timeout_s
+        5400
+        """
+        given = app.metadata.items() if app is not None and app.metadata else ()
+        return _parsed(frozenset((key, text) for key, text in given if text and str(key).startswith("torchx/")))
+
+
+@functools.lru_cache(maxsize=16)  # a dry run reads them several times
+def _parsed(given: frozenset[tuple[str, str]]) -> Wishes:
+    if not given:
+        return Wishes()
+    from torchx.specs.wishes import after, notices, retries, timeouts, watchdog
+
+    parsers: dict[str, Any] = {
+        "retry": (retries.RETRY, retries.RetryRules.parse),
+        "timeout_s": (timeouts.TIMEOUT, timeouts.parse_timeout),
+        "watchdog": (watchdog.WATCHDOG, watchdog.parse_watchdog),
+        "after": (after.AFTER, after.parse_after),
+        "notify": (notices.NOTIFY, notices.parse_channels),
+        "notify_on": (notices.NOTIFY_ON, notices.parse_events),
+    }
+    texts = {name: text for name, (wanted, _) in parsers.items() for key, text in given if key == wanted}
+    found = Wishes(texts=texts, **{name: parsers[name][1](text) for name, text in texts.items()})
+    if found.watchdog is not None and found.watchdog.action == "retry" and found.retry is None:
+        text = texts["watchdog"]
+        raise SpecError(f"the watchdog `{text}` needs a policy for retries", hint="for example `--retry standard`")
+    return found

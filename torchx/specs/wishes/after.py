@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from torchx.errors import SpecError
-from torchx.specs.api import AppDef
 
 AFTER = "torchx/after"
 """Metadata key: space-separated ``CONDITION:HANDLE``, one for each job that this job depends on."""
@@ -29,18 +28,16 @@ def split_condition(text: str) -> tuple[str, str]:
     return reference, condition
 
 
-def earlier_jobs(app: AppDef) -> list[tuple[str, str]]:
-    """Return ``(condition, handle)`` of the jobs that this job depends on; raises SpecError if that is malformed.
+def parse_after(text: str) -> tuple[tuple[str, str], ...]:
+    """Return ``(condition, handle)`` of the jobs that a job depends on; raises SpecError if that is malformed.
 
-    >>> earlier_jobs(AppDef("a", metadata={AFTER: "ok:slurm://torchx/7"}))
-    [('ok', 'slurm://torchx/7')]
+    >>> parse_after("ok:slurm://torchx/7")
+    (('ok', 'slurm://torchx/7'),)
     """
     pairs = []
-    for word in app.metadata.get(AFTER, "").split() if app.metadata else ():
+    for word in text.split():
         condition, _, handle = word.partition(":")
         if condition not in CONDITIONS or not handle:
-            raise SpecError(
-                f"the metadata `{AFTER}` is `{app.metadata[AFTER]}`", hint="write `ok:HANDLE`, or `any:` or `fail:`"
-            )
+            raise SpecError(f"the metadata `{AFTER}` is `{text}`", hint="write `ok:HANDLE`, or `any:` or `fail:`")
         pairs.append((condition, handle))
-    return pairs
+    return tuple(pairs)

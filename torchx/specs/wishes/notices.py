@@ -6,8 +6,6 @@ part of the job: they come from ``[notify]`` in the config files of the submitti
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from torchx.errors import SpecError
 
 NOTIFY = "torchx/notify"
@@ -20,23 +18,18 @@ CHANNELS = ("desktop", "slack", "webhook", "mail", "exec:PATH")
 EVENTS = ("start", "end", "fail", "hang")
 
 
-def wish_of(metadata: Mapping[str, str]) -> tuple[list[str], list[str]]:
-    """Return the channels and events of a job, none if it sends no notifications; raises SpecError for unknown ones.
+def parse_channels(text: str) -> tuple[str, ...]:
+    """Return the channels of notifications, none for ``none``; raises SpecError for an unknown one.
 
-    >>> wish_of({NOTIFY: "slack, exec:./hook.sh", NOTIFY_ON: "start,fail"})
-    (['slack', 'exec:./hook.sh'], ['start', 'fail'])
-    >>> wish_of({NOTIFY: "mail"}), wish_of({})
-    ((['mail'], ['end']), ([], []))
+    >>> parse_channels("slack, exec:./hook.sh"), parse_channels("none")
+    (('slack', 'exec:./hook.sh'), ())
     """
-    channels = _words(metadata.get(NOTIFY, ""))
-    for channel in channels:
-        if not (channel in CHANNELS[:-1] or (channel.startswith("exec:") and channel[5:])):
-            raise SpecError(f"`{channel}` is not a notification channel", hint=f"one of: {', '.join(CHANNELS)}")
-    events = _words(metadata.get(NOTIFY_ON, "")) or ["end"]
-    for event in events:
-        if event not in EVENTS:
-            raise SpecError(f"`{event}` is not a notification event", hint=f"one of: {', '.join(EVENTS)}")
-    return channels, events if channels else []
+    return _words(text, "channel", CHANNELS)
+
+
+def parse_events(text: str) -> tuple[str, ...]:
+    """Return the events to notify of, by default the end; raises SpecError for an unknown one."""
+    return _words(text, "event", EVENTS) or ("end",)
 
 
 def hang_event(seen: str) -> str:
@@ -50,5 +43,9 @@ def hang_event(seen: str) -> str:
     return f"hang-{binascii.crc32(seen.strip().encode()):08x}"
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in dict.fromkeys(map(str.strip, text.split(","))) if word and word != "none"]
+def _words(text: str, kind: str, choices: tuple[str, ...]) -> tuple[str, ...]:
+    words = [word for word in dict.fromkeys(map(str.strip, text.split(","))) if word and word != "none"]
+    for word in words:
+        if word not in choices and not (kind == "channel" and word.startswith("exec:") and word[5:]):
+            raise SpecError(f"`{word}` is not a notification {kind}", hint=f"one of: {', '.join(choices)}")
+    return tuple(words)

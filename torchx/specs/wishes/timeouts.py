@@ -7,22 +7,11 @@ not count, and each attempt has the full limit.
 from __future__ import annotations
 
 from torchx.errors import SpecError
-from torchx.specs.api import AppDef
 
 TIMEOUT = "torchx/timeout"
 """Metadata key of the time limit, for example ``2h``."""
 
 _MAX_S = 366 * 86400
-
-
-def timeout_s(app: AppDef) -> int:
-    """Return the time limit of a job in seconds, 0 if it has none; raises SpecError if it is invalid.
-
-    >>> timeout_s(AppDef("a", metadata={TIMEOUT: "1h30m"})), timeout_s(AppDef("a"))
-    (5400, 0)
-    """
-    text = app.metadata.get(TIMEOUT) if app.metadata else None
-    return parse_timeout(text) if text else 0
 
 
 def parse_timeout(text: str) -> int:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from torchx.errors import SpecError
-from torchx.specs.api import AppDef
 
 WATCHDOG = "torchx/watchdog"
 """Metadata key of the watchdog setting, for example ``10m:cancel``."""
@@ -29,19 +28,6 @@ class Watchdog(NamedTuple):
 
     seconds: int
     action: str
-
-
-def watchdog_of(app: AppDef) -> Watchdog | None:
-    """Return the watchdog of a job; raises SpecError if it is invalid, or needs a retry policy that the job lacks."""
-    text = app.metadata.get(WATCHDOG) if app.metadata else None
-    if not text:
-        return None
-    from torchx.specs.wishes.retries import RETRY
-
-    found = parse_watchdog(text)
-    if found.action == "retry" and not app.metadata.get(RETRY):
-        raise SpecError(f"the watchdog `{text}` needs a policy for retries", hint="for example `--retry standard`")
-    return found
 
 
 def parse_watchdog(text: str) -> Watchdog:

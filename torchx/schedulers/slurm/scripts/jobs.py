@@ -16,10 +16,8 @@ from torchx.schedulers.slurm.request import SBATCH_GROUP_OPTIONS, SlurmBatchRequ
 from torchx.schedulers.slurm.scripts.lines import directives
 from torchx.schedulers.slurm.scripts.sbatch import seconds
 from torchx.specs.api import AppDef
-from torchx.specs.wishes.retries import RETRY
+from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import SBATCH
-from torchx.specs.wishes.timeouts import timeout_s
-from torchx.specs.wishes.watchdog import WATCHDOG
 from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_text
 
@@ -56,11 +54,12 @@ def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
         )
     script = role.metadata[SBATCH]
     given = {d.option: d.value for d in directives(script["text"], script["file"])}
-    if app.metadata.get(RETRY):
+    wishes = Wishes.of(app)
+    if wishes.retry:
         raise NotSupportedError("a batch script decides itself whether it is requeued", hint="omit `--retry`")
-    if app.metadata.get(WATCHDOG):
+    if wishes.watchdog:
         raise NotSupportedError("a watchdog is not available for batch scripts", hint="omit `--watchdog`")
-    if timeout_s(app) and timeout_s(app) == seconds(given.get("time", "")):
+    if wishes.timeout_s and wishes.timeout_s == seconds(given.get("time", "")):
         opts.time = None  # the script has the same line
     options, _ = node_options(role, opts, nomem=True)
     words = [f"--{k}" if v is None else f"--{k}={v}" for k, v in options.items() if k in SBATCH_GROUP_OPTIONS]
