@@ -16,7 +16,7 @@ from torchx.schedulers.lsf import attempts, hangs, inside
 from torchx.schedulers.lsf.answers import Exit, facts_of, replica_facts
 from torchx.schedulers.lsf.client import find_rank0_host
 from torchx.schedulers.lsf.options import Opts
-from torchx.schedulers.lsf.parse import FIELDS, FORMAT, Row, job_name, moment, was_released
+from torchx.schedulers.lsf.parse import FIELDS, FORMAT, Row, job_name, moment, rows, was_released
 from torchx.schedulers.lsf.replicas import get_docker_command
 from torchx.schedulers.lsf_scheduler import LsfScheduler
 from torchx.specs import AppDef, AppState, Resource, Role
@@ -171,6 +171,50 @@ def test_stacks_are_read_on_the_hosts(
     assert hosts == entered
 
 
+def test_a_name_that_was_used_twice() -> None:
+    """The job that was submitted last counts, in whichever order LSF shows them."""
+    known = {"job_name": "a-1.0-r.0", "job_group": "/torchx_a-1"}
+    both = [{**known, "jobid": "9", "stat": "EXIT"}, {**known, "jobid": "10", "stat": "RUN"}]
+    for shown in (both, both[::-1]):
+        lines = ["|".join(one.get(name, "-") for name in FIELDS) for one in shown]
+        (row,) = rows("\n".join(["|".join(FIELDS).upper(), *lines, ""]))
+        assert (row.jobid, row.stat) == ("10", "RUN")
+
+
+def test_a_finding_is_left_for_the_scripts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If the job is to be ended, with what follows; otherwise nothing is."""
+    monkeypatch.chdir(tmp_path)
+    hangs._news(None, "")
+    assert not list(tmp_path.iterdir())
+    hangs._news(None, "retry")
+    assert [path.name for path in tmp_path.iterdir()] == ["silent"]
+    assert (tmp_path / "silent").read_text() == "retry\n"
+
+
+@pytest.mark.parametrize(
+    ("up", "attempt", "hosts"),
+    [
+        ("0 h1", "", {("r", 0): "h1"}),
+        ("1 h1", "", {}),
+        ("1 h1", "1", {("r", 0): "h1"}),
+        ("0 h1", "1", {}),
+        ("", "", {}),
+    ],
+)
+def test_who_runs_in_this_attempt(
+    up: str, attempt: str, hosts: dict[tuple[str, int], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first attempt has no file yet."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(hangs, "_roles", lambda: [Role("r", "", num_replicas=2)])
+    (tmp_path / "r" / "0").mkdir(parents=True)
+    for name, text in (("r/0/up", up), ("attempt", attempt)):
+        if text:
+            (tmp_path / name).write_text(f"{text}\n")
+    assert hangs._hosts() == hosts
+    assert hangs._folders() == ["r/0", "r/1"]
+
+
 # -- attempts ----------------------------------------------------------------------------------------
 
 
@@ -199,6 +243,8 @@ def test_a_failure_on_an_unknown_host(folder: Path) -> None:
         ("requeued", ["HOST_NAME STATUS", "n3"], "n3", "preempted", "n3"),
         ("timeout", [], "n3", "timeout", "n0"),
         ("killed", ["100 M|100 M"], "n3", "oom", "n0"),
+        ("killed", ["98 M|100 M"], "n3", "oom", "n0"),
+        ("killed", ["97 M|100 M"], "n3", "", ""),
         ("killed", ["0 M|0 M"], "n3", "", ""),
     ],
 )
