@@ -88,9 +88,15 @@ def test_a_file_cut_off_at_a_random_byte(torchx, registry, seed: int) -> None:
 
 
 def test_a_file_of_a_newer_schema(torchx, registry) -> None:
-    """A newer torchx's file is set aside whole, with a warning."""
+    """A newer torchx's file is left as it is; a run starts, warns once that it is not recorded, and has its log."""
     assert torchx("run", "utils.echo")[0] == 0
     with sqlite3.connect(registry) as db:
         db.execute("PRAGMA user_version = 999")
     db.close()
-    _is_replaced(torchx, registry, "newer")
+    before = registry.read_bytes()
+    code, out, err = torchx("run", "--wait", "utils.echo", "--msg", "still here")
+    assert (code, err.count(f"`{registry}` was written by a newer torchx")) == (0, 1), err
+    assert torchx("log", "--no-prefix", out.splitlines()[0])[:2] == (0, "still here\n")
+    assert torchx("status", "@last")[0] == 3
+    assert registry.read_bytes() == before
+    assert [path.name for path in registry.parent.glob("runs.db.*-2*")] == []
