@@ -45,6 +45,7 @@ class Worker:
             stdout=subprocess.PIPE,
             stderr=self._log,
             text=True,
+            start_new_session=True,  # a test that signals its process group would reach us, namespaces or not
             env={**os.environ, "PYTHONPATH": self.copy, "PYTHONDONTWRITEBYTECODE": "1"},
         )
 
