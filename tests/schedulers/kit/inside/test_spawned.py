@@ -103,6 +103,7 @@ def test_input_of_a_terminal() -> None:
         assert (output(process), process.wait()) == ({STDOUT: b"", STDERR: b""}, 130)
     with pytest.raises(BrokenPipeError, match="its terminal is closed"):
         process.write(b"x")
+    process.close_stdin()  # nothing is left to close
 
 
 def test_input_of_a_terminal_whose_program_ends() -> None:
