@@ -228,6 +228,29 @@ def test_whoever_has_no_patience_does_not_wait() -> None:
         assert found == [None]
 
 
+def test_a_read_that_would_block_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may have read what was there."""
+    read, refused = os.read, [True]
+
+    def once(fd: int, size: int) -> bytes:
+        if refused:
+            refused.pop()
+            raise BlockingIOError
+        return read(fd, size)
+
+    with sh("echo text") as process:
+        monkeypatch.setattr(os, "read", once)
+        assert output(process)[STDOUT] == b"text\n"
+    assert refused == []
+
+
+def test_a_process_of_its_own_depends_on_nobody() -> None:
+    """Without a process beside, it watches none, and gets the limits of none."""
+    with sh("cat /proc/$$/limits") as process:
+        assert process._other < 0
+        assert output(process)[STDOUT].decode() == Path("/proc/self/limits").read_text()
+
+
 # -- beside another process ------------------------------------------------------------------------
 
 
