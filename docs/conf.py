@@ -58,11 +58,12 @@ copybutton_prompt_is_regexp = True
 copybutton_only_copy_prompt_lines = True
 
 html_theme = "furo"
-html_static_path = ["_site/static"]
+LOGO = "../torchx/ui/static/icon.svg"  # one file for the site, the page in the browser, and the README
+html_static_path = ["_site/static", LOGO]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
-html_favicon = "_site/static/icon.svg"
+html_favicon = LOGO
 html_theme_options = {
     "navigation_with_keys": True,
     "light_logo": "icon.svg",
