@@ -163,3 +163,17 @@ def test_nothing_is_on_record(failed: str) -> None:
         "stderr.log",
         "combined.log",
     }
+
+
+def test_arguments_of_language_models_run_again(torchx: Call, project: Path) -> None:
+    """They are on record and shown; ambiguous ones are shown as masks, run again, and are exported."""
+    (project / "train.py").write_text("import sys\nprint(sys.argv[1:])\n")
+    plain = ["--eos_token", "<|im_end|>", "--pad_token_id", "0", "--add_eos_token", "True"]
+    assert torchx("run", "--wait", "train.py", *plain, "--my_token", "hunter2").code == 0
+    for verb in (["describe"], ["describe", "--json"], ["rerun", "--dryrun"]):
+        shown = torchx(*verb, "@last").out
+        assert "<|im_end|>" in shown and "hunter2" not in shown, verb
+    assert torchx("rerun", "--wait", "@last").code == 0
+    assert torchx("log", "--no-prefix", "@last").out.strip() == str([*plain, "--my_token", "hunter2"])
+    assert torchx("export", "@last", "-o", "out").code == 0
+    assert "--my_token hunter2" in (project / "out" / "job.sh").read_text()

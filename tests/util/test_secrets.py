@@ -6,7 +6,18 @@ import shlex
 
 import pytest
 
-from torchx.util.secrets import MASK, is_secret_name, mask_args, mask_env, mask_text, mask_told, mask_value
+from torchx.util.secrets import (
+    AMBIGUOUS,
+    CERTAIN,
+    MASK,
+    PLAIN,
+    grade,
+    mask_args,
+    mask_env,
+    mask_text,
+    mask_told,
+    mask_value,
+)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +43,7 @@ from torchx.util.secrets import MASK, is_secret_name, mask_args, mask_env, mask_
 )
 def test_names_of_credentials_are_known(name: str) -> None:
     """The names that common services give their credentials are recognised."""
-    assert is_secret_name(name)
+    assert grade(name, "hunter2") in (AMBIGUOUS, CERTAIN)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +64,49 @@ def test_names_of_credentials_are_known(name: str) -> None:
 )
 def test_other_names_are_not(name: str) -> None:
     """Names that only look alike stay readable."""
-    assert not is_secret_name(name)
+    assert grade(name, "hunter2") == PLAIN
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("eos_token", "<|im_end|>"), ("pad_token", "x"), ("add_eos_token", "True"), ("pad_token_id", "0")),
+        *(("use_auth", "basic"), ("use_auth_token", "True"), ("n_pass", "3"), ("num_pass", "x"), ("forward-pass", "x")),
+        *(("MASK_TOKEN", "[MASK]"), ("data.eos_token", "</s>"), ("tokenizer.bosToken", "<s>"), ("auth", "none")),
+        *(("my_token", "<x>"), ("my_token", "[x]"), ("my_token", "1e5"), ("my_token", "off"), ("max_token", "a")),
+        *(("stop_token", "reserved_special_token_250"), ("sort_key", "a"), ("access_key_path", "/x")),
+    ],
+)
+def test_words_of_language_models_are_plain(name: str, value: str) -> None:
+    """Arguments of tokenizers, counts and switches are no credentials, in any form in which they are given."""
+    assert grade(name, value) == PLAIN
+    for args in (["--" + name, value], [f"--{name}={value}"], [f"{name}={value}"], ["sh", "-c", f"t --{name} {value}"]):
+        assert mask_args(args) == args
+    assert mask_env({name: value}) == {name: value}
+    assert mask_value("cfg", {name: value}) == {name: value}
+
+
+@pytest.mark.parametrize("name", ["MY_TOKEN", "token", "db_pass", "REGISTRY_AUTH", "MY_KEY", "auth"])
+def test_ambiguous_values_are_masked_in_output_only(name: str) -> None:
+    """Such a value is printed as a mask, and a record that can run again has it, unless it has the shape of a key."""
+    key = "q8Zr1Xw0pLt7mBv3"
+    for text in ("hunter2", "two words"):
+        assert mask_args([f"--{name}", text]) == [f"--{name}", MASK]
+        assert mask_args([f"--{name}", text], CERTAIN) == [f"--{name}", text]
+        assert mask_env({name: text}, CERTAIN) == {name: text}
+        assert mask_value("cfg", {name: text}, CERTAIN) == {name: text}
+        line = f"t --{name} '{text}'"
+        assert text not in mask_text(line)
+        assert mask_text(line, CERTAIN) == line
+    assert mask_args([f"--{name}={key}"], CERTAIN) == [f"--{name}={MASK}"]
+
+
+@pytest.mark.parametrize("name", ["PASSWORD", "client_secret", "API_KEY", "access-key", "HF_TOKEN", "ACCESS_KEY_ID"])
+@pytest.mark.parametrize("value", ["hunter2", "12345", "true", "<x>", "[x]"])
+def test_certain_credentials_are_on_no_record(name: str, value: str) -> None:
+    """A certain name decides alone: a password may be a number or a word."""
+    assert grade(name, value) == CERTAIN
+    assert mask_args([f"--{name}", value], CERTAIN) == [f"--{name}", MASK]
 
 
 @pytest.mark.parametrize(

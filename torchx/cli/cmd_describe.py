@@ -10,6 +10,7 @@ from torchx.cli.cmd_base import RunnerCommand
 from torchx.cli.log_targets import JOB_HELP, job_reference
 from torchx.cli.render import document, fields
 from torchx.runner import Runner
+from torchx.runner.ground.masks import for_display
 from torchx.runner.show.json_output import handle_fields, run_fields
 from torchx.runs import Run
 from torchx.specs import AppDef
@@ -36,6 +37,7 @@ class CmdDescribe(RunnerCommand):
         if app is None and run is None:
             raise UnknownAppException(handle)
         shown = masked(app) if app is not None else None
+        run = for_display(run) if run is not None else None
         if args.json:
             _print_json(handle, shown, run)
         else:

@@ -12,7 +12,7 @@ from torchx.config import DEFAULT
 from torchx.runner.launch.record import masked_settings
 from torchx.specs import AppDef, AppDryRunInfo, Resource, Role, serialize
 from torchx.specs.mounts import format_mount
-from torchx.util.secrets import MASK, is_secret_name, mask_text
+from torchx.util.secrets import MASK, grade, mask_text
 from torchx.util.shlex import join
 from torchx.util.term import has_color, is_tty, printable
 
@@ -80,7 +80,7 @@ def hide_secrets(text: str, app: AppDef | None) -> str:
     """Masks the secrets of the job in ``text``, whatever format the text has."""
     for role in app.roles if app is not None else ():
         for name, value in role.env.items():
-            if value.__class__ is str and is_secret_name(name) and len(value) >= _LEAST_SECRET:
+            if value.__class__ is str and grade(name, value) and len(value) >= _LEAST_SECRET:
                 text = text.replace(value, MASK)
     return mask_text(text)
 

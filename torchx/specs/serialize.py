@@ -22,7 +22,7 @@ from torchx.specs.copies import copy_data
 from torchx.specs.mounts import BindMount, DeviceMount, MountType, VolumeMount
 from torchx.specs.workspaces import Workspace
 from torchx.util.records import record_fields
-from torchx.util.secrets import mask_args, mask_env, mask_value
+from torchx.util.secrets import AMBIGUOUS, mask_args, mask_env, mask_value
 from torchx.util.strings import did_you_mean
 
 Fallback = Callable[[Any], Any]
@@ -89,18 +89,19 @@ def role_from_dict(data: dict[str, Any]) -> Role:
     return _read_role(data, "role")
 
 
-def masked(app: AppDef) -> AppDef:
-    """Return a copy for display: credentials in ``env``, ``args`` and ``metadata`` are masked.
+def masked(app: AppDef, least: int = AMBIGUOUS) -> AppDef:
+    """Return a copy for display: credentials in ``env``, ``args`` and ``metadata`` are masked, those of grade ``least``
+    and higher (see :func:`torchx.util.secrets.grade`).
 
     >>> masked(AppDef("a", [Role("r", "img", env={"HF_TOKEN": "abc"})])).roles[0].env
     {'HF_TOKEN': '********'}
     """
     copy: AppDef = copy_data(app)
-    copy.metadata = mask_value("", copy.metadata)
+    copy.metadata = mask_value("", copy.metadata, least)
     for role in copy.roles:
-        role.env = mask_env(role.env)
-        role.args = mask_args(role.args)
-        role.metadata = mask_value("", role.metadata)
+        role.env = mask_env(role.env, least)
+        role.args = mask_args(role.args, least)
+        role.metadata = mask_value("", role.metadata, least)
     return copy
 
 

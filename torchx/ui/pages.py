@@ -17,6 +17,7 @@ from torchx.cli.log_targets import parse_target
 from torchx.cli.render import strict_json
 from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
 from torchx.runner import Runner
+from torchx.runner.ground.masks import for_display
 from torchx.runner.ground.trackers import choose_tracker
 from torchx.runner.show.json_output import (
     failures_fields,
@@ -101,6 +102,7 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
     """Returns status and definition of a run, as ``torchx status --json`` and ``torchx describe --json`` do."""
     handle = runner.resolve(handle)
     run = runner.recorded(handle)
+    run = for_display(run) if run is not None else None
     error = None
     try:
         status = runner.status(handle)
@@ -116,7 +118,7 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
         "timeline": timeline(status, run.created_at if run else None) if status else None,
         "as_of": iso(status.as_of) if status else None,
         "tasks": _tasks(runner, handle, status.tasks) if status and status.tasks is not None else None,
-        "app": run.app if run else None,
+        "app": (run.app or None) if run else None,
         "cfg": run.cfg if run else {},
         "argv": run.argv if run else [],
         "image_digests": run.image_digests if run else {},

@@ -13,34 +13,63 @@ if TYPE_CHECKING:
     from re import Match
     from typing import Any
 
-__all__ = ["MASK", "is_secret_name", "mask_args", "mask_env", "mask_text", "mask_told", "mask_value"]
+__all__ = [
+    "AMBIGUOUS",
+    "CERTAIN",
+    "MASK",
+    "PLAIN",
+    "grade",
+    "mask_args",
+    "mask_env",
+    "mask_text",
+    "mask_told",
+    "mask_value",
+]
 
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Words in names of environment variables and options whose value is a credential. Sets of words instead of a regular
-# expression, which would take every `torchx run` 4 ms to compile.
-_WORDS = _words("pass pwd pw pat jwt sas passphrase credential credentials auth authorization bearer cookie signature")
-# These also end longer words: `PGPASSWORD`, `MYSECRET`, `apitoken`.
-_ENDINGS = ("password", "passwd", "secret", "token", "apikey", "accesskey", "secretkey", "privatekey", "authkey")
-_WORDS_BEFORE_KEY = _words(
-    """
-    account access anthropic api app auth aws azure cohere comet databricks datadog dd deploy encryption gcp
-    gemini github gitlab gpg groq hf hmac huggingface langsmith license master mistral neptune openai pgp
-    pinecone private replicate rsa secret sendgrid service session shared signing slack ssh storage stripe
-    subscription together wandb webhook
-    """
-)
-# Last words of names that concern a credential but do not hold one: `--token-length 512`, `SECRET_NAME`.
+PLAIN, AMBIGUOUS, CERTAIN = 0, 1, 2
+"""Grades: shown; masked in what is printed, but on record, so that a job can run again; in no file and no output."""
+
+# The table of grades. Words in names of environment variables and options, the first row that applies counts. Sets of
+# words instead of a regular expression, which would take every `torchx run` 4 ms to compile.
+# Last words of names that concern a credential but do not hold one: `--token-length 512`, `SECRET_NAME`: plain.
 _ABOUT = _words(
     """
-    budget count dim dims dir embedding embeddings enabled endpoint expiry file folder ids len length level
+    budget count dim dims dir embedding embeddings enabled endpoint expiry file folder id ids len length level
     limit lr max method min mode n name num number path port position provider rate ratio size step steps
     timeout ttl type uri url usage version vocab
     """
 )
+# Words anywhere, and ends of words (`PGPASSWORD`, `MYSECRET`, `apitoken`): certain.
+_CERTAIN = _words("pwd pw pat jwt sas passphrase credential credentials authorization bearer cookie signature")
+_CERTAIN_ENDINGS = (
+    *("password", "passwd", "secret", "apikey", "accesskey", "secretkey", "privatekey", "authkey"),
+    *("apitoken", "accesstoken", "authtoken"),
+)
+# Ends of words, or whole words, that may mean something else; then it depends on the word before and on the value.
+_MAYBE_ENDINGS, _MAYBE = ("token",), _words("pass auth")
+# The word before those, or before `key`: of tokenizers, counts, switches and data: plain.
+_PLAIN_BEFORE = _words(
+    """
+    begin bos cache cls decoder end eod eom eos eot fim foreign forward group image img infix join mask max middle n
+    newline num one pad partition per prefix primary sep single sort special start stop suffix think two unk use video
+    warmup audio
+    """
+)
+# The word before `token` or `key`: certain.
+_CERTAIN_BEFORE = _words(
+    """
+    access account anthropic api app auth aws azure cohere comet databricks datadog dd deploy encryption gcp gemini gh
+    github gitlab gpg groq hf hmac huggingface langsmith license master mistral neptune npm openai pgp pinecone private
+    pypi refresh replicate rsa secret sendgrid service session shared signing slack ssh storage stripe subscription
+    together vault wandb webhook
+    """
+)
+_PLAIN_VALUES = _words("true false yes no on off none null")  # and numbers, `<...>`, `[...]`
 
 # Tokens that are recognizable by their form alone, whatever their name. Group 1 is not masked.
 _SHAPES = (
@@ -83,26 +112,67 @@ _REFERENCES = ("env:", "cmd:", "file:", "k8s:", "aws-sm:")  # kinds of torchx.sp
 _MIN_SECRET_CHARS = 4
 
 
-def is_secret_name(name: str) -> bool:
-    """Whether a name denotes a secret, such as ``WANDB_API_KEY``, ``HF_TOKEN``, ``db-password``, ``clientSecret``.
+def grade(name: str, value: object) -> int:
+    """How confidential the value of a variable or option is: ``PLAIN``, ``AMBIGUOUS`` or ``CERTAIN``.
 
-    >>> is_secret_name("HF_TOKEN"), is_secret_name("AWS_SECRET_ACCESS_KEY"), is_secret_name("clientSecret")
-    (True, True, True)
-    >>> is_secret_name("PGPASSWORD"), is_secret_name("WANDB_KEY"), is_secret_name("--token-length")
-    (True, True, False)
-    >>> is_secret_name("TOKENIZERS_PARALLELISM"), is_secret_name("KEY"), is_secret_name("DATASET")
-    (False, False, False)
+    >>> grade("HF_TOKEN", "abc"), grade("clientSecret", "abc"), grade("PGPASSWORD", "1"), grade("WANDB_KEY", "abc")
+    (2, 2, 2, 2)
+    >>> grade("MY_TOKEN", "abc"), grade("DB_PASS", "abc"), grade("MY_TOKEN", "q8Zr1Xw0pLt7mBv3")
+    (1, 1, 2)
+    >>> grade("--eos_token", "<|im_end|>"), grade("MASK_TOKEN", "[MASK]"), grade("pad_token_id", "0"), grade("KEY", "a")
+    (0, 0, 0, 0)
     """
-    if not name.isupper() and not name.islower():
+    if not value:
+        return PLAIN
+    name = name.lstrip("-")
+    loud = name.isupper()  # `MY_KEY` is rather a credential than `--my-key`
+    if not loud and not name.islower():
         name = "".join(f"_{c}" if c.isupper() and i and name[i - 1].islower() else c for i, c in enumerate(name))
     words = [word.rstrip("0123456789") for word in name.lower().replace("-", "_").replace(".", "_").split("_")]
     while words and not words[-1]:
         words.pop()
-    if len(words) > 1 and words[-1] in _ABOUT:
+    if len(words) > 1 and words[-1] in _ABOUT and words[-2:] != ["key", "id"]:  # AWS_ACCESS_KEY_ID
+        return PLAIN
+    if any(word in _CERTAIN or word.endswith(_CERTAIN_ENDINGS) for word in words):
+        return CERTAIN
+    found = max((_grade_word(before, word, loud) for before, word in itertools.pairwise(["", *words])), default=PLAIN)
+    maybe = found or any(word in _MAYBE or word.endswith(_MAYBE_ENDINGS) for word in words)
+    if maybe and _has_shape_of_key(str(value)):
+        return CERTAIN
+    if words[:1] == ["use"]:  # `use_auth_token`
+        return PLAIN
+    return PLAIN if found == AMBIGUOUS and _is_plain(str(value)) else found
+
+
+def _grade_word(before: str, word: str, loud: bool) -> int:
+    key = word == "key"
+    if before in _CERTAIN_BEFORE and (key or word.endswith(_MAYBE_ENDINGS)):
+        return CERTAIN
+    maybe = (before and loud) if key else (word in _MAYBE or word.endswith(_MAYBE_ENDINGS))
+    return AMBIGUOUS if maybe and before not in _PLAIN_BEFORE else PLAIN
+
+
+def _is_plain(value: str) -> bool:
+    if value.startswith(("<", "[")) or value.lower() in _PLAIN_VALUES:
+        return True
+    try:
+        float(value)
+    except ValueError:
         return False
-    return any(word in _WORDS or word.endswith(_ENDINGS) for word in words) or any(
-        word in _WORDS_BEFORE_KEY and after == "key" for word, after in itertools.pairwise(words)
-    )
+    return True
+
+
+def _has_shape_of_key(value: str) -> bool:
+    """Whether a value looks random: sixteen or more letters and digits that alternate.
+
+    >>> _has_shape_of_key("q8Zr1Xw0pLt7mBv3"), _has_shape_of_key("reserved_special_token_250")
+    (True, False)
+    """
+    chars = [c for c in value if c not in "+/=_.~-"]
+    if len(value) < 16 or value[0] in "/.~" or not (value.isascii() and "".join(chars).isalnum()):
+        return False
+    kinds = ["0" if c.isdigit() else "A" if c.isupper() else "a" for c in chars]
+    return "0" in kinds and sum(a != b for a, b in itertools.pairwise(kinds)) >= 4
 
 
 def learn_environment(*, words: bool = True) -> None:
@@ -113,12 +183,14 @@ def learn_environment(*, words: bool = True) -> None:
     """
     for name, value in os.environ.items():
         is_word = value.isalpha() and len(value) < 12 and not words
-        if is_secret_name(name) and not value.startswith("/") and not is_word:  # but no paths, such as SSH_AUTH_SOCK
+        if grade(name, value) and not value.startswith("/") and not is_word:  # but no paths, such as SSH_AUTH_SOCK
             learn(value)
 
 
-def mask_text(text: str) -> str:
+def mask_text(text: str, least: int = AMBIGUOUS) -> str:
     """Mask passwords in URLs, values of secret names, tokens of known forms, and known secret values.
+
+    Here and below, ``least`` is the lowest grade that is masked: for a record that can run again, ``CERTAIN``.
 
     >>> mask_text("postgres://me:pw@host/db")
     'postgres://me:********@host/db'
@@ -142,7 +214,7 @@ def mask_text(text: str) -> str:
     if any(stem in lowered for stem in (*_STEMS, *_JOINED)):
         import re
 
-        return re.sub(_ASSIGNED, _mask_assigned, text, flags=re.IGNORECASE)
+        return re.sub(_ASSIGNED, lambda found: _mask_assigned(found, least), text, flags=re.IGNORECASE)
     return text
 
 
@@ -160,57 +232,58 @@ def mask_told(text: str, args: list[str]) -> str:
     return text
 
 
-def mask_env(env: Mapping[str, str]) -> dict[str, str]:
+def mask_env(env: Mapping[str, str], least: int = AMBIGUOUS) -> dict[str, str]:
     """Return a copy of ``env`` for display, with secrets masked.
 
     >>> mask_env({"HF_TOKEN": "abc", "EPOCHS": "3"})
     {'HF_TOKEN': '********', 'EPOCHS': '3'}
     """
     return {
-        k: v if getattr(v, "is_reference", False) else MASK if v and is_secret_name(k) else mask_text(v)
+        k: v if getattr(v, "is_reference", False) else MASK if grade(k, v) >= least else mask_text(v, least)
         for k, v in env.items()
     }
 
 
-def mask_value(key: str, value: Any) -> Any:
+def mask_value(key: str, value: Any, least: int = AMBIGUOUS) -> Any:
     """Return the value of a run option for display, with secrets masked, also in lists and dicts.
 
     >>> mask_value("api_key", "abc"), mask_value("cfg", {"password": "x", "n": 1})
     ('********', {'password': '********', 'n': 1})
     """
-    if value and is_secret_name(key):
+    if grade(key, value) >= least:
         return MASK
     if isinstance(value, str):
-        return mask_text(value)
+        return mask_text(value, least)
     if isinstance(value, dict):
-        return {k: mask_value(str(k), v) for k, v in value.items()}
-    return [mask_value("", item) for item in value] if isinstance(value, list) else value
+        return {k: mask_value(str(k), v, least) for k, v in value.items()}
+    return [mask_value("", item, least) for item in value] if isinstance(value, list) else value
 
 
-def mask_args(args: list[str]) -> list[str]:
+def mask_args(args: list[str], least: int = AMBIGUOUS) -> list[str]:
     """Return a copy of arguments for display, with secrets masked: ``--token X``, ``--token=X``, ``TOKEN=X``, ...
 
     >>> mask_args(["--api-key", "abc", "--hf_token=abc", "x=1"])
     ['--api-key', '********', '--hf_token=********', 'x=1']
     """
     shown: list[str] = []
-    before, hide_next, short_p = "", False, False
+    before, option, short_p = "", "", False
     for arg in args:
-        if hide_next and not arg.startswith("-"):
+        if grade(option, arg) >= least and not arg.startswith("-"):
             shown.append(arg if before == "--secret" and _is_reference(arg) else MASK)
-            before, hide_next = arg, False
+            before, option = arg, ""
             continue
-        name, eq, _ = arg.partition("=")
-        secret = is_secret_name(name.lstrip("-"))
-        hide_next = (secret and not eq and arg.startswith("-")) or (arg == "-p" and before.endswith("sshpass"))
+        name, eq, value = arg.partition("=")
+        option = name if arg.startswith("-") and not eq else ""
+        if arg == "-p" and before.endswith("sshpass"):
+            option = "password"
         user, colon, password = arg.partition(":")
         if before in ("-u", "--user") and colon and not (user + password).isdigit():  # `curl -u me:pw`
             shown.append(f"{user}:{MASK}")
         elif short_p and arg.startswith("-p") and len(arg) > 2:  # `mysql -ppw`
             shown.append(f"-p{MASK}")
-            hide_next = False
+            option = ""
         else:
-            shown.append(f"{name}={MASK}" if secret and eq else mask_text(arg))
+            shown.append(f"{name}={MASK}" if grade(name, value) >= least else mask_text(arg, least))
         before, short_p = name, short_p or "mysql" in name or "mariadb" in name
     return shown
 
@@ -224,13 +297,13 @@ def _is_reference(word: str) -> bool:
     name, _, reference = word.partition("=")
     if reference:
         return reference.startswith(_REFERENCES)
-    return name.isupper() and is_secret_name(name)
+    return name.isupper() and grade(name, "x") > PLAIN
 
 
-def _mask_assigned(found: Match[str]) -> str:
+def _mask_assigned(found: Match[str], least: int) -> str:
     kind = found.lastgroup or ""
     name, value = found[f"name{kind[-1]}"], found[kind]
-    if not value or not is_secret_name(name.lstrip("-")) or value.startswith(_REFERENCES):
+    if grade(name, value.strip("'\"")) < least or value.startswith(_REFERENCES):
         return found[0]
     if name == "--secret" and _is_reference(value):
         return found[0]

@@ -11,7 +11,8 @@ from torchx.errors import NotFoundError
 from torchx.runner.capsule import code
 from torchx.runs import Run
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_WORKSPACE_HASH
-from torchx.util.records import dataclass, field
+from torchx.util.records import dataclass, field, replace
+from torchx.util.secrets import mask_value
 from torchx.util.shlex import SHELLS
 
 _OURS = (ENV_JOB_ID, ENV_IMAGE_DIGEST, ENV_WORKSPACE_HASH)
@@ -74,6 +75,7 @@ def compare(a: Run, b: Run) -> Comparison:
     rows += _options(a, b)
     rows += _values("metadata", "", a.app.get("metadata", {}), b.app.get("metadata", {}))
     rows += _values("outcome", "", *({"state": r.state.name, "message": r.msg or None} for r in (a, b)))
+    found.rows = [replace(r, a=mask_value(r.name, r.a), b=mask_value(r.name, r.b)) for r in rows]
     return found
 
 

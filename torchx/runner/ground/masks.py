@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torchx.config.files import ConfigFiles, active_profile
 from torchx.errors import ConfigError
 from torchx.runner.ground.secrets import SECTION, configured
 from torchx.specs.api import AppDef, Role
 from torchx.specs.secret import Secret
+from torchx.specs.serialize import appdef_to_dict, masked
+from torchx.util.records import replace
 from torchx.util.redaction import MASK
-from torchx.util.secrets import mask_env
+from torchx.util.secrets import AMBIGUOUS, CERTAIN, mask_args, mask_env, mask_value
+
+if TYPE_CHECKING:
+    from torchx.runs import Run
 
 Ask = Callable[[str], str]
 
@@ -51,6 +56,17 @@ def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
     return list(notes)
 
 
+def for_display(run: Run) -> Run:
+    """A copy of a recorded run for output: the record also has values that are credentials only perhaps."""
+    app = run.appdef()
+    return replace(
+        run,
+        app=appdef_to_dict(masked(app), fallback=repr) if app is not None else {},
+        argv=mask_args(run.argv),
+        cfg={key: {**setting, "value": mask_value(key, setting.get("value"))} for key, setting in run.cfg.items()},
+    )
+
+
 def without_values(app: AppDef) -> None:
     """Replaces masked variables by references to environment variables: an export contains no values of secrets."""
     for role in app.roles:
@@ -75,7 +91,7 @@ def _variable(name: str, recorded: str, files: ConfigFiles, notes: dict[str, Non
         notes[f"`{name}` by `{reference}`, as [secrets] says"] = None
         return reference
     value = os.environ.get(name, "")
-    if value and mask_env({name: value})[name] == recorded:
+    if value and any(mask_env({name: value}, least)[name] == recorded for least in (AMBIGUOUS, CERTAIN)):
         notes[f"`{name}` from this environment"] = None
         return value
     return ""

@@ -14,7 +14,7 @@ from torchx.runner.ground.registry import run_registry
 from torchx.settings import torchx_home
 from torchx.specs.api import AppDryRunInfo, CfgVal, MalformedAppHandleException, make_app_handle, parse_app_handle
 from torchx.specs.wishes import Wishes
-from torchx.util.secrets import mask_args, mask_told, mask_value
+from torchx.util.secrets import AMBIGUOUS, CERTAIN, mask_args, mask_told, mask_value
 
 if TYPE_CHECKING:
     from torchx.runs import NewRun
@@ -117,14 +117,14 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
 
     app, made = info._app, info.submission
     roles = app.roles if app is not None else []
-    record = made.record = appdef_to_dict(masked(app), fallback=repr) if app is not None else {}
+    record = made.record = appdef_to_dict(masked(app, CERTAIN), fallback=repr) if app is not None else {}
     return NewRun(
         scheduler=scheduler,
         session=session,
         name=app.name if app is not None else "",
         app=record,
-        cfg=masked_settings(made.settings, info._cfg),
-        argv=mask_args(sys.argv),
+        cfg=masked_settings(made.settings, info._cfg, CERTAIN),
+        argv=mask_args(sys.argv, CERTAIN),
         image=roles[0].image if roles else "",
         workspace=" ".join(dict.fromkeys(str(role.workspace) for role in roles if role.workspace)),
         git_commit="" if source is None else source.commit,
@@ -136,7 +136,9 @@ def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitS
     )
 
 
-def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, CfgVal]) -> dict[str, dict[str, Any]]:
+def masked_settings(
+    settings: Mapping[str, Setting] | None, cfg: Mapping[str, CfgVal], least: int = AMBIGUOUS
+) -> dict[str, dict[str, Any]]:
     """Run options as ``{"value": ..., "source": ...}`` by name, with secrets masked.
 
     Without ``settings``, because the dry run was not made by a Runner, the values are those of ``cfg``.
@@ -145,7 +147,7 @@ def masked_settings(settings: Mapping[str, Setting] | None, cfg: Mapping[str, Cf
     {'api_key': {'value': '********', 'source': 'code'}}
     """
     values = cfg if settings is None else {key: setting.value for key, setting in settings.items()}
-    shown = mask_value("", dict(values))
+    shown = mask_value("", dict(values), least)
     return {key: {"value": shown[key], "source": settings[key].source if settings else "code"} for key in shown}
 
 

@@ -21,7 +21,7 @@ from torchx.specs.tasks import TaskList, TaskTable, check_placeholders, placehol
 from torchx.tracker.api import TrackerBase
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
-from torchx.util.secrets import is_secret_name
+from torchx.util.secrets import CERTAIN, grade
 from torchx.util.shlex import SHELLS
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ def check(tasks: TaskList) -> None:
                     f"the value {value!r} of `{name}`, of task {k}, cannot be passed to a program",
                     hint=odd if isinstance(value, str) else "write it as a string",
                 )
-    for name in tasks.names:
-        if is_secret_name(name):
+    for name, *values in zip(tasks.names, *tasks.points, strict=True):
+        if any(grade(name, value) == CERTAIN for value in values):
             raise SpecError(
                 f"`{name}` is the name of a credential, and the values of a sweep are on record",
                 hint=f"pass it as `--secret {name.upper()}`; if it is not a credential, rename it",

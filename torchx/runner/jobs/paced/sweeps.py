@@ -28,7 +28,7 @@ from torchx.specs.tasks import TaskList, replica_names, replica_of
 from torchx.supervisor.layout import private
 from torchx.util.machine import cpu_count
 from torchx.util.procs import own_program
-from torchx.util.secrets import mask_value
+from torchx.util.secrets import CERTAIN, mask_value
 
 _Replicas = list[tuple[str, int]]
 
@@ -65,8 +65,8 @@ class PacedSweeps(View):
         head = {
             "scheduler": dryrun_info._scheduler,
             "session": self.session_name,
-            "cfg": {name: mask_value(name, value) for name, value in cfg.items()},
-            "app": appdef_to_dict(masked(app)),
+            "cfg": {name: mask_value(name, value, CERTAIN) for name, value in cfg.items()},
+            "app": appdef_to_dict(masked(app, CERTAIN)),
             "hashes": hashes,
             "names": list(tasks.names),
             "width": tasks.max_parallel or (_FAR_WIDTH if self.is_cluster() else cpu_count()),
