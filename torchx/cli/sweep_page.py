@@ -9,6 +9,7 @@ from torchx.cli.render import gray
 from torchx.runner import Runner
 from torchx.runs import default_registry
 from torchx.specs.api import AppState, AppStatus
+from torchx.specs.handles import JobId
 from torchx.specs.states import COLORS, RESET, state_text
 from torchx.specs.tasks import TaskTable, is_terminal_task
 from torchx.util.datetime import duration
@@ -51,9 +52,9 @@ def lines(
 
 def values_line(runner: Runner, handle: str, app_id: str) -> list[str]:
     """Returns a line with the values of a task; none for other jobs."""
-    _, slash, number = app_id.rpartition("/")
-    given = default_registry().tasks(runner.recorded(handle.rpartition("/")[0])) if slash and number.isdigit() else None
-    return [f"values:   {printable(given.text(int(number)))}"] if given else []
+    task = JobId.of(app_id).task
+    given = default_registry().tasks(runner.recorded(JobId.of(handle).job)) if task is not None else None
+    return [f"values:   {printable(given.text(task))}"] if given and task is not None else []
 
 
 def next_steps(app_id: str, status: AppStatus, table: TaskTable) -> list[str]:

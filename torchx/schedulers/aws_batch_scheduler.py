@@ -38,6 +38,7 @@ from torchx.schedulers.kit.export import bases_of
 from torchx.schedulers.kit.tasks import check_numbers
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import MISSING, AppDef, AppDryRunInfo, CfgVal, parse_app_handle, runopts
+from torchx.specs.handles import JobId
 from torchx.specs.wishes import Wishes
 from torchx.util.records import replace
 from torchx.util.reexports import reexports
@@ -290,14 +291,15 @@ class AWSBatchScheduler(AwsScheduler):
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
         """Looks up each job id only once, as it does not change."""
         unknown: dict[str, list[str]] = {}
-        parts = {app_id: _split_task(app_id) for app_id in app_ids}
-        for whole, _ in parts.values():
-            queue, _, name = whole.rpartition(":")
-            if queue and whole not in self._ids:
+        parts = {app_id: JobId.of(app_id) for app_id in app_ids}
+        for named in parts.values():
+            queue, _, name = named.job.rpartition(":")
+            if queue and named.job not in self._ids:
                 unknown.setdefault(queue, []).append(name)
         for queue, names in unknown.items():
             self._learn_ids(queue, names)
-        wanted = {a: f"{self._ids[whole]}{task}" for a, (whole, task) in parts.items() if whole in self._ids}
+        known = {a: named for a, named in parts.items() if named.job in self._ids}
+        wanted = {a: self._ids[n.job] + ("" if n.task is None else f":{n.task}") for a, n in known.items()}
         found = calls.details(self._client, wanted.values()) if wanted else {}
         ours = {i: job for i, job in found.items() if calls.is_ours({**job, "jobId": i.partition(":")[0]})}
         here = {a: ours[i] for a, i in wanted.items() if i in ours}
@@ -317,16 +319,6 @@ class AWSBatchScheduler(AwsScheduler):
         self._ids[app_id] = str(job["jobId"])
         if size := answers.array_size(job):
             self._arrays[app_id] = size
-
-
-def _split_task(app_id: str) -> tuple[str, str]:
-    """The app id of a sweep, and the suffix of a task's job id, which is empty for other jobs.
-
-    >>> _split_task("queue:train-x1/17"), _split_task("queue:train-x1")
-    (('queue:train-x1', ':17'), ('queue:train-x1', ''))
-    """
-    name, _, task = app_id[app_id.rfind(":") :].partition("/")
-    return (app_id[: -len(task) - 1], f":{task}") if task and name else (app_id, "")
 
 
 def create_scheduler(

@@ -23,6 +23,7 @@ from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, delete
 from torchx.schedulers.local.options import Opts
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+from torchx.specs.handles import JobId
 from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.reader import send_command, wait_for_end
 from torchx.supervisor.statefile import TASKS
@@ -243,9 +244,9 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- state -----------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        sweep, _, task = app_id.partition("/")
-        if task.isascii() and task.isdigit():
-            return next(iter(self.describe_tasks(sweep, [int(task)]) or ()), None)
+        named = JobId.of(app_id)
+        if named.task is not None:
+            return next(iter(self.describe_tasks(named.job, [named.task]) or ()), None)
         job = self._known(app_id)
         described = job.describe() if job else None
         if described is None:
@@ -281,8 +282,9 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return found
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
-        job = self._known(app_id.partition("/")[0])
-        if job is None or ("/" not in app_id and wait_for_end(job.folder, timeout_s)):
+        named = JobId.of(app_id)
+        job = self._known(named.job)
+        if job is None or (named.task is None and wait_for_end(job.folder, timeout_s)):
             return
         state = job.read()
         if state is not None and not state.ended:
@@ -321,15 +323,15 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         from torchx.schedulers.kit.files import LocalFiles
         from torchx.schedulers.kit.metrics import read_kept
 
-        whole, _, task = app_id.partition("/")
-        job = self._find(whole)
+        named = JobId.of(app_id)
+        job = self._find(named.job)
         state = None if job is None else job.read()
         if job is None or state is None:
             return None
         if TASKS in state.facts:
             from torchx.schedulers.local import sweeps
 
-            return sweeps.metrics(state, job.folder, int(task) if task else None)
+            return sweeps.metrics(state, job.folder, named.task)
         paths = {at: f"{replica_folder(job.logs(), *at)}/{METRICS_FILE}" for at in state.positions()}
         return read_kept(LocalFiles(), paths)
 

@@ -54,6 +54,7 @@ from torchx.schedulers.lsf.reasons import STATES
 from torchx.schedulers.lsf.replicas import REPLICAS_FILE, STARTED_FILE, SUBMIT_FILE, get_command, get_docker_command
 from torchx.schedulers.lsf.request import NAMES, RANK0_HOST, LsfBsub, after, cleanup_str, get_bsub, get_submit_script
 from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, Role, parse_app_handle, runopts
+from torchx.specs.handles import JobId
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.timeouts import clock
 from torchx.util.records import replace
@@ -186,8 +187,8 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         from torchx.schedulers.lsf.inside import OnHost, host_of
 
-        whole, _, task = app_id.partition("/")
-        app_id, k = (whole, int(task)) if task.isdecimal() else (app_id, k)
+        named = JobId.of(app_id)
+        app_id, k = named.job, k if named.task is None else named.task
         site = self._site(app_id)
         folder, known = self._log_folder(site, app_id), self._known(app_id)
         if folder is None or known is None:

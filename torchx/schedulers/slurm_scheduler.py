@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, CommandError, NotSupportedError, SpecError
-from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse
+from torchx.schedulers.api import NONE, ListAppResponse
 from torchx.schedulers.batch.attempts import PROGRAM_FILE, program
 from torchx.schedulers.batch.base import CAPABILITIES, Known, Site, Submission
 from torchx.schedulers.batch.folders import JobFolder, LogPaths
@@ -29,11 +29,11 @@ from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.secrets import sources
 from torchx.schedulers.kit.verdict import state_of
+from torchx.schedulers.kit.views import by_view
 from torchx.schedulers.slurm import sweeps
 from torchx.schedulers.slurm.answers import bare, facts_of
 from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, inherited, parse_sbatch, version
-from torchx.schedulers.slurm.ends import EndsOfJobs
-from torchx.schedulers.slurm.events import SLURM_LOG, SWEEP_PREFIX
+from torchx.schedulers.slurm.events import SLURM_LOG
 from torchx.schedulers.slurm.folders import LegacyFolder, Waiting, choose_previous, files_of, job_id_in
 from torchx.schedulers.slurm.options import SlurmOpts
 from torchx.schedulers.slurm.reasons import SLURM_STATES, get_appstate_from_job
@@ -49,8 +49,9 @@ from torchx.schedulers.slurm.request import (
     launcher,
     make_request,
 )
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, parse_app_handle, runopts
-from torchx.specs.tasks import TaskList, replica_names, replica_of
+from torchx.schedulers.slurm.sweep_jobs import SpecialJobs
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, parse_app_handle, runopts
+from torchx.specs.handles import JobId
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import is_script
 from torchx.specs.wishes.timeouts import clock
@@ -62,7 +63,6 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.export import Export
     from torchx.schedulers.kit.findings import Check
     from torchx.schedulers.kit.inside import InsideProcess, Tty
-    from torchx.schedulers.kit.logs import LogQuery
     from torchx.schedulers.kit.simulations import Simulation
     from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
 
@@ -97,7 +97,7 @@ _KNOWN_ID = re.compile(r"\d+(_\d+)?")
 _DEPENDENCIES = {"ok": "afterok", "any": "afterany", "fail": "afternotok"}
 
 
-class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
+class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
     """Runs jobs on a Slurm cluster. Arguments: see :class:`BatchScheduler`."""
 
     capabilities = replace(
@@ -166,7 +166,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         words = [value for name, _, value in given if name == "--dependency"]
         for condition, handle in after:
             app_id = parse_app_handle(handle).app_id
-            sweep = self._sweep(app_id.partition("/")[0])
+            sweep = self._sweep(JobId.of(app_id).job)
             if sweep is None and not _KNOWN_ID.fullmatch(app_id):
                 raise SpecError(f"`{handle}` is not a job that Slurm knows", hint="`torchx list` shows the jobs")
             ids = sweep.job_ids(app_id) if sweep is not None else [app_id]
@@ -285,11 +285,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         ]
 
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
-        if "/" in app_id and (sweep := self._sweep(app_id)) is not None:
-            return sweep.task_folder(int(app_id.partition("/")[2]))
         noted = super()._log_folder(site, app_id)
-        if noted is not None and is_script(noted.roles()):
-            return self.foreign()._log_folder(site, app_id)
         if noted is not None or not _KNOWN_ID.fullmatch(app_id):
             return noted
         legacy = LegacyFolder.find(site.files, SLURM_JOB_DIRS, app_id)
@@ -314,28 +310,32 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
         self._queries.forget(app_id)
         return simulation(run, app_id, fault, replica, replicas=replicas, files=site.files)
 
+    @by_view
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
-        from torchx.schedulers.batch.inside import sign_of
         from torchx.schedulers.slurm import inside
 
         site = self._site(app_id)
-        run = functools.partial(self.run_command, site)
-        job_id, component = app_id, None
-        task = app_id.partition("/")[2]
-        if (sweep := self._sweep(app_id)) is not None:
-            job_id, host, sign = inside.of_task(sweep, run, int(task) if task else None, role, k)
-        else:
-            folder = self._log_folder(site, app_id)
-            host = inside.host_of(folder, role, k) if folder is not None else ""
-            if folder is not None and host:
-                sign = sign_of(folder.replica(role, k))
-                records = self._slurm(site).jobs([app_id]).get(app_id, ()) if len(folder.roles()) > 1 else ()
-                component = inside.component_of(run, host, {r.component: r.nodes for r in records})
+        job_id, host, sign, component = self._place_of(site, app_id, role, k)
         ended = functools.partial(self._not_running, app_id, role, k)
         if not host:
             raise ended()
         step = inside.step_words(job_id, host, component=component, tty=tty is not None)
+        run = functools.partial(self.run_command, site)
         return inside.Step(lambda words: site.spawn([*step, *words], tty), sign, argv, tty, run=run, ended=ended)
+
+    def _place_of(self, site: Site, app_id: str, role: str, k: int) -> tuple[str, str, str, int | None]:
+        """Where a replica runs: Slurm's id, node (empty if not running), sign and component of its job."""
+        from torchx.schedulers.batch.inside import sign_of
+        from torchx.schedulers.slurm import inside
+
+        folder = self._log_folder(site, app_id)
+        host = inside.host_of(folder, role, k) if folder is not None else ""
+        if folder is None or not host:
+            return app_id, "", "", None
+        records = self._slurm(site).jobs([app_id]).get(app_id, ()) if len(folder.roles()) > 1 else ()
+        run = functools.partial(self.run_command, site)
+        component = inside.component_of(run, host, {r.component: r.nodes for r in records})
+        return app_id, host, sign_of(folder.replica(role, k)), component
 
     def foreign(self) -> ForeignSlurmJobs:
         """See :class:`torchx.schedulers.kit.abilities.KnowsForeign`."""
@@ -343,107 +343,7 @@ class SlurmScheduler(SiteWorkspaceMixin, EndsOfJobs):
 
         return ForeignSlurmJobs.of(self)
 
-    # -- sweeps ----------------------------------------------------------------------------------
-
-    def check_tasks(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest], tasks: TaskList) -> None:  # noqa: ARG002  # the contract's signature
-        sweeps.check(dryrun_info.request, dryrun_info._app)
-
-    def submit_tasks(self, dryrun_info: AppDryRunInfo[SlurmBatchRequest], tasks: TaskList) -> str:
-        request = dryrun_info.request
-        sweeps.check(request, dryrun_info._app)
-        request.notify = False  # not for each task
-        site = self._site_of(dryrun_info._cfg)
-        self._ready = None  # it was rendered as a single job
-        size = sweeps.most_tasks(functools.partial(self.run_command, site))
-        while True:
-            dryrun_info.request.arrays = sweeps.Arrays(tasks=tasks, size=size)  # of a copy without memory, if need be
-            try:
-                job_id = self.schedule(dryrun_info)
-                break
-            except CommandError as e:
-                if size <= 1 or not sweeps.NO_ROOM.search(str(e)):
-                    raise
-                size = min(size, len(tasks.points)) // 2
-        app_id = f"{SWEEP_PREFIX}{job_id}"
-        folder = JobFolder(site.files, self.folders(site).place(request.name, request.job_dir))
-        self._remember(app_id, site, folder.path)
-        sweeps.Sweep(app_id, folder, functools.partial(self.run_command, site)).begin()
-        return app_id
-
-    def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
-        sweep = self._sweep(app_id)
-        found = self.describe(app_id) if sweep is not None else None
-        if sweep is None or found is None or found.tasks is None:
-            return None
-        answers = sweep.describe_some(found.tasks, numbers)
-        wholes = {k: sweep.element(k) for k in numbers} if sweep.is_whole() else {}
-        if wholes:
-            site = self._site(app_id)
-            jobs = super()._query(site, [*wholes.values()], {job: sweep.task_folder(k) for k, job in wholes.items()})
-            for i, k in enumerate(numbers):
-                job = jobs.get(wholes[k])
-                if job is not None and job.state is found.tasks.states[k]:
-                    job.app_id = answers[i].app_id
-                    answers[i] = job
-        return answers
-
-    def cancel_task(self, app_id: str, number: int) -> None:
-        sweep = self._sweep(app_id)
-        table = sweep.look() if sweep is not None else None
-        if sweep is not None and table is not None and not is_terminal(table.states[number]):
-            done = sweep.cancel_task(number)
-            self._queries.forget(app_id)
-            if done is not None:
-                self._accept_cancel(done)
-
-    def _site(self, app_id: str) -> Site:
-        return super()._site(app_id.partition("/")[0])
-
-    def _query(
-        self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
-    ) -> dict[str, DescribeAppResponse]:
-        jobs = [i for i in app_ids if not i.startswith(SWEEP_PREFIX)]
-        answers = super()._query(site, jobs, {i: f for i, f in folders.items() if i in jobs}) if jobs else {}
-        for app_id in app_ids:
-            if (sweep := self._sweep(app_id)) is None:
-                continue
-            if task := app_id.partition("/")[2]:
-                found = next(iter(self.describe_tasks(sweep.app_id, [int(task)]) or ()), None)
-            else:
-                found = sweep.describe()
-            if found is not None:
-                answers[app_id] = found
-        return answers
-
-    def log_replicas(self, app_id: str) -> list[tuple[str, int]] | None:
-        if (sweep := self._sweep(app_id)) is None:
-            folder = self._folder(app_id)
-            if folder is not None and is_script(folder.roles()):
-                return self.foreign().log_replicas(app_id)
-            return super().log_replicas(app_id)
-        return replica_names(sweep.folder.roles(), sweep.count) if sweep.count else None
-
-    def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        if (sweep := self._sweep(app_id)) is None:
-            return super().open_logs(app_id, replicas, query)
-        if sweep.is_whole():
-            roles = sweep.folder.roles()
-            wanted = [replica_of(roles, replica) for replica in replicas]
-            return [super(SlurmScheduler, self).open_logs(f"{app_id}/{k}", [r], query)[0] for k, r in wanted]
-        return [sweep.open_log(role, k, query, functools.partial(self._is_over, app_id, k)) for role, k in replicas]
-
     # -- the end ---------------------------------------------------------------------------------
-
-    def _cancel_existing(self, app_id: str) -> None:
-        if (sweep := self._sweep(app_id)) is None:
-            super()._cancel_existing(app_id)
-            return
-        found = self.describe(app_id)
-        if found is not None and found.tasks is not None and all(map(is_terminal, found.tasks.states)):
-            return
-        done = sweep.cancel()
-        self._queries.forget(app_id)
-        self._accept_cancel(done)
 
     def _cancel_argv(self, app_id: str) -> list[str]:
         return ["scancel", app_id]

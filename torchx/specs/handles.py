@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import namedtuple
 
 from torchx.errors import HandleError, NotFoundError
+from torchx.util.records import dataclass
 from torchx.util.strings import did_you_mean
 
 TYPE_CHECKING = False
@@ -25,6 +26,25 @@ else:
 
         def __str__(self) -> str:
             return make_app_handle(*self)
+
+
+@dataclass(frozen=True)
+class JobId:
+    """The app id of a job, and the number of the task if it names a task of a sweep: ``sweep-7/17``."""
+
+    job: str
+    task: int | None = None
+
+    @classmethod
+    def of(cls, app_id: str) -> JobId:
+        """Split an app id, or a short reference.
+
+        >>> JobId.of("sweep-7/17"), JobId.of("queue:train")
+        (JobId(job='sweep-7', task=17), JobId(job='queue:train', task=None))
+        """
+        job, _, task = app_id.rpartition("/")
+        is_task = job and task.isascii() and task.isdigit() and len(task) < 20
+        return cls(job, int(task)) if is_task else cls(app_id)
 
 
 FOREIGN = "foreign"

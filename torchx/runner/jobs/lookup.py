@@ -8,19 +8,20 @@ from typing import Any
 from torchx.runner.jobs.views import TaskOf
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
+from torchx.specs.handles import JobId
 
 
 def resolve_backend(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:
     """The scheduler and the app id to query for a job: ``backend``, or a view of it for a paced sweep or a task."""
-    sweep, _, number = app_id.rpartition("/")
-    if not (sweep and number.isascii() and number.isdigit() and len(number) < 20):
+    named = JobId.of(app_id)
+    sweep, number = named.job, named.task
+    if number is None:
         return (_paced(backend) if is_paced(app_id) else backend), app_id
     if is_paced(sweep):
         from torchx.runner.jobs.paced.sweeps import of_task
 
-        job = of_task(backend, sweep, int(number))
-        return job or (TaskOf(_paced(backend), sweep, int(number)), app_id)
-    return (TaskOf(backend, sweep, int(number)) if isinstance(backend, RunsTasks) else backend), app_id
+        return of_task(backend, sweep, number) or (TaskOf(_paced(backend), sweep, number), app_id)
+    return (TaskOf(backend, sweep, number) if isinstance(backend, RunsTasks) else backend), app_id
 
 
 def describe_many(backend: Scheduler[Any], app_ids: Sequence[str]) -> dict[str, DescribeAppResponse | None]:

@@ -13,6 +13,7 @@ from torchx.runner.launch.verbs import Launches
 from torchx.runner.watching import answers, wait
 from torchx.settings import SAMPLE_S
 from torchx.specs.api import NONE, AppState, is_terminal, make_app_handle, parse_app_handle
+from torchx.specs.handles import JobId
 
 if TYPE_CHECKING:
     from torchx.runner.watching.aio import AsyncRunner
@@ -44,9 +45,9 @@ class Watches(Launches):
         if "://" in reference:
             parse_app_handle(reference)
             return reference
-        sweep, slash, task = reference.rpartition("/")
-        if slash and task.isascii() and task.isdigit() and len(task) < 20:
-            return f"{self.resolve(sweep)}/{int(task)}"
+        named = JobId.of(reference)
+        if named.task is not None:
+            return f"{self.resolve(named.job)}/{named.task}"
         self._settle_intents()
         return run_registry().find(reference).handle
 

@@ -33,6 +33,7 @@ from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.inside import described
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.verdict import describe
+from torchx.schedulers.kit.views import by_view
 from torchx.specs.api import AppDryRunInfo, CfgVal, is_terminal
 from torchx.specs.tasks import is_terminal_task
 from torchx.util.notices import logger
@@ -346,12 +347,14 @@ class BatchScheduler(SiteScheduler):
         deleted = {i for i, folder in folders.items() if folder is None}
         return [job for job in jobs if job.app_id not in deleted]
 
+    @by_view
     def log_replicas(self, app_id: str) -> _Replicas | None:
         """The replicas on record in the job's folder; without such a record, those that the scheduler reports."""
         folder = self._folder(app_id)
         roles = folder.roles() if folder is not None else []
         return [(role.name, k) for role in roles for k in range(role.num_replicas)] or super().log_replicas(app_id)
 
+    @by_view
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
         site = self._site(app_id)
         folder = self._log_folder(site, app_id)
@@ -367,6 +370,10 @@ class BatchScheduler(SiteScheduler):
         over = (functools.partial(self._is_over, app_id, k) for _, k in replicas)
         return [BatchLog(growth, where, query, is_over) for where, is_over in zip(paths, over, strict=True)]
 
+    def view_of(self, app_id: str) -> BatchScheduler:  # noqa: ARG002  # a hook
+        """The view of this job; itself, if nothing about the job is special."""
+        return self
+
     def _choose_previous(self, folder: JobFolder, paths: Sequence[LogPaths]) -> None:
         """Limits the logs of replicas to the attempt before the last restart; for ``log_previous``."""
 
@@ -378,6 +385,7 @@ class BatchScheduler(SiteScheduler):
 
     # -- the end ---------------------------------------------------------------------------------
 
+    @by_view
     def _cancel_existing(self, app_id: str) -> None:
         found = self.describe(app_id)
         if found is None or is_terminal(found.state):

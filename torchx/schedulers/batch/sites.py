@@ -14,6 +14,7 @@ from torchx.schedulers.batch.folders import JobFolders
 from torchx.schedulers.kit.commands import CommandRunner, Completed, LocalCommandRunner, last_line
 from torchx.schedulers.kit.files import Files, LocalFiles
 from torchx.specs.api import CfgVal, make_app_handle, runopts
+from torchx.specs.handles import JobId
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 
@@ -136,6 +137,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def _site(self, app_id: str) -> Site:
         """The site of a job: where this process submitted it, else from the record of runs or the configuration."""
+        app_id = JobId.of(app_id).job
         return self._sites.get(f"job {app_id}") or self._site_of(self._recorded_cfg(app_id))
 
     @functools.cache  # noqa: B019  # a scheduler lives as long as its program

@@ -13,11 +13,13 @@ from torchx.schedulers.batch.folders import SECRETS_FILE, JobFolder, read_whole
 from torchx.schedulers.batch.sites import Site
 from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.shell import read_script
+from torchx.schedulers.kit.views import by_view
 from torchx.schedulers.slurm.events import EVENTS_FILE, SWEEP_PREFIX, parse_events
 from torchx.schedulers.slurm.parse import JobRecord
 from torchx.schedulers.slurm.request import SAMPLER_FILE, SlurmBatchRequest
 from torchx.schedulers.slurm.sweeps import Sweep
 from torchx.specs.api import AppDryRunInfo
+from torchx.specs.handles import JobId
 from torchx.supervisor.layout import METRICS_FILE
 
 if TYPE_CHECKING:
@@ -85,8 +87,8 @@ class EndsOfJobs(BatchScheduler):
 
     def _sweep(self, app_id: str) -> Sweep | None:
         """The sweep with this id, or the sweep of this task; None if the id is neither, or its folder is unknown."""
-        app_id, slash, task = app_id.partition("/")
-        if not app_id.startswith(SWEEP_PREFIX) or (slash and not task.isdecimal()):
+        app_id = JobId.of(app_id).job
+        if not app_id.startswith(SWEEP_PREFIX):
             return None
         folder, run = self._folder(app_id), functools.partial(self.run_command, self._site(app_id))
         return None if folder is None else Sweep(app_id, folder, run)
@@ -134,21 +136,13 @@ class EndsOfJobs(BatchScheduler):
             info.request.sample_s = info.submission.sample_s
         return {SAMPLER_FILE: read_script(metrics.__file__, SAMPLER_FILE)} if info.request.sample_s else {}
 
+    @by_view
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
         """See :class:`torchx.schedulers.kit.abilities.Measures`."""
         from torchx.schedulers.kit.metrics import read_kept
 
-        files = self._site(app_id).files
-        folder, sweep, task = self._folder(app_id), self._sweep(app_id), app_id.partition("/")[2]
-        if sweep is not None:
-            if not task:  # too many files to read
-                return []
-            if not sweep.is_whole():
-                role = next(role.name for role in sweep.folder.roles())
-                path = sweep.log_path(role, int(task)).stdout.removesuffix(".log")
-                return read_kept(files, {(role, int(task)): f"{path}.jsonl"})
-            folder = sweep.task_folder(int(task))
+        folder = self._folder(app_id)
         if folder is None:
             return None
         replicas = [(role.name, k) for role in folder.roles() for k in range(role.num_replicas)]
-        return read_kept(files, {(r, k): f"{folder.replica(r, k)}/{METRICS_FILE}" for r, k in replicas})
+        return read_kept(folder.files, {(r, k): f"{folder.replica(r, k)}/{METRICS_FILE}" for r, k in replicas})

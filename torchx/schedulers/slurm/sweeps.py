@@ -39,6 +39,7 @@ from torchx.schedulers.slurm.request import (
 )
 from torchx.settings import ENV_JOB_ID
 from torchx.specs.api import AppDef, AppState, is_terminal
+from torchx.specs.handles import JobId
 from torchx.specs.tasks import TaskList, TaskTable, fill_in
 from torchx.specs.wishes.scripts import is_script
 from torchx.util.records import dataclass, replace
@@ -258,10 +259,10 @@ class Sweep:
 
     def job_ids(self, app_id: str) -> list[str]:
         """Slurm's ids of the sweep or its task, for dependencies; raises NotSupportedError if it has none yet."""
-        task = app_id.partition("/")[2]
-        if task.isdigit():
-            check_numbers(self.app_id, [int(task)], self.count)
-            ids = [self.element(int(task))]
+        task = JobId.of(app_id).task
+        if task is not None:
+            check_numbers(self.app_id, [task], self.count)
+            ids = [self.element(task)]
         else:
             ids = [job_id for _, _, job_id in self.chunks]
             ids += [""] if sum(n for _, n, _ in self.chunks) < self.count else []

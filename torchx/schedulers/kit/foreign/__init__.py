@@ -11,6 +11,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from torchx.errors import NotSupportedError
+from torchx.schedulers.kit.views import View
 from torchx.specs.handles import FOREIGN
 from torchx.util.records import dataclass
 
@@ -21,10 +22,6 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.api import ListAppResponse, Scheduler
     from torchx.specs.api import CfgVal
-
-    _Base = Scheduler[Any]
-else:
-    _Base = object
 
 
 @dataclass(frozen=True)
@@ -45,22 +42,11 @@ def forced(backend: Scheduler[Any]) -> Scheduler[Any]:
     return backend.forced() if isinstance(backend, ForeignJobs) else backend
 
 
-class ForeignJobs(_Base):
-    """Base class of views, combined with the class of a backend by :meth:`of`. Each system has a subclass."""
+class ForeignJobs(View):
+    """Base class of these views. Each system has a subclass."""
 
     _force = False
     hears_all = False  # a backend selects the changes that it reports by torchx's labels
-
-    @classmethod
-    def of(cls, backend: Scheduler[Any]) -> Self:
-        """Creates the view of a backend: it behaves like the backend, except for the methods of this class.
-
-        It shares the connections and the configuration of the backend.
-        """
-        both: type[Self] = type(cls.__name__, (cls, type(backend)), {"__doc__": cls.__doc__})
-        view = both.__new__(both)
-        view.__dict__.update(backend.__dict__)
-        return view
 
     @abstractmethod
     def find(self, reference: str) -> Named | None:

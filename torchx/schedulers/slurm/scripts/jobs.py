@@ -7,10 +7,13 @@ Such a job has one role, whose ``metadata[SBATCH]`` is the script. It is describ
 from __future__ import annotations
 
 import posixpath
+from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.batch.base import Submission
+from torchx.schedulers.batch.base import BatchScheduler, Site, Submission
+from torchx.schedulers.batch.folders import JobFolder
 from torchx.schedulers.kit.shell import quote
+from torchx.schedulers.kit.views import View
 from torchx.schedulers.slurm.options import SlurmOpts, job_words, node_options
 from torchx.schedulers.slurm.request import SBATCH_GROUP_OPTIONS, SlurmBatchRequest
 from torchx.schedulers.slurm.scripts.lines import directives
@@ -20,6 +23,9 @@ from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import SBATCH
 from torchx.util.records import dataclass, field
 from torchx.util.secrets import mask_args, mask_text
+
+if TYPE_CHECKING:
+    from torchx.schedulers.slurm.foreign import ForeignSlurmJobs
 
 
 @dataclass
@@ -76,3 +82,17 @@ def submission(request: SlurmBatchRequest, folder: str) -> Submission:
     assert isinstance(request, ScriptRequest), request
     argv = [*request.cmd, posixpath.join(folder, request.file), *request.args]
     return Submission(request.name, argv, folder, {request.file: request.text})
+
+
+class ScriptJobs(View, BatchScheduler):
+    """The view of a scheduler on the job of a user's script, whose output is found as that of a foreign job."""
+
+    if TYPE_CHECKING:  # methods of the scheduler
+
+        def foreign(self) -> ForeignSlurmJobs: ...
+
+    def log_replicas(self, app_id: str) -> list[tuple[str, int]] | None:
+        return self.foreign().log_replicas(app_id)
+
+    def _log_folder(self, site: Site, app_id: str) -> JobFolder:
+        return self.foreign()._log_folder(site, app_id)
