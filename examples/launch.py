@@ -1,4 +1,4 @@
-"""Launch a job from Python, follow its log, and see what became of it: ``python examples/launch.py``."""
+"""Launch a job from Python, follow its log, and see how it ended: ``python examples/launch.py``."""
 
 from __future__ import annotations
 

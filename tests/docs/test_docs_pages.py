@@ -64,13 +64,30 @@ def test_needs_are_there(block: Block) -> None:
     assert importlib.util.find_spec(block.needs) is not None
 
 
+GENERATED = {"cli.md", "run-options.md", "components.md", "environment.md", "capabilities.md", "troubleshooting.md"}
+
+
+def _text(page: Path) -> str:
+    return re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+
+
+def _anchors(page: Path) -> set[str]:
+    """Of its headings, as GitHub and the site name them."""
+    heads = re.findall(r"^#+ (.*)$", _text(page), re.MULTILINE)
+    plain = [re.sub(r"\[(.*?)\]\(.*?\)", r"\1", head).lower() for head in heads]
+    return {re.sub(r"[^\w\- ]", "", head).replace(" ", "-") for head in plain}
+
+
 @pytest.mark.parametrize("page", PAGES)
 def test_links_lead_somewhere(page: str) -> None:
-    """A relative link of a page names a file that exists."""
-    text = re.sub(r"```.*?```", "", (ROOT / page).read_text(), flags=re.DOTALL)
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text):
-        if "://" not in target:
-            assert (ROOT / page).parent.joinpath(target).exists(), f"{page} links to {target}"
+    """A relative link of a page names a file that exists, and a heading of that page."""
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)#?([^)\s]*)\)", _text(ROOT / page)):
+        if "://" in target:
+            continue
+        file = (ROOT / page).parent / target if target else ROOT / page
+        assert file.exists(), f"{page} links to {target}"
+        if anchor and file.name not in GENERATED:
+            assert anchor in _anchors(file), f"{page} links to {target}#{anchor}"
 
 
 def test_a_wrong_page_fails(reader: Path) -> None:

@@ -156,6 +156,19 @@ def test_pages_are_marked_up_in_pairs(page: str) -> None:
     assert all(pair.count("```") == 4 for pair in pairs)
 
 
+def test_the_sidebar_and_the_moved_pages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each page is in one section, and an old address, which no page has, leads to a page."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    navigation = importlib.import_module("_site.navigation")
+    listed = [page for pages in navigation.SECTIONS.values() for page in pages]
+    written = {page.removesuffix(".md") for page in PAGES}
+    inner = {page for page in written if page.startswith(("reference/python/", "contributing/decisions/"))}
+    assert len(listed) == len(set(listed))
+    assert written - inner - {"index"} <= set(listed)
+    assert set(navigation.MOVED.values()) <= written
+    assert not set(navigation.MOVED) & written
+
+
 def test_our_side_of_each_pair_runs() -> None:
     """Of each pair on the page for people who come from elsewhere, one block is ours, is executed, and submits nothing."""
     page = DOCS / "coming-from.md"

@@ -1,4 +1,4 @@
-"""The callbacks of docs/surviving.md, as they stand there: jobs of two ranks that are ended twice, on purpose."""
+"""The callbacks of docs/checkpoints.md, as they stand there: jobs of two ranks that are ended twice, on purpose."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ os._exit(0)  # the end of the interpreter may abort, even after destroy_process_
 @pytest.fixture(scope="module")
 def blocks() -> list[str]:
     """The programs on the page, in their order."""
-    page = (ROOT / "docs" / "surviving.md").read_text()
+    page = (ROOT / "docs" / "checkpoints.md").read_text()
     return re.findall(r"^```python\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
 
 
