@@ -16,6 +16,7 @@ from torchx.plugins import registry as _registry
 from torchx.plugins.discovery import (
     COMMANDS,
     COMPONENTS,
+    FAILURES,
     KINDS,
     NAMED_RESOURCES,
     SCHEDULERS,
@@ -30,6 +31,7 @@ from torchx.util.any import Any
 __all__ = [
     "COMMANDS",
     "COMPONENTS",
+    "FAILURES",
     "KINDS",
     "NAMED_RESOURCES",
     "SCHEDULERS",

@@ -21,6 +21,7 @@ COMPONENTS = "torchx.components"
 NAMED_RESOURCES = "torchx.named_resources"
 TRACKERS = "torchx.tracker"
 COMMANDS = "torchx.cli.cmds"
+FAILURES = "torchx.failures"
 
 KINDS = {
     SCHEDULERS: "scheduler",
@@ -28,6 +29,7 @@ KINDS = {
     NAMED_RESOURCES: "named_resource",
     TRACKERS: "tracker",
     COMMANDS: "command",
+    FAILURES: "failure",
 }
 """Entry-point group -> kind of its plugins; also the names of the decorators."""
 

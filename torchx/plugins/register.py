@@ -11,6 +11,7 @@ decorator               module of ``torchx_plugins``      decorates
 ``named_resource``      ``...named_resources.*``          ``() -> Resource``
 ``tracker``             ``torchx_plugins.trackers.*``     ``(config: str | None) -> TrackerBase``
 ``command``             ``torchx_plugins.commands.*``     a ``SubCommand`` class
+``failure``             ``torchx_plugins.failures.*``     ``() -> Iterable[Row]``, see docs/signatures.md
 ======================  ================================  ===============================================
 
 The optional argument is the name; the default is the function name, or ``<module>.<function>`` for a component.
@@ -51,6 +52,11 @@ def component(name: str | F | None = None) -> Any:
 def named_resource(name: str | F | None = None) -> Any:
     """Register a function that returns a ``Resource``."""
     return _decorator(discovery.NAMED_RESOURCES, name)
+
+
+def failure(name: str | F | None = None) -> Any:
+    """Register a function that returns signatures of failures."""
+    return _decorator(discovery.FAILURES, name)
 
 
 def tracker(name: str | F | None = None) -> Any:

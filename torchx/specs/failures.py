@@ -18,6 +18,7 @@ from torchx.util.records import dataclass
 
 _NONE = "<NONE>"
 _SUMMARY_CHARS = 400
+_SHOWN_CHARS = 60  # of the line that decided the class: enough to see that the message has it
 _EXTENSIONS = {"role": str, "host": str, "rank": int, "replica": int, "kind": str, "evidence": str}
 
 
@@ -66,8 +67,13 @@ class Failure:
             parts.append(f"killed by {self.signal}{' (often: out of memory)' if guess else ''}")
         elif self.exit_code is not None:
             parts.append(f"exit code {self.exit_code}")
+        line = " ".join(self.evidence.split()) if self.kind not in ("", "error", "unknown", "lost") else ""
+        if line and line[:_SHOWN_CHARS] not in message and (not message or message not in line):
+            message = f"{message} ({line})" if message else line  # what decided the class
         if message:
             parts.append(message if len(message) <= _SUMMARY_CHARS else f"{message[: _SUMMARY_CHARS - 3]}...")
+        if self.kind == "oom" and "memory" not in message:
+            parts.append("out of memory")
         return ": ".join(parts)
 
     def to_structured_msg(self) -> str:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from signal import Signals, strsignal
 
 from torchx.schedulers.kit.failures import SHELL, Evidence, signal_name
-from torchx.schedulers.kit.failures.classes import classify, is_aftermath
+from torchx.schedulers.kit.failures.classes import classify, is_aftermath, is_wrapper
+from torchx.schedulers.kit.failures.lines import clean
+from torchx.schedulers.kit.failures.row import LAUNCHER, LINE
+from torchx.schedulers.kit.failures.signatures import first, in_lines
 from torchx.schedulers.kit.failures.torchrun import Report, Worker, read_report, streams
 from torchx.schedulers.kit.failures.tracebacks import HEADER, Trace, bounded, find_traces
 from torchx.specs.failures import Failure, parse_failure
@@ -18,10 +22,8 @@ _CONTEXT_LINES = 40
 _FATAL_WITHIN = 200  # lines, since crash reports are long
 _LINE_CHARS = 500
 _MESSAGE_CHARS = 2000
-_LONGEST_LINE = 4000  # bounds the time of regular expressions
-_ANSI = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])|[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]"
-_PREFIX = r"(?:\[[^\[\]]{0,60}\d\]: ?){0,2}"
-_HEAD = rf"({_PREFIX})(.*?)((?:[ |+]*Exception Group |Original )?Traceback \(most recent call last\):.*)$"
+_BYTE, _WRAPPED, _LAST_WRAPPED = 256, 240, 252  # a launcher that exits with `-n`, signal n, ends with 256-n
+_LAST_LINES = 12  # of a program without exception: a signature above them was not its end
 # Lines that never show the cause: logging of torch and Slurm, warnings, progress bars, rules, traces of the shell.
 _NOISE = (
     r"[IW]\d{4} \d\d:\d\d:\d\d|\[[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|NOTE: Redirects"
@@ -42,8 +44,12 @@ _ABORTED_AT_EXIT = "terminate called without an active exception"
 _ERROR_WORDS = (
     r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
 )
-_SYSTEM = r"(?:srun|sbatch|slurmd|slurmstepd\S*): |oom-kill:constraint=|Memory cgroup out of memory: |NVRM: Xid "
-_STEP_NEWS = r"srun: (?:error: \S+: tasks? \S+: |Job step aborted|launch/slurm|Force Terminated|got SIG|forcing job)"
+_KERNEL = r"(?:oom-kill:constraint=|(?:Memory cgroup out|Out) of memory: |NVRM: |amdgpu |mce: |systemd-oomd)"
+_SYSTEM = rf"(?:srun|sbatch|slurmd|slurmstepd\S*): |(?:\[[^\]]{{1,40}}\] |(?:\S+ +){{0,4}}kernel: )*{_KERNEL}"
+_STEP_NEWS = (
+    r"srun: (?:error: \S+: tasks? \S+: (?!Out Of Memory)|Job step aborted|launch/slurm|Force Terminated|got SIG"
+    r"|forcing job)"
+)
 _SNAKEMAKE = r"RuleException:$|Error in rule \w+:$"  # begins its report of a job that failed
 # Lines of a message that PyTorch appends to every error of a GPU.
 _ADVICE = (
@@ -51,8 +57,6 @@ _ADVICE = (
     r"|(?:Device-side assertion tracking was not enabled|Compile with `TORCH_USE_\w+` to enable) "
 )
 _ASSERTION = r".*\bthread: \[[\d,]+\] (Assertion .* failed)"
-# Exceptions that only report that a child failed, whose own output is above.
-_WRAPPERS = ("CalledProcessError", "ProcessExitedException", "ChildFailedError")
 
 
 def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "", ended: float = 0) -> Failure:
@@ -68,12 +72,9 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
     if not signal and exit_code is not None and (exit_code > SHELL or exit_code < 0):
         signal = signal_name(exit_code)
     end = Failure("", None if signal else exit_code, signal, timestamp=ended)
-    lines = _clean(evidence.stderr)
+    lines, stdout = clean(evidence.stderr), clean(evidence.stdout)
     report = read_report(lines)
-    if report is not None:
-        found = _of_workers(lines, report, _clean(evidence.stdout), end)
-    else:
-        found = _of_program(lines, _clean(evidence.stdout), end)
+    found = _of_workers(lines, report, stdout, end) if report is not None else _of_program(lines, stdout, end)
     found = _with_error_file(parse_failure(evidence.error_file), found)
     system = [line for line in lines if re.match(_SYSTEM, line) and not re.match(_STEP_NEWS, line)]
     kind, line = classify(found, "\n".join([evidence.said, *system]))
@@ -90,19 +91,50 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
 
 def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
     """The failure of a replica that has no report of torchrun."""
-    by_rank = streams(lines, None)
-    if len(by_rank) > 1 or None not in by_rank:
+    by_writer = streams(lines, None)
+    if len(by_writer) > 1 or None not in by_writer:
         told = []
-        for rank, own in by_rank.items():
+        for writer, own in by_writer.items():
             trace = _last_trace(find_traces(own), own, end)
-            if rank is not None and trace is not None:
-                told.append(replace(_of_trace(trace, own, end), rank=rank))
-        guilty = next((f for f in told if not is_aftermath(f)), told[0] if told else None)
-        if guilty is not None:
-            return guilty
-    lines = _without_snakemake([line for own in by_rank.values() for line in own])
+            if trace is not None and not (_is_wrapper(trace) and writer is None):
+                rank = writer if isinstance(writer, int) else None
+                told.append((writer, replace(_of_trace(trace, own, end), rank=rank)))
+        # the main program's exception counts, unless it only tells of the others; ranks are equals
+        told.sort(key=lambda one: (is_aftermath(one[1]), isinstance(one[0], str), one[0] is None))
+        if told and (told[0][0] is not None or len(told) > 1 or isinstance(told[-1][0], str)):
+            return told[0][1]
+    lines = _without_snakemake([line for own in by_writer.values() for line in own])
     trace = _last_trace(find_traces(lines), lines, end)
-    return _of_trace(trace, lines, end) if trace is not None else _of_words(lines, stdout, end)
+    return _of_trace(trace, lines, end) if trace is not None else _of_words(lines, stdout, _reported(lines, end))
+
+
+def _reported(lines: Sequence[str], end: Failure) -> Failure:
+    """The end of a program that a launcher or a shell started, by its report at the end or by its own exit code."""
+    code = end.exit_code
+    last = [line for line in lines if (line.strip() and re.match(_NOISE, line) is None) or first(LAUNCHER, line)]
+    while last and first(LAUNCHER, last[0]) is None:
+        del last[: max(i for i, line in enumerate(last) if first(LAUNCHER, line) is None) + 1]
+    for row, at in in_lines(LAUNCHER, last) if code is not None else ():
+        found = row.search(last[at])
+        groups = found.groupdict() if found else {}
+        if groups.get("signal"):
+            return _ended(end, groups["signal"])
+        if groups.get("code"):
+            code = int(groups["code"])
+            break
+    if code is None or 0 <= code <= SHELL or (code == end.exit_code and any(map(_says, lines))):
+        return end
+    if code > _LAST_WRAPPED:
+        return end
+    return _ended(end, str(code if code <= _WRAPPED else _BYTE - code))
+
+
+def _ended(end: Failure, signal: str) -> Failure:
+    """The end by a signal, given by its name, its number, or the word that shells print."""
+    if not signal.startswith("SIG"):
+        words = {strsignal(number): number for number in Signals}
+        signal = signal_name(int(words.get(signal, 0) if signal.isalpha() or " " in signal else signal))
+    return replace(end, signal=signal, exit_code=None) if signal else end
 
 
 def _without_snakemake(lines: list[str]) -> list[str]:
@@ -111,7 +143,7 @@ def _without_snakemake(lines: list[str]) -> list[str]:
     if at is None:
         return lines
     raised = re.match(r"(\w+) in file \".*\", line \d+:$", lines[at + 1]) if at + 2 < len(lines) else None
-    if raised is None or raised[1] in _WRAPPERS:
+    if raised is None or raised[1] == "CalledProcessError":
         return lines[:at] or lines
     return [*lines[:at], f"{raised[1]}: {lines[at + 2]}"]
 
@@ -138,7 +170,7 @@ def _of_trace(trace: Trace, lines: Sequence[str], end: Failure) -> Failure:
 
 
 def _is_wrapper(trace: Trace) -> bool:
-    return trace.links[-1].name.rpartition(".")[2] in _WRAPPERS
+    return is_wrapper(trace.links[-1])
 
 
 def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
@@ -147,7 +179,7 @@ def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fail
         said = [line for line in stream if _says(line)]
         if not said:
             continue
-        message, rest = _fatal(said) or _last_word(said, end)
+        message, rest = _signed(said) or _fatal(said) or _last_word(said, end)
         context = rest[-_CONTEXT_LINES:]
         return replace(
             end,
@@ -155,6 +187,22 @@ def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fail
             traceback="\n".join(bounded(line, _LINE_CHARS) for line in context),
         )
     return end
+
+
+def _signed(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
+    """The line of a known signature among the last lines: the first of a cause, else the first of an aftermath."""
+    last = said[-_LAST_LINES:]
+    found = sorted((row.aftermath, at, row.more) for row, at in in_lines(LINE, last))
+    if not found:
+        return None
+    _, at, more = found[0]
+    message = [_plain(line) for line in last[at : at + 1 + more]]
+    return " ".join(line.strip() for line in message), said
+
+
+def _plain(line: str) -> str:
+    """Without the time and place of a fatal line of glog."""
+    return re.sub(r"^\[?[EF]\d{3,4} [\d:.]+ .*?\] ?", "", line)
 
 
 def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
@@ -170,7 +218,7 @@ def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
         return f"{thrown[1]}: {what}" if what else line, said
     if line.startswith("thread '") and at + 1 < len(said):
         return f"{line} {said[at + 1]}", said
-    return re.sub(r"^\[?[EF]\d{4} [\d:.]+ .*?\] ?", "", line), said
+    return _plain(line), said
 
 
 def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
@@ -181,7 +229,7 @@ def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
 
 
 def _says(line: str) -> bool:
-    return bool(line.strip()) and re.match(_NOISE, line) is None
+    return bool(line.strip()) and re.match(_NOISE, line) is None and first(LAUNCHER, line) is None
 
 
 # -- torchrun ------------------------------------------------------------------------------------------
@@ -243,29 +291,3 @@ def _with_error_file(reported: Failure | None, found: Failure) -> Failure:
         timestamp=reported.timestamp or found.timestamp,
     )
     return found if is_aftermath(filed) and not is_aftermath(found) and found.message else filed
-
-
-def _clean(text: str) -> list[str]:
-    """The lines without escape sequences. A traceback that begins in the middle of a line is moved to a new one."""
-    text = re.sub(_ANSI, "", text.replace("\r\n", "\n").replace("\r", "\n"))
-    lines = [bounded(line, _LONGEST_LINE) for line in text.split("\n")]
-    for label in _labels(lines):
-        lines = [line.removeprefix(label) for line in lines]
-    cleaned: list[str] = []
-    for line in lines:
-        head = re.match(_HEAD, line) if HEADER in line else None
-        if head is not None and head[2].strip(" |+"):
-            cleaned += [head[1] + head[2], head[1] + head[3]]
-        else:
-            cleaned.append(line)
-    return cleaned
-
-
-def _labels(lines: Sequence[str]) -> set[str]:
-    """The prefixes that a launcher puts before all lines of a traceback, such as ``3: `` of ``srun --label``."""
-    found = set()
-    for at, line in enumerate(lines[:-1]):
-        head = re.match(_HEAD, line) if HEADER in line else None
-        if head is not None and head[2].strip(" |+") and lines[at + 1].startswith(head[1] + head[2]):
-            found.add(head[1] + head[2])
-    return found

@@ -72,15 +72,15 @@ def read_report(lines: Sequence[str]) -> Report | None:
     return Report(start, tuple(root + others)) if root or others else None
 
 
-def streams(lines: Sequence[str], report: Report | None) -> dict[int | None, list[str]]:
-    """Maps global ranks to their lines without prefixes, and None to lines without prefix.
+def streams(lines: Sequence[str], report: Report | None) -> dict[int | str | None, list[str]]:
+    """Maps global ranks, or other writers, to their lines without prefixes, and None to lines without prefix.
 
     Without a report, only torch's ``[rank3]: `` counts as a prefix, since any program may write ``[3]: x``.
     """
     known = {w.local_rank: w.rank for w in report.workers} if report else {}
-    found: dict[int | None, list[str]] = {}
+    found: dict[int | str | None, list[str]] = {}
     for line in lines:
-        rank: int | None = None
+        rank: int | str | None = getattr(line, "writer", None) if report is None else None
         rest = line
         if report is not None and (tee := _OF_LOCAL.match(line)):
             local = int(tee[2])

@@ -15,7 +15,8 @@ _CHAINED = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-_EXCEPTION = r"((?:[^\W\d]\w*\.)*[^\W\d]\w*)(?:: ?(.*))?$"
+_EXCEPTION = r"((?:[^\W\d]\w*\.)*[^\W\d]\w*(?:\(\w+\))?)(?:: ?(.*))?$"
+_RAY = "ray.exceptions.RayTaskError"  # frames and exception of the task follow, without a header
 _FRAME = r'\s+File "(.*)", line \d+'
 _SYNTAX = r"(?:SyntaxError|IndentationError|TabError): "
 # Precedes a traceback in the message of another one: of a DataLoader's worker, torch.multiprocessing, a process pool.
@@ -139,6 +140,9 @@ def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
     head = re.match(_EXCEPTION, lines[at])
     name, first = (head[1], head[2] or "") if head else ("", lines[at])
     inner: list[Link] = []
+    if name.startswith(_RAY) and at + 1 < len(lines) and re.match(rf"{_FRAME}|{_EXCEPTION}", lines[at + 1]):
+        inner, at = _read_chain(lines, at)
+        return [*inner, Link(name, first, frame, code)], at
     message = [first]
     at += 1
     below = at
@@ -217,7 +221,7 @@ def read_exception(text: str) -> Link | None:
     >>> read_exception("KeyError: 'x'"), read_exception("no data in /data")
     (Link(name='KeyError', text="'x'", file='', code=''), None)
     """
-    found = re.match(r"((?:[^\W\d]\w*(?:\.|::))*[^\W\d]\w*)(?:: ((?s:.*))|$)", text.strip())
-    if found is None or not re.search(r"(?:Error|Exception|Interrupt|Exit|Warning)$|::\w+$", found[1]):
+    found = re.match(r"((?:[^\W\d]\w*(?:\.|::))*[^\W\d]\w*(?:\(\w+\))?)(?:: ((?s:.*))|$)", text.strip())
+    if found is None or not re.search(r"(?:Error|Exception|Interrupt|Exit|Warning)(?:\(\w+\))?$|::\w+$", found[1]):
         return None
     return Link(found[1], found[2] or "")
