@@ -96,12 +96,12 @@ def test_runs_come_and_change(runner: Runner) -> None:
     async def work(pilot: Pilot[None], app: Top) -> None:
         await until(pilot, lambda: "no runs on record" in seen(app))
         handle = sh(runner, "until test -e go; do sleep 0.05; done; echo why >&2; exit 3")
-        await until(pilot, lambda: re.search(r"● running +sh +local_cwd", seen(app)))
+        await until(pilot, lambda: re.search(r"● running +sh-\w+ +local_cwd", seen(app)))
         assert "1 running" in seen(app) and handle in seen(app)
         Path("go").touch()
-        await until(pilot, lambda: re.search(r"✗ failed +sh +local_cwd", seen(app)))
+        await until(pilot, lambda: re.search(r"✗ failed +sh-\w+ +local_cwd", seen(app)))
         await until(pilot, lambda: "1 failed" in seen(app) and "running" not in seen(app))
-        assert "sh/0: exit code 3" in seen(app).splitlines()[-2]
+        assert "sh/0: exit code 3" in seen(app).splitlines()[-3]
 
     drive(runner, work)
 
@@ -142,6 +142,7 @@ def test_search_and_states(runner: Runner) -> None:
         await until(pilot, lambda: "train-30" in seen(app))
         await pilot.press("slash", *"memory")
         assert [row["name"] for row in app.runs.shown] == ["train-30"]
+        await until(pilot, lambda: "1 failed" in seen(app) and "succeeded" not in seen(app).splitlines()[0])
         await pilot.press("enter", "escape")
         assert (len(app.runs.shown), app.query_one("#search", Input).display) == (31, False)
         while app.runs.group != "failed":
@@ -217,6 +218,30 @@ def test_every_width(runner: Runner, width: int) -> None:
         assert isinstance(app.screen, Help) and "this help" in seen(app)
         await pilot.press("escape")
         assert not isinstance(app.screen, Help)
+
+    drive(runner, work, (width, 24))
+
+
+@pytest.mark.parametrize(
+    ("width", "columns", "outcome"),
+    [
+        (80, "RUN LAUNCHED OUTCOME", "out of memory: it used"),
+        (90, "RUN LAUNCHED TOOK OUTCOME", "out of memory: it used"),
+        (150, "RUN SCHEDULER LAUNCHED TOOK OUTCOME", "ddp/0 on n1: exit code 9: out of memory: it used"),
+    ],
+)
+def test_the_outcome_has_a_column_at_every_width(runner: Runner, width: int, columns: str, outcome: str) -> None:
+    """Other columns give way to it; rows have ids; the foot has the whole cause, handle and times of the chosen run."""
+    cause = "ddp/0 on n1: exit code 9: out of memory: it used 1058 MiB of the 1024 MiB it had asked for"
+    on_record(2, AppState.FAILED, cause)
+
+    async def work(pilot: Pilot[None], app: Top) -> None:
+        await until(pilot, lambda: f"slurm://torchx/{NOBODYS + 1}  launched" in seen(app).splitlines()[-4])
+        lines = seen(app).splitlines()
+        assert lines[1].split() == ["STATE", *columns.split()]
+        assert re.search(rf"✗ failed +train-0 {NOBODYS} .*{re.escape(outcome)}", lines[3])
+        assert ", took " in lines[-4]
+        assert cause in " ".join(" ".join(lines[-3:-1]).split())
 
     drive(runner, work, (width, 24))
 
@@ -310,7 +335,7 @@ def test_a_sweep(runner: Runner, width: int) -> None:
     handle = sweep(script, "v0,v1,v2,v3,v4,v5")
 
     async def work(pilot: Pilot[None], app: Top) -> None:
-        await until(pilot, lambda: re.search(r"● running +sh .* 4/6 done, 1 failed", seen(app)))
+        await until(pilot, lambda: re.search(r"● running +sh-.* 4/6 done, 1 failed", seen(app)))
         await pilot.press("enter")
         await until(pilot, lambda: "exit code 7" in seen(app))
         tasks = [line[2:] for line in seen(app).splitlines() if re.match(r"│ +\d ", line)]
@@ -330,7 +355,7 @@ def test_a_sweep(runner: Runner, width: int) -> None:
         page = app.screen
         assert isinstance(page, Page) and page.chosen() == f"{handle}/4"
         await pilot.press("escape")
-        await until(pilot, lambda: re.search(r"✗ failed +sh .* 6/6 done, 1 failed", seen(app)))
+        await until(pilot, lambda: re.search(r"✗ failed +sh-.* 6/6 done, 1 failed", seen(app)))
 
     drive(runner, work, (width, 24))
 
@@ -456,19 +481,19 @@ def test_in_a_terminal(runner: Runner, tmp_path: Path) -> None:
     """Keys, a shell inside the job, and exit code 0 at the end; the job continues."""
     handle = sh(runner, "sleep 600")
     terminal = Terminal()
-    terminal.until(r"● running +sh ")
+    terminal.until(r"● running +sh-")
     terminal.press("s")
     terminal.until(r"[$#] ")
     terminal.press("echo in $TORCHX_LOCAL_REPLICA > seen")
     terminal.until("echo in")
     terminal.press("; exit\r")
     terminal.until("echo in", gone=True)
-    terminal.until(r"● running +sh ")
+    terminal.until(r"● running +sh-")
     assert (tmp_path / "seen").read_text() == "in 0\n"
     terminal.press("\r")
     terminal.until("Replicas")
     terminal.press("q")
-    terminal.until("SCHEDULER")
+    terminal.until("LAUNCHED")
     terminal.press("q")
     assert terminal.end() == 0
     status = runner.status(handle)
@@ -480,7 +505,7 @@ def test_a_shell_in_a_replica(runner: Runner) -> None:
     """Opens a shell in the chosen replica; Ctrl-C goes to the shell, and the screen adapts to a new size."""
     handle = sh(runner, "sleep 600", replicas=2)
     terminal = Terminal()
-    terminal.until(r"● running +sh ")
+    terminal.until(r"● running +sh-")
     terminal.press("\r")
     terminal.until(r"sh/1 +● running")
     terminal.press("j")
@@ -494,7 +519,7 @@ def test_a_shell_in_a_task(runner: Runner) -> None:
     """Opens a shell in a task, from the list of tasks and from its page."""
     handle = sweep("sleep 600 # {n}", "0,1,2", at_once=3)
     terminal = Terminal()
-    terminal.until(r"● running +sh ")
+    terminal.until(r"● running +sh-")
     terminal.press("\r")
     terminal.until(r"1 +● running")
     terminal.press("j")
@@ -505,6 +530,18 @@ def test_a_shell_in_a_task(runner: Runner) -> None:
     terminal.press("qqq")
     assert terminal.end() == 0
     runner.cancel(handle)
+
+
+def test_ctrl_c_quits(runner: Runner) -> None:
+    """From the list, a search, a question, or a run, with exit code 0."""
+    on_record(1)
+    for keys, shows in (("", "train-0"), ("/", "words in name"), ("?", "this help"), ("\r", "Replicas|Log")):
+        terminal = Terminal()
+        terminal.until("train-0")
+        terminal.press(keys)
+        terminal.until(shows)
+        terminal.press("\x03")
+        assert terminal.end() == 0
 
 
 def _top(**env: str) -> subprocess.CompletedProcess[str]:

@@ -19,8 +19,9 @@ from torchx.runner import Runner
 from torchx.runner.show.tables import Row, run_row
 from torchx.ui.live import Live
 from torchx.ui.top.page import Page
-from torchx.ui.top.parts import GROUPS, RunList
+from torchx.ui.top.parts import GROUPS, RunList, took
 from torchx.ui.top.rows import KEY, MUTED, STYLES, WARN, Rows
+from torchx.util.datetime import ago
 from torchx.util.procs import own_program
 from torchx.util.term import printable
 
@@ -41,7 +42,7 @@ _KEYS = """\
 [b]A sweep[/b]
   Enter        open the task; failed ones come first
 
-?  this help. Jobs continue when torchx top ends."""
+?  this help    Ctrl-C  quit. Jobs continue when torchx top ends."""
 
 
 class Ask(ModalScreen[bool]):
@@ -81,6 +82,7 @@ class Top(App[None]):
         Binding("question_mark", "help", "help"),
         Binding("escape", "everything", "all runs", show=False),
         Binding("q", "quit", "quit"),
+        Binding("ctrl+c", "quit", show=False, priority=True),
     ]
 
     def __init__(self, runner: Runner) -> None:
@@ -107,7 +109,7 @@ class Top(App[None]):
         self._words.display = False
         self._list.focus()
         self.run_worker(self._read(), group="news")
-        self.set_interval(1.0, self._list.refresh)  # updates the ages
+        self.set_interval(1.0, self._show_ages)
 
     # -- updates -----------------------------------------------------------------------------------
 
@@ -127,12 +129,18 @@ class Top(App[None]):
         self._list.show(self.runs, self.runs.position(self._chosen))
         self._choose()
 
+    def _show_ages(self) -> None:
+        self._list.refresh()
+        self._choose()
+
     def _choose(self) -> None:
         row = self._row()
         self._chosen = row["handle"] if row else ""
         text = Text(overflow="ellipsis")
         if row:
-            text.append(row["handle"], MUTED)
+            text.append(
+                f"{row['handle']}  launched {ago(row['created'])}{f', took {took(row)}' if row['ended'] else ''}", MUTED
+            )
             if row["msg"]:
                 text.append("\n" + printable(" ".join(row["msg"].split())), STYLES.get(row["state"], ""))
         elif not any(self.runs.counts().values()):

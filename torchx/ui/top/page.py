@@ -187,7 +187,10 @@ class Page(Screen[None]):
         lines = []
         for group in groups[:_GROUPS]:
             numbers = ", ".join(map(str, group.tasks[:_NUMBERS])) + (", ..." if len(group.tasks) > _NUMBERS else "")
-            lines.append(f"{len(group.tasks):,} tasks: {printable(group.cause)}  ({numbers})")
+            several = len(group.tasks) > 1
+            lines.append(
+                f"{f'{len(group.tasks):,} tasks ({numbers})' if several else f'task {numbers}'}: {printable(group.cause)}"
+            )
         if len(groups) > _GROUPS:
             lines.append(f"and {len(groups) - _GROUPS:,} more causes")
         self._show_message(lines, BAD)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,8 +21,8 @@ GROUPS = {
     "succeeded": ("SUCCEEDED",),
     "cancelled": ("CANCELLED", "UNKNOWN"),
 }
-_WHERE, _TIMES, _PROGRESS = 11, 24, 28  # columns
-_LEAST_CAUSE, _MOST_NAME = 24, 40
+_LAUNCHED, _WHERE, _LEAST_OUTCOME, _MOST_RUN = 11, 12, 24, 40  # columns
+_WHO = re.compile(r"^\S+/\d+(?: rank \d+)?(?: on \S+)?: (?:exit code \d+: )?(?=\S)")
 _HOST, _MOST_HOST = 9, 40  # columns
 _NAME, _TOOK, _TEXT = 24, 11, 40
 _FIRST = ("FAILED", "UNKNOWN", "RUNNING", "CANCELLED", "PENDING", "SUBMITTED", "UNSUBMITTED", "SUCCEEDED")
@@ -42,7 +43,7 @@ class RunList(Table):
         self.words = self.group = ""
         self.shown: list[Row] = []
         self._longest = 0
-        self._wide = True
+        self._terse = False
 
     def update(self, rows: Iterable[Row]) -> None:
         """Adds, changes, or (with ``gone``) removes rows."""
@@ -55,12 +56,17 @@ class RunList(Table):
 
     def choose(self) -> None:
         states = GROUPS.get(self.group)
-        words = self.words.lower().split()
-        found = [r for r in self._all.values() if states is None or r["state"] in states]
-        if words:
-            found = [r for r in found if all(word in _text(r) for word in words)]
+        found = [r for r in self._matching() if states is None or r["state"] in states]
         self.shown = sorted(found, key=lambda r: -r["order"])
-        self._longest = max((len(row["name"]) for row in self.shown), default=0)
+        self._longest = max((len(_label(row)) for row in self.shown), default=0)
+
+    def _matching(self) -> list[Row]:
+        words = self.words.lower().split()
+        return (
+            [r for r in self._all.values() if all(word in _text(r) for word in words)]
+            if words
+            else [*self._all.values()]
+        )
 
     def get(self, handle: str) -> Row | None:
         return self._all.get(handle)
@@ -70,9 +76,10 @@ class RunList(Table):
         return next((i for i, row in enumerate(self.shown) if row["handle"] == handle), None)
 
     def counts(self) -> dict[str, int]:
+        """Returns the number of runs that match the search, by group."""
         counted = dict.fromkeys(GROUPS, 0)
         groups = {state: group for group, states in GROUPS.items() for state in states}
-        for row in self._all.values():
+        for row in self._matching():
             counted[groups.get(row["state"], "cancelled")] += 1
         return counted
 
@@ -80,22 +87,27 @@ class RunList(Table):
         return len(self.shown)
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Returns the columns. Without room for causes, the progress of a sweep replaces its times."""
-        left = width - STATE - _WHERE - _TIMES - 4 * 2
-        name = min(max(self._longest, 12), _MOST_NAME, left // 2)
-        self._wide = left - name - 2 >= _LEAST_CAUSE
-        times, name, cause = (_TIMES, name, left - name - 2) if self._wide else (_PROGRESS, max(left - 4, 10), 0)
-        words = ("  STATE", "RUN", "SCHEDULER", f"{'LAUNCHED':<12}TOOK", "WHAT BECAME OF IT")
-        return list(zip(words, (STATE, name, _WHERE, times, cause), strict=True))
+        """Returns the columns. The scheduler, then the duration, give way to the outcome; the foot has both."""
+        left = width - 2 - (STATE + 2) - (_LAUNCHED + 2)
+        run = min(max(self._longest, 12), _MOST_RUN, left // 2)
+        outcome = left - run - 2
+        took = _TOOK if outcome - _TOOK - 2 >= _LEAST_OUTCOME else 0
+        outcome -= took + 2 if took else 0
+        where = _WHERE if took and outcome - _WHERE - 2 >= _LEAST_OUTCOME else 0
+        outcome -= where + 2 if where else 0
+        self._terse = outcome < 2 * _LEAST_OUTCOME
+        words = ("  STATE", "RUN", "SCHEDULER", "LAUNCHED", "TOOK", "OUTCOME")
+        return list(zip(words, (STATE, run, where, _LAUNCHED, took, outcome), strict=True))
 
     def cells(self, i: int) -> Cells:
         row = self.shown[i]
-        took = duration((row["ended"] or time.time()) - row["created"]) if row["state"] != "UNSUBMITTED" else ""
-        times = (f"{ago(row['created']):<12}{took}", MUTED)
-        what = row["tasks"] or (" ".join(row["msg"].split()) if row["state"] != "SUCCEEDED" else "")
-        cause = (what, BAD if row["state"] == "FAILED" or "failed" in row["tasks"] else MUTED)
-        times = cause if row["tasks"] and not self._wide else times
-        return [marked(row["state"]), (row["name"], ""), (row["scheduler"], MUTED), times, cause]
+        message = " ".join(row["msg"].split()) if row["state"] != "SUCCEEDED" else ""
+        outcome = row["tasks"] or (_WHO.sub("", message, count=1) if self._terse else message)
+        bad = row["state"] == "FAILED" or "failed" in row["tasks"]
+        return [
+            *(marked(row["state"]), (_label(row), ""), (row["scheduler"], MUTED), (ago(row["created"]), MUTED)),
+            *((took(row), MUTED), (outcome, BAD if bad else MUTED)),
+        ]
 
 
 class Replicas(Table):
@@ -219,6 +231,15 @@ class Tasks(Table):
 
     def _given(self, k: int) -> str:
         return self._values.text(k) if self._values else ""
+
+
+def took(row: Row) -> str:
+    return duration((row["ended"] or time.time()) - row["created"]) if row["state"] != "UNSUBMITTED" else ""
+
+
+def _label(row: Row) -> str:
+    """Returns the name and the id of a run, which many ids begin with."""
+    return row["app_id"] if row["name"] in row["app_id"] else f"{row['name']} {row['app_id']}"
 
 
 def _text(row: Row) -> str:
