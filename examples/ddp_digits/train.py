@@ -49,7 +49,8 @@ def train(args: argparse.Namespace, digits: Digits, rank: int, world: int) -> No
     done = resume(args.checkpoint, model, optimizer)
     if rank == 0:
         train_size, test_size = len(digits.train_labels), len(digits.test_labels)
-        say(f"{train_size} images to train on, {test_size} held out; {world} worker{'s' if world > 1 else ''}; from epoch {done + 1}")
+        workers = f"{world} worker{'s' if world > 1 else ''}"
+        say(f"{train_size} images to train on, {test_size} held out; {workers}; from epoch {done + 1}")
 
     dataset = TensorDataset(digits.train_images, digits.train_labels)
     sampler: DistributedSampler[tuple[Tensor, ...]] = DistributedSampler(dataset, world, rank, seed=args.seed)
