@@ -18,7 +18,7 @@ class KeepJobReturn(Callback):  # type: ignore[misc]  # Hydra has no types
         self._folder = Path(folder)
 
     def on_job_end(self, config: Any, job_return: JobReturn, **kwargs: Any) -> None:  # noqa: ARG002  # Hydra's signature
-        """Called by Hydra in the job, also when it raised."""
+        """Write what the job returned or raised; Hydra calls this in the job."""
         path = _path(self._folder, config.hydra.job.num)
         try:
             data = pickle.dumps(job_return)
@@ -32,7 +32,7 @@ class KeepJobReturn(Callback):  # type: ignore[misc]  # Hydra has no types
 
 
 def read(folder: str, number: int) -> JobReturn | None:
-    """What a job has left there; None when there is nothing."""
+    """Return what a job has left there; None when there is nothing."""
     try:
         return pickle.loads(_path(Path(folder), number).read_bytes())  # noqa: S301  # a job of ours wrote it
     except OSError:

@@ -98,12 +98,12 @@ class TorchXLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
         self._config: Any = None
 
     def setup(self, *, hydra_context: "HydraContext", task_function: "TaskFunction", config: DictConfig) -> None:
-        """Takes what Hydra knows of the program."""
+        """Take what Hydra knows of the program."""
         del hydra_context, task_function  # the task itself makes its own
         self._config = config
 
     def launch(self, job_overrides: Sequence[Sequence[str]], initial_job_idx: int) -> Sequence[JobReturn]:
-        """Submits one sweep with a task for each of these."""
+        """Submit one sweep with a task for each of these."""
         from torchx.errors import TorchXError
 
         config = self._config
@@ -157,7 +157,7 @@ class TorchXLauncher(Launcher):  # type: ignore[misc]  # Hydra has no types
 
 
 def quote(text: str) -> str:
-    r"""A text as a value in an override of Hydra.
+    r"""Return a text as a value in an override of Hydra.
 
     >>> print(quote("it's ${5}\\"))
     'it\'s \${5}\\'
@@ -167,7 +167,7 @@ def quote(text: str) -> str:
 
 
 def _no_macros(text: str) -> str:
-    """The text with its dollars doubled where torchx looks for macros: an interpolation may have the name of one."""
+    """Double the dollars where torchx looks for macros; an interpolation may be named like one."""
     return re.sub(r"(\$+)\{", r"\1\1{", text)
 
 
@@ -184,7 +184,7 @@ def _program() -> list[str]:
 
 
 def _config_flags(config: Any) -> list[str]:
-    """The options of this program's command line that say where its configuration is."""
+    """Return the options of this program's command line that say where its configuration is."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config-path", "-cp")
     parser.add_argument("--config-dir", "-cd")
@@ -195,7 +195,7 @@ def _config_flags(config: Any) -> list[str]:
 
 
 def _returned(batch: "Batch", job_overrides: Sequence[Sequence[str]], folder: str, first: int) -> list[JobReturn]:
-    """What the jobs returned, once all have ended. Ctrl-C ends them."""
+    """Return what the jobs returned, once all have ended. Ctrl-C ends them."""
     from hydra_plugins.torchx_launcher._returns import read
 
     try:

@@ -76,7 +76,7 @@ class Place(NamedTuple):
         return entering.archives(self.scheduler, self.app_id, (self.role, self.k))
 
     def forward(self, *ports: tuple[int, int]) -> Forwarding:
-        find = functools.partial(entering.way_to, self.scheduler, self.app_id, (self.role, self.k))
+        find = functools.partial(entering.port_opener, self.scheduler, self.app_id, (self.role, self.k))
         return forwarding(self.start, find, ports)
 
     def run(self, *argv: str, stdin: bytes = b"") -> Ran:

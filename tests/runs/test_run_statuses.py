@@ -8,7 +8,7 @@ import pytest
 
 from torchx.runs import NewRun, RunRegistry
 from torchx.runs import registry as registry_module
-from torchx.runs.statuses import MOST_REPLICAS, from_text, to_text
+from torchx.runs.statuses import MAX_REPLICAS, from_text, to_text
 from torchx.specs.api import NONE, AppState, AppStatus, ReplicaStatus, RoleStatus
 from torchx.specs.tasks import TaskTable
 from torchx.specs.wishes.retries import Attempt
@@ -47,7 +47,7 @@ def test_what_is_not_kept():
     """Statuses of sweeps, and of jobs with very many replicas."""
     tasks = TaskTable(states=[AppState.PENDING], exit_codes=[None], ended=[0.0])
     assert to_text(status(tasks=tasks)) is None
-    many = [ReplicaStatus(k, AppState.RUNNING, "r", "") for k in range(MOST_REPLICAS + 1)]
+    many = [ReplicaStatus(k, AppState.RUNNING, "r", "") for k in range(MAX_REPLICAS + 1)]
     assert to_text(AppStatus(AppState.RUNNING, roles=[RoleStatus("r", many)])) is None
     assert to_text(AppStatus(AppState.RUNNING, roles=[RoleStatus("r", many[1:])])) is not None
 

@@ -57,7 +57,7 @@ def test_our_files_are_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     old = os.umask(0)
     try:
         assert LocalJobs("torchx").retention_due(str(base / "torchx" / "a-1")) is not None
-        poller._Files("x").write(poller.Beat(1, 1.0))
+        poller._Files("x").write(poller.Heartbeat(1, 1.0))
         put_down(str(base), cast(Watchdog, types.SimpleNamespace(text="silent", stacks="")))
         (base / "metrics.jsonl").write_text('{}\n{"t": 1.0, "a": 0}\n')
         thin_out(str(base / "metrics.jsonl"))

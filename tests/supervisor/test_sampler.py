@@ -16,7 +16,7 @@ import pytest
 from tests.supervisor.forks import GUARDIAN, Gate, eventually, forked, request, role, state
 from torchx.schedulers.kit.metrics import parse
 from torchx.supervisor import metrics
-from torchx.supervisor.metrics import MOST_SAMPLES, Sampler, thin_out
+from torchx.supervisor.metrics import MAX_SAMPLES, Sampler, thin_out
 from torchx.supervisor.supervise import Supervisor
 
 MIB = 1 << 20
@@ -233,11 +233,11 @@ def test_another_process_goes_on(tmp_path: Path) -> None:
     """It writes no second line of limits, and counts what is there: the file stays small whoever writes to it."""
     path = tmp_path / "metrics.jsonl"
     first = '{"t":0.0,"a":0,"cpu":0.5,"mem":1,"gpu":[]}\n'
-    for count in range(1, MOST_SAMPLES + 1):
+    for count in range(1, MAX_SAMPLES + 1):
         Sampler(15.0, {}, 0.0)._write(str(path), first.replace("0.0", f"{count}.0"))
         assert path.read_text().count("\n") == count + 1
     Sampler(15.0, {}, 0.0)._write(str(path), first)
-    assert path.read_text().count("\n") < MOST_SAMPLES, "thinned out"
+    assert path.read_text().count("\n") < MAX_SAMPLES, "thinned out"
     assert path.read_text().count("memory_limit") == 1
 
 
@@ -262,13 +262,13 @@ def test_a_line_that_was_cut_off(tmp_path: Path) -> None:
 
 
 def test_a_file_stays_small(tmp_path: Path) -> None:
-    """After thousands of samples there are no more than MOST_SAMPLES and one, the first and the last among them."""
+    """After thousands of samples there are no more than MAX_SAMPLES and one, the first and the last among them."""
     sampler = Sampler(15.0, {}, 0.0)
     path = tmp_path / "metrics.jsonl"
     for i in range(4000):
         sampler._write(str(path), f'{{"t":{i}.0,"a":0,"cpu":0.5,"mem":{i},"gpu":[]}}\n')
     found = parse("r", 0, path.read_text().splitlines())
-    assert len(found.samples) <= MOST_SAMPLES + 1
+    assert len(found.samples) <= MAX_SAMPLES + 1
     assert (found.samples[0].at < 100, found.samples[-1].at, found.memory_peak()) == (True, 3999, 3999)
     gaps = [b.at - a.at for a, b in zip(found.samples, found.samples[1:], strict=False)]
     assert max(gaps) < 200, "old ones are about equally far apart"

@@ -240,7 +240,7 @@ def test_a_notice_that_is_being_sent_does_not_keep_the_job_open(job: str, gate: 
         assert not made._is_over(NOW)
         assert not made._is_over(NOW + 0.01)
         assert made._is_over(NOW + 0.02)
-        assert made._termed == set() and made._outcome == "SUCCEEDED"
+        assert made._sent_sigterm == set() and made._outcome == "SUCCEEDED"
         gate.open()
 
     in_fork(steps)

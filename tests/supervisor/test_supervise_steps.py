@@ -192,7 +192,7 @@ def test_a_new_end_is_not_put_off(job, gate, clock) -> None:
         supervisor = started(job, role(gate.wait, gate.wait))
         supervisor._next_sweep = 1000.02
         supervisor._stop(supervisor.replicas[:1], 1000.01)
-        assert len(supervisor._termed) == 1
+        assert len(supervisor._sent_sigterm) == 1
         until_dead(supervisor.replicas[0].line.pid)
 
     in_fork(steps)
@@ -207,11 +207,11 @@ def test_how_long_it_sleeps(job, gate, clock) -> None:
         assert replica.follower is not None
         replica.follower.due = 1000.5
         assert supervisor._timeout_ms() == pytest.approx(500)
-        supervisor._lasting = lambda: None
+        supervisor._on_lasting = lambda: None
         assert supervisor._timeout_ms() == pytest.approx(50)
         clock.now = 1000.2
         assert supervisor._timeout_ms() == 1
-        supervisor._lasting = None
+        supervisor._on_lasting = None
         supervisor._by_pid.clear()
         assert supervisor._timeout_ms() is None
         supervisor._unclean.add(replica)
@@ -288,7 +288,7 @@ def test_a_failed_replica_gives_its_children_the_grace(job, gate, up, clock) -> 
         (orphan,) = eventually(supervisor._orphans)
         ticks = proctree.start_ticks(orphan)
         supervisor._sweep(1000.1)
-        assert len(supervisor._termed) == 1
+        assert len(supervisor._sent_sigterm) == 1
         supervisor._sweep(1009.9)
         assert (proctree.start_ticks(orphan), replica.kills, replica.line.attempt) == (ticks, 0, 0)
         assert supervisor._unclean == {replica} and not supervisor._pending
@@ -349,11 +349,11 @@ def test_daemons_that_hide_are_ended_after_the_last_replica(job, up, tmp_path, c
         assert not supervisor._is_over(1000.1)
         assert supervisor._outcome == "SUCCEEDED"
         assert (supervisor._rest.deadline, supervisor._rest.kills) == (1010.1, 0)
-        assert len(supervisor._termed) >= 1
-        told = set(supervisor._termed)
+        assert len(supervisor._sent_sigterm) >= 1
+        told = set(supervisor._sent_sigterm)
         assert supervisor._next_sweep == pytest.approx(1000.12)
         assert not supervisor._is_over(1000.11) and not supervisor._is_over(1010.0)
-        assert supervisor._rest.kills == 0 and supervisor._termed == told
+        assert supervisor._rest.kills == 0 and supervisor._sent_sigterm == told
         assert not supervisor._is_over(1010.1)
         assert supervisor._rest.kills == 1
         assert not supervisor._is_over(1010.11)

@@ -52,7 +52,7 @@ SWEEPS = {row.name: row for row in ROWS}
 """Another sweep is another row, here and in SECURITY.md."""
 
 HEAD = "| sweep | what | tried | survived | did not | processes that a signal reached |\n|---|---|---:|---:|---:|---|"
-_MOST_TOLD = 5
+_MAX_TOLD = 5
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -85,7 +85,7 @@ def main(argv: list[str] | None = None) -> int:
             bad = len(result.wrong)
             counts = f"{result.tried:,} | {result.tried - bad:,} | {bad:,}"
             print(f"| {row.name} | {row.what} | {counts} | {result.notes()} |", flush=True)
-            told += [f"{row.name}: {problem}" for problem in result.wrong[:_MOST_TOLD]]
+            told += [f"{row.name}: {problem}" for problem in result.wrong[:_MAX_TOLD]]
     finally:
         shutil.rmtree(place, ignore_errors=True)
     for problem in told:

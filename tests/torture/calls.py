@@ -17,7 +17,7 @@ DOCUMENTED = frozenset((0, 1, 2, 3, 4, 5, 6, 74, 130, 141))
 """The exit codes of ``torchx --help`` but that of a bug."""
 
 HANG_S = 60.0
-_MOST_SHOWN = 600
+_MAX_SHOWN = 600
 
 
 class Ended(NamedTuple):
@@ -36,7 +36,7 @@ class Ended(NamedTuple):
         return "" if self.code in DOCUMENTED else f"exit code {self.code}: {self._tail()}"
 
     def _tail(self) -> str:
-        return (self.err or self.out).strip()[-_MOST_SHOWN:]
+        return (self.err or self.out).strip()[-_MAX_SHOWN:]
 
 
 class Call:

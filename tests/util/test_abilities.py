@@ -6,11 +6,11 @@ from abc import abstractmethod
 
 from tests.runner.memory_backend import MemoryScheduler
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.kit.abilities import Measures
+from torchx.schedulers.kit.abilities import ReportsUsage
 from torchx.util.abilities import Ability
 
 
-class Measured(MemoryScheduler, Measures):
+class Measured(MemoryScheduler, ReportsUsage):
     """A backend that names its ability among its bases, so that type checkers compare the signatures."""
 
     def metrics(self, app_id: str) -> None:
@@ -31,9 +31,9 @@ class OnTheLeft(Half):
 
 def test_who_has_an_ability() -> None:
     """Whoever has its methods, inherited or not; a part of them is not enough."""
-    assert isinstance(Measured("test"), Measures)
-    assert not isinstance(MemoryScheduler("test"), Measures)
-    assert not isinstance(object(), Measures)
+    assert isinstance(Measured("test"), ReportsUsage)
+    assert not isinstance(MemoryScheduler("test"), ReportsUsage)
+    assert not isinstance(object(), ReportsUsage)
     assert issubclass(type("Both", (), {"left": 1, "right": 2}), Half)
     assert not issubclass(type("One", (), {"right": 2}), Half)
 

@@ -153,7 +153,7 @@ def test_threads_are_bounded(monkeypatch) -> None:
 
     import torchx.util.log_streams as module
 
-    monkeypatch.setattr(module, "MOST_THREADS", 4)
+    monkeypatch.setattr(module, "MAX_THREADS", 4)
     most = 0
     lock = threading.Lock()
     running = 0

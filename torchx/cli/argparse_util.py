@@ -105,7 +105,7 @@ class ArgOnceAction(argparse.Action):
 
 
 def declare(parser: argparse.ArgumentParser, rows: Iterable[Row], *, sparse: bool = False) -> None:
-    """Declares arguments and options.
+    """Declare arguments and options.
 
     Args:
         rows: for each the spellings, the metavar (empty: a flag), the help, and further arguments of ``add_argument``.
@@ -121,7 +121,7 @@ def declare(parser: argparse.ArgumentParser, rows: Iterable[Row], *, sparse: boo
 
 
 def parse_moment(text: str, *, now: float | None = None) -> float:
-    """Parses a time span before now, or a date and time (local time unless it has a zone), into a Unix time.
+    """Parse a time span before now, or a date and time (local time unless it has a zone), into a Unix time.
 
     >>> parse_moment("10m", now=1000.0), parse_moment("2026-11-21T08:00:00Z")
     (400.0, 1795248000.0)
@@ -214,7 +214,7 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
         super().add_usage(usage, actions, groups, f"{_heading('usage:')} " if prefix is None else prefix)
 
     def _format_action_invocation(self, action: argparse.Action) -> str:
-        """Shows one spelling of each option; the others work too."""
+        """Show one spelling of each option; the others work too."""
         if not action.option_strings:
             return super()._format_action_invocation(action)
         spellings = {option.lstrip("-").replace("_", "-"): option for option in reversed(action.option_strings)}
@@ -231,7 +231,7 @@ def _heading(text: str) -> str:
 
 
 def _name(action: argparse.Action) -> str:
-    """Returns the name of an option or argument as the user writes it."""
+    """Return the name of an option or argument as the user writes it."""
     if action.option_strings:
         return "/".join(action.option_strings)
     return str(action.metavar or action.dest).strip("[]")

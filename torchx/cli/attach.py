@@ -13,13 +13,13 @@ from torchx.schedulers.kit.inside import InsideProcess, Tty
 
 _CHUNK = 1 << 20  # bytes; a pipe or a terminal returns less
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
-_MOST_INTERRUPTS = 3
+_MAX_INTERRUPTS = 3
 _END_OF_INPUT = b"\x04"
 _LATE_S = 0.5
 
 
 def terminal() -> Tty:
-    """Returns size and type of this process's terminal."""
+    """Return size and type of this process's terminal."""
     term = os.environ.get("TERM") or "xterm-256color"
     for fd in (0, 1, 2):
         try:
@@ -31,7 +31,7 @@ def terminal() -> Tty:
 
 
 def attach(process: InsideProcess, *, stdin: bool, tty: bool) -> int:
-    """Connects a process with our stdin, stdout and stderr until it ends, and returns its exit code."""
+    """Connect a process with our stdin, stdout and stderr until it ends, and return its exit code."""
     import threading
 
     sys.stdout.flush()
@@ -64,7 +64,7 @@ def _write(fd: int, data: bytes) -> None:
 
 @contextmanager
 def _raw(tty: bool) -> Iterator[None]:
-    """Puts the terminal into raw mode, so that the process gets every key, also Ctrl-C and Ctrl-Z."""
+    """Put the terminal into raw mode, so that the process gets every key, also Ctrl-C and Ctrl-Z."""
     if not (tty and os.isatty(0)):
         yield
         return
@@ -97,18 +97,18 @@ class Every:
             process.close()
 
     def resize(self, columns: int, rows: int) -> None:
-        """Does nothing: they have no terminal."""
+        """Do nothing: they have no terminal."""
 
 
 @contextmanager
 def passing_on(process: InsideProcess | Every, *, tty: bool) -> Iterator[None]:
-    """Forwards signals to the process; the third Ctrl-C disconnects from it."""
+    """Forward signals to the process; the third Ctrl-C disconnects from it."""
     interrupts = 0
 
     def on_signal(number: int, _: object) -> None:
         nonlocal interrupts
         interrupts += number == signal.SIGINT
-        if interrupts >= _MOST_INTERRUPTS or (tty and number != signal.SIGWINCH):
+        if interrupts >= _MAX_INTERRUPTS or (tty and number != signal.SIGWINCH):
             process.close()
             sys.exit(EXIT_INTERRUPTED if number == signal.SIGINT else 128 + number)
         if number == signal.SIGWINCH:

@@ -28,18 +28,18 @@ class SubCommand(ABC):
 
     @abstractmethod
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the verb's options and arguments."""
+        """Declare the verb's options and arguments."""
 
     @abstractmethod
     def run(self, args: argparse.Namespace) -> None:
-        """Runs the verb. The command line reports an error of :mod:`torchx.errors` in one line."""
+        """Run the verb. The command line reports an error of :mod:`torchx.errors` in one line."""
 
 
 class RunnerCommand(SubCommand):
     """A verb that needs a Runner, which is closed afterwards."""
 
     def run(self, args: argparse.Namespace) -> None:
-        """Creates the Runner and calls :meth:`work`."""
+        """Create the Runner and call :meth:`work`."""
         from torchx.runner import get_runner  # here, so that `--help` does not pay for the import
 
         with get_runner() as runner:
@@ -47,4 +47,4 @@ class RunnerCommand(SubCommand):
 
     @abstractmethod
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Does the work of the verb."""
+        """Do the work of the verb."""

@@ -32,7 +32,7 @@ class CmdCancel(RunnerCommand):
         add("-y", "--yes", action="store_true", help=YES_HELP)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Cancels each job. A job that has already ended is not an error."""
+        """Cancel each job. A job that has already ended is not an error."""
         several = args.all or args.name is not None or args.state is not None
         if several and args.app_handle:
             hint = "omit one or the other"
@@ -45,7 +45,7 @@ class CmdCancel(RunnerCommand):
 
 
 def for_each_job(runner: Runner, references: list[str], act: Callable[[str], str]) -> None:
-    """Applies an action, which returns a message for the terminal, to several jobs; one that fails stops no other.
+    """Apply an action, which returns a message for the terminal, to several jobs; one that fails stops no other.
 
     Exits with the code of the first failure.
     """
@@ -70,7 +70,7 @@ def _cancel(runner: Runner, handle: str, *, force: bool) -> str:
 
 
 def _chosen(runner: Runner, args: argparse.Namespace) -> list[str]:
-    """Returns the handles of my matching runs that have not ended; empty when the user declines."""
+    """Return the handles of my matching runs that have not ended; empty when the user declines."""
     states = [state for state in args.state or list(AppState) if not is_terminal(state)]
     runs = [run for run in runner.runs(RunQuery(states=states, name=args.name, mine=True)) if run.handle]
     adopted = [] if args.force else [run for run in runs if run.session == FOREIGN]

@@ -19,7 +19,7 @@ from torchx.specs.named_resources_generic import NAMED_RESOURCES
 from torchx.util.datetime import ago
 
 Candidates = list[tuple[str, str]]
-_MOST_RUNS = 200
+_MAX_RUNS = 200
 
 
 class CmdComplete(SubCommand):
@@ -28,7 +28,7 @@ class CmdComplete(SubCommand):
         subparser.add_argument("words", nargs=argparse.REMAINDER, help="words after `torchx`; the last is completed")
 
     def run(self, args: argparse.Namespace) -> None:
-        """Prints a candidate per line; for zsh and fish followed by a tab and a description."""
+        """Print a candidate per line; for zsh and fish followed by a tab and a description."""
         bash = args.shell == "bash"
         words = args.words[1:] if args.words[:1] == ["--"] else args.words
         if bash and not words:
@@ -46,7 +46,7 @@ class CmdComplete(SubCommand):
 
 
 def split_line(line: str) -> list[str]:
-    """Splits an unfinished shell line into words; the last one is empty after a blank.
+    """Split an unfinished shell line into words; the last one is empty after a blank.
 
     >>> split_line("torchx log 'a b' --x")
     ['torchx', 'log', 'a b', '--x']
@@ -65,7 +65,7 @@ def split_line(line: str) -> list[str]:
 
 
 def candidates(words: list[str]) -> Candidates:
-    """Returns completions of the last word, each with a description; if there are none, it may be a file name.
+    """Return completions of the last word, each with a description; if there are none, it may be a file name.
 
     Args:
         words: the words after ``torchx``.
@@ -117,7 +117,7 @@ def _of_verb(verb: str, given: list[str], current: str) -> Candidates:
 
 
 def _innermost(parser: argparse.ArgumentParser, given: list[str]) -> tuple[argparse.ArgumentParser, list[str]]:
-    """Returns the parser of the last nested verb (``jobs`` of ``tracker list jobs``), and the words after it."""
+    """Return the parser of the last nested verb (``jobs`` of ``tracker list jobs``), and the words after it."""
     while True:
         nested = next((a.choices for a in parser._get_positional_actions() if isinstance(a.choices, dict)), {})
         at = next((i for i, word in enumerate(given) if word in nested), None)
@@ -129,7 +129,7 @@ def _innermost(parser: argparse.ArgumentParser, given: list[str]) -> tuple[argpa
 def _walk(
     options: dict[str, argparse.Action], given: list[str], *, remainder: bool
 ) -> tuple[list[str], argparse.Action | None, dict[str, str]]:
-    """Returns the positional words, the option whose value comes next, and the option values so far."""
+    """Return the positional words, the option whose value comes next, and the option values so far."""
     rest: list[str] = []
     seen: dict[str, str] = {}
     i = 0
@@ -222,7 +222,7 @@ def _component_arguments(rest: list[str], current: str) -> Candidates:
 def _jobs(current: str, _: dict[str, str]) -> Candidates:
     from torchx.runs import RunQuery, default_registry
 
-    runs = [run for run in default_registry().list(RunQuery(limit=_MOST_RUNS)) if run.handle]
+    runs = [run for run in default_registry().list(RunQuery(limit=_MAX_RUNS)) if run.handle]
     # Complete a handle if the user began with a scheduler's name, else an app id.
     names = (run.handle if current and run.handle.startswith(current) else run.app_id for run in runs)
     rows = [(name, f"{run.state}, {ago(run.created_at)}") for name, run in zip(names, runs, strict=True)]
@@ -284,7 +284,7 @@ def _plain(names: Iterable[str]) -> Iterable[tuple[str, str]]:
 
 
 def _typed_before_break(word: str) -> str:
-    """Returns the part of a word that bash keeps on the line, because `:` and `=` separate words there."""
+    """Return the part of a word that bash keeps on the line, because `:` and `=` separate words there."""
     breaks = os.environ.get("TORCHX_COMP_BREAKS", ":=")
     last = max((word.rfind(c) for c in ":=" if c in breaks), default=-1)
     return word[: last + 1]

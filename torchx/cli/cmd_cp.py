@@ -61,7 +61,7 @@ class _Progress:
 
 
 def _in_replica(runner: Runner, text: str) -> tuple[str, Replica, str] | None:
-    """Returns handle, replica and path of a file in a replica; None for a local one. Job names may contain colons."""
+    """Return handle, replica and path of a file in a replica; None for a local one. Job names may contain colons."""
     if text.startswith(("/", "./", "../", "~")) or ":" not in text.replace("://", "", 1):
         return None
     problem: NotFoundError | HandleError | None = None

@@ -69,7 +69,7 @@ def _print_page(handle: str, app: AppDef | None, run: Run | None) -> None:
 
 
 def _provenance(app: AppDef | None, run: Run | None) -> tuple[dict[str, str], dict[str, str]]:
-    """Returns image digests and workspace hashes by role name, from the record or else from the scheduler."""
+    """Return image digests and workspace hashes by role name, from the record or else from the scheduler."""
     roles = app.roles if app is not None else []
     digests, hashes = image_digests(roles), workspace_hashes(roles)
     return (digests | run.image_digests, hashes | run.workspace_hashes) if run is not None else (digests, hashes)

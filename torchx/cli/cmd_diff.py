@@ -19,7 +19,7 @@ from torchx.util.datetime import ago, duration
 from torchx.util.secrets import mask_text
 from torchx.util.term import has_color, printable, text_width
 
-_MOST_LINES = 40
+_MAX_LINES = 40
 _HELP = """\
 Compares the recorded code, images, arguments, options and their sources, resources, environment, metadata and
 outcome. The code is the commit plus the uncommitted changes, compared by git.
@@ -68,7 +68,7 @@ def _print_page(found: Comparison, *, full: bool) -> None:
         parts.append("the recorded runs do not differ")
     print("\n\n".join(parts))
     lines = mask_text(found.patch).splitlines()
-    shown = lines if full else lines[:_MOST_LINES]
+    shown = lines if full else lines[:_MAX_LINES]
     if shown:
         print()
         print("\n".join(_coloured(printable(line.expandtabs(4)), color=color) for line in shown))

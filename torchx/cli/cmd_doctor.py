@@ -60,7 +60,7 @@ class CmdDoctor(RunnerCommand):
 
 
 def show(found: Mapping[str, Sequence[Finding]], *, as_json: bool) -> None:
-    """Prints findings by scheduler (empty name: this machine), and exits with 1 if one is bad."""
+    """Print findings by scheduler (empty name: this machine), and exits with 1 if one is bad."""
     everything = [finding for findings in found.values() for finding in findings]
     bad = sum(finding.verdict == "bad" for finding in everything)
     if as_json:

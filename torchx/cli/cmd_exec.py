@@ -23,7 +23,7 @@ from torchx.util.term import has_color
 Replica = tuple[str, int]
 
 _AT_ONCE = 32
-_MOST_PORT = 65535
+_MAX_PORT = 65535
 SHELL = (
     "sh",
     "-c",
@@ -74,7 +74,7 @@ class CmdForward(RunnerCommand):
         add("ports", nargs="+", metavar="PORT[:LOCAL]", type=parse_ports, help=ports)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Forwards until Ctrl-C, or until the replica has ended."""
+        """Forward until Ctrl-C, or until the replica has ended."""
         handle, (role, k) = find_replica(runner, args.identifier)
         with runner.forward(handle, args.ports, role, k) as forwarding:
             forwarding.on_refusal(lambda why: error(f"{role}/{k} refuses the connection: {why}"))
@@ -110,7 +110,7 @@ class CmdSshConfig(RunnerCommand):
 
 
 def find_replica(runner: Runner, identifier: str) -> tuple[str, Replica]:
-    """Returns the handle of a job and the named replica, by default the first one."""
+    """Return the handle of a job and the named replica, by default the first one."""
     target = parse_target(identifier)
     if target.role is None or target.ids is None:
         handle, replicas = find_replicas(runner, identifier)
@@ -121,7 +121,7 @@ def find_replica(runner: Runner, identifier: str) -> tuple[str, Replica]:
 
 
 def find_replicas(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:
-    """Returns the handle of a job and the named replicas, by default all of them."""
+    """Return the handle of a job and the named replicas, by default all of them."""
     target = parse_target(identifier)
     handle = runner.resolve(target.reference)
     replicas = runner.log_replicas(handle)
@@ -131,7 +131,7 @@ def find_replicas(runner: Runner, identifier: str) -> tuple[str, list[Replica]]:
 
 
 def parse_ports(text: str) -> tuple[int, int]:
-    """Parses PORT[:LOCAL] into remote and local port; local port 0 means any free one.
+    """Parse PORT[:LOCAL] into remote and local port; local port 0 means any free one.
 
     >>> parse_ports("6006"), parse_ports("6006:0")
     ((6006, 6006), (6006, 0))
@@ -139,15 +139,13 @@ def parse_ports(text: str) -> tuple[int, int]:
     there, colon, here = text.partition(":")
     parts = (there, here if colon else there)
     numbers = [int(part) if part.isascii() and part.isdigit() and len(part) < 6 else -1 for part in parts]
-    if not 0 < numbers[0] <= _MOST_PORT or not 0 <= numbers[1] <= _MOST_PORT:
-        raise UsageError(
-            f"`{text}` is not a valid PORT[:LOCAL] (1-{_MOST_PORT})", hint="for example 6006, or 6006:8080"
-        )
+    if not 0 < numbers[0] <= _MAX_PORT or not 0 <= numbers[1] <= _MAX_PORT:
+        raise UsageError(f"`{text}` is not a valid PORT[:LOCAL] (1-{_MAX_PORT})", hint="for example 6006, or 6006:8080")
     return numbers[0], numbers[1]
 
 
 def _command(args: argparse.Namespace) -> list[str]:
-    """Returns the command, after parsing our own options between the job and ``--``."""
+    """Return the command, after parsing our own options between the job and ``--``."""
     words: list[str] = args.command
     dashes = words.index("--") if "--" in words else 0
     ours = words[:dashes]
@@ -170,7 +168,7 @@ def _in_one(runner: Runner, identifier: str, argv: Sequence[str], *, tty: bool, 
 
 
 def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
-    """Runs the command in each of the named replicas; returns the highest exit code."""
+    """Run the command in each of the named replicas; return the highest exit code."""
     from concurrent.futures import ThreadPoolExecutor
     from threading import Lock
 
@@ -202,7 +200,7 @@ def _everywhere(runner: Runner, identifier: str, argv: Sequence[str]) -> int:
 
 
 def _with_prefix(process: InsideProcess, *, shown: LineFormat, lock: AbstractContextManager[bool]) -> int:
-    """Copies the output of a process; writes only whole lines, each after the name of the replica."""
+    """Copy the output of a process; write only whole lines, each after the name of the replica."""
     outputs = {1: sys.stdout, 2: sys.stderr}
     unfinished: dict[int, list[bytes]] = {1: [], 2: []}
 

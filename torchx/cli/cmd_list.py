@@ -66,7 +66,7 @@ class CmdList(RunnerCommand):
 
 
 def parse_states(text: str) -> list[AppState]:
-    """Parses state names, in upper or lower case; raises UsageError for an unknown one.
+    """Parse state names, in upper or lower case; raise UsageError for an unknown one.
 
     >>> parse_states("running,FAILED")
     [RUNNING (3), FAILED (5)]

@@ -106,7 +106,7 @@ class CmdLog(RunnerCommand):
 
 
 def validate(job_identifier: str) -> None:
-    """Checks the form of a job's identifier; raises HandleError, see :func:`parse_target`.
+    """Check the form of a job's identifier; raise HandleError, see :func:`parse_target`.
 
     >>> validate("local_cwd://torchx/echo-x1/echo/0,2-4")
     """
@@ -121,7 +121,7 @@ def get_logs(  # noqa: PLR0917  # public signature
     runner: Runner | None = None,
     streams: Stream | None = None,
 ) -> None:
-    """Copies the log lines of replicas to ``file``, each prefixed with ``role/replica``.
+    """Copy the log lines of replicas to ``file``, each prefixed with ``role/replica``.
 
     Args:
         file: the output.
@@ -151,7 +151,7 @@ def print_log_lines(  # noqa: PLR0917  # public signature
     exceptions: Queue[Exception],
     streams: Stream | None,
 ) -> None:
-    """Copies the log lines of one replica to ``file``, in a thread: puts an exception into ``exceptions``."""
+    """Copy the log lines of one replica to ``file``, in a thread: puts an exception into ``exceptions``."""
     try:
         color = has_color(file)
         prefix = f"\033[32m{role_name}/{replica_id}\033[0m " if color else f"{role_name}/{replica_id} "
@@ -179,7 +179,7 @@ def show_logs(
     prefix: bool = True,
     raw: bool = False,
 ) -> None:
-    """Copies the log lines that a query selects to ``file``: :func:`get_logs` with all options of ``torchx log``."""
+    """Copy the log lines that a query selects to ``file``: :func:`get_logs` with all options of ``torchx log``."""
     target = parse_target(identifier)
     handle = runner.resolve(target.reference)
     if query.follow:
@@ -215,7 +215,7 @@ def _wait_until_started(runner: Runner, handle: str) -> None:
 
 
 def _untangle(identifier: str | None, tail: str | None) -> tuple[str, str | None]:
-    """Returns the job and the value of ``--tail``. In ``--tail JOB`` argparse takes the job for the number of lines.
+    """Return the job and the value of ``--tail``. In ``--tail JOB`` argparse takes the job for the number of lines.
 
     >>> _untangle(None, "@last"), _untangle("@last", "5"), _untangle("@last", "")
     (('@last', ''), ('@last', '5'), ('@last', ''))
@@ -257,7 +257,7 @@ def _number(text: str | None) -> int:
 
 
 def _regex(text: str) -> re.Pattern[str] | None:
-    """Returns None for an empty expression: it selects all lines, as they come."""
+    """Return None for an empty expression: it selects all lines, as they come."""
     try:
         return compile_regex(text) if text else None
     except ConfigError as e:

@@ -80,7 +80,7 @@ class _View:
         return "\n".join([around[0], *self._lines(found), *around[1:]])
 
     def follow(self, *, as_json: bool) -> None:
-        """Prints a table, or a document, every 15 s until the job has ended."""
+        """Print a table, or a document, every 15 s until the job has ended."""
         with self._runner.watch(self._handle) as changes:
             while True:
                 self.print(as_json=as_json)
@@ -95,7 +95,7 @@ class _View:
                     return
 
     def _nothing(self, found: list[ReplicaMetrics]) -> str:
-        """Returns why there are no samples; empty if there are some."""
+        """Return why there are no samples; empty if there are some."""
         if any(one.memory_peak() is not None for one in found):
             return ""
         if self._status is not None and self._status.is_terminal():

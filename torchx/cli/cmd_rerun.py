@@ -35,7 +35,7 @@ Masked values come from `[secrets]` in .torchxconfig, from this environment, or 
 
 class CmdRerun(RunnerCommand):
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
-        """Declares the options, without defaults: `_read` parses those after the job in a second pass."""
+        """Declare the options, without defaults: `_read` parses those after the job in a second pass."""
         subparser.epilog = _HELP
         subparser.usage = "torchx rerun [options] JOB [options] [-- arguments]"
         change = "change the job: `num_replicas=8` for all roles, `roles.NAME.env.LR=0.1`; repeatable"
@@ -73,7 +73,7 @@ class CmdRerun(RunnerCommand):
 
 
 def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
-    """Returns the job, and the words after ``--`` (None without it). Adds options after the job to ``args``."""
+    """Return the job, and the words after ``--`` (None without it). Adds options after the job to ``args``."""
     words = list(args.app_handle)
     at = words.index("--") if "--" in words else len(words)
     ours, new = words[:at], words[at + 1 :]
@@ -89,7 +89,7 @@ def _read(args: argparse.Namespace) -> tuple[str, list[str] | None]:
 
 
 def _command(runner: Runner, run: Run, arguments: list[str]) -> AppDef:
-    """Calls the component of a run with other arguments, and returns its AppDef."""
+    """Call the component of a run with other arguments, and return its AppDef."""
     first: Run | None = run
     while first is not None and (before := first.tags.get("rerun_of")):
         first = runner.recorded(before)

@@ -83,7 +83,7 @@ class CmdRun(SubCommand):
         self.declare(subparser, WHAT_TO_DO)
 
     def declare(self, subparser: argparse.ArgumentParser, more: Iterable[Row]) -> None:
-        """Declares the options and the component; ``more`` are further options."""
+        """Declare the options and the component; ``more`` are further options."""
         declare(subparser, (*WHERE, *more, *WHAT_GOES_ALONG), sparse=True)
         subparser.add_argument(
             "component_name_and_args",
@@ -108,7 +108,7 @@ class CmdRun(SubCommand):
                     os.environ[name] = value
 
     def torchx_json_from_stdin(self, args: argparse.Namespace | None = None) -> dict[str, Any]:
-        """Reads the JSON object from stdin, and adds flags of the command line ``args``; see :func:`read_json`."""
+        """Read the JSON object from stdin, and add flags of the command line ``args``; see :func:`read_json`."""
         data = read_json(sys.stdin.read())
         for key in ("dryrun", "wait", "log", "tee_logs"):
             if args is not None and getattr(args, key, False):
@@ -116,7 +116,7 @@ class CmdRun(SubCommand):
         return data
 
     def verify_no_extra_args(self, args: argparse.Namespace) -> None:
-        """Raises UsageError for an argument for which the JSON of ``--stdin`` has a key."""
+        """Raise UsageError for an argument for which the JSON of ``--stdin`` has a key."""
         extra = getattr(args, "component_name_and_args", None)
         if extra:
             raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
@@ -147,32 +147,32 @@ class CmdRun(SubCommand):
             self.go(runner, run_args, args)
 
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
-        """Checks, exports, shows or launches the job, depending on the options."""
+        """Check, exports, shows or launches the job, depending on the options."""
         with_logs = run_args.log or run_args.tee_logs
         given = {**vars(args), "wait": run_args.wait, "log": with_logs}
         as_json = given.get("json", False)
         if given.get("check"):
             from torchx.cli.cmd_doctor import show
 
-            show({run_args.scheduler: asked(runner, "check", run_args)}, as_json=as_json)
+            show({run_args.scheduler: call_runner(runner, "check", run_args)}, as_json=as_json)
         elif "export" in given:
             from torchx.cli.cmd_export import export_to
 
             with NamesOnly():
-                info = asked(runner, "dryrun", run_args)
+                info = call_runner(runner, "dryrun", run_args)
             export_to(runner, info, args.export, workspace=run_args.workspace, as_json=as_json)
         elif run_args.dryrun:
-            show_dryrun(runner, lambda: asked(runner, "dryrun", run_args), given)
+            show_dryrun(runner, lambda: call_runner(runner, "dryrun", run_args), given)
         elif run_args.component_name == _SESSION and not any(map(given.get, ("wait", "log", "json", "detach"))):
             from torchx.cli.session import hold
 
-            hold(runner, run_args.scheduler, lambda: asked(runner, "run", run_args))
+            hold(runner, run_args.scheduler, lambda: call_runner(runner, "run", run_args))
         else:
-            launch(runner, run_args.scheduler, lambda: asked(runner, "run", run_args), given)
+            launch(runner, run_args.scheduler, lambda: call_runner(runner, "run", run_args), given)
 
 
 def what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
-    """Returns the component and its arguments.
+    """Return the component and its arguments.
 
     Adds to ``args`` the options of torchx that stand after the component, and those of the config files.
     """
@@ -214,7 +214,7 @@ def parsed(words: list[str]) -> argparse.Namespace:
 
 
 def _fill(args: argparse.Namespace) -> None:
-    """Adds the options of the config files. ``--detach`` overrides their ``wait = true``."""
+    """Add the options of the config files. ``--detach`` overrides their ``wait = true``."""
     waits = ("wait", "log", "tee_logs")
     detach = getattr(args, "detach", False)
     if detach and any(hasattr(args, name) for name in waits):
@@ -225,7 +225,7 @@ def _fill(args: argparse.Namespace) -> None:
 
 
 def _split_component(args: argparse.Namespace, words: list[str]) -> tuple[str, list[str]]:
-    """Returns the component, by default that of the config file, and its arguments."""
+    """Return the component, by default that of the config file, and its arguments."""
     configured = getattr(args, "component", None)
     dashes = words[:1] == ["--"]
     words = words[dashes:]
@@ -249,8 +249,8 @@ def _set_cfg(runner: Runner, run_args: TorchXRunArgs, *, literals: list[str], fr
     run_args.scheduler_cfg = SourcedCfg({**run_args.scheduler_cfg, **typed}, source=STDIN)
 
 
-def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = False) -> Any:
-    """Calls ``run``, ``dryrun`` or ``check`` of the Runner for the component, with its secrets, policies and notices.
+def call_runner(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = False) -> Any:
+    """Call ``run``, ``dryrun`` or ``check`` of the Runner for the component, with its secrets, policies and notices.
 
     With ``sweep``, the result of ``dryrun`` is going to be submitted as a sweep.
     """
@@ -285,7 +285,7 @@ def asked(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bool = F
 
 
 def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: Mapping[str, Any]) -> None:
-    """Shows what would be submitted, without building an image. ``given`` holds ``json`` and ``full``."""
+    """Show what would be submitted, without building an image. ``given`` holds ``json`` and ``full``."""
     from torchx.cli import spec_page
 
     with NamesOnly():
@@ -295,7 +295,7 @@ def show_dryrun(runner: Runner, make: Callable[[], AppDryRunInfo[Any]], given: M
 
 
 def launch(runner: Runner, scheduler: str, submit: Callable[[], str], given: Mapping[str, Any]) -> None:
-    """Submits a job, prints its handle, and waits for it or follows it; ``given`` may have the options for that."""
+    """Submit a job, prints its handle, and wait for it or follows it; ``given`` may have the options for that."""
     with_logs, as_json = given.get("log", False), given.get("json", False)
     waits = given.get("wait", False) or with_logs
     alone = not (waits or as_json or given.get("detach"))

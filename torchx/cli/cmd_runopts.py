@@ -58,7 +58,7 @@ class CmdRunopts(RunnerCommand):
 
 
 def _rights(runner: Runner, name: str, literals: list[str]) -> str:
-    """Returns the manifest of rights for jobs with these run options and those of the config files."""
+    """Return the manifest of rights for jobs with these run options and those of the config files."""
     opts, cfg = runner.scheduler_run_opts(name), runner.cfg_from_str(name, *literals)
     scheduler = get_scheduler_factories()[name]("")
     try:

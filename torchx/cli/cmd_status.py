@@ -45,7 +45,7 @@ class CmdStatus(RunnerCommand):
         declare(subparser, rows)
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Prints a page for each job.
+        """Print a page for each job.
 
         Without ``--exit-code`` the exit code does not depend on the state of the job. It is 3 when there is no such
         job, and 4 when the scheduler cannot be asked and the last known state is not final. For several jobs it is the
@@ -93,7 +93,7 @@ class CmdStatus(RunnerCommand):
 def _find(
     runner: Runner, handle: str, roles: list[str] | None, seen: AppStatus | None = None
 ) -> tuple[AppStatus, Run | None]:
-    """Returns the status of a job (``seen`` if given), and its record if the page needs it."""
+    """Return the status of a job (``seen`` if given), and its record if the page needs it."""
     status = runner.status(handle) if seen is None else seen
     if status is None:
         raise UnknownAppException(handle)
@@ -107,7 +107,7 @@ def _find(
 
 
 def parse_list_arg(arg: str) -> list[str] | None:
-    """Splits a comma-separated list; returns None when it is empty.
+    """Split a comma-separated list; return None when it is empty.
 
     >>> parse_list_arg("trainer, reader"), parse_list_arg("")
     (['trainer', 'reader'], None)
@@ -131,7 +131,7 @@ def _document(handle: str, status: AppStatus, run: Run | None, roles: list[str] 
 
 
 def _unsent(handle: str) -> list[str]:
-    """Returns why notices could not be sent."""
+    """Return why notices could not be sent."""
     if not os.path.isdir(torchx_home("notices")):
         return []
     from torchx.runner.notices.plans import problems
@@ -142,7 +142,7 @@ def _unsent(handle: str) -> list[str]:
 def _page(
     runner: Runner, handle: str, status: AppStatus, run: Run | None, roles: list[str] | None = None
 ) -> tuple[str, list[str]]:
-    """Returns the page of a job, and commands to suggest below it."""
+    """Return the page of a job, and commands to suggest below it."""
     app_id = parse_app_handle(handle).app_id
     lines = [f"app:      {handle}", *_time_lines(status, run)]
     if "/" in app_id or status.tasks is not None:
@@ -172,7 +172,7 @@ def _knows_times(status: AppStatus) -> bool:
 
 
 def _times(status: AppStatus, run: Run | None) -> tuple[float | None, float | None]:
-    """Returns the Unix times at which the job was launched and ended."""
+    """Return the Unix times at which the job was launched and ended."""
     launched = status.created_at or (run.created_at if run and run.session != FOREIGN else status.started_at)
     ended = status.ended_at or (run.ended_at if run else None)
     return launched, ended if status.is_terminal() else None

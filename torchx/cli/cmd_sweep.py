@@ -13,7 +13,7 @@ from typing import Any
 
 from torchx.cli import spec_page
 from torchx.cli.argparse_util import Row
-from torchx.cli.cmd_run import CmdRun, asked
+from torchx.cli.cmd_run import CmdRun, call_runner
 from torchx.cli.failures import UsageError, note
 from torchx.cli.render import document
 from torchx.cli.run_args import TorchXRunArgs
@@ -26,7 +26,7 @@ from torchx.specs.images import NamesOnly
 from torchx.specs.tasks import NAME, TaskList
 from torchx.util.term import is_tty
 
-MOST_TASKS = 100_000
+MAX_TASKS = 100_000
 _EXAMPLE = "for example `--grid lr=1e-4,3e-4 --grid seed=0..99`"
 _VALUE = r'(?:^|,)(?:"((?:[^"]|"")*)"(?=,|$)|([^,]*))'
 _RANGE = r"(-?\d{1,18})\.\.(-?\d{1,18})(?:\.\.(\d{1,18}))?"
@@ -49,7 +49,7 @@ _POINTS: tuple[Row, ...] = (
     ("--grid", "NAME=V,V,...", "values, or a range such as 0..99; several are combined", {"action": "append"}),
     ("--from", "FILE", "rows of values, .csv or .jsonl", {"dest": "file"}),
     ("--max-parallel", "N", "run at most N tasks at a time", {"type": int}),
-    ("--max-tasks", "N", f"reject a sweep of more tasks (default {MOST_TASKS:,})", {"type": int}),
+    ("--max-tasks", "N", f"reject a sweep of more tasks (default {MAX_TASKS:,})", {"type": int}),
     ("--retry-failed", "SWEEP", "launch the failed, cancelled and lost tasks of a sweep again; give no component"),
 )
 
@@ -65,10 +65,10 @@ class CmdSweep(CmdRun):
         runner.check_sweep(tasks)
         if run_args.dryrun:
             with NamesOnly():
-                info = asked(runner, "dryrun", run_args, sweep=True)
+                info = call_runner(runner, "dryrun", run_args, sweep=True)
             _show(runner, info, tasks, args)
         else:
-            _submit(runner, asked(runner, "dryrun", run_args, sweep=True), tasks, args)
+            _submit(runner, call_runner(runner, "dryrun", run_args, sweep=True), tasks, args)
 
     def _run(self, args: argparse.Namespace) -> None:
         if hasattr(args, "retry_failed"):
@@ -92,7 +92,7 @@ def _tasks(args: argparse.Namespace) -> TaskList:
     if width < 1 and hasattr(args, "max_parallel"):
         raise UsageError(f"`--max-parallel {width}` lets no task run", hint="give 1 or more")
     given = vars(args)
-    names, points = read_points(given.get("grid", []), given.get("file"), given.get("max_tasks", MOST_TASKS))
+    names, points = read_points(given.get("grid", []), given.get("file"), given.get("max_tasks", MAX_TASKS))
     return TaskList(names=names, points=points, max_parallel=width)
 
 
@@ -107,7 +107,7 @@ def _retry(args: argparse.Namespace) -> None:
 
 
 def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: argparse.Namespace) -> None:
-    """Submits a sweep, and prints its handle, alone on the last line of stdout, where programs read it."""
+    """Submit a sweep, and print its handle, alone on the last line of stdout, where programs read it."""
     handle, count = submit(runner, info, tasks, typed=True), len(tasks.points)
     if getattr(args, "json", False):
         print(document({**handle_fields(handle), "tasks": count}))
@@ -121,7 +121,7 @@ def _submit(runner: Runner, info: AppDryRunInfo[Any], tasks: TaskList, args: arg
 
 
 def read_points(grids: Sequence[str], path: str | None, most: int) -> tuple[list[str], list[tuple[str, ...]]]:
-    """Returns the names and the values of each task: the product of the file's rows and the grid's points.
+    """Return the names and the values of each task: the product of the file's rows and the grid's points.
 
     A grid is ``name=value,value,...``; a value may be a range, ``0..99``, or in double quotes. The file ends in
     ``.csv`` or ``.jsonl``. No tasks, or more than ``most``, are a UsageError.
@@ -162,7 +162,7 @@ def _column(text: str, most: int) -> tuple[str, Sequence[str]]:
 
 
 def _split(values: str, text: str) -> list[tuple[str, bool]]:
-    """Splits values at commas outside double quotes; returns each with whether it was quoted."""
+    """Split values at commas outside double quotes; return each with whether it was quoted."""
     found = []
     for match in re.finditer(_VALUE, values):
         if (match[2] or "").startswith('"'):
@@ -265,7 +265,7 @@ def _read_jsonl(path: str, text: str) -> tuple[list[str], list[tuple[str, ...]]]
 
 
 def _text(value: Any, number: int, path: str) -> str:
-    """Formats a JSON value for a command line."""
+    """Format a JSON value for a command line."""
     import json
 
     if isinstance(value, str):

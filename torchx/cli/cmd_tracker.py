@@ -87,7 +87,7 @@ class CmdTracker(SubCommand):
             _table(["JOB"], [[run_id] for run_id in ids], nothing=f"no job has written to the tracker `{name}`")
 
     def list_metadata_command(self, args: argparse.Namespace) -> None:
-        """Prints names and values; for a sweep a row per task."""
+        """Print names and values; for a sweep a row per task."""
         name, tracker = choose_tracker(args.tracker)
         run_id = _run_id(args.RUN_ID)
         results = _ask(name, lambda: read_results(run_id, tracker))
@@ -144,7 +144,7 @@ class CmdTracker(SubCommand):
 
 
 def _run_id(reference: str) -> str:
-    """Resolves a short reference; returns one that is not on record as it is, because the tracker may know it."""
+    """Resolve a short reference; return one that is not on record as it is, because the tracker may know it."""
     if "://" in reference:
         return reference
     try:
@@ -157,7 +157,7 @@ def _run_id(reference: str) -> str:
 
 
 def _ask(name: str, question: Callable[[], T]) -> T:
-    """Calls ``question``, and raises BackendError if the tracker cannot be read."""
+    """Call ``question``, and raise BackendError if the tracker cannot be read."""
     try:
         return question()
     except TorchXError:
@@ -200,7 +200,7 @@ def _table(headers: list[str], rows: list[list[str]], *, nothing: str) -> None:
 
 
 def _text(value: object) -> str:
-    """Formats a value for a cell: text as it is, anything else as JSON."""
+    """Format a value for a cell: text as it is, anything else as JSON."""
     if isinstance(value, str):
         return value
     import json

@@ -20,7 +20,7 @@ from torchx.util.datetime import duration
 from torchx.util.spans import parse_span
 from torchx.util.term import fit, has_color, is_tty, printable, width
 
-_MOST_PAUSE_S = 1.0
+_MAX_PAUSE_S = 1.0
 _TICK_S = 1.0
 
 
@@ -33,7 +33,7 @@ class CmdWait(RunnerCommand):
         add("--json", action="store_true", help="one JSON document, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Prints handle and state of each job when it ends.
+        """Print handle and state of each job when it ends.
 
         Exits with 0 when all have succeeded, with 124 on a timeout, and otherwise with the code of the first failure.
         """
@@ -59,7 +59,7 @@ def _wait(
     timeout_s: float | None,
     quiet: bool,
 ) -> bool:
-    """Adds the status of each job to ``ended`` when it ends; returns False on a timeout."""
+    """Add the status of each job to ``ended`` when it ends; return False on a timeout."""
     began = time.monotonic()
     shows = is_tty(sys.stderr)
 
@@ -75,7 +75,7 @@ def _wait(
                 alone = len(open_ones) == 1 and runner.tells_ends(open_ones[0])
                 for handle in open_ones if alone else news.wait(open_ones, tick):
                     try:
-                        status = runner.wait(handle, wait_interval=_MOST_PAUSE_S, timeout=tick if alone else 0)
+                        status = runner.wait(handle, wait_interval=_MAX_PAUSE_S, timeout=tick if alone else 0)
                     except TimeoutError:
                         continue
                     if status is None:

@@ -29,7 +29,7 @@ class CmdWatch(RunnerCommand):
         add("--json", action="store_true", help="a JSON document on each line, for programs")
 
     def work(self, runner: Runner, args: argparse.Namespace) -> None:
-        """Prints the current states, then each change, until Ctrl-C or until all named jobs have ended."""
+        """Print the current states, then each change, until Ctrl-C or until all named jobs have ended."""
         if args.jobs and args.mine:
             raise UsageError("`--mine` and named jobs exclude each other", hint="omit one of them")
         with runner.watch(*resolve_all(runner, args.jobs), mine=args.mine, tasks=args.json) as watch:
@@ -39,7 +39,7 @@ class CmdWatch(RunnerCommand):
 
 
 def print_changes(watch: Watch, *, as_json: bool = False) -> None:
-    """Prints a line for each change until the watch ends. Warns once when a scheduler cannot be asked."""
+    """Print a line for each change until the watch ends. Warns once when a scheduler cannot be asked."""
     warned: dict[str, str] = {}
     while True:
         try:
@@ -69,7 +69,7 @@ def change_document(change: Change) -> str:
 
 
 def _line(change: Change) -> str:
-    """Formats time, handle, states and message: in columns on a terminal, separated by tabs elsewhere."""
+    """Format time, handle, states and message: in columns on a terminal, separated by tabs elsewhere."""
     if not is_tty(sys.stdout):
         was = "" if change.was is None else str(change.was)
         return "\t".join([iso(change.at) or "", change.handle, was, str(change.state), printable(change.msg)])

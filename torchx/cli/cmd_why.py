@@ -81,7 +81,7 @@ class CmdAdopt(RunnerCommand):
 
 
 def _add_job(subparser: argparse.ArgumentParser) -> None:
-    """Declares the arguments that name a job, which torchx may not have launched."""
+    """Declare the arguments that name a job, which torchx may not have launched."""
     add = subparser.add_argument
     add("app_handle", metavar="JOB", help=f"native id or name, {JOB_HELP}")
     add("-s", "--scheduler", metavar="NAME", help="look only on this scheduler")

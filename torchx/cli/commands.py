@@ -73,7 +73,7 @@ class Verb:
 
 
 def _target(name: str) -> str:
-    """Returns ``module:class`` of a verb: ``cmd_exec:CmdSshConfig`` for ``ssh-config``."""
+    """Return ``module:class`` of a verb: ``cmd_exec:CmdSshConfig`` for ``ssh-config``."""
     stem = name.strip("_")
     return f"torchx.cli.cmd_{_SHARED.get(stem, stem)}:Cmd{stem.title().replace('-', '')}"
 
@@ -117,12 +117,12 @@ _OPTIONS = """\
 
 
 def registry() -> Registry[type[SubCommand]]:
-    """Returns built-in and plugin verbs. A plugin may replace a built-in; ``torchx plugins`` reports that."""
+    """Return built-in and plugin verbs. A plugin may replace a built-in; ``torchx plugins`` reports that."""
     return Registry(COMMANDS, {name: verb.target for name, verb in VERBS.items()})
 
 
 def find(name: str) -> SubCommand:
-    """Returns the verb of that name; its arguments are not declared yet.
+    """Return the verb of that name; its arguments are not declared yet.
 
     A plugin that replaces a built-in verb and cannot be loaded causes a warning, and the built-in is returned.
     Another one causes a PluginError, and an unknown name a NotFoundError.
@@ -138,7 +138,7 @@ def find(name: str) -> SubCommand:
 
 
 def builtin(name: str) -> SubCommand:
-    """Returns the built-in verb of that name, even if a plugin replaces it."""
+    """Return the built-in verb of that name, even if a plugin replaces it."""
     module, _, attr = VERBS[name].target.partition(":")
     return _create(name, import_object(module, attr))
 
@@ -161,7 +161,7 @@ def help_page(*, color: bool = False) -> str:
 
 
 def verb_at(words: Sequence[str]) -> int:
-    """Returns the index of the verb, after the global options; at least ``len(words)`` when there is none."""
+    """Return the index of the verb, after the global options; at least ``len(words)`` when there is none."""
     i = 0
     while i < len(words) and words[i].startswith("-"):
         i += 2 if words[i] in ("--log_level", "--log-level") else 1
@@ -169,7 +169,7 @@ def verb_at(words: Sequence[str]) -> int:
 
 
 def names(*, hidden: bool = False) -> list[str]:
-    """Returns the names of all verbs, built-in ones first."""
+    """Return the names of all verbs, built-in ones first."""
     return [name for name in registry().names() if hidden or not name.startswith("_")]
 
 

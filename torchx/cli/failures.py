@@ -36,7 +36,7 @@ class UsageError(TorchXError):
 
 
 def guard(work: Callable[[], None]) -> int:
-    """Runs ``work`` and returns the exit code. Reports any exception in one line on stderr."""
+    """Run ``work`` and return the exit code. Reports any exception in one line on stderr."""
     try:
         try:
             work()
@@ -75,7 +75,7 @@ def guard(work: Callable[[], None]) -> int:
 
 
 def error(message: str, *, hint: str = "") -> None:
-    """Prints an error, and a hint on how to fix it, to stderr."""
+    """Print an error, and a hint on how to fix it, to stderr."""
     _say("error", message, "\033[31m")
     if hint:
         color = has_color(sys.stderr)
@@ -93,7 +93,7 @@ def note(message: str) -> None:
 
 
 def progress(text: str) -> None:
-    """Replaces the progress line on the terminal; an empty text clears it, and a `^C` that the terminal echoed."""
+    """Replace the progress line on the terminal; an empty text clears it, and a `^C` that the terminal echoed."""
     global _shows_progress
     _shows_progress = _shows_progress or bool(text)  # before it is written: an interrupt may come right after
     if _shows_progress or is_tty(sys.stderr):
@@ -103,13 +103,13 @@ def progress(text: str) -> None:
 
 
 def _end_progress() -> None:
-    """Clears the progress line if there is one, so that the next message has a line of its own."""
+    """Clear the progress line if there is one, so that the next message has a line of its own."""
     if _shows_progress:
         progress("")
 
 
 def show_tracebacks(on: bool) -> None:
-    """Turns tracebacks on or off; ``--log_level=DEBUG`` turns them on."""
+    """Turn tracebacks on or off; ``--log_level=DEBUG`` turns them on."""
     global _debug
     _debug = on
 
@@ -142,7 +142,7 @@ def _traceback_if_wanted() -> None:
 
 
 def _place(e: BaseException) -> str:
-    """Returns `` at MODULE:LINE`` of the code that raised it, which may be a plugin's."""
+    """Return `` at MODULE:LINE`` of the code that raised it, which may be a plugin's."""
     import traceback
 
     *_, (frame, line) = traceback.walk_tb(e.__traceback__)

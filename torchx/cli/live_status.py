@@ -28,7 +28,7 @@ def watch(
     as_json: bool,
     asks: bool = False,
 ) -> None:
-    """Shows pages until all jobs have ended: updated in place on a terminal, otherwise a line for each change.
+    """Show pages until all jobs have ended: updated in place on a terminal, otherwise a line for each change.
 
     Args:
         page: formats the page of a job from the polled status; None: ask for the status.

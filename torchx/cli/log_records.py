@@ -8,7 +8,7 @@ from torchx.cli import failures
 
 
 def install(level: str = "WARNING") -> None:
-    """Adds our handler to the root logger, unless the program has configured logging itself."""
+    """Add our handler to the root logger, unless the program has configured logging itself."""
     root = logging.getLogger()
     if not root.handlers:
         root.addHandler(_Lines(with_tracebacks=level == "DEBUG"))

@@ -14,7 +14,7 @@ from torchx.util.records import dataclass
 
 ID_FORMAT = "SCHEDULER://[SESSION_NAME]/APP_ID/[ROLE_NAME/[REPLICA_IDS,...]]"
 JOB_HELP = "handle, app id or unique prefix of one, @last (newest run), @last~1 (the one before), or @NAME"
-_MOST_IDS = 1_000_000
+_MAX_IDS = 1_000_000
 _LONGEST = 40  # characters of a number or range; int() rejects thousands of digits
 
 
@@ -28,7 +28,7 @@ class LogTarget:
 
 
 def parse_target(identifier: str) -> LogTarget:
-    """Parses the argument of ``torchx log``; raises HandleError if it is malformed.
+    """Parse the argument of ``torchx log``; raise HandleError if it is malformed.
 
     >>> parse_target("local_cwd://torchx/echo-x1/trainer/0,2-4")
     LogTarget(reference='local_cwd://torchx/echo-x1', role='trainer', ids=[0, 2, 3, 4])
@@ -55,7 +55,7 @@ def parse_target(identifier: str) -> LogTarget:
 
 
 def job_reference(text: str) -> str:
-    """Returns a reference to a job; raises HandleError if it is neither a handle nor a short form of one.
+    """Return a reference to a job; raise HandleError if it is neither a handle nor a short form of one.
 
     >>> job_reference("@last")
     '@last'
@@ -70,7 +70,7 @@ def job_reference(text: str) -> str:
 
 
 def resolve_all(runner: Runner, references: Sequence[str], failed: list[int] | None = None) -> list[str]:
-    """Resolves references to handles, without duplicates. Call it before using the first: ``@last`` may change.
+    """Resolve references to handles, without duplicates. Call it before using the first: ``@last`` may change.
 
     With ``failed``, references that cannot be resolved are reported, and their exit codes added to it.
     """
@@ -87,7 +87,7 @@ def resolve_all(runner: Runner, references: Sequence[str], failed: list[int] | N
 
 
 def parse_ids(text: str, identifier: str = "") -> list[int]:
-    """Parses a list of replica numbers and ranges; returns the numbers sorted, without duplicates.
+    """Parse a list of replica numbers and ranges; return the numbers sorted, without duplicates.
 
     >>> parse_ids("3,0-1,1")
     [0, 1, 3]
@@ -99,19 +99,19 @@ def parse_ids(text: str, identifier: str = "") -> list[int]:
         if not (numbers and part.isascii() and len(part) <= _LONGEST):
             raise _malformed(identifier or text, f"`{part}` is neither a number nor a range of replicas")
         low, high = int(first), int(last) if dash else int(first)
-        if low > high or high >= _MOST_IDS:
+        if low > high or high >= _MAX_IDS:
             raise _malformed(identifier or text, f"`{part}` is not a range of replicas")
         found.update(range(low, high + 1))
     return sorted(found)
 
 
 def find_role_replicas(app: AppDef, role_name: str | None = None) -> list[tuple[str, int]]:
-    """Returns the replicas of a job, or of one of its roles, as ``(role, number)``."""
+    """Return the replicas of a job, or of one of its roles, as ``(role, number)``."""
     return [(r.name, k) for r in app.roles if role_name in (None, r.name) for k in range(r.num_replicas)]
 
 
 def select(replicas: Sequence[tuple[str, int]], target: LogTarget) -> list[tuple[str, int]]:
-    """Returns the replicas that the target names; raises NotFoundError if the job has no such role or replica."""
+    """Return the replicas that the target names; raise NotFoundError if the job has no such role or replica."""
     if target.role is None:
         return list(replicas)
     of_role = [(role, k) for role, k in replicas if role == target.role]

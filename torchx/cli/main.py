@@ -40,7 +40,7 @@ LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
 def main(argv: list[str] | None = None) -> None:
-    """The ``torchx`` command.
+    """Run the ``torchx`` command.
 
     Args:
         argv: the arguments after the program name; default: ``sys.argv[1:]``.
@@ -59,14 +59,14 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def run_main(subcmds: dict[str, SubCommand], argv: list[str] | None = None) -> None:
-    """Runs a command line with custom verbs; otherwise like :func:`main`."""
+    """Run a command line with custom verbs; otherwise like :func:`main`."""
     arguments = sys.argv[1:] if argv is None else list(argv)
     if code := failures.guard(lambda: _run(subcmds, arguments)):
         sys.exit(code)
 
 
 def create_parser(subcmds: dict[str, SubCommand]) -> argparse.ArgumentParser:
-    """Returns a parser for these verbs. The parsed namespace holds the verb's ``run`` as ``func``."""
+    """Return a parser for these verbs. The parsed namespace holds the verb's ``run`` as ``func``."""
     from torchx.cli.argparse_util import Parser
 
     parser = Parser(
@@ -93,12 +93,12 @@ def create_parser(subcmds: dict[str, SubCommand]) -> argparse.ArgumentParser:
 
 
 def get_default_sub_cmds() -> dict[str, SubCommand]:
-    """Returns the built-in verbs by name."""
+    """Return the built-in verbs by name."""
     return {name: commands.builtin(name) for name in commands.VERBS}
 
 
 def get_sub_cmds() -> dict[str, SubCommand]:
-    """Returns built-in and plugin verbs by name. Warns of a verb that cannot be loaded and omits it."""
+    """Return built-in and plugin verbs by name. Warns of a verb that cannot be loaded and omits it."""
     found = {}
     for name in commands.names(hidden=True):
         try:
@@ -109,13 +109,13 @@ def get_sub_cmds() -> dict[str, SubCommand]:
 
 
 def help_line(command: object) -> str:
-    """Returns the first line of the docstring of a verb's class."""
+    """Return the first line of the docstring of a verb's class."""
     lines = (type(command).__doc__ or "").strip().splitlines()
     return lines[0] if lines else ""
 
 
 def _dispatch(argv: list[str]) -> None:
-    """Handles ``--help`` and ``--version`` without a parser, and everything else with the parser of one verb."""
+    """Handle ``--help`` and ``--version`` without a parser, and everything else with the parser of one verb."""
     globals_, rest = _split(argv)
     if any(arg in ("-h", "--help") for arg in globals_) or not argv or rest == ["help"]:
         print(commands.help_page(color=has_color(sys.stdout)))
@@ -134,7 +134,7 @@ def _dispatch(argv: list[str]) -> None:
 
 
 def _split(argv: list[str]) -> tuple[list[str], list[str]]:
-    """Splits a command line into the options before the verb, and the verb with its arguments."""
+    """Split a command line into the options before the verb, and the verb with its arguments."""
     at = commands.verb_at(argv)
     for arg in argv[:at]:
         known = ("-h", "--help", "--version", "--log_level", "--log-level")
@@ -159,7 +159,7 @@ def _run(subcmds: dict[str, SubCommand], argv: list[str]) -> None:
 
 
 def _set_up_logging(level: str | None, *, at_once: bool) -> None:
-    """Shows log records as ``torchx: warning: ...`` on stderr.
+    """Show log records as ``torchx: warning: ...`` on stderr.
 
     Without an explicit level, and unless ``at_once``, the handler is installed when the first notice is due.
     """
@@ -183,7 +183,7 @@ def _log_level(text: str) -> str:
 
 
 def _reopen_closed_streams() -> None:
-    """Opens /dev/null in place of a closed standard stream (`>&-`), so that no file of ours gets its descriptor."""
+    """Open /dev/null in place of a closed standard stream (`>&-`), so that no file of ours gets its descriptor."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
         while (fd := os.open(os.devnull, os.O_RDWR)) < 3:
             pass
@@ -194,7 +194,7 @@ def _reopen_closed_streams() -> None:
 
 
 def _replace_unencodable_characters() -> None:
-    """Writes ``?`` for characters that the encoding of stdout lacks, instead of failing."""
+    """Write ``?`` for characters that the encoding of stdout lacks, instead of failing."""
     out = sys.stdout
     if out is sys.__stdout__ and getattr(out, "errors", "") in ("strict", "surrogateescape"):
         out.reconfigure(errors="replace")  # type: ignore[union-attr]  # sys.__stdout__ is a TextIOWrapper

@@ -12,7 +12,7 @@ YES_HELP = "do not ask for confirmation; the default without a terminal"
 
 
 def ask_a_person() -> Callable[[str], str] | None:
-    """Returns a function that asks the user for a masked value; None without a terminal."""
+    """Return a function that asks the user for a masked value; None without a terminal."""
     if not (is_tty(sys.stdin) and is_tty(sys.stderr)):
         return None
 

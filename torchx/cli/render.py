@@ -26,7 +26,7 @@ def gray(text: str, *, color: bool) -> str:
 
 
 def table(headers: Sequence[str], rows: Cells, *, shrink: Sequence[int] = (), state_column: int | None = None) -> None:
-    """Prints rows under headers: in columns on a terminal, separated by tabs elsewhere.
+    """Print rows under headers: in columns on a terminal, separated by tabs elsewhere.
 
     Args:
         shrink: columns to cut when the terminal is too narrow, in this order. Others are never cut, because a cut
@@ -43,7 +43,7 @@ def table(headers: Sequence[str], rows: Cells, *, shrink: Sequence[int] = (), st
 def table_lines(
     headers: Sequence[str], rows: Cells, *, shrink: Sequence[int] = (), state_column: int | None = None
 ) -> list[str]:
-    """Returns the lines of :func:`table` on a terminal."""
+    """Return the lines of :func:`table` on a terminal."""
     cells = [[printable(cell) for cell in row] for row in rows]
     color = has_color(sys.stdout)
     widths = column_widths([list(headers), *cells], width(sys.stdout), shrink)
@@ -59,7 +59,7 @@ def table_lines(
 
 
 def column_widths(rows: Cells, room: int, shrink: Sequence[int]) -> list[int]:
-    """Returns the widths of the columns; narrows those of ``shrink`` until a line fits.
+    """Return the widths of the columns; narrows those of ``shrink`` until a line fits.
 
     >>> column_widths([["aaaa", "b" * 30]], 20, shrink=[1])
     [4, 14]
@@ -80,7 +80,7 @@ def fits(rows: Cells, *, shrink: Sequence[int] = ()) -> bool:
 
 
 def fields(pairs: Sequence[tuple[str, str]], *, indent: str = "", color: bool = False) -> str:
-    """Formats lines of ``label: value`` with aligned values; omits pairs without a value.
+    """Format lines of ``label: value`` with aligned values; omits pairs without a value.
 
     >>> print(fields([("app", "x"), ("started", "now"), ("note", "")]))
     app:      x
@@ -97,7 +97,7 @@ def fields(pairs: Sequence[tuple[str, str]], *, indent: str = "", color: bool = 
 
 
 def value_text(value: Any) -> str:
-    """Formats a value of a run option or of a job on one line: text as it is, anything else as JSON."""
+    """Format a value of a run option or of a job on one line: text as it is, anything else as JSON."""
     if value is None:
         return "-"
     if isinstance(value, str):
@@ -108,7 +108,7 @@ def value_text(value: Any) -> str:
 
 
 def strict_json(data: Any, **options: Any) -> str:
-    """Formats JSON, with null for NaN and infinity, which JSON lacks; ``options`` are those of ``json.dumps``."""
+    """Format JSON, with null for NaN and infinity, which JSON lacks; ``options`` are those of ``json.dumps``."""
     import json
 
     try:
@@ -119,7 +119,7 @@ def strict_json(data: Any, **options: Any) -> str:
 
 
 def document(data: Any) -> str:
-    """Formats a JSON document, secrets masked: indented on a terminal, on one line elsewhere."""
+    """Format a JSON document, secrets masked: indented on a terminal, on one line elsewhere."""
     indent = 2 if is_tty(sys.stdout) else None
     text = strict_json(data, indent=indent, ensure_ascii=False)
     try:

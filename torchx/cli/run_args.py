@@ -168,7 +168,7 @@ _JSON_NAMES = {
 
 
 def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
-    """Builds the arguments from a JSON object whose keys are attributes of :class:`TorchXRunArgs`.
+    """Build the arguments from a JSON object whose keys are attributes of :class:`TorchXRunArgs`.
 
     Raises:
         ConfigError: a key is missing or unknown, or a value has the wrong type.
@@ -202,7 +202,7 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
 def torchx_run_args_from_argparse(
     args: argparse.Namespace, component_name: str, component_args: list[str], scheduler_cfg: Mapping[str, CfgVal]
 ) -> TorchXRunArgs:
-    """Builds the arguments from a parsed command line; options that ``args`` lacks get their defaults."""
+    """Build the arguments from a parsed command line; options that ``args`` lacks get their defaults."""
     fields = {name for name, *_ in record_fields(TorchXRunArgs)}
     given = {name: value for name, value in vars(args).items() if name in fields and value is not None}
     given.update(component_name=component_name, component_args_str=list(component_args), scheduler_args={})
@@ -211,7 +211,7 @@ def torchx_run_args_from_argparse(
 
 
 def parse_secrets(given: list[str]) -> dict[str, Secret]:
-    """Parses the values of ``--secret`` into variable -> Secret; raises UsageError for one that is malformed.
+    """Parse the values of ``--secret`` into variable -> Secret; raise UsageError for one that is malformed.
 
     >>> parse_secrets(["HF_TOKEN", "KEY=file:~/key"])
     {'HF_TOKEN': Secret('HF_TOKEN'), 'KEY': Secret('file:~/key')}
@@ -236,7 +236,7 @@ _CONFIG_TEXTS = ("component", *TEXT_OPTIONS)
 
 
 def fill_from_config(args: argparse.Namespace) -> None:
-    """Fills options that the command line lacks from ``[cli:run]``; warns of unknown keys."""
+    """Fill options that the command line lacks from ``[cli:run]``; warns of unknown keys."""
     given = vars(args)
     known = (*_CONFIG_FLAGS, *_CONFIG_TEXTS)
     for key, text in get_configs(prefix="cli", name="run").items():
@@ -256,7 +256,7 @@ def fill_from_config(args: argparse.Namespace) -> None:
 
 
 def read_json(text: str) -> dict[str, Any]:
-    """Parses the text of ``--stdin``; raises UsageError if it is not a JSON object."""
+    """Parse the text of ``--stdin``; raise UsageError if it is not a JSON object."""
     import json
 
     example = 'for example: echo \'{"scheduler": "local_cwd", "component_name": "utils.echo"}\' | torchx run --stdin'
@@ -272,7 +272,7 @@ def read_json(text: str) -> dict[str, Any]:
 
 
 def notices_wanted(notify: str, notify_on: str) -> dict[str, str]:
-    """Returns the job metadata for notices: from the command line, or where that is empty, from ``[notify]``."""
+    """Return the job metadata for notices: from the command line, or where that is empty, from ``[notify]``."""
     if not (notify or notify_on or "notify" in load_files().names()):
         return {}
     from torchx.runner.notices.channels import KEYS, SECTION

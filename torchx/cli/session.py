@@ -25,7 +25,7 @@ _BY_SIGNAL = 128
 
 
 def hold(runner: Runner, scheduler: str, submit: Callable[[], str]) -> None:
-    """Submits the job. On a terminal, opens a shell in it, and when that ends, cancels the job and exits with its code.
+    """Submit the job. On a terminal, opens a shell in it, and when that ends, cancels the job and exits with its code.
 
     Nothing is submitted if the scheduler cannot open a shell in its jobs.
     """
@@ -74,7 +74,7 @@ def _shell(runner: Runner, handle: str, since: float) -> InsideProcess:
 
 
 def _exit_if_over(runner: Runner, handle: str, since: float) -> AppStatus:
-    """Returns the status of a job that has not ended. Otherwise shows it and exits as ``torchx run --wait`` does."""
+    """Return the status of a job that has not ended. Otherwise shows it and exits as ``torchx run --wait`` does."""
     status = runner.status(handle)
     if status is None:
         raise UnknownAppException(handle)

@@ -17,7 +17,7 @@ _REFUSED = ("--dryrun", "--dry-run", "-s", "--scheduler", "-cfg", "--scheduler_a
 
 
 def program(words: Sequence[str], *, size: str | None = None, dashes: bool = False) -> tuple[str, list[str]] | None:
-    """Returns the component that runs a program, and its arguments; None when the words name a component.
+    """Return the component that runs a program, and its arguments; None when the words name a component.
 
     ``size`` are nodes and workers, as for ``dist.ddp -j``. With ``dashes`` the words came after ``--``, so that any
     program is allowed.
@@ -52,7 +52,7 @@ def program(words: Sequence[str], *, size: str | None = None, dashes: bool = Fal
 
 
 def check_script(component_args: Sequence[str]) -> None:
-    """Raises UsageError for a script that only defines components."""
+    """Raise UsageError for a script that only defines components."""
     script = component_args[component_args.index("--script") + 1]
     if not os.path.isfile(script):
         return  # the check of the local scheduler reports a missing script
@@ -67,7 +67,7 @@ def check_script(component_args: Sequence[str]) -> None:
 
 
 def hoist(parser: argparse.ArgumentParser, component: str, words: list[str]) -> tuple[list[str], list[str]]:
-    """Returns the options of torchx that stand after the component, and the remaining words.
+    """Return the options of torchx that stand after the component, and the remaining words.
 
     An option that both have is the component's, and so is everything after ``--``. An option of torchx among words
     that are passed to the program is a UsageError.
@@ -102,7 +102,7 @@ def hoist(parser: argparse.ArgumentParser, component: str, words: list[str]) -> 
 
 
 def refuse(words: Sequence[str], component: str) -> None:
-    """Raises UsageError if words that are passed to the program contain an option of torchx."""
+    """Raise UsageError if words that are passed to the program contain an option of torchx."""
     words = words[: words.index("--")] if "--" in words else words
     for word, following in zip(words, [*words[1:], ""], strict=False):
         name, equals, value = word.partition("=")

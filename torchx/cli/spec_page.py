@@ -22,7 +22,7 @@ _LEAST_SECRET = 4
 
 
 def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) -> None:
-    """Prints what ``torchx run`` would submit, secrets masked.
+    """Print what ``torchx run`` would submit, secrets masked.
 
     With ``full``, also options at their default, and the sections of a script that are the same for every job.
     """
@@ -54,7 +54,7 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
 def app_page(
     app: AppDef, *, provenance: tuple[Mapping[str, str], Mapping[str, str]] = ({}, {}), color: bool = False
 ) -> str:
-    """Formats an AppDef, with a block for each role. The caller masks secrets.
+    """Format an AppDef, with a block for each role. The caller masks secrets.
 
     ``provenance`` holds image digests and workspace hashes, each by role name.
     """
@@ -65,7 +65,7 @@ def app_page(
 
 
 def cfg_page(cfg: Mapping[str, Mapping[str, Any]], *, title: str, color: bool = False) -> str:
-    """Formats run options with their values and sources."""
+    """Format run options with their values and sources."""
     rows = [(key, value_text(setting.get("value")), str(setting.get("source", ""))) for key, setting in cfg.items()]
     name_width = max((len(key) for key, _, _ in rows), default=0) + 1
     value_width = min(max((len(value) for _, value, _ in rows), default=0), 40)

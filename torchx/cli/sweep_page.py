@@ -24,7 +24,7 @@ _WINDOW_S = 60.0
 def lines(
     runner: Runner, handle: str, status: AppStatus, table: TaskTable, *, launched: float | None = None
 ) -> list[str]:
-    """Returns the lines of the page below the times; ``launched`` is the Unix time of the launch, if known."""
+    """Return the lines of the page below the times; ``launched`` is the Unix time of the launch, if known."""
     color, tty = has_color(sys.stdout), is_tty(sys.stdout)
     found = [f"state:    {state_text(status.state, color=color)}"]
     done = sum(n for state, n in table.counts().items() if is_terminal_task(state))
@@ -51,7 +51,7 @@ def lines(
 
 
 def values_line(runner: Runner, handle: str, app_id: str) -> list[str]:
-    """Returns a line with the values of a task; none for other jobs."""
+    """Return a line with the values of a task; none for other jobs."""
     task = JobId.of(app_id).task
     given = default_registry().tasks(runner.recorded(JobId.of(handle).job)) if task is not None else None
     return [f"values:   {printable(given.text(task))}"] if given and task is not None else []
@@ -96,7 +96,7 @@ def _bar(table: TaskTable, *, color: bool) -> str:
 
 
 def _pace(table: TaskTable, done: int, now: float, started: float | None) -> str:
-    """Describes how many tasks end per second or minute, and the estimated time left."""
+    """Describe how many tasks end per second or minute, and the estimated time left."""
     window = min(_WINDOW_S, max(now - (started or now), 0.0))
     recent = sum(now - ended < window for ended in table.ended if ended) if window else 0
     parallel = f"at most {table.max_parallel:,} at a time" if table.max_parallel else "no limit on how many at a time"

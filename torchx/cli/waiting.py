@@ -22,7 +22,7 @@ _POLL_S = 1.0
 
 
 def wait_for(runner: Runner, handle: str, *, with_logs: bool, as_json: bool, cancels: bool = True) -> None:
-    """Prints the handle, alone on a line of stdout (unless ``as_json``), and waits until the job has ended.
+    """Print the handle, alone on a line of stdout (unless ``as_json``), and wait until the job has ended.
 
     Exits with 1 if the job failed or was cancelled, 7 if it no longer exists, 130 after Ctrl-C, which with ``cancels``
     cancels the job, and otherwise only detaches.
@@ -77,7 +77,7 @@ def _wait(
 
 
 def show_progress(status: AppStatus, since: float, killed_at: float | None = None) -> None:
-    """Shows the state of a job, and its running replicas, on the progress line."""
+    """Show the state of a job, and its running replicas, on the progress line."""
     color = has_color(sys.stderr)
     parts = []
     for role in status.roles:
@@ -92,7 +92,7 @@ def show_progress(status: AppStatus, since: float, killed_at: float | None = Non
 
 
 def cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppStatus | None:
-    """Cancels the job and waits for its end; a second Ctrl-C leaves at once."""
+    """Cancel the job and wait for its end; a second Ctrl-C leaves at once."""
     try:
         start = "" if shows else "\n"  # the terminal echoes `^C` after the job's output
         note(f"{start}cancelling the job; Ctrl-C again leaves at once" if is_tty(sys.stderr) else "cancelling the job")
@@ -105,14 +105,14 @@ def cancel(runner: Runner, handle: str, *, since: float, shows: bool) -> AppStat
 
 
 def grace_s(runner: Runner, handle: str) -> float | None:
-    """Returns the seconds between cancelling a job and killing its processes; None if unknown."""
+    """Return the seconds between cancelling a job and killing its processes; None if unknown."""
     run = runner.recorded(handle)
     value = run.cfg.get("cancel_grace_s", {}).get("value") if run is not None else None
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def say_how_it_ended(handle: str, status: AppStatus, seconds: float) -> None:
-    """Prints the status page of a failed job; for others a line, on a terminal."""
+    """Print the status page of a failed job; for others a line, on a terminal."""
     color = has_color(sys.stderr)
     if str(status.state) in ("SUCCEEDED", "CANCELLED"):
         if is_tty(sys.stderr):

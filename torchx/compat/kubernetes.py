@@ -82,12 +82,12 @@ def role_to_pod(  # noqa: PLR0917  # public signature
 
 
 def pod_labels(app: AppDef, role_idx: int, role: Role, replica_id: int, app_id: str) -> dict[str, str]:  # noqa: ARG001
-    """The labels of a replica's pod."""
+    """Return the labels of a replica's pod."""
     return {**specs.role_labels(app, role_idx, app_id), LABEL_REPLICA_ID: str(replica_id)}
 
 
 def prefix_container_name(container_name: str, role_name: str, replica_id: int) -> str:
-    """The prefix of a container's log lines, in a pod with several containers."""
+    """Return the prefix of a container's log lines, in a pod with several containers."""
     return f"{role_name}/{replica_id}/{container_name}"
 
 

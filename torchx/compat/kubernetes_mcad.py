@@ -54,7 +54,7 @@ def cleanup_str(data: str) -> str:
 
 
 def create_pod_group(app: AppDef, role: Role, role_idx: int, namespace: str, app_id: str) -> Object:
-    """The PodGroup of one role, as a generic item of a v1beta1 AppWrapper."""
+    """Return the PodGroup of one role, as a generic item of a v1beta1 AppWrapper."""
     name = f"{app_id}-{request.role_names(app)[role_idx]}"
     group = appwrapper.pod_group(role, name, namespace, specs.role_labels(app, role_idx, app_id))
     return {"replicas": 1, "generictemplate": group}
@@ -66,12 +66,12 @@ def enable_retry(job_spec: Object, appwrapper_retries: int, total_pods: int) -> 
 
 
 def get_appwrapper_status(app: Object) -> AppState:
-    """The state of an AppWrapper of either version."""
+    """Return the state of an AppWrapper of either version."""
     return appwrapper_state(app)[1]
 
 
 def get_port_for_service(app: AppDef) -> str:
-    """The first port that a role exposes, or else the default port of torchrun."""
+    """Return the first port that a role exposes, or else the default port of torchrun."""
     return next((str(port) for role in app.roles for port in role.port_map.values()), _DEFAULT_PORT)
 
 
@@ -94,7 +94,7 @@ def get_role_information(generic_items: Iterable[Object]) -> dict[str, Any]:
 
 
 def get_tasks_status_description(status: Object) -> dict[str, int]:
-    """The number of pods of a v1beta1 AppWrapper by state.
+    """Return the number of pods of a v1beta1 AppWrapper by state.
 
     >>> get_tasks_status_description({"running": 2, "Succeeded": 1, "state": "Running"})
     {'running': 2, 'Succeeded': 1}
@@ -103,7 +103,7 @@ def get_tasks_status_description(status: Object) -> dict[str, int]:
 
 
 def mcad_svc(app: AppDef, svc_name: str, namespace: str, service_port: str) -> Any:
-    """The headless Service as a ``kubernetes.client.V1Service``."""
+    """Return the headless Service as a ``kubernetes.client.V1Service``."""
     service = request.headless_service(app, svc_name, specs.JobRules(KubernetesOpts(namespace=namespace)))
     service["spec"]["ports"] = [{"name": "port", "port": int(service_port)}]
     return to_model(service, "V1Service")
@@ -117,7 +117,7 @@ def pod_labels(  # noqa: PLR0917  # public signature
     coscheduler_name: str | None,
     app_id: str,
 ) -> dict[str, str]:
-    """The labels of a replica's pod."""
+    """Return the labels of a replica's pod."""
     labels = {**specs.role_labels(app, role_idx, app_id), LABEL_REPLICA_ID: str(replica_id)}
     if coscheduler_name:
         labels[appwrapper.POD_GROUP_LABEL] = f"{app_id}-{request.role_names(app)[role_idx]}"

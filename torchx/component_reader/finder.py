@@ -235,12 +235,12 @@ def module_relname(module: ModuleType, relative_to: ModuleType) -> str:
 
 
 def is_package(module: ModuleType) -> bool:
-    """True for a package, with or without an ``__init__.py``."""
+    """Return whether it is a package, with or without an ``__init__.py``."""
     return hasattr(module, "__path__")
 
 
 def is_namespace_package(module: ModuleType) -> bool:
-    """True for a package without an ``__init__.py``."""
+    """Return whether it is a package without an ``__init__.py``."""
     return is_package(module) and getattr(module, "__file__", None) is None
 
 

@@ -206,7 +206,7 @@ def spmd(
     mounts: list[str] | None = None,
     debug: bool = False,
 ) -> specs.AppDef:
-    """Runs one program on many workers with torchrun, sized by a named resource.
+    """Run one program on many workers with torchrun, sized by a named resource.
 
         torchx run dist.spmd -j 2 -h gpu.large -m pets.train -- --epochs 3
 
@@ -284,7 +284,7 @@ def _args_join(args: Iterable[str]) -> str:
 
 
 def _rendezvous(size: JobSize, backend: str, endpoint: str | None, port: int, conf: str | None) -> list[str]:
-    """The options of torchrun by which the nodes find each other."""
+    """Return the options of torchrun by which the nodes find each other."""
     words = ["--rdzv_backend", backend, "--rdzv_id", macros.app_id]
     if endpoint is not None:
         words += ["--rdzv_endpoint", endpoint]

@@ -23,7 +23,7 @@ def tensorboard(  # noqa: PLR0917  # public signature
     exit_on_file: str = "",
     host: str | None = None,
 ) -> specs.AppDef:
-    """Runs a TensorBoard server until a file appears or the time limit is reached.
+    """Run a TensorBoard server until a file appears or the time limit is reached.
 
         torchx run metrics.tensorboard --logdir runs --exit_on_file runs/done
 

@@ -25,7 +25,7 @@ def torchserve(  # noqa: PLR0917  # public signature
     token_file: str | None = None,
     env: dict[str, str] | None = None,
 ) -> specs.AppDef:
-    """Registers a model archive with a running TorchServe.
+    """Register a model archive with a running TorchServe.
 
         torchx run serve.torchserve --model_path s3://bucket/digits.mar --management_api http://torchserve:8081
 

@@ -18,7 +18,7 @@ _UNBUFFERED = {"PYTHONUNBUFFERED": "1"}  # otherwise the log stays empty until t
 
 
 def echo(msg: str = "hello world", image: str = torchx.IMAGE, num_replicas: int = 1) -> specs.AppDef:
-    """Prints a message.
+    """Print a message.
 
         torchx run utils.echo --msg hi
 
@@ -39,7 +39,7 @@ def echo(msg: str = "hello world", image: str = torchx.IMAGE, num_replicas: int 
 
 
 def touch(file: str, image: str = torchx.IMAGE) -> specs.AppDef:
-    """Creates a file.
+    """Create a file.
 
     Args:
         file: path of the file
@@ -68,7 +68,7 @@ def sh(
     mounts: list[str] | None = None,
     entrypoint: str | None = None,
 ) -> specs.AppDef:
-    """Runs a shell command.
+    """Run a shell command.
 
     Several words are a command and its arguments, which are passed unchanged. A single word is a shell command line:
 
@@ -105,7 +105,7 @@ def sh(
 
 
 def sbatch(*args: str, image: str = torchx.IMAGE) -> specs.AppDef:
-    """Runs an existing batch script: unchanged with sbatch on Slurm, with bash on other schedulers.
+    """Run an existing batch script: unchanged with sbatch on Slurm, with bash on other schedulers.
 
         torchx run -s slurm utils.sbatch train.sbatch -- --lr 3e-4
         torchx run -s kubernetes utils.sbatch --image pytorch/pytorch train.sbatch -- --lr 3e-4
@@ -142,7 +142,7 @@ def python(
     h: str | None = None,
     num_replicas: int = 1,
 ) -> specs.AppDef:
-    """Runs a Python module, script or piece of code.
+    """Run a Python module, script or piece of code.
 
         torchx run utils.python --script hello.py -- --greeting hi
 
@@ -225,7 +225,7 @@ def binary(
     memMB: int = 1024,
     h: str | None = None,
 ) -> specs.AppDef:
-    """Runs a program of the image.
+    """Run a program of the image.
 
         torchx run utils.binary --entrypoint /usr/bin/nvidia-smi -- -L
 
@@ -251,7 +251,7 @@ def binary(
 
 
 def copy(src: str, dst: str, image: str = torchx.IMAGE) -> specs.AppDef:
-    """Copies a file between any two locations that fsspec supports: file://, s3://, gs://, https://, ...
+    """Copy a file between any two locations that fsspec supports: file://, s3://, gs://, https://, ...
 
     Args:
         src: path or URL of the source
@@ -275,7 +275,7 @@ def booth(
     tracker_base: str = "/tmp/torchx-util-booth",  # noqa: S108  # the documented default, for a demonstration
     image: str = torchx.IMAGE,
 ) -> specs.AppDef:
-    """Evaluates the Booth function, (x1 + 2*x2 - 7)^2 + (2*x1 + x2 - 5)^2, an example for optimizers.
+    """Evaluate the Booth function, (x1 + 2*x2 - 7)^2 + (2*x1 + x2 - 5)^2, an example for optimizers.
 
     Args:
         x1: the first variable
@@ -303,7 +303,7 @@ def hydra(
     config_name: Annotated[str, "-cn"],
     config_dir: Annotated[str, "-cd"] = ".torchx",
 ) -> specs.AppDef:
-    """Runs the AppDef that a Hydra configuration describes.
+    """Run the AppDef that a Hydra configuration describes.
 
     The configuration names classes by ``_target_``: ``torchx.specs.AppDef``, ``torchx.specs.Role``, ... The AppDef is
     the whole configuration, or its key ``app``. Keys that are not fields of an AppDef are available for interpolation.

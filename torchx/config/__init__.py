@@ -111,7 +111,7 @@ def resolve(
     *,
     files: ConfigFiles | None = None,
 ) -> dict[str, Setting]:
-    """Resolves the value and the source of each run option, by the precedence above.
+    """Resolve the value and the source of each run option, by the precedence above.
 
     Unknown keys in files are ignored with a warning. Unknown keys that code gives to the scheduler of a plugin are
     passed on with a warning, unless they are similar to the name of an option.
@@ -142,7 +142,7 @@ def resolve(
 
 
 def apply(scheduler: str, cfg: dict[str, CfgVal], dirs: list[str] | None = None) -> None:
-    """Adds the values of the scheduler's section to ``cfg``; keys that ``cfg`` already has are kept.
+    """Add the values of the scheduler's section to ``cfg``; keys that ``cfg`` already has are kept.
 
     Args:
         dirs: folders to search for config files, highest precedence first.
@@ -155,7 +155,7 @@ def apply(scheduler: str, cfg: dict[str, CfgVal], dirs: list[str] | None = None)
 
 
 def load(scheduler: str, f: TextIO, cfg: dict[str, CfgVal]) -> None:
-    """Adds the values of the scheduler's section of an open file to ``cfg``; keys that ``cfg`` already has are kept.
+    """Add the values of the scheduler's section of an open file to ``cfg``; keys that ``cfg`` already has are kept.
 
     Raises:
         ConfigError: a value has the wrong type, or the text is malformed.
@@ -167,7 +167,7 @@ def load(scheduler: str, f: TextIO, cfg: dict[str, CfgVal]) -> None:
 
 
 def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = False) -> None:
-    """Writes a template config file: a section for each scheduler, with its options, their defaults and help texts.
+    """Write a template config file: a section for each scheduler, with its options, their defaults and help texts.
 
     Args:
         schedulers: names of schedulers; None: all, but those that cannot be loaded are skipped with a warning.
@@ -198,7 +198,7 @@ def dump(f: TextIO, schedulers: list[str] | None = None, required_only: bool = F
 
 
 def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
-    """Loads the active config files; see :func:`torchx.config.files.load_files`."""
+    """Load the active config files; see :func:`torchx.config.files.load_files`."""
     return config_files.load_files(_dirs(dirs))
 
 
@@ -208,24 +208,24 @@ def find_configs(dirs: Iterable[str] | None = None) -> list[str]:
 
 
 def get_configs(prefix: str, name: str, dirs: list[str] | None = None) -> dict[str, str]:
-    """The values of section ``[prefix:name]``; empty if there is no such section."""
+    """Return the values of section ``[prefix:name]``; empty if there is no such section."""
     return get_section(f"{prefix}{CONFIG_PREFIX_DELIM}{name}", dirs)
 
 
 def get_config(prefix: str, name: str, key: str, dirs: list[str] | None = None) -> str | None:
-    """The value of one key of section ``[prefix:name]``; None if it is missing."""
+    """Return the value of one key of section ``[prefix:name]``; None if it is missing."""
     return get_configs(prefix, name, dirs).get(key)
 
 
 def load_sections(prefix: str, dirs: list[str] | None = None) -> dict[str, dict[str, str]]:
-    """The values of all sections ``[prefix:name]``, by name."""
+    """Return the values of all sections ``[prefix:name]``, by name."""
     start = prefix + CONFIG_PREFIX_DELIM
     names = [name[len(start) :] for name in load_files(dirs).names() if name.startswith(start)]
     return {name: get_configs(prefix, name, dirs) for name in names}
 
 
 def get_section(name: str, dirs: list[str] | None = None) -> dict[str, str]:
-    """The values of section ``[name]``; empty if there is no such section."""
+    """Return the values of section ``[name]``; empty if there is no such section."""
     return {key: entry.text for key, entry in load_files(dirs).section(name, active_profile()).items()}
 
 
@@ -329,7 +329,7 @@ def _check_known(scheduler: str, opts: runopts, cfg: Mapping[str, CfgVal]) -> No
 
 
 def unknown_option(scheduler: str, opts: runopts, key: str, source: str = COMMAND_LINE) -> ConfigError:
-    """The error for a run option that the scheduler does not have; ``source`` is where it was given."""
+    """Return the error for a run option that the scheduler does not have; ``source`` is where it was given."""
     close = did_you_mean(key, [name for name, _ in opts])
     show = f"`torchx runopts {scheduler}` shows them all"
     return ConfigError(

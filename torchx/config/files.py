@@ -12,7 +12,7 @@ from torchx.settings import ENV_CONFIG, ENV_PROFILE
 from torchx.util.strings import did_you_mean
 
 CONFIG_FILE = ".torchxconfig"
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _Signature = tuple[str, int, int, int]
 
 _profile: str | None = None
@@ -20,18 +20,18 @@ _parsed: dict[str, tuple[_Signature, Sections]] = {}
 
 
 def use_profile(name: str | None) -> None:
-    """Selects the profile for this process; None: that of ``$TORCHX_PROFILE``."""
+    """Select the profile for this process; None: that of ``$TORCHX_PROFILE``."""
     global _profile
     _profile = name
 
 
 def active_profile() -> str | None:
-    """The name of the active profile; None if there is none."""
+    """Return the name of the active profile; None if there is none."""
     return _profile or os.environ.get(ENV_PROFILE) or None
 
 
 def default_dirs() -> list[str]:
-    """The folders to search for config files, highest precedence first: the current and the home directory."""
+    """Return the folders to search for config files, highest precedence first: the current and the home directory."""
     return [os.getcwd(), os.environ.get("HOME") or os.path.expanduser("~")]
 
 
@@ -47,7 +47,7 @@ def find(dirs: Iterable[str] | None = None) -> list[str]:
 
 
 def load_files(dirs: Iterable[str] | None = None) -> ConfigFiles:
-    """Loads the active config files. A file is read again only if it has changed.
+    """Load the active config files. A file is read again only if it has changed.
 
     Raises:
         ConfigError: a file cannot be read, or is malformed.
@@ -65,7 +65,7 @@ class ConfigFiles:
         return any(self._files)
 
     def section(self, name: str, profile: str | None = None) -> dict[str, Entry]:
-        """The values of ``[name]``, overridden by those of ``[name@profile]``."""
+        """Return the values of ``[name]``, overridden by those of ``[name@profile]``."""
         found: dict[str, Entry] = {}
         for wanted in (name, f"{name}@{profile}") if profile else (name,):
             for sections in reversed(self._files):
@@ -88,7 +88,7 @@ class ConfigFiles:
         return CONFIG_FILE if head is None else head.where()
 
     def check_profile(self, profile: str | None) -> None:
-        """Raises ConfigError if no file has a section for the profile."""
+        """Raise ConfigError if no file has a section for the profile."""
         if profile is None or profile in (known := self.profiles()):
             return
         hint = did_you_mean(profile, known) or (
@@ -124,8 +124,8 @@ def _signature(path: str) -> _Signature | None:
     if stat.S_ISDIR(status.st_mode):
         return None
     regular = stat.S_ISREG(status.st_mode) or os.path.realpath(path) == os.devnull
-    if not regular or status.st_size > _MOST_BYTES:  # reading a FIFO blocks, and a device may have no end
-        what = f"larger than {_MOST_BYTES >> 20} MiB" if regular else "not a regular file"
+    if not regular or status.st_size > _MAX_BYTES:  # reading a FIFO blocks, and a device may have no end
+        what = f"larger than {_MAX_BYTES >> 20} MiB" if regular else "not a regular file"
         raise ConfigError(f"the config file `{path}` is {what}", hint="remove it, or name another in $TORCHXCONFIG")
     return os.path.abspath(path), status.st_mtime_ns, status.st_size, status.st_ino
 

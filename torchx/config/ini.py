@@ -49,7 +49,7 @@ Sections = dict[str, Section]
 
 
 def read(path: str) -> Sections:
-    """Reads the sections of a file; raises ConfigError if it cannot be read, is not UTF-8, or is malformed."""
+    """Read the sections of a file; raise ConfigError if it cannot be read, is not UTF-8, or is malformed."""
     try:
         with open(path, encoding="utf-8-sig") as file:
             lines = file.readlines()
@@ -61,7 +61,7 @@ def read(path: str) -> Sections:
 
 
 def interpolated(sections: Sections) -> Sections:
-    """Replaces ``%(key)s`` and ``%%`` in the values of parsed sections, and returns them."""
+    """Replace ``%(key)s`` and ``%%`` in the values of parsed sections, and return them."""
     for section in sections.values():
         marked = [(key, entry) for key, entry in section.items() if "%" in entry.text]
         section.update({key: replace(entry, text=_interpolated(entry, section)) for key, entry in marked})
@@ -86,7 +86,7 @@ def _interpolated(entry: Entry, section: Section, depth: int = 0) -> str:
 
 
 def parse(lines: Iterable[str], path: str) -> Sections:
-    """Parses the sections of a text; ``path`` is used only in error messages.
+    """Parse the sections of a text; ``path`` is used only in error messages.
 
     Raises:
         ConfigError: a line is malformed; the message begins with ``path:line``.

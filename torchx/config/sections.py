@@ -10,7 +10,7 @@ _WHOLE = ("named_resources", "cli:run", "torchx:tracker", "secrets", "notify", "
 
 
 def meant(section: str, schedulers: Iterable[str]) -> str | None:
-    """The probable intended name of a section; None if the name is valid, or belongs to another tool.
+    """Return the probable intended name of a section; None if the name is valid, or belongs to another tool.
 
     >>> meant("local_cdw", ["local_cwd"]), meant("componnt:utils.echo", []), meant("my_tool", ["slurm"])
     ('local_cwd', 'component:utils.echo', None)
@@ -34,7 +34,7 @@ def meant(section: str, schedulers: Iterable[str]) -> str | None:
 
 
 def _components(name: str) -> Iterable[str]:
-    """The names of all components; empty if only an import could show whether ``name`` exists."""
+    """Return the names of all components; empty if only an import could show whether ``name`` exists."""
     from torchx.component_reader.finder import component_names
     from torchx.plugins import COMPONENTS, names
 

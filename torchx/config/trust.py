@@ -36,7 +36,7 @@ _found: dict[str, tuple[str, list[tuple[Entry, str, bool]]]] = {}
 
 
 def scan(path: str, sections: Sections) -> None:
-    """Finds out what a project's file does, and announces it once for this content, unless stderr is discarded."""
+    """Find out what a project's file does, and announces it once for this content, unless stderr is discarded."""
     rows = [
         (entry, f"{entry.where()}: `{printable(f'{key} = {entry.text}')}` {does}", asks)
         for name, section in sections.items()
@@ -59,7 +59,7 @@ def scan(path: str, sections: Sections) -> None:
 
 
 def permit(program: str) -> None:
-    """Raises ConfigError if a project's file names this program, and the user does not trust that file.
+    """Raise ConfigError if a project's file names this program, and the user does not trust that file.
 
     Args:
         program: ``cmd:COMMAND`` or ``exec:PATH``; anything else is permitted.
@@ -77,7 +77,7 @@ def permit(program: str) -> None:
 
 
 def trust(path: str) -> None:
-    """Records that the user trusts a project's file, as it was read; raises OSError if that is impossible."""
+    """Record that the user trusts a project's file, as it was read; raise OSError if that is impossible."""
     os.stat(path)
     if path in _found:
         _mark(_found[path][0], "trusted", path)

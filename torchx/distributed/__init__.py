@@ -53,7 +53,7 @@ __all__ = [
 
 
 def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
-    """Creates the default process group, unless there is one, and returns the device to compute on.
+    """Create the default process group, unless there is one, and return the device to compute on.
 
     In a process that torchrun did not start, the group has only this process, so the same program runs anywhere.
     Inside a job, ``torchx stacks`` can then show in which call of a collective this process waits.
@@ -99,7 +99,7 @@ def init_pg(backend: Backend = "auto", **kwargs: Any) -> torch.device:
 
 
 def local_cuda_device() -> torch.device:
-    """Returns the GPU of this process, whose index is the local rank.
+    """Return the GPU of this process, whose index is the local rank.
 
     Raises:
         SpecError: there is no such GPU.
@@ -115,7 +115,7 @@ def local_cuda_device() -> torch.device:
 
 
 def local_device() -> torch.device:
-    """Returns the device for the process group: the GPU of this process with NCCL, the CPU with Gloo.
+    """Return the device for the process group: the GPU of this process with NCCL, the CPU with Gloo.
 
     Without a process group, it returns the GPU of this process if there is one, else the CPU.
     """
@@ -127,7 +127,7 @@ def local_device() -> torch.device:
 
 @contextmanager
 def on_rank0_first() -> Iterator[None]:
-    """Runs the block on rank 0 while the others wait, then on all others.
+    """Run the block on rank 0 while the others wait, then on all others.
 
     All ranks must enter it. If rank 0 fails in the block, the others continue. They wait no longer than the process
     group's ``timeout``.
@@ -178,7 +178,7 @@ def _has_cuda() -> bool:
 
 
 def _has_env_rendezvous() -> bool:
-    """Returns whether another launcher (srun, a test) has set the variables that the default ``env://`` reads."""
+    """Return whether another launcher (srun, a test) has set the variables that the default ``env://`` reads."""
     return all(os.environ.get(name) for name in ("MASTER_ADDR", "MASTER_PORT", "RANK", "WORLD_SIZE"))
 
 

@@ -24,7 +24,7 @@ from torchx.settings import ENV_CHECKPOINT, ENV_PROGRESS
 from torchx.util.any import Any
 
 _CHECK_S = 0.2
-_MOST_CALLS = 100
+_MAX_CALLS = 100
 _MARK_S = 1.0
 _LEAVE_S = 5
 
@@ -42,7 +42,7 @@ class _Requests:
         self._exchanged = 0.0
 
     def newest(self) -> int:
-        """Returns the newest request that this rank has seen; reads the file five times a second."""
+        """Return the newest request that this rank has seen; read the file five times a second."""
         now = time.monotonic()
         if now - self._checked > _CHECK_S:
             self._checked = now
@@ -50,7 +50,7 @@ class _Requests:
         return self.seen
 
     def agreed(self, dist: Any) -> int:
-        """Returns the newest request that any rank had seen at the previous exchange, the same on all ranks.
+        """Return the newest request that any rank had seen at the previous exchange, the same on all ranks.
 
         The ranks exchange the newest request about five times a second, after a number of calls that they agree on. The
         exchange is asynchronous: it runs while steps are computed.
@@ -71,7 +71,7 @@ class _Requests:
             self._work.wait()
             newest, stride = self._flags.tolist()
         call_s = (now - self._exchanged) / self._calls if self._exchanged else _CHECK_S
-        calls = min(max(int(_CHECK_S / max(call_s, 1e-6)), 1), _MOST_CALLS)
+        calls = min(max(int(_CHECK_S / max(call_s, 1e-6)), 1), _MAX_CALLS)
         self._flags = torch.tensor([self.newest(), calls], dtype=torch.int64)
         self._work = dist.all_reduce(self._flags, op=dist.ReduceOp.MAX, group=self._group, async_op=True)
         self._calls, self._next, self._exchanged = 0, stride, now
@@ -92,7 +92,7 @@ _requests: _Requests | None = None
 
 
 def should_checkpoint() -> bool:
-    """Returns whether to write a checkpoint now, because the job is about to be ended. True once for each request.
+    """Return whether to write a checkpoint now, because the job is about to be ended. True once for each request.
 
     All ranks must call it once a step. They get the same answer in the same step, within a second of the request, or
     within two steps if these are longer. A call takes some microseconds; five times a second, when the ranks exchange
@@ -111,7 +111,7 @@ def should_checkpoint() -> bool:
 
 
 def progress() -> None:
-    """Reports progress of the job, so that the next failure gets its full budget of retries.
+    """Report progress of the job, so that the next failure gets its full budget of retries.
 
     Call it when a failure would no longer lose the work, for example after a checkpoint. It touches the file
     ``$TORCHX_PROGRESS``, at most once a second; without that variable it does nothing.
@@ -132,7 +132,7 @@ _marked = float("-inf")
 
 
 def _requested_at() -> int:
-    """Returns the time of the latest request in nanoseconds; 0 if there was none."""
+    """Return the time of the latest request in nanoseconds; 0 if there was none."""
     try:
         return os.stat(os.environ[ENV_CHECKPOINT]).st_mtime_ns
     except (KeyError, OSError):

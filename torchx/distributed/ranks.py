@@ -13,40 +13,40 @@ if TYPE_CHECKING:
 
 
 def rank() -> int:
-    """Returns the rank of this process in the job; 0 in a job of one process."""
+    """Return the rank of this process in the job; 0 in a job of one process."""
     dist = process_group()
     return int(dist.get_rank()) if dist else number("RANK", 0)
 
 
 def world_size() -> int:
-    """Returns the number of processes of the job."""
+    """Return the number of processes of the job."""
     dist = process_group()
     return int(dist.get_world_size()) if dist else number("WORLD_SIZE", 1)
 
 
 def local_rank() -> int:
-    """Returns the rank of this process on its host, also the index of its GPU; 0 if torchrun did not start it."""
+    """Return the rank of this process on its host, also the index of its GPU; 0 if torchrun did not start it."""
     return number("LOCAL_RANK", 0)
 
 
 def is_rank0() -> bool:
-    """Returns whether this is the first process of the job."""
+    """Return whether this is the first process of the job."""
     return rank() == 0
 
 
 def is_local_rank0() -> bool:
-    """Returns whether this is the first process on its host."""
+    """Return whether this is the first process on its host."""
     return local_rank() == 0
 
 
 def process_group() -> Any:
-    """Returns ``torch.distributed`` if there is a process group, else None; does not import PyTorch."""
+    """Return ``torch.distributed`` if there is a process group, else None; does not import PyTorch."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
 
 def number(variable: str, default: int) -> int:
-    """Returns the number in an environment variable. Raises SpecError if it holds something else."""
+    """Return the number in an environment variable. Raises SpecError if it holds something else."""
     text = os.environ.get(variable, "")
     if not text:
         return default

@@ -28,7 +28,7 @@ _pipe: tuple[int, int] | None = None
 
 
 def offer() -> None:
-    """Dumps the stack on ``SIGRTMIN + 13`` from now on. Idempotent; does nothing except on Linux."""
+    """Dump the stack on ``SIGRTMIN + 13`` from now on. Idempotent; does nothing except on Linux."""
     global _file
     if _file is not None or sys.platform != "linux":
         return
@@ -46,7 +46,7 @@ def offer() -> None:
 
 
 def offer_calls() -> None:
-    """Starts the thread that reports the latest collectives of each process group. Idempotent; Linux only."""
+    """Start the thread that reports the latest collectives of each process group. Idempotent; Linux only."""
     global _pipe
     if _pipe is not None or sys.platform != "linux":
         return
@@ -73,7 +73,7 @@ def _report_calls(requests: int, answer: int) -> None:
 
 
 def _calls() -> dict[str, list[list[Any]]]:
-    """Returns the latest calls by process group.
+    """Return the latest calls by process group.
 
     Each has the description of the group, operation, number, input sizes, completion, record id, and whether the GPU
     has begun it, which PyTorch records only with ``TORCH_NCCL_ENABLE_TIMING=1``.

@@ -22,21 +22,21 @@ _HOME = {"Job": "job", "WORKSPACE": "workspace", "workspacefile": "workspace"}
 
 
 def load_ipython_extension(shell: Any) -> None:
-    """Registers the magics; called by ``%load_ext torchx.notebook``. Idempotent."""
+    """Register the magics; called by ``%load_ext torchx.notebook``. Idempotent."""
     from torchx.notebook import magics
 
     magics.register(shell)
 
 
 def unload_ipython_extension(shell: Any) -> None:
-    """Removes the magics; called by ``%unload_ext torchx.notebook``."""
+    """Remove the magics; called by ``%unload_ext torchx.notebook``."""
     from torchx.notebook import magics
 
     magics.unregister(shell)
 
 
 def get_workspace() -> str:
-    """Returns the address of the workspace of ``%%workspacefile``, for ``workspace=`` of the Runner."""
+    """Return the address of the workspace of ``%%workspacefile``, for ``workspace=`` of the Runner."""
     from torchx.notebook.workspace import WORKSPACE
 
     return WORKSPACE

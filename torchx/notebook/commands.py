@@ -26,7 +26,7 @@ _HANDLE = re.compile(r"[a-z]\w*://[^\s/]*/\S+")
 
 
 def run(words: list[str]) -> Job | None:
-    """Runs ``torchx WORDS``, and returns the job that it has launched; raises CommandError if it fails."""
+    """Run ``torchx WORDS``, and return the job that it has launched; raise CommandError if it fails."""
     words, folder = with_cells(words)
     with as_a_command_line(words) as out, _working_in(folder) if folder else nullcontext():
         try:
@@ -42,7 +42,7 @@ def run(words: list[str]) -> Job | None:
 
 
 def with_cells(words: list[str]) -> tuple[list[str], str]:
-    """Makes ``run`` use the files of the cells, unless it names a workspace itself.
+    """Make ``run`` use the files of the cells, unless it names a workspace itself.
 
     Returns the words to run, and the folder to run them in; empty for the current one.
     """
@@ -59,13 +59,13 @@ def with_cells(words: list[str]) -> tuple[list[str], str]:
 
 
 def _run_at(words: list[str]) -> int | None:
-    """Returns the index of the verb ``run``; None for other verbs."""
+    """Return the index of the verb ``run``; None for other verbs."""
     at = verb_at(words)
     return at if words[at : at + 1] == ["run"] else None
 
 
 def _parsed(words: list[str]) -> argparse.Namespace | None:
-    """Parses the options of ``run``; returns None if it will only print help or report a usage error."""
+    """Parse the options of ``run``; return None if it will only print help or report a usage error."""
     if any(word in ("-h", "--help") for word in words):
         return None
     try:
@@ -88,7 +88,7 @@ def _takes_workspaces(args: argparse.Namespace) -> bool:
 
 
 def _found(component: str, folder: str) -> str:
-    """Makes the path of ``file.py:function`` absolute: in the current directory, or else among the cells' files."""
+    """Make the path of ``file.py:function`` absolute: in the current directory, or else among the cells' files."""
     path, colon, function = component.rpartition(":")
     if not colon or not path.endswith(".py") or os.path.isabs(path):
         return component
@@ -100,7 +100,7 @@ def _found(component: str, folder: str) -> str:
 
 @contextmanager
 def _working_in(folder: str) -> Iterator[None]:
-    """Changes to the folder, with a link there to the config file of the current directory."""
+    """Change to the folder, with a link there to the config file of the current directory."""
     before = os.getcwd()
     link, config = f"{folder}/{CONFIG_FILE}", f"{before}/{CONFIG_FILE}"
     if os.path.islink(link):
@@ -123,7 +123,7 @@ class CommandError(TorchXError):
         self.exit_code = exit_code
 
     def _render_traceback_(self) -> list[str]:
-        """Returns what IPython shows instead of a traceback."""
+        """Return what IPython shows instead of a traceback."""
         return [str(self)]
 
 
@@ -158,7 +158,7 @@ class Output:
         self._held = ""
 
     def write(self, text: str) -> int:
-        """Passes on whole lines, unless the last is a handle."""
+        """Pass on whole lines, unless the last is a handle."""
         self._held += text
         if "\n" in self._held:
             *lines, rest = self._held.split("\n")
@@ -168,7 +168,7 @@ class Output:
         return len(text)
 
     def flush(self) -> None:
-        """Passes on the unfinished line, unless it may become a handle."""
+        """Pass on the unfinished line, unless it may become a handle."""
         if self._held and not _HANDLE.match(self._held):
             self._out.write(self._held)
             self._held = ""
@@ -178,7 +178,7 @@ class Output:
         return False
 
     def finish(self, *, keep_handle: bool) -> str:
-        """Returns the handle on the last line; with ``keep_handle`` prints it instead and returns an empty string."""
+        """Return the handle on the last line; with ``keep_handle`` prints it instead and return an empty string."""
         held, self._held = self._held, ""
         handle = held.strip() if _HANDLE.fullmatch(held.strip()) else ""
         if held and (keep_handle or not handle):

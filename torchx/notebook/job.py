@@ -27,11 +27,11 @@ class Job:
         return self.handle.rpartition("/")[2]
 
     def status(self) -> AppStatus | None:
-        """Returns the status; see :meth:`torchx.runner.Runner.status`."""
+        """Return the status; see :meth:`torchx.runner.Runner.status`."""
         return shared_runner().status(self.handle)
 
     def wait(self, timeout: float | None = None) -> AppStatus | None:
-        """Waits until the job has ended, for at most ``timeout`` seconds. Interrupting the cell does not end the job.
+        """Wait until the job has ended, for at most ``timeout`` seconds. Interrupting the cell does not end the job.
 
         Raises:
             WaitTimeoutError: the job has not ended in time; a ``TimeoutError``.
@@ -39,7 +39,7 @@ class Job:
         return shared_runner().wait(self.handle, timeout=timeout)
 
     def log_lines(self, role: str = "", k: int = 0, *, follow: bool = False) -> Iterable[str]:
-        """Returns the log lines of a replica.
+        """Return the log lines of a replica.
 
         Args:
             role: the role; optional if the job has only one.
@@ -52,7 +52,7 @@ class Job:
         return shared_runner().log_lines(self.handle, role or self._only_role(), k, should_tail=follow)
 
     def cancel(self) -> None:
-        """Cancels the job; its logs stay."""
+        """Cancel the job; its logs stay."""
         shared_runner().cancel(self.handle)
 
     def _only_role(self) -> str:

@@ -28,7 +28,7 @@ class MistakeError(TorchXError):
 
 
 def register(shell: Any) -> None:
-    """Registers the magics and the completion of ``%torchx`` lines."""
+    """Register the magics and the completion of ``%torchx`` lines."""
     from IPython.core.magic import no_var_expand
 
     unregister(shell)  # a second registration would add a second completer
@@ -54,7 +54,7 @@ class Magics:
         self._shell = shell
 
     def torchx(self, line: str, cell: str | None = None) -> Job | None:
-        """Runs a command of torchx; `%torchx --help` lists them.
+        """Run a command of torchx; `%torchx --help` lists them.
 
             job = %torchx run utils.python --script train.py -- --lr {lr}
             %torchx log -f @last
@@ -64,7 +64,7 @@ class Magics:
         return run(split("\n".join([line, *([cell] if cell is not None else [])]), self._shell.user_ns))
 
     def workspace(self, line: str) -> None:
-        """Lists the files written with %%workspacefile; `%workspace clear` removes them."""
+        """List the files written with %%workspacefile; `%workspace clear` removes them."""
         word = line.strip()
         if word == "clear":
             count = workspace.clear()
@@ -76,7 +76,7 @@ class Magics:
             _say("\n".join(f"{size:>8}  {name}" for name, size in found.items()) or f"nothing in {workspace.WORKSPACE}")
 
     def workspacefile(self, line: str, cell: str) -> None:
-        """Saves the cell as a file of the workspace that `%torchx run` sends; -a appends to the file.
+        """Save the cell as a file of the workspace that `%torchx run` sends; -a appends to the file.
 
         %%workspacefile train.py
         print("hello from the job")
@@ -94,7 +94,7 @@ class Magics:
 
 
 def split(text: str, variables: Mapping[str, Any]) -> list[str]:
-    """Splits a command into words as a shell does, then replaces ``{name}`` by variables.
+    """Split a command into words as a shell does, then replaces ``{name}`` by variables.
 
     Names that are not variables are not replaced. A variable that lacks the attribute or item is a MistakeError.
 
@@ -123,7 +123,7 @@ def _value(match: re.Match[str], variables: Mapping[str, Any]) -> str:
 
 
 def _complete(_: Any, event: Any) -> list[str]:
-    """Returns completions; IPython keeps those that begin with ``event.symbol``."""
+    """Return completions; IPython keeps those that begin with ``event.symbol``."""
     words = split_line(event.text_until_cursor)[1:] or [""]
     try:
         found = candidates(words)

@@ -14,7 +14,7 @@ WORKSPACE = "memory://torchx-workspace"
 
 
 def workspacefile(path: str, content: str, *, append: bool = False) -> int:
-    """Writes a file of the workspace, as ``%%workspacefile`` does.
+    """Write a file of the workspace, as ``%%workspacefile`` does.
 
     Args:
         path: relative to the root of the workspace.
@@ -50,7 +50,7 @@ def workspacefile(path: str, content: str, *, append: bool = False) -> int:
 
 
 def files() -> dict[str, int]:
-    """Returns the files, by path relative to the root, with their sizes in bytes."""
+    """Return the files, by path relative to the root, with their sizes in bytes."""
     fs, root = open_workspace(WORKSPACE)
     if not fs.isdir(root):
         return {}
@@ -67,7 +67,7 @@ def clear() -> int:
 
 
 def folder() -> str:
-    """Writes the files to a temporary folder, for schedulers that send no workspace, and returns its path.
+    """Write the files to a temporary folder, for schedulers that send no workspace, and return its path.
 
     The folder is the same for the life of this process, and is not removed, because a job may outlive the notebook.
     Files that jobs write there stay.

@@ -53,7 +53,7 @@ def render_status(status: AppStatus, roles: list[RoleStatus], *, color: bool = F
 
 
 def _attempts(attempts: list[Attempt]) -> Iterator[str]:
-    """The last attempts: end time, duration, failure class and cause, and what the next attempt changed."""
+    """Yield the last attempts: end time, duration, failure class and cause, and what the next attempt changed."""
     if attempts:
         yield "attempts:"
     if len(attempts) > _MAX_LISTED:
@@ -73,7 +73,7 @@ def _attempts(attempts: list[Attempt]) -> Iterator[str]:
 
 
 def _traceback(failure: Failure, cause: str) -> Iterator[str]:
-    """The last lines of the traceback, without those that the cause repeats."""
+    """Yield the last lines of the traceback, without those that the cause repeats."""
     trace = printable(failure.traceback.strip("\n"), lines=True).splitlines()
     while trace and " ".join(trace[-1].split()) in cause:
         trace.pop()
@@ -116,7 +116,7 @@ def _memory(replica: ReplicaStatus) -> str:
 
 
 def _most_memory(roles: list[RoleStatus]) -> Iterator[str]:
-    """The replica closest to its memory limit, if there are several."""
+    """Yield the replica closest to its memory limit, if there are several."""
     known = [r for role in roles for r in role.replicas if r.memory_peak is not None]
     if len(known) > 1:
         most = max(known, key=lambda r: (r.memory_peak or 0) / (r.memory_limit or 1))

@@ -77,7 +77,7 @@ class Runner(Enters, Reruns, Checks, Explains):
 def get_runner(
     name: str | None = None, component_defaults: dict[str, dict[str, str]] | None = None, **scheduler_params: Any
 ) -> Runner:
-    """Returns a Runner with all installed schedulers.
+    """Return a Runner with all installed schedulers.
 
     Args:
         name: session name, which is part of the handles of this Runner's jobs; None: ``torchx``.

@@ -11,5 +11,5 @@ _default = RunRegistry()
 
 
 def default_registry() -> RunRegistry:
-    """The registry in the torchx home directory; the process has one, so that its file is opened only once."""
+    """Return the registry in the torchx home directory; the process has one, so that its file is opened only once."""
     return _default

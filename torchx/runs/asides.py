@@ -55,7 +55,7 @@ def take_back(path: str) -> None:
 
 
 def _set_aside(path: str) -> list[str]:
-    """The files that an older torchx has renamed, oldest first."""
+    """Return the files that an older torchx has renamed, oldest first."""
     folder, name = os.path.split(path)
     aside = re.compile(re.escape(name) + r"\.newer-\d{8}T\d{6}-\d+")
     return [os.path.join(folder, file) for file in sorted(os.listdir(folder)) if aside.fullmatch(file)]
@@ -78,7 +78,7 @@ def _is_sound(file: str) -> bool:
 
 
 def _move_runs(db: sqlite3.Connection, file: str) -> None:
-    """Moves the runs of a file to the end of ``db``, in one transaction.
+    """Move the runs of a file to the end of ``db``, in one transaction.
 
     A process that was about to write to it then finds no table, and looks for the file that has taken its place.
     """

@@ -97,7 +97,7 @@ class Run(NewRun):
         return is_terminal(self.state)
 
     def appdef(self) -> AppDef | None:
-        """The AppDef that was submitted, with secrets masked; None if it is not on record."""
+        """Return the AppDef that was submitted, with secrets masked; None if it is not on record."""
         if not self.app:
             return None
         from torchx.specs.serialize import appdef_from_dict
@@ -105,7 +105,7 @@ class Run(NewRun):
         return appdef_from_dict(self.app)
 
     def to_json(self) -> dict[str, Any]:
-        """The run as JSON types, with one key per attribute and the state by name.
+        """Return the run as JSON types, with one key per attribute and the state by name.
 
         >>> Run(id=1, handle="x://s/a", scheduler="x", session="s", app_id="a", name="a",
         ...     state=AppState.RUNNING).to_json()["state"]

@@ -9,7 +9,7 @@ from torchx.util.strings import did_you_mean
 
 
 def place(reference: str) -> tuple[str | None, int] | None:
-    """Parses ``@last``, ``@last~1`` and ``@train~2``: the name of the run (None: any), and how many newer ones to skip.
+    """Parse ``@last``, ``@last~1`` and ``@train~2``: the name of the run (None: any), and how many newer ones to skip.
 
     >>> place("@last~1"), place("@train"), place("@last~x")
     ((None, 1), ('train', 0), None)
@@ -21,7 +21,7 @@ def place(reference: str) -> tuple[str | None, int] | None:
 
 
 def no_such_run(reference: str, known: Sequence[str]) -> NotFoundError:
-    """The error for a reference that no run on record matches.
+    """Return the error for a reference that no run on record matches.
 
     >>> no_such_run("ecko-x1", ["echo-x1"]).hint
     'did you mean `echo-x1`?'
@@ -39,7 +39,7 @@ def no_such_run(reference: str, known: Sequence[str]) -> NotFoundError:
 
 
 def ambiguous(reference: str, handles: Sequence[str]) -> HandleError:
-    """The error for a reference that several runs match.
+    """Return the error for a reference that several runs match.
 
     >>> ambiguous("e", ["x://s/echo-1", "x://s/echo-2"]).message
     '`e` could be any of: x://s/echo-1, x://s/echo-2'

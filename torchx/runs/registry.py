@@ -39,7 +39,7 @@ _KEEP_STATUS = (
 )
 _STATUSES = 20_000  # whole statuses are kept for this many of the newest runs
 _IS_NEWS = "id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2) AND (state <> ? OR msg <> ?)"
-_MOST_ROWS = 2**63 - 1  # the largest integer of SQLite
+_MAX_ROWS = 2**63 - 1  # the largest integer of SQLite
 _SPECS = "argv, app, cfg, tags, image_digests, workspace_hashes, submission"
 
 
@@ -73,7 +73,7 @@ class RunRegistry:
     # -- a submission ----------------------------------------------------------------------------
 
     def begin(self, run: NewRun) -> int:
-        """Records the intent, before anything is submitted.
+        """Record the intent, before anything is submitted.
 
         Returns:
             The row number; 0 if it could not be written.
@@ -92,7 +92,7 @@ class RunRegistry:
         image_digests: Mapping[str, str] | None = None,
         workspace_hashes: Mapping[str, str] | None = None,
     ) -> None:
-        """Records that the scheduler has accepted the run, and its handle.
+        """Record that the scheduler has accepted the run, and its handle.
 
         Args:
             image_digests: image digests from the scheduler, see :attr:`Run.image_digests`; they override earlier ones.
@@ -115,7 +115,7 @@ class RunRegistry:
         self._store().write(work, None)
 
     def abandoned(self, run_id: int, reason: str) -> None:
-        """Records that the submission failed: there is no job."""
+        """Record that the submission failed: there is no job."""
         self._begun.pop(run_id, None)
         if run_id:
             now = time.time()
@@ -123,7 +123,7 @@ class RunRegistry:
             self._store().execute(sql, (reason, now, now, run_id))
 
     def unanswered(self, run_id: int) -> None:
-        """Records that the answer to the submission was lost: there may be a job."""
+        """Record that the answer to the submission was lost: there may be a job."""
         self._begun.pop(run_id, None)
         if run_id:
             from torchx.runs import submitter
@@ -131,13 +131,13 @@ class RunRegistry:
             self._store().execute("UPDATE runs SET submitter = ? WHERE id = ?", (submitter.nobody(), run_id))
 
     def amend(self, run_id: int, *, git_commit: str, git_dirty: bool | None) -> None:
-        """Adds the state of the source code, which becomes known only after the submission."""
+        """Add the state of the source code, which becomes known only after the submission."""
         if run_id:
             sql = "UPDATE runs SET git_commit = ?, git_dirty = ? WHERE id = ?"
             self._store().execute(sql, (git_commit, git_dirty, run_id))
 
     def tag(self, handle: str, tags: Mapping[str, str]) -> None:
-        """Adds tags to a run; see :attr:`Run.tags`."""
+        """Add tags to a run; see :attr:`Run.tags`."""
         run = self.get(handle)
         if run is not None:
             self._store().write(lambda db: _add(db, run.id, "tags", tags), None)
@@ -153,11 +153,11 @@ class RunRegistry:
     # -- lookup ----------------------------------------------------------------------------------
 
     def get(self, handle: str) -> Run | None:
-        """The run with this handle, with all attributes; the newest one, if a backend used the handle twice."""
+        """Return the run with this handle, with all attributes; the newest one, if a backend used the handle twice."""
         return self._one("runs.handle = ? AND phase < 2", (handle,))
 
     def find(self, reference: str) -> Run:
-        """Resolves a reference to a run.
+        """Resolve a reference to a run.
 
         Args:
             reference: a handle, an app id, an unambiguous prefix of an app id, ``@last``, ``@last~1`` (the one before),
@@ -193,7 +193,7 @@ class RunRegistry:
         return found
 
     def list(self, query: RunQuery | None = None, *, unfinished: bool = False) -> list[Run]:
-        """Returns the matching runs, newest first, without large attributes; see :class:`Run`.
+        """Return the matching runs, newest first, without large attributes; see :class:`Run`.
 
         Args:
             unfinished: only runs that have not ended.
@@ -201,12 +201,12 @@ class RunRegistry:
         where, values = _conditions(query or RunQuery())
         if unfinished:
             where += " AND unfinished = 1"
-        limit = -1 if query is None or query.limit is None else min(max(query.limit, 0), _MOST_ROWS)
+        limit = -1 if query is None or query.limit is None else min(max(query.limit, 0), _MAX_ROWS)
         sql = f"SELECT {_COLUMNS} FROM runs WHERE {where} ORDER BY id DESC LIMIT ?"  # noqa: S608  # constants only
         return [_run(row) for row in self._store().rows(sql, (*values, limit))]
 
     def tasks(self, run: Run | None) -> TaskList | None:
-        """The tasks of a sweep; None if the run is not a sweep, or not on record."""
+        """Return the tasks of a sweep; None if the run is not a sweep, or not on record."""
         if run is None or SWEEP not in run.tags:
             return None
         import json
@@ -221,7 +221,7 @@ class RunRegistry:
     # -- states ----------------------------------------------------------------------------------
 
     def saw(self, handle: str, state: AppState, *, msg: str = "", ended_at: float | None = None) -> None:
-        """Records an observed state of a run, if it differs from the recorded one; otherwise no lock is waited for."""
+        """Record an observed state of a run, if it differs from the recorded one; otherwise no lock is waited for."""
         sql = f"SELECT 1 FROM runs WHERE {_IS_NEWS}"  # noqa: S608  # ours
         if self._store().rows(sql, (handle, state.name, mask_text(msg))):
             self.saw_many([(handle, state, msg, ended_at)])
@@ -229,7 +229,7 @@ class RunRegistry:
     def saw_many(
         self, seen: Iterable[tuple[str, AppState, str, float | None]], statuses: Mapping[str, str] | None = None
     ) -> None:
-        """Records observed states of several runs in one transaction.
+        """Record observed states of several runs in one transaction.
 
         Args:
             seen: handle, state, message, and end time in seconds since the epoch of each run.
@@ -253,7 +253,7 @@ class RunRegistry:
             self._store().write(work, None)
 
     def status(self, handle: str) -> AppStatus | None:
-        """The whole status of a run that a poller recorded last; None if there is none."""
+        """Return the whole status of a run that a poller recorded last; None if there is none."""
         sql = "SELECT status FROM statuses WHERE run_id = (SELECT max(id) FROM runs WHERE handle = ? AND phase < 2)"
         if not (rows := self._store().rows(sql, (handle,))):
             return None
@@ -262,7 +262,7 @@ class RunRegistry:
         return from_text(rows[0][0])
 
     def lost(self, handles: Iterable[str]) -> None:
-        """Records that the schedulers no longer know these runs, so that they are not queried again."""
+        """Record that the schedulers no longer know these runs, so that they are not queried again."""
         now = time.time()
         rows = [(now, handle) for handle in handles]
         sql = "UPDATE runs SET state = 'UNKNOWN', unfinished = 0, updated_at = ? WHERE handle = ? AND unfinished = 1"
@@ -272,12 +272,13 @@ class RunRegistry:
     # -- changes ---------------------------------------------------------------------------------
 
     def last_change(self) -> int:
-        """The number of the last change of any run; 0 if there was none. This takes about ten microseconds."""
+        """Return the number of the last change of any run; 0 if there was none. This takes about ten microseconds."""
         rows = self._store().rows("SELECT max(seq) FROM changes")
         return int(rows[0][0] or 0) if rows else 0
 
     def changes(self, after: int, *, until: int, mine: bool = False) -> _Changes:
-        """The changes with numbers from ``after + 1`` to ``until``, oldest first, without those of forgotten runs.
+        """Return the changes with numbers from ``after + 1`` to ``until``, oldest first, without those of forgotten
+        runs.
 
         Args:
             mine: only changes of the current user's runs.
@@ -294,12 +295,12 @@ class RunRegistry:
         ]
 
     def unfinished(self) -> dict[str, int]:
-        """The number of unfinished runs of each scheduler."""
+        """Return the number of unfinished runs of each scheduler."""
         sql = "SELECT scheduler, count(*) FROM runs WHERE unfinished = 1 AND phase = 1 GROUP BY scheduler"
         return dict(self._store().rows(sql))
 
     def forget(self, handle: str) -> None:
-        """Removes the runs with this handle."""
+        """Remove the runs with this handle."""
 
         def work(db: sqlite3.Connection) -> None:
             for table in ("specs", "changes", "tasks", "statuses"):
@@ -312,7 +313,7 @@ class RunRegistry:
             store.write(work, None)
 
     def close(self) -> None:
-        """Closes the file; it is opened again on next use."""
+        """Close the file; it is opened again on next use."""
         for store in [*self._stores.values()]:  # a copy, since other threads may open another file meanwhile
             store.close()
 
@@ -332,7 +333,7 @@ class RunRegistry:
         return _run(rows[0]) if rows else None
 
     def _matches(self, column: str, beginning: str) -> _Strings:
-        """Handles of the runs whose column equals ``beginning``, or else starts with it; newest first."""
+        """Handle of the runs whose column equals ``beginning``, or else starts with it; newest first."""
         exact = f"SELECT DISTINCT handle FROM runs WHERE {column} = ? AND phase < 2 AND handle <> '' ORDER BY id DESC"  # noqa: S608
         first = (
             f"SELECT DISTINCT handle FROM runs WHERE {column} >= ? AND {column} < ? AND phase < 2 AND handle <> ''"  # noqa: S608
@@ -440,7 +441,7 @@ def _run(row: tuple[Any, ...]) -> Run:
 
 @functools.cache
 def user_name() -> str:
-    """The name of the current user, as recorded in runs."""
+    """Return the name of the current user, as recorded in runs."""
     import pwd
 
     try:

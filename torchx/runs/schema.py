@@ -117,7 +117,7 @@ _SHARED_FILE_SYSTEMS = frozenset(
 
 
 def create(path: str, instead: Callable[[str], None] = lambda _: None) -> None:
-    """Creates a new, empty registry file with mode 0600, unless another process was faster, or ``instead`` does it.
+    """Create a new, empty registry file with mode 0600, unless another process was faster, or ``instead`` does it.
 
     The file is created under another name and renamed, so that no process sees an incomplete schema.
     """
@@ -147,7 +147,7 @@ def create(path: str, instead: Callable[[str], None] = lambda _: None) -> None:
 
 
 def connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
-    """Opens a file, for all threads: :class:`torchx.runs.store.Store` holds its lock during each use."""
+    """Open a file, for all threads: :class:`torchx.runs.store.Store` holds its lock during each use."""
     import sqlite3
 
     return sqlite3.connect(
@@ -160,7 +160,7 @@ def connect(path: str, *, immutable: bool = False) -> sqlite3.Connection:
 
 
 def url_of(path: str, how: str = "mode=rw") -> str:
-    """The URL of a file. It is never created: an empty one would take the place of one in the making."""
+    """Return the URL of a file. It is never created: an empty one would take the place of one in the making."""
     return "file:" + os.path.abspath(path).replace("%", "%25").replace("?", "%3f").replace("#", "%23") + f"?{how}"
 
 
@@ -170,7 +170,7 @@ def is_cut_off(db: sqlite3.Connection, path: str) -> bool:
 
 
 def version_of(db: sqlite3.Connection) -> int:
-    """The schema version of the file; 0 for an empty file."""
+    """Return the schema version of the file; 0 for an empty file."""
     return int(db.execute("PRAGMA user_version").fetchone()[0])
 
 
@@ -185,7 +185,7 @@ def is_current(db: sqlite3.Connection) -> bool:
 
 
 def missing(db: sqlite3.Connection) -> list[str]:
-    """The statements that bring a file up to date."""
+    """Return the statements that bring a file up to date."""
     steps = (*MIGRATIONS[version_of(db) :], *ADDITIONS[additions_of(db) :])
     return [statement for statements in steps for statement in statements]
 
@@ -205,7 +205,7 @@ def upgrade(db: sqlite3.Connection) -> None:
 
 
 def set_aside(path: str, inode: int, why: str) -> str:
-    """Renames an unusable file, which is kept for inspection; ``why`` is a word for the new name.
+    """Rename an unusable file, which is kept for inspection; ``why`` is a word for the new name.
 
     Returns the new path. If another file than the one with this inode has taken its place, nothing happens, and it
     is empty.
@@ -222,7 +222,7 @@ def set_aside(path: str, inode: int, why: str) -> str:
 
 
 def rename(source: str, target: str, *, arrives: bool) -> None:
-    """Renames a file with its companions, within :func:`locked`.
+    """Rename a file with its companions, within :func:`locked`.
 
     Processes open a file by its usual name, without a lock: its companions must be complete while it has that name. So
     they are renamed first if the file ``arrives`` there, else last.

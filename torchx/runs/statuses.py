@@ -11,7 +11,7 @@ from torchx.util.foreign import loads
 from torchx.util.records import replace
 from torchx.util.secrets import mask_text, mask_value
 
-MOST_REPLICAS = 2000
+MAX_REPLICAS = 2000
 """A status with more replicas is not recorded: each change of one replica would write all of them."""
 
 _PLAIN = ("num_restarts", "msg", "structured_error_msg", "ui_url", "started_at", "ended_at", "created_at")
@@ -19,12 +19,12 @@ _REPLICA = ("id", "hostname", "structured_error_msg", "hostaddr", "started_at", 
 
 
 def to_text(status: AppStatus) -> str | None:
-    """The status as a line of JSON; None if it is not recorded: that of a sweep, or with too many replicas.
+    """Return the status as a line of JSON; None if it is not recorded: that of a sweep, or with too many replicas.
 
     >>> from_text(to_text(AppStatus(AppState.RUNNING, msg="x")))
     AppStatus(state=RUNNING (3), msg='x')
     """
-    if status.tasks is not None or sum(len(role.replicas) for role in status.roles) > MOST_REPLICAS:
+    if status.tasks is not None or sum(len(role.replicas) for role in status.roles) > MAX_REPLICAS:
         return None
     roles = [[role.role, [_row(replica) for replica in role.replicas]] for role in status.roles]
     data: dict[str, Any] = {name: getattr(status, name) for name in _PLAIN}
@@ -34,7 +34,7 @@ def to_text(status: AppStatus) -> str | None:
 
 
 def from_text(text: str) -> AppStatus | None:
-    """Parses the output of :func:`to_text`; None if the text is anything else.
+    """Parse the output of :func:`to_text`; None if the text is anything else.
 
     >>> from_text("{}") is None
     True

@@ -45,24 +45,24 @@ class Store:
         return self._locks.setdefault(os.getpid(), allocate_lock())
 
     def write(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """The result of ``work`` in a write transaction; ``default`` if that fails."""
+        """Return the result of ``work`` in a write transaction; ``default`` if that fails."""
         return self._guarded(lambda db: _in_transaction(db, work), default, create=True)
 
     def read(self, work: Callable[[sqlite3.Connection], T], default: T) -> T:
-        """The result of ``work``; ``default`` if there is no file, or it cannot be read."""
+        """Return the result of ``work``; ``default`` if there is no file, or it cannot be read."""
         return self._guarded(work, default, create=False)
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
-        """The rows of a query; empty if the file cannot be read."""
+        """Return the rows of a query; empty if the file cannot be read."""
         nothing: list[tuple[Any, ...]] = []
         return self.read(lambda db: db.execute(sql, storable(values)).fetchall(), nothing)
 
     def execute(self, sql: str, values: Sequence[object] = ()) -> None:
-        """Executes one statement in a transaction."""
+        """Execute one statement in a transaction."""
         self.write(lambda db: db.execute(sql, storable(values)).rowcount, 0)
 
     def close(self) -> None:
-        """Closes the file; it is opened again on next use."""
+        """Close the file; it is opened again on next use."""
         if self._pid == os.getpid() and self._db is not None:
             with self._lock:
                 self._drop()
@@ -129,7 +129,7 @@ class Store:
         return db
 
     def _checked(self) -> sqlite3.Connection:
-        """Opens the file while nobody renames it, so that its log is its own."""
+        """Open the file while nobody renames it, so that its log is its own."""
         import sqlite3
 
         with schema.locked(self.path, needed=False):
@@ -150,7 +150,7 @@ class Store:
         return db
 
     def _take_back(self) -> None:
-        """Takes back what an older torchx has set aside, unless the home cannot be written."""
+        """Take back what an older torchx has set aside, unless the home cannot be written."""
         from torchx.runs.asides import take_back
 
         with suppress(OSError), schema.locked(self.path):
@@ -211,7 +211,7 @@ class _NewerSchemaError(Exception):
 
 
 def storable(values: Sequence[object]) -> list[object]:
-    """The values as SQLite can store them: in names of files, bytes that are not UTF-8 become question marks.
+    """Return the values as SQLite can store them: in names of files, bytes that are not UTF-8 become question marks.
 
     >>> storable(["caf\\udce9", 1])
     ['caf?', 1]

@@ -9,12 +9,12 @@ from torchx.supervisor.proctree import boot_id, start_ticks
 
 
 def identity() -> str:
-    """The identity of this process: ``host|boot|pid|start``."""
+    """Return the identity of this process: ``host|boot|pid|start``."""
     return _identity(os.getpid())
 
 
 def nobody() -> str:
-    """The identity of a process of this host that does not exist."""
+    """Return the identity of a process of this host that does not exist."""
     return f"{os.uname().nodename}|gone|0|"
 
 

@@ -60,14 +60,14 @@ def get_scheduler_factories(
 
 
 def get_default_scheduler_name() -> str:
-    """The scheduler that ``torchx run`` uses unless the user names one."""
+    """Return the scheduler that ``torchx run`` uses unless the user names one."""
     return next(iter(DEFAULT_SCHEDULER_MODULES))
 
 
 def make_scheduler(
     name: str, session: str, factories: Mapping[str, SchedulerFactory], /, **params: object
 ) -> Scheduler[Any]:
-    """Creates the scheduler of that name, for the jobs of a session.
+    """Create the scheduler of that name, for the jobs of a session.
 
     Raises:
         UnknownSchedulerException: there is no factory of that name.
@@ -88,7 +88,7 @@ def make_scheduler(
 
 
 def _deferred(registry: Registry[SchedulerFactory], name: str) -> SchedulerFactory:
-    """A factory that imports its scheduler when it is called."""
+    """Return a factory that imports its scheduler when it is called."""
 
     def create(session_name: str, **kwargs: object) -> Scheduler[Any]:
         return registry.get(name)(session_name, **kwargs)

@@ -120,7 +120,7 @@ class Scheduler(Generic[T], ABC):
         self.session_name = session_name
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Resets methods that bypass ``describe`` to their defaults in a subclass that overrides ``describe``."""
+        """Reset methods that bypass ``describe`` to their defaults in a subclass that overrides ``describe``."""
         super().__init_subclass__(**kwargs)
         if "describe" not in cls.__dict__:
             return
@@ -132,14 +132,14 @@ class Scheduler(Generic[T], ABC):
     # -- options ---------------------------------------------------------------------------------
 
     def run_opts(self) -> runopts:
-        """The run options of this backend, including those of its workspace mixin if it has one."""
+        """Return the run options of this backend, including those of its workspace mixin if it has one."""
         opts = self._run_opts()
         if isinstance(self, HasWorkspaceOpts):
             opts.update(self.workspace_opts())
         return opts
 
     def _run_opts(self) -> runopts:
-        """The run options of this backend, without those of its workspace mixin."""
+        """Return the run options of this backend, without those of its workspace mixin."""
         return runopts()
 
     # -- submission ------------------------------------------------------------------------------
@@ -192,11 +192,13 @@ class Scheduler(Generic[T], ABC):
     """If the submitting process has died and the job is not visible after this many seconds, it was not submitted."""
 
     def expected_id(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """The id that the job of this request will have; empty, the default, if it is known only after submission."""
+        """Return the id that the job of this request will have; empty, the default,
+        if it is known only after submission.
+        """
         return ""
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """A token with which :meth:`find_submission` finds the job of this request. Empty, the default: use its id.
+        """Return a token for :meth:`find_submission` finds the job of this request. Empty, the default: use its id.
 
         The token is recorded before :meth:`schedule` is called.
         """
@@ -392,7 +394,7 @@ def open_logs(
 
 
 def filter_regex(regex: str, data: Iterable[str]) -> Iterable[str]:
-    """The lines in which ``regex`` is found.
+    """Return the lines in which ``regex`` is found.
 
     Raises:
         ConfigError: ``regex`` is not a regular expression.
@@ -404,7 +406,7 @@ def filter_regex(regex: str, data: Iterable[str]) -> Iterable[str]:
 
 
 def split_lines(text: str) -> list[str]:
-    r"""The lines of ``text``, each with its line end. Only ``\n`` ends a line.
+    r"""Return the lines of ``text``, each with its line end. Only ``\n`` ends a line.
 
     >>> split_lines("a\nb\rc\n\nd")
     ['a\n', 'b\rc\n', '\n', 'd']
@@ -415,7 +417,7 @@ def split_lines(text: str) -> list[str]:
 
 
 def split_lines_iterator(chunks: Iterable[str]) -> Iterable[str]:
-    r"""The lines of each chunk of a text. The end of a chunk also ends a line.
+    r"""Return the lines of each chunk of a text. The end of a chunk also ends a line.
 
     >>> list(split_lines_iterator(["a\nb", "c\n", "d"]))
     ['a\n', 'b', 'c\n', 'd']

@@ -188,7 +188,7 @@ class AWSBatchScheduler(AwsScheduler):
         return [str(found[app_id]["jobId"]) for app_id in app_ids]
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """The app id, which is unique."""
+        """Return the app id, which is unique."""
         return f"{dryrun_info.request.queue}:{dryrun_info.request.name}"
 
     def _answer(self, app_id: str, job: _Object, *, detailed: bool) -> DescribeAppResponse:
@@ -214,7 +214,7 @@ class AWSBatchScheduler(AwsScheduler):
         return queues.why_stuck(queue, vcpus, types) if queue else ""
 
     def _listed(self, cfg: Mapping[str, CfgVal]) -> Iterator[tuple[str, _Object]]:
-        """The jobs of the queue in ``cfg``, or of all queues. Batch keeps ended jobs for about a week."""
+        """Yield the jobs of the queue in ``cfg``, or of all queues. Batch keeps ended jobs for about a week."""
         names = [str(cfg["queue"]).rpartition("/")[2]] if cfg.get("queue") else queues.all_queues(self._client)
         for queue in names:
             for job in calls.ours(self._client, queue):
@@ -223,7 +223,7 @@ class AWSBatchScheduler(AwsScheduler):
                 yield app_id, job
 
     def _of_user(self, jobs: _Jobs, user: str) -> _Jobs:
-        """Filters by tag, which ListJobs does not return."""
+        """Filter by tag, which ListJobs does not return."""
         jobs = list(jobs)
         described = calls.details(self._client, [str(job["jobId"]) for _, job in jobs])
         tags = {job_id: job.get("tags") or {} for job_id, job in described.items()}
@@ -243,7 +243,7 @@ class AWSBatchScheduler(AwsScheduler):
         return app_id
 
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> _Answers | None:
-        """Describes each task by itself: for Batch, the child of an array is a job like any other."""
+        """Describe each task by itself: for Batch, the child of an array is a job like any other."""
         job = self._look(app_id)
         if job is None:
             return None
@@ -267,7 +267,9 @@ class AWSBatchScheduler(AwsScheduler):
         return [super(AWSBatchScheduler, self).open_logs(f"{app_id}/{k}", [(r, 0)], query)[0] for r, k in replicas]
 
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
-        """See :class:`torchx.schedulers.kit.abilities.Enters`: through ECS Exec, if the job was submitted with it."""
+        """See :class:`torchx.schedulers.kit.abilities.RunsInside`: through ECS Exec,
+        if the job was submitted with it.
+        """
         from torchx.schedulers.aws.batch.inside import TaskProcess, task_of
 
         job = self._look(app_id)
@@ -289,7 +291,7 @@ class AWSBatchScheduler(AwsScheduler):
         return ForeignBatchJobs.of(self)
 
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
-        """Looks up each job id only once, as it does not change."""
+        """Look up each job id only once, as it does not change."""
         unknown: dict[str, list[str]] = {}
         parts = {app_id: JobId.of(app_id) for app_id in app_ids}
         for named in parts.values():
@@ -328,7 +330,7 @@ def create_scheduler(
     docker_client: Any | None = None,
     **kwargs: object,
 ) -> AWSBatchScheduler:
-    """Creates the scheduler ``aws_batch``.
+    """Create the scheduler ``aws_batch``.
 
     Args:
         kwargs: ``aws_region``, ``aws_profile`` and ``aws_endpoint_url``, which override boto3's configuration. Others
@@ -339,7 +341,7 @@ def create_scheduler(
 
 
 def to_datetime(ms_since_epoch: int) -> datetime:
-    """Converts milliseconds since the epoch to a local time with its zone.
+    """Convert milliseconds since the epoch to a local time with its zone.
 
     >>> to_millis_since_epoch(to_datetime(1500))
     1500
@@ -350,5 +352,5 @@ def to_datetime(ms_since_epoch: int) -> datetime:
 
 
 def to_millis_since_epoch(ts: datetime) -> int:
-    """Converts a time to milliseconds since the epoch. A time without zone is local."""
+    """Convert a time to milliseconds since the epoch. A time without zone is local."""
     return round(ts.timestamp() * 1000)

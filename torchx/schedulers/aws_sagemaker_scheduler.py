@@ -72,7 +72,7 @@ class AWSSageMakerScheduler(AwsScheduler):
         return AWSSageMakerOpts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
-        """Accepts roles without resources: the instance type determines them."""
+        """Accept roles without resources: the instance type determines them."""
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> AppDryRunInfo[AWSSageMakerJob]:
         opts = AWSSageMakerOpts.from_cfg(cfg)
@@ -105,7 +105,7 @@ class AWSSageMakerScheduler(AwsScheduler):
         return job.job_name
 
     def submission_token(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """The app id, which is unique."""
+        """Return the app id, which is unique."""
         return str(dryrun_info.request.job_name)
 
     def _facts(self, app_id: str, job: _Object, *, detailed: bool) -> JobFacts:  # noqa: ARG002  # the base's
@@ -119,7 +119,7 @@ class AWSSageMakerScheduler(AwsScheduler):
         return logs.streams(self._clients.client("logs"), job, replicas)
 
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
-        """Describes jobs one by one if they are few, or too new for the search."""
+        """Describe jobs one by one if they are few, or too new for the search."""
         found: dict[str, _Object] = {}
         if len(app_ids) > _ONE_BY_ONE:
             found = {str(job["TrainingJobName"]): job for job in calls.search(self._client)}
@@ -131,7 +131,7 @@ class AWSSageMakerScheduler(AwsScheduler):
             calls.stop(self._client, app_id)
 
     def _forget(self, app_id: str, job: _Object) -> None:
-        """Removes a job that has ended, and its code; logs a warning if the job is still being stopped."""
+        """Remove a job that has ended, and its code; logs a warning if the job is still being stopped."""
         if not is_terminal(self._state(app_id, job)):
             logger("torchx").warning("`%s` is being stopped: delete it again when it has ended", app_id)
             return
@@ -140,7 +140,7 @@ class AWSSageMakerScheduler(AwsScheduler):
 
 
 def create_scheduler(session_name: str, **kwargs: object) -> AWSSageMakerScheduler:
-    """Creates the scheduler ``aws_sagemaker``.
+    """Create the scheduler ``aws_sagemaker``.
 
     Args:
         kwargs: ``client``, ``docker_client``; ``aws_region``, ``aws_profile`` and ``aws_endpoint_url``, which override

@@ -11,7 +11,7 @@ NEURON_DEVICE = "aws.amazon.com/neurondevice"
 
 
 def to_devicemounts(num_devices: int, device_type: str) -> list[DeviceMount]:
-    """The mounts of ``num_devices`` numbered devices.
+    """Return the mounts of ``num_devices`` numbered devices.
 
     Args:
         device_type: path without the number.
@@ -32,7 +32,7 @@ DEVICES: dict[str, Callable[[int], list[DeviceMount]]] = {
 
 
 def get_device_mounts(devices: dict[str, int]) -> list[DeviceMount]:
-    """The device files of all named devices. An unknown device is skipped with a warning.
+    """Return the device files of all named devices. An unknown device is skipped with a warning.
 
     >>> [m.dst_path for m in get_device_mounts({EFA_DEVICE: 1})]
     ['/dev/infiniband/uverbs0']

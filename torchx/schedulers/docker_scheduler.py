@@ -39,7 +39,7 @@ from torchx.schedulers.docker.request import NAME_RULE, DockerContainer, DockerJ
 from torchx.schedulers.docker.simulate import simulation
 from torchx.schedulers.ids import make_unique
 from torchx.schedulers.kit.caps import COMMON
-from torchx.schedulers.kit.change_stream import Ear
+from torchx.schedulers.kit.change_stream import ChangeStream
 from torchx.schedulers.kit.export import bases_of
 from torchx.schedulers.kit.inside import not_running
 from torchx.settings import ENV_IMAGE
@@ -120,14 +120,14 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def __init__(self, session_name: str, docker_client: Any | None = None) -> None:
         super().__init__("docker", session_name, docker_client=docker_client)
         self._used: Any | None = None
-        self._ear = Ear()
+        self._ear = ChangeStream()
         self._on_engine = EngineJobs(lambda: self._client, docker_client)
 
     def _run_opts(self) -> runopts:
         return Opts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> None:
-        """Accepts roles without resources: they may use all of the engine's machine."""
+        """Accept roles without resources: they may use all of the engine's machine."""
 
     def export(self, dryrun_info: AppDryRunInfo[DockerJob]) -> Export:
         """See :class:`torchx.schedulers.kit.abilities.Exports`."""
@@ -152,7 +152,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return dryrun_info.request.app_id
 
     def schedule(self, dryrun_info: AppDryRunInfo[DockerJob]) -> str:
-        """Pulls missing images, creates the network and the containers, and starts them, rank 0 first.
+        """Pull missing images, creates the network and the containers, and start them, rank 0 first.
 
         Starts all containers, or removes what it has created. Idempotent: a submitted job is not submitted again.
 
@@ -177,7 +177,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return None if job is None else describe(job, self._client)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """Describes jobs with one request. Causes of failures are derived from exit codes alone."""
+        """Describe jobs with one request. Causes of failures are derived from exit codes alone."""
         wanted = set(app_ids)
         found = self._on_engine.find_all(wanted, "the states of jobs are not known")
         return {app_id: describe(found[app_id]) if app_id in found else None for app_id in wanted}
@@ -186,7 +186,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return self._find(app_id, "the state of `%s` is not known") is not None
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:  # noqa: ARG002  # the contract's signature
-        """The torchx jobs on the engine, whoever submitted them."""
+        """Return the torchx jobs on the engine, whoever submitted them."""
         return [listed(job) for job in self._on_engine.find_all(None, "jobs cannot be listed").values()]
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
@@ -196,7 +196,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             wait_for_end(self._client, app_id, timeout_s, lambda: self._find(app_id, doing))
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:  # noqa: ARG002  # all of the engine's
-        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by the engine's events."""
+        """See :class:`torchx.schedulers.kit.abilities.PushesChanges`: by the engine's events."""
         return self._ear.take({"events": lambda: changes(self._client)}, most_s)
 
     def log_replicas(self, app_id: str) -> _Replicas | None:
@@ -204,7 +204,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return None if job is None else [(role, k) for role, count, _ in job.sizes() for k in range(count)]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        """The replicas' output, of all attempts."""
+        """Return the replicas' output, of all attempts."""
         job = self._need(app_id, _NO_LOG)
         view = JobView(job, lambda: self._find(app_id, _NO_LOG))
         return [ReplicaLog(self._client, view, role, k, query) for role, k in replicas]
@@ -214,14 +214,14 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             return ContainerProcess(*self._inside(app_id, role, k), argv, tty)
 
     def metrics(self, app_id: str) -> _Metrics | None:
-        """See :class:`torchx.schedulers.kit.abilities.Measures`."""
+        """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""
         doing = "the resource usage of `%s` cannot be read"
         with engine_errors(doing % app_id):
             job = self._find(app_id, doing)
             return None if job is None else metrics.read(self._client, job)
 
     def _inside(self, app_id: str, role: str, k: int) -> tuple[EngineHttp, str]:
-        """A connection to the engine, and the id of a replica's running container."""
+        """Return a connection to the engine, and the id of a replica's running container."""
         container = self._need(app_id, "`%s` cannot be entered").need(role, k)
         if container.state is not AppState.RUNNING:
             raise not_running(app_id, role, k, str(container.state))
@@ -271,7 +271,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             self._on_engine.remove(app_id)
 
     def close(self) -> None:
-        """Closes the connection to the engine. Jobs continue to run."""
+        """Close the connection to the engine. Jobs continue to run."""
         if self._used is not None and self._on_engine.given is None:
             self._used.close()
 
@@ -282,7 +282,7 @@ class DockerScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> DockerScheduler:
-    """Creates the scheduler ``local_docker``; ``docker_client`` is an optional client to use."""
+    """Create the scheduler ``local_docker``; ``docker_client`` is an optional client to use."""
     return DockerScheduler(session_name, docker_client=kwargs.get("docker_client"))
 
 
@@ -300,7 +300,7 @@ def has_docker() -> bool:
 
 
 def ensure_network(client: Any | None = None) -> None:
-    """Creates the bridge network :data:`NETWORK` if the engine does not have it, for containers of other programs.
+    """Create the bridge network :data:`NETWORK` if the engine does not have it, for containers of other programs.
 
     Args:
         client: a ``docker.DockerClient``; created from the environment if None.

@@ -15,12 +15,12 @@ _END = (END_CANDIDATES * 9)[:256].encode()
 
 
 def random_uint64() -> int:
-    """A random 64-bit number from the system's generator, so that forked processes draw different ones."""
+    """Return a random 64-bit number from the system's generator, so that forked processes draw different ones."""
     return int.from_bytes(os.urandom(8), "big")
 
 
 def random_id(max_length: int | None = None) -> str:
-    """A random id that starts with a letter.
+    """Return a random id that starts with a letter.
 
     Args:
         max_length: length of the id in characters; None: 14, which is 67 bits of randomness.

@@ -98,7 +98,7 @@ class KubernetesMCADScheduler(KubeScheduler):
         return doctor.of_cluster(api, opts.namespace, kind, lambda: needed(kind, queued=False), {})
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
-        """A Role for AppWrappers of the version in ``cfg``."""
+        """Return a Role for AppWrappers of the version in ``cfg``."""
         opts = KubernetesMCADOpts.from_cfg(cfg)
         return role_manifest(_kind(opts), opts.namespace, queued=False)
 
@@ -113,5 +113,5 @@ def create_scheduler(
     docker_client: Any | None = None,
     **kwargs: Any,  # noqa: ARG001  # all schedulers get the options of all
 ) -> KubernetesMCADScheduler:
-    """The factory in the table of schedulers."""
+    """Return the factory in the table of schedulers."""
     return KubernetesMCADScheduler(session_name, client=client, docker_client=docker_client)

@@ -140,7 +140,7 @@ class KubernetesScheduler(KubeScheduler):
         set_workspace_hash(role, code.hash)
 
     def _code_of(self, workspace: Workspace, opts: KubernetesOpts, *, quiet: bool) -> Code | BucketCode:
-        """The code of a workspace that is not shipped in an image."""
+        """Return the code of a workspace that is not shipped in an image."""
         if opts.code != BUCKET:
             try:
                 return pack(workspace)
@@ -161,7 +161,7 @@ class KubernetesScheduler(KubeScheduler):
         return self._make(api, dryrun_info, self._objects(api, dryrun_info))
 
     def _objects(self, api: KubeApi, dryrun_info: AppDryRunInfo[KubernetesJob]) -> list[dict[str, Any]]:
-        """The objects of a job on this cluster; BackendError if it does not support the job."""
+        """Return the objects of a job on this cluster; BackendError if it does not support the job."""
         job, app = dryrun_info.request, dryrun_info._app
         resource = job.resource
         if app is not None and job.kind != VOLCANO:
@@ -227,7 +227,7 @@ class KubernetesScheduler(KubeScheduler):
         return ForeignKubeJobs.of(self)
 
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
-        """A Role for jobs of the kind in ``cfg``; with ``kind=auto``, for the kind that needs no operator."""
+        """Return a Role for jobs of the kind in ``cfg``; with ``kind=auto``, for the kind that needs no operator."""
         opts = KubernetesOpts.from_cfg(cfg)
         opts.check()
         queued = bool(opts.local_queue)
@@ -235,7 +235,7 @@ class KubernetesScheduler(KubeScheduler):
 
     @staticmethod
     def _decide(api: KubeApi, opts: KubernetesOpts, *, by_cause: bool) -> tuple[str, tuple[int, int]]:
-        """The kind to create, and the cluster's version. Only plain Jobs support retries by cause."""
+        """Return the kind to create, and the cluster's version. Only plain Jobs support retries by cause."""
         kind = JOB if by_cause and opts.kind == AUTO else opts.kind
         if kind == AUTO:
             groups = api.groups()
@@ -261,5 +261,5 @@ def create_scheduler(
     docker_client: Any | None = None,
     **kwargs: Any,  # noqa: ARG001  # all schedulers get the options of all
 ) -> KubernetesScheduler:
-    """The factory in the table of schedulers."""
+    """Return the factory in the table of schedulers."""
     return KubernetesScheduler(session_name, client=client, docker_client=docker_client)

@@ -155,7 +155,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return Opts.as_runopts()
 
     def _validate(self, app: AppDef, scheduler: str, cfg: LocalOpts | None = None) -> None:
-        """Accepts all roles, even those without a resource."""
+        """Accept all roles, even those without a resource."""
 
     # -- submission ------------------------------------------------------------------------------
 
@@ -319,7 +319,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return bool(app_id)
 
     def metrics(self, app_id: str) -> _Metrics | None:
-        """See :class:`torchx.schedulers.kit.abilities.Measures`."""
+        """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""
         from torchx.schedulers.kit.files import LocalFiles
         from torchx.schedulers.kit.metrics import read_kept
 
@@ -403,7 +403,7 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         return job
 
     def _known(self, app_id: str) -> _LocalAppDef | None:
-        """The job, without checking that it still exists."""
+        """Return the job, without checking that it still exists."""
         job = self._apps.get(app_id)
         if job is None:
             folder = self._jobs.find(app_id)
@@ -427,5 +427,5 @@ def create_scheduler(
     image_provider_class: Callable[[LocalOpts], ImageProvider] | None = None,
     **kwargs: Any,  # noqa: ARG001  # parameters meant for other schedulers
 ) -> LocalScheduler:
-    """The factory of ``local_cwd``."""
+    """Return the factory of ``local_cwd``."""
     return LocalScheduler(session_name, image_provider_class, cache_size=cache_size, extra_paths=extra_paths)

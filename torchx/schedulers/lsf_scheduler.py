@@ -305,5 +305,5 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> LsfScheduler:  # noqa: ARG001  # the contract's signature
-    """The factory of ``lsf``."""
+    """Return the factory of ``lsf``."""
     return LsfScheduler(session_name)

@@ -40,7 +40,7 @@ from torchx.schedulers.slurm.reasons import SLURM_STATES, get_appstate_from_job
 from torchx.schedulers.slurm.reasons import app_state as appstate_from_slurm_state
 from torchx.schedulers.slurm.request import (
     LAUNCH_FILE,
-    MOST_SCRIPT,
+    MAX_SCRIPT,
     SBATCH_GROUP_OPTIONS,
     SBATCH_JOB_OPTIONS,
     SCRIPT_FILE,
@@ -159,7 +159,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         return AppDryRunInfo(request, str)
 
     def _after(self, after: Iterable[tuple[str, str]], opts: SlurmOpts) -> list[str]:
-        """The ``sbatch`` options for dependencies, with those of the user, because the last option counts. Slurm
+        """Return the ``sbatch`` options for dependencies, with those of the user, because the last option counts. Slurm
         removes a job that can never start.
         """
         given = (option.partition("=") for option in opts.extra or ())
@@ -191,7 +191,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         files[SCRIPT_FILE] = script = request.materialize()
         if request.retry or request.notify or request.watchdog:
             files[PROGRAM_FILE] = program("slurm")
-        if len(script.encode("utf-8", "surrogateescape")) > MOST_SCRIPT:
+        if len(script.encode("utf-8", "surrogateescape")) > MAX_SCRIPT:
             files[LAUNCH_FILE] = launcher(script)
             argv[-1] = f"{folder}/{LAUNCH_FILE}"
         without = dict.fromkeys(name for replica in request.replicas.values() for name in sources(replica.env))
@@ -356,5 +356,5 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
 
 
 def create_scheduler(session_name: str, **kwargs: Any) -> SlurmScheduler:  # noqa: ARG001  # for other schedulers
-    """The factory of ``slurm``."""
+    """Return the factory of ``slurm``."""
     return SlurmScheduler(session_name)

@@ -238,7 +238,7 @@ class Role:
     overrides: dict[str, Any] = field(default_factory=dict)
 
     def pre_proc(self, scheduler: str, dryrun_info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:  # noqa: ARG002 - a hook
-        """Hook for subclasses: change the request before it is submitted.
+        """Change the request before it is submitted: a hook for subclasses.
 
         Args:
             scheduler: name of the scheduler.

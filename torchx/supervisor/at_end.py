@@ -15,7 +15,7 @@ _IGNORED = (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGPIPE, signal
 
 
 def start(folder: str, alarm: str = "") -> int:
-    """Starts the program in a new session and returns its pid; 0 if the job has none or it cannot be started.
+    """Start the program in a new session and return its pid; 0 if the job has none or it cannot be started.
 
     The file contains the arguments, an empty string, and the environment, each terminated by NUL.
 
@@ -40,7 +40,7 @@ def spawn(words: bytes, alarm: str = "") -> int:
 
 
 def parts(words: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
-    r"""Parses the arguments and the environment of the program.
+    r"""Parse the arguments and the environment of the program.
 
     >>> parts(b"/bin/echo\0x\0\0A=1\0")
     ([b'/bin/echo', b'x'], {b'A': b'1'})
@@ -51,7 +51,7 @@ def parts(words: bytes) -> tuple[list[bytes], dict[bytes, bytes]]:
 
 
 def become(words: bytes) -> None:
-    """Replaces this process by the program."""
+    """Replace this process by the program."""
     argv, env = parts(words)
     for number in _IGNORED:
         signal.signal(number, signal.SIG_DFL)
@@ -59,7 +59,7 @@ def become(words: bytes) -> None:
 
 
 def may_start_again(argv: list[str], env: dict[str, str]) -> bool:
-    """Runs the program that decides on a restart. True if it exits with 0 within a minute.
+    """Run the program that decides on a restart. True if it exits with 0 within a minute.
 
     >>> may_start_again(["/bin/true"], {}), may_start_again(["/bin/false"], {}), may_start_again(["/no/such"], {})
     (True, False, False)

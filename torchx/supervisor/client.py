@@ -21,7 +21,7 @@ PROGRAM = __file__.replace("client.py", "launcher.py")
 MAGIC = b"txrq"
 DIED = b"D"
 ANSWER_S = 60.0
-_MOST_ATTEMPTS = 10  # to submit a job
+_MAX_ATTEMPTS = 10  # to submit a job
 
 
 class LauncherError(RuntimeError):
@@ -87,7 +87,7 @@ class LauncherClient:
             self._awaited = os.fsencode(os.path.basename(request["job"]))
             in_doubt = False  # whether the request of an earlier attempt may still be accepted
             failures = 0  # attempts of which that is certainly not so
-            for _ in range(_MOST_ATTEMPTS):
+            for _ in range(_MAX_ATTEMPTS):
                 self._start()
                 try:
                     answer = self._exchange(message, meanwhile)
@@ -169,7 +169,7 @@ shared = LauncherClient()
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe whose ends are not 0, 1 or 2, even if the caller has closed those."""
+    """Return a pipe whose ends are not 0, 1 or 2, even if the caller has closed those."""
     import fcntl
 
     ends = list(os.pipe())

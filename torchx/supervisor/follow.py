@@ -53,7 +53,10 @@ class Follower:
 
     @classmethod
     def resumed(cls, folder: str, now: float) -> Follower:
-        """A follower that continues after the last record of a killed one. Data after that record is copied again."""
+        """Return a follower that continues after the last record of a killed one.
+
+        Data after that record is copied again.
+        """
         follower = cls(folder, now)
         index = os.path.join(folder, TIMES_INDEX)
         try:

@@ -76,7 +76,8 @@ class Gang:
         return GIVE_UP
 
     def outcome(self, states: list[list[str]]) -> str:
-        """The job's state when all replicas have ended: SUCCEEDED if enough replicas of each role have succeeded.
+        """Return the job's state when all replicas have ended: SUCCEEDED if enough replicas of each role have
+        succeeded.
 
         >>> Gang([RoleRules(min_replicas=1)]).outcome([["FAILED", "SUCCEEDED"]])
         'SUCCEEDED'

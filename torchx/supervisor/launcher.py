@@ -38,7 +38,7 @@ HEADER = len(MAGIC) + 8
 _NO_MORE = 3  # exit code of a supervisor that found no more requests
 _CRASHED = 70
 _JOBS_PER_PROCESS = 256  # limits the memory that jobs may leak in a supervisor
-_MOST_REPLICAS = 8  # of a job whose supervisor takes another one, so that the memory of a big job is freed
+_MAX_REPLICAS = 8  # of a job whose supervisor takes another one, so that the memory of a big job is freed
 
 
 class Launcher:
@@ -163,7 +163,7 @@ class Launcher:
         return proctree.children_of_self() - {*self.jobs, *self.idle, *self._spared}
 
     def _code_of(self, pid: int) -> int | None:
-        """The exit code of a replica, which has become our child; None if it is unknown."""
+        """Return the exit code of a replica, which has become our child; None if it is unknown."""
         if pid and pid not in self._ends:
             with suppress(ChildProcessError):
                 ended, status = os.waitpid(pid, os.WNOHANG)
@@ -208,7 +208,7 @@ def serve_one(request: dict[str, Any], reserve: Reserve) -> bool:
         reserve.leave()
         _tidy_up(request["retention"])
         return False
-    return supervisor.release() and len(supervisor.replicas) <= _MOST_REPLICAS
+    return supervisor.release() and len(supervisor.replicas) <= _MAX_REPLICAS
 
 
 def read_request(requests: int) -> dict[str, Any] | None:

@@ -76,23 +76,23 @@ def folder_name(name: str) -> str:
 
 
 def role_folder(role: str, taken: frozenset[str] = _TAKEN) -> str:
-    """The name of a role's folder, which is not that of a file of the job, such as `state`."""
+    """Return the name of a role's folder, which is not that of a file of the job, such as `state`."""
     name = folder_name(role)
     return f"%{ord(name[0]):02x}{name[1:]}" if name in taken else name
 
 
 def replica_folder(logs: str, role: str, k: int) -> str:
-    """The folder of replica ``k`` of a role, below the job's log folder."""
+    """Return the folder of replica ``k`` of a role, below the job's log folder."""
     return f"{logs}/{role_folder(role)}/{k}"
 
 
 def task_log(logs: str, role: str, k: int) -> str:
-    """The file with the output, stdout and stderr, of task ``k`` of a sweep."""
+    """Return the file with the output, stdout and stderr, of task ``k`` of a sweep."""
     return f"{logs}/{role_folder(role)}/{k}.log"
 
 
 def task_metrics(logs: str, role: str, k: int) -> str:
-    """The file with the usage samples of task ``k`` of a sweep, if it ran long enough to have any."""
+    """Return the file with the usage samples of task ``k`` of a sweep, if it ran long enough to have any."""
     return f"{logs}/{role_folder(role)}/{k}.jsonl"
 
 
@@ -107,7 +107,7 @@ def make_folder(path: str, *, private: bool) -> None:
 
 
 def private(path: str, flags: int) -> int:
-    """An ``opener`` for :func:`open`: a new file is accessible to its owner only, whatever the umask."""
+    """Return an ``opener`` for :func:`open`: a new file is accessible to its owner only, whatever the umask."""
     return os.open(path, flags, 0o600)
 
 

@@ -38,7 +38,7 @@ class Limit:
         self.why = ""
 
     def begin(self, now: float) -> None:
-        """Starts the time of a new attempt."""
+        """Start the time of a new attempt."""
         self._watchdog.begin(now)
         self._set(now + self._seconds if self._seconds else None, f"it reached its time limit of {self._text}")
 
@@ -47,12 +47,12 @@ class Limit:
         self._set(now + self._early_s, "it reached its time limit (simulated)")
 
     def forget(self) -> None:
-        """Stops the time, because the attempt is being ended."""
+        """Stop the time, because the attempt is being ended."""
         self._watchdog.forget()
         self._set(None, "")
 
     def ask(self) -> None:
-        """Requests a checkpoint from the ranks, if the job supports it."""
+        """Request a checkpoint from the ranks, if the job supports it."""
         if self._ask:
             # with a full disk, for example, the attempt ends without a checkpoint
             with suppress(OSError), open(self._ask, "w", encoding="utf-8", opener=private) as f:

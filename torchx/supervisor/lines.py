@@ -11,7 +11,7 @@ class Part(bytes):
 
 
 def whole_characters(data: bytes) -> int:
-    r"""The length of the longest prefix that splits neither a UTF-8 character nor ``\r\n``.
+    r"""Return the length of the longest prefix that splits neither a UTF-8 character nor ``\r\n``.
 
     Data that is not UTF-8 may be split anywhere. 0 only if the data is the beginning of a single character.
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     Gpu = tuple[int, int, int]
 
-MOST_SAMPLES = 480
+MAX_SAMPLES = 480
 """If a file has more samples, its older half is thinned out. At the usual rate the last hour is always complete."""
 
 _SHARE = 1000  # sampling takes at most 1/1000 of the time, however many processes there are
@@ -59,7 +59,7 @@ class Sampler:
         self._asked = False
 
     def look(self, roots: Iterable[Root], now: float) -> None:
-        """Takes samples of the running replicas if they are due."""
+        """Take samples of the running replicas if they are due."""
         if self.due is None or now < self.due:
             return
         began = time.thread_time()
@@ -105,7 +105,7 @@ class Sampler:
             finally:
                 os.close(fd)
             self._lines[path] = max(count, 0) + 1
-            if count >= MOST_SAMPLES:
+            if count >= MAX_SAMPLES:
                 self._lines[path] = thin_out(path)
         except (OSError, ValueError, LookupError, TypeError):
             self._lines[path] = count  # for example a full disk: the job continues without
@@ -121,7 +121,7 @@ class _Process:
 
 
 def _families(roots: set[int]) -> dict[int, list[_Process]]:
-    """Maps each replica to its process, the descendants, and other processes in its session or group."""
+    """Map each replica to its process, the descendants, and other processes in its session or group."""
     children: dict[int, list[_Process]] = {}
     families: dict[int, list[_Process]] = {root: [] for root in roots}
     for name in os.listdir("/proc"):
@@ -174,7 +174,7 @@ def read_bytes(path: str) -> bytes:
 
 
 def limits(env: Mapping[str, str]) -> tuple[int, int]:
-    """The limits of memory (bytes) and processors for this process and its children together.
+    """Return the limits of memory (bytes) and processors for this process and its children together.
 
     Those of the machine, or lower ones set by a cgroup or by Slurm.
     """
@@ -217,7 +217,7 @@ class GpuQuery:
         self._said = b""
 
     def ask(self) -> bool:
-        """Starts it unless it still runs. False if it is not installed or cannot be started."""
+        """Start it unless it still runs. False if it is not installed or cannot be started."""
         if not self._program or self._pipe >= 0:
             return bool(self._program)
         pipe, writer = os.pipe()
@@ -250,7 +250,7 @@ class GpuQuery:
 
 
 def parse_gpus(text: str) -> dict[str, tuple[str, Gpu]]:
-    """Parses the output of ``nvidia-smi``. A number that is not available is 0.
+    """Parse the output of ``nvidia-smi``. A number that is not available is 0.
 
     >>> parse_gpus("0, GPU-1a, 97, 1024, 81559\\n1, GPU-2b, [N/A], 3, 81559\\nsomething else\\n")["1"]
     ('GPU-2b', (0, 3145728, 85520809984))
@@ -265,7 +265,7 @@ def parse_gpus(text: str) -> dict[str, tuple[str, Gpu]]:
 
 
 def visible(gpus: Mapping[str, tuple[str, Gpu]], devices: str | None) -> list[Gpu]:
-    """The GPUs that ``CUDA_VISIBLE_DEVICES`` names; all if it is not set.
+    """Return the GPUs that ``CUDA_VISIBLE_DEVICES`` names; all if it is not set.
 
     >>> two = {"0": ("GPU-1a", (1, 2, 3)), "1": ("GPU-2b", (4, 5, 6))}
     >>> visible(two, "1"), visible(two, "GPU-1"), visible(two, ""), len(visible(two, None))
@@ -294,7 +294,7 @@ def thin_out(path: str) -> int:
 
 
 def thinned_out(lines: list[str]) -> list[str]:
-    """The lines of a file with the older half merged into half as many samples at equal intervals."""
+    """Return the lines of a file with the older half merged into half as many samples at equal intervals."""
     import json
 
     samples = [sample for line in lines[1:] if (sample := _sample(line))]
@@ -317,7 +317,7 @@ def _sample(line: str) -> dict[str, Any]:
 
 
 def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
-    """Merges two samples: the maximum of the memory, the average of the processors over all ``n`` merged samples."""
+    """Merge two samples: the maximum of the memory, the average of the processors over all ``n`` merged samples."""
     n, more = one.get("n", 1), two.get("n", 1)
     cpu = round((one["cpu"] * n + two["cpu"] * more) / (n + more), 2)
     gpu = [[max(x, y) for x, y in zip(a, b)] for a, b in zip(one["gpu"], two["gpu"])]  # noqa: B905  # alike
@@ -325,7 +325,7 @@ def _together(one: dict[str, Any], two: dict[str, Any]) -> dict[str, Any]:
 
 
 def main(every_s: float, pid: int, path: str) -> None:
-    """Samples one replica of a Slurm job, from inside its step, until its first process has ended."""
+    """Sample one replica of a Slurm job, from inside its step, until its first process has ended."""
     import select
     import signal
 

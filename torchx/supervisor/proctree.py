@@ -74,7 +74,10 @@ def leave_caller(first: int) -> None:
 
 
 def boot_id() -> str:
-    """An id that changes with each boot of the machine; empty if unknown. Read once: no process survives a boot."""
+    """Return an id that changes with each boot of the machine; empty if unknown.
+
+    Read once: no process survives a boot.
+    """
     global _boot_id
     if not _boot_id:
         with suppress(OSError):
@@ -86,7 +89,7 @@ _boot_id = ""
 
 
 def pid_namespace() -> str:
-    """An id of this process's pid namespace, within which pids can be compared; empty if unknown."""
+    """Return an id of this process's pid namespace, within which pids can be compared; empty if unknown."""
     try:
         return os.readlink("/proc/self/ns/pid")
     except OSError:
@@ -94,7 +97,7 @@ def pid_namespace() -> str:
 
 
 def start_ticks(pid: int) -> int:
-    """The start time of a process in kernel ticks since boot; 0 if it is gone or not visible.
+    """Return the start time of a process in kernel ticks since boot; 0 if it is gone or not visible.
 
     A zombie counts as gone, since it may remain forever if process 1 does not reap, as in many containers.
     """
@@ -124,7 +127,7 @@ def snapshot() -> dict[int, Process]:
 
 
 def descendants(processes: dict[int, Process], roots: set[int]) -> list[Process]:
-    """The processes at or below ``roots``: the roots, then the others, parents before children."""
+    """Return the processes at or below ``roots``: the roots, then the others, parents before children."""
     children: dict[int, list[Process]] = {}
     for process in processes.values():
         children.setdefault(process.ppid, []).append(process)
@@ -147,7 +150,7 @@ def children_of_self() -> set[int]:
 
 
 def environment(pid: int) -> dict[str, str]:
-    """The initial environment of a process; empty if it is not readable."""
+    """Return the initial environment of a process; empty if it is not readable."""
     try:
         data = read_bytes(f"/proc/{pid}/environ")
     except OSError:

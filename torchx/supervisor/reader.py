@@ -32,7 +32,7 @@ class JobReader:
         self._job: JobState | None = None
 
     def read(self) -> JobState | None:
-        """The current state, the same object while nothing changes; None if the job does not exist.
+        """Return the current state, the same object while nothing changes; None if the job does not exist.
 
         If the job's supervisor is gone, its processes are killed and the job becomes FAILED. Raises StateFileError if
         the file is damaged or of another version, and ForeignJobError if another user may have written it.

@@ -76,7 +76,7 @@ class Replica(Ending):
 
 
 def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
-    """Starts the replica's program in a new session and returns the pid. Its own variables override ``env``."""
+    """Start the replica's program in a new session and return the pid. Its own variables override ``env``."""
     request = replica.request
     make_folder(request["folder"], private=request["folder"].startswith(job))
     if replica.line.attempt:
@@ -98,7 +98,7 @@ def spawn(replica: Replica, job: str, env: dict[str, str]) -> int:
 
 
 def why_not_started(replica: Replica, error: OSError) -> str:
-    """Writes the reason why a replica could not be started to its stderr. Returns it if that failed, else empty."""
+    """Write the reason why a replica could not be started to its stderr. Returns it if that failed, else empty."""
     reason = f"cannot start `{replica.request['argv'][0]}`: {error.strerror or error}"
     if error.errno == errno.ENOEXEC:
         reason += " (a script needs a first line like `#!/bin/sh`)"

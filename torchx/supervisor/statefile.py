@@ -200,7 +200,7 @@ def check_owner(folder: str) -> None:
 
 
 def read_bytes(path: str) -> bytes:
-    """The content of a small file."""
+    """Return the content of a small file."""
     with open(path, "rb", buffering=0) as file:
         return file.read()
 
@@ -232,7 +232,7 @@ def escape(text: str) -> str:
 
 
 def unescape(word: str) -> str:
-    """The inverse of :func:`escape`."""
+    """Return the inverse of :func:`escape`."""
     head, *rest = word.split("%")
     if not rest:
         return head

@@ -30,7 +30,7 @@ _SWEEP_S = 0.02
 _SHORT_S = 0.05  # the supervisor of a longer job releases what it would need to take another one
 # A process in uninterruptible sleep does not even die of SIGKILL. This is a count, ten seconds at least, and not a
 # deadline, which might have passed before the first SIGKILL if this process or the machine was suspended.
-_MOST_KILLS = 500
+_MAX_KILLS = 500
 _QUIET_LOOKS = 2  # the kernel's list of children may miss one while another exits
 
 
@@ -75,14 +75,14 @@ class Supervisor:
         self._by_pid: dict[int, Replica] = {}
         self._pending = list(self.replicas)
         self._unclean: set[Replica] = set()
-        self._termed: set[tuple[int, int]] = set()
+        self._sent_sigterm: set[tuple[int, int]] = set()
         self._next_sweep = 0.0
         self._outcome = ""  # set when no more replicas will be started
         self._rest = Ending()  # of processes that belong to no replica
         self._words = b""  # commands that are not obeyed yet
         self._senders: set[int] = set()  # pids of programs that send a notice of a hang; they outlive the job
         self._quiet_looks = 0
-        self._lasting = lasting
+        self._on_lasting = lasting
         # Polling all silent replicas takes at most 1 % of a processor.
         self._latest_look_s = min(2.0, max(0.2, len(self.replicas) * 0.002))
         self._has_children = True
@@ -131,9 +131,9 @@ class Supervisor:
             self._sampler.look((r.root(self.env) for r in self.replicas if r.line.state == RUNNING), now)
             if self._is_over(now):
                 break
-            if self._lasting is not None and now > self._began + _SHORT_S:
-                self._lasting()
-                self._lasting = None
+            if self._on_lasting is not None and now > self._began + _SHORT_S:
+                self._on_lasting()
+                self._on_lasting = None
         self._finish()
 
     def release(self) -> bool:
@@ -151,7 +151,7 @@ class Supervisor:
         due += [at for at in (self._limit.due, self._sampler.due) if at is not None]
         if self._unclean or self._outcome or any(r.stopping for r in self._by_pid.values()):
             due.append(self._next_sweep)
-        if self._lasting is not None:
+        if self._on_lasting is not None:
             due.append(self._began + _SHORT_S)
         if not due:
             return None
@@ -404,7 +404,7 @@ class Supervisor:
                 roots.setdefault(owner, set()).add(pid)
                 left.add(owner)
         for replica, pids in roots.items():
-            replica.send(processes, pids, now, self._termed)
+            replica.send(processes, pids, now, self._sent_sigterm)
         if all(pid in processes and processes[pid].state not in "ZX" for pid in orphans):
             self._settle(left, now)  # else one has died since the snapshot, and its children may be ours now
 
@@ -425,7 +425,7 @@ class Supervisor:
         """Mark replicas as clean that ended and left no processes; begin restarts whose members are all clean."""
         for replica in list(self._unclean):
             ended = replica.line.pid not in self._by_pid
-            if ended and (replica not in left or replica.kills > _MOST_KILLS):
+            if ended and (replica not in left or replica.kills > _MAX_KILLS):
                 if not proctree.HAS_PROC:
                     proctree.signal_group(replica.line.pid, signal.SIGKILL)
                 self._unclean.discard(replica)
@@ -458,13 +458,13 @@ class Supervisor:
 
     def _end_the_rest(self, now: float) -> bool:
         """End daemons that outlive the last replica. False if none is left or they cannot be ended."""
-        if not proctree.HAS_PROC or self._rest.kills > _MOST_KILLS:
+        if not proctree.HAS_PROC or self._rest.kills > _MAX_KILLS:
             return False
         if now >= self._next_sweep:
             self._next_sweep = now + _SWEEP_S
             orphans = self._orphans()
             self._quiet_looks = 0 if orphans else self._quiet_looks + 1
-            self._rest.send(proctree.snapshot(), orphans, now, self._termed)
+            self._rest.send(proctree.snapshot(), orphans, now, self._sent_sigterm)
         return not self._senders or self._quiet_looks < _QUIET_LOOKS
 
     # -- helpers ---------------------------------------------------------------------------------

@@ -57,7 +57,7 @@ def guard(folder: str, env: dict[str, str], control: int) -> None:
 
 
 def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int]:
-    """Finds the process of the task that was claimed, but whose pid is not recorded, if there is such a task.
+    """Find the process of the task that was claimed, but whose pid is not recorded, if there is such a task.
 
     The supervisor is gone, so a process of that task is a child of this one that the state file does not name. Its
     environment identifies it once it runs the task's program. It creates the task's log before that. If there is a log
@@ -91,13 +91,13 @@ def _claimed(folder: str, ends: dict[int, int], *, fresh: bool) -> dict[int, int
 
 
 def _children() -> dict[int, proctree.Process]:
-    """This process's children, by a snapshot: the kernel's list may miss one while another one exits."""
+    """Return this process's children, by a snapshot: the kernel's list may miss one while another one exits."""
     me = os.getpid()
     return {p.pid: p for p in proctree.snapshot().values() if p.ppid == me}
 
 
 def _strangers(folder: str) -> dict[int, proctree.Process]:
-    """Processes of the job, including those that its supervisor has just forked."""
+    """Return the processes of the job, including those that its supervisor has just forked."""
     found = {p.pid: p for p in proctree.marked(folder)}
     me = os.getpid()
     for process in proctree.snapshot().values():

@@ -117,7 +117,7 @@ class TaskSupervisor:
         return len(self._running) + len(self._others) + len(self._left)
 
     def _fill(self) -> bool:
-        """Starts as many tasks as may run now. Returns whether more are to be started."""
+        """Start as many tasks as may run now. Returns whether more are to be started."""
         replicas, count = self.job.replicas, len(self.job.replicas)
         while True:
             while self._next < count and replicas[self._next].state != PENDING:
@@ -155,7 +155,7 @@ class TaskSupervisor:
         self._running[pid] = k
 
     def _take_over(self, ends: dict[int, int], started: dict[int, int]) -> None:
-        """Takes over tasks of an earlier supervisor that still run or have ended since it died."""
+        """Take over tasks of an earlier supervisor that still run or have ended since it died."""
         same_boot = self.job.facts["boot"] == proctree.boot_id()
         for k, line in enumerate(self.job.replicas):
             if line.state != RUNNING:
@@ -200,7 +200,7 @@ class TaskSupervisor:
                 _add(self._used, b"%d %d %.3f\n" % (k, peak, used.ru_utime + used.ru_stime))
 
     def _sample(self, now: float) -> None:
-        """Samples the tasks that have run for at least one interval."""
+        """Sample the tasks that have run for at least one interval."""
         if self._sampler.due is None or now < self._sampler.due:
             return
         wall = time.time()
@@ -216,7 +216,7 @@ class TaskSupervisor:
             self._sampler.due = now + self._sample_s
 
     def _look_after(self) -> None:
-        """Polls tasks that are not our children, and kills those that did not end after SIGTERM."""
+        """Poll tasks that are not our children, and kills those that did not end after SIGTERM."""
         for pid, k in list(self._others.items()):
             if proctree.start_ticks(pid) != self.job.replicas[k].ticks:
                 del self._others[pid]
@@ -242,7 +242,7 @@ class TaskSupervisor:
         return max(min(waits), 0.0) * 1000 if waits else None
 
     def _ended(self, k: int, code: int | None) -> None:
-        """Records the end of a task; ``code`` is None if it is unknown how it ended."""
+        """Record the end of a task; ``code`` is None if it is unknown how it ended."""
         line = self.job.replicas[k]
         stopped = self._stopping.pop(k, None) is not None
         line.exit, line.ended = code, time.time()
@@ -299,7 +299,7 @@ class TaskSupervisor:
 
 
 def read_tasks(folder: str) -> tuple[dict[str, Any], list[bytes]]:
-    """Reads what all tasks have in common, and for each task a JSON list: program, arguments, variables."""
+    """Read what all tasks have in common, and for each task a JSON list: program, arguments, variables."""
     head, *lines = read_bytes(os.path.join(folder, TASKS_FILE)).splitlines()
     return json.loads(head), lines
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 _LOOKS = 20  # polls of the files before a job counts as silent
-_MOST_LOOK_S = 30.0
+_MAX_LOOK_S = 30.0
 _PATIENCE_S = 90.0  # timeout of the program that inspects the job
 _BUSY = 3  # factor for the time that a job may be silent while its ranks compute: a slow start, a long evaluation
 BUSY = "busy"
@@ -58,21 +58,21 @@ class Watchdog:
         self._said = b""
 
     def begin(self, now: float) -> None:
-        """Starts to watch a new attempt."""
+        """Start to watch a new attempt."""
         if self._seconds:
             self._hang_up()
             self._seen, self._since, self._patience = self._signs(), now, 1
             self.silent, self.due = False, now
 
     def forget(self) -> None:
-        """Stops watching, because the attempt is being ended."""
+        """Stop watching, because the attempt is being ended."""
         self.due = None
 
     def turn(self, now: float) -> str | None:
-        """Checks whether the job has written something. Returns a new report; None if there is none."""
+        """Check whether the job has written something. Returns a new report; None if there is none."""
         if self._answer_by:
             return self._wait_for_answer(now)
-        self.due = now + min(self._seconds / _LOOKS, _MOST_LOOK_S)
+        self.due = now + min(self._seconds / _LOOKS, _MAX_LOOK_S)
         seen = self._signs()
         if seen != self._seen:
             self._seen, quiet_s, self._since, self._patience = seen, now - self._since, now, 1
@@ -111,7 +111,7 @@ class Watchdog:
                 return None
         said = self._said.decode("utf-8", "replace").strip()
         self._hang_up()
-        self.due = now + min(self._seconds / _LOOKS, _MOST_LOOK_S)
+        self.due = now + min(self._seconds / _LOOKS, _MAX_LOOK_S)
         if self._signs() != self._seen:  # it continued during the inspection
             self.silent = False
             return None
@@ -125,7 +125,7 @@ class Watchdog:
 
 
 def put_down(folder: str, watchdog: Watchdog) -> None:
-    """Writes the last report to the job's folder."""
+    """Write the last report to the job's folder."""
     with suppress(OSError):  # for example a full disk
         for name, text in ((STACKS_FILE, page(watchdog)), (HANG_FILE, watchdog.text)):
             path = os.path.join(folder, name)
@@ -135,12 +135,12 @@ def put_down(folder: str, watchdog: Watchdog) -> None:
 
 
 def page(watchdog: Watchdog) -> str:
-    """The last report with its stacks."""
+    """Return the last report with its stacks."""
     return f"{watchdog.text}\n{watchdog.stacks}\n"
 
 
 def seen(folder: str) -> str:
-    """The last report in a job's folder; empty if there is none."""
+    """Return the last report in a job's folder; empty if there is none."""
     try:
         with open(os.path.join(folder, HANG_FILE), encoding="utf-8", errors="replace") as f:
             return f.read()
@@ -164,7 +164,7 @@ def _mark(path: str) -> tuple[int, int]:
 
 
 def _span(seconds: float) -> str:
-    """Formats seconds for people.
+    """Format seconds for people.
 
     >>> _span(12), _span(600), _span(5400)
     ('12 s', '10 min', '1 h 30 min')

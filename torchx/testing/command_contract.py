@@ -44,19 +44,19 @@ class CommandContract:
     """Run options for every submission."""
 
     def cluster(self) -> FakeCommandRunner:
-        """A runner with the answers of a system that accepts one job and then reports its state."""
+        """Return a runner with the answers of a system that accepts one job and then reports its state."""
         raise NotImplementedError
 
     def create_scheduler(self, commands: Any) -> Scheduler[Any]:
-        """A new scheduler that runs its commands with ``commands`` and does not really sleep."""
+        """Return a new scheduler that runs its commands with ``commands`` and does not really sleep."""
         raise NotImplementedError
 
     def app(self) -> AppDef:
-        """The job to submit."""
+        """Return the job to submit."""
         return AppDef("contract", [Role("worker", "/", entrypoint="/bin/echo", resource=Resource(1, 0, 64))])
 
     def query(self, scheduler: Scheduler[Any], app_id: str) -> None:
-        """Queries the state of the job, without a cache."""
+        """Query the state of the job, without a cache."""
         if isinstance(scheduler, BatchScheduler):
             scheduler.fresh_s = 0
         scheduler.describe(app_id)
@@ -65,7 +65,7 @@ class CommandContract:
     def trouble(
         self, tmp_path: Any, monkeypatch: pytest.MonkeyPatch
     ) -> tuple[FakeCommandRunner, FaultyCommandRunner, Scheduler[Any]]:
-        """The fake cluster, the faults in front of it, and a scheduler that uses both."""
+        """Return the fake cluster, the faults in front of it, and a scheduler that uses both."""
         monkeypatch.setenv("TORCHX_HOME", str(tmp_path / "home"))
         fake = self.cluster()
         faulty = FaultyCommandRunner(fake)

@@ -114,7 +114,7 @@ class FaultyCommandRunner:
         """How many commands were affected by a fault."""
 
     def lose_answer(self, *argv: str, times: int = 1) -> None:
-        """The command runs but its response is lost: raises TransientError, like a broken connection."""
+        """Run the command but lose its response: TransientError, as of a broken connection."""
 
         def act(run: Callable[[], Completed]) -> Completed:
             run()
@@ -123,7 +123,7 @@ class FaultyCommandRunner:
         self._faults.append(_Fault(argv, times, act))
 
     def unreachable(self, *argv: str, times: int = 1) -> None:
-        """The command does not run: raises TransientError, like a refused connection."""
+        """Raise TransientError without running the command, like a refused connection."""
 
         def act(_: Callable[[], Completed]) -> Completed:
             raise TransientError(f"`{argv[0]}` cannot be reached (a fault on purpose)")
@@ -131,11 +131,11 @@ class FaultyCommandRunner:
         self._faults.append(_Fault(argv, times, act))
 
     def fail(self, *argv: str, stderr: str, returncode: int = 1, times: int = 1) -> None:
-        """The command does not run and returns a failure."""
+        """Return a failure without running the command."""
         self._faults.append(_Fault(argv, times, lambda _: Completed(list(argv), returncode, "", stderr)))
 
     def missing(self, *argv: str, times: int = 1) -> None:
-        """The program is not installed: raises CommandError with exit code 127, like the real runners."""
+        """Raise CommandError with exit code 127, like the real runners where the program is missing."""
 
         def act(_: Callable[[], Completed]) -> Completed:
             raise CommandError(f"`{argv[0]}` is not installed, or not on PATH", argv=list(argv), returncode=127)
@@ -143,7 +143,7 @@ class FaultyCommandRunner:
         self._faults.append(_Fault(argv, times, act))
 
     def garble(self, *argv: str, stdout: str | None = None, times: int = 1) -> None:
-        """The command runs but its output is replaced by ``stdout``, or truncated to its first half."""
+        """Run the command but replace its output by ``stdout``, or truncate it to its first half."""
 
         def act(run: Callable[[], Completed]) -> Completed:
             done = run()
@@ -186,7 +186,7 @@ class Recordings:
         self.folder = folder
 
     def versions(self, tool: str) -> list[str]:
-        """The recorded versions of a tool, for ``pytest.mark.parametrize``."""
+        """Return the recorded versions of a tool, for ``pytest.mark.parametrize``."""
         return sorted(v for v in os.listdir(os.path.join(self.folder, tool)) if not v.startswith("."))
 
     def record(
@@ -199,7 +199,7 @@ class Recordings:
         runner: CommandRunner | None = None,
         hide: Mapping[str, str] | None = None,
     ) -> str:
-        """Runs a command of the real system, stores its output and returns it.
+        """Run a command of the real system, stores its output and return it.
 
         Args:
             runner: runs the command; None: on this machine.
@@ -218,6 +218,6 @@ class Recordings:
         return text
 
     def read(self, tool: str, version: str, name: str) -> str:
-        """Returns one stored output."""
+        """Return one stored output."""
         with open(os.path.join(self.folder, tool, version, name), encoding="utf-8", newline="") as f:
             return f.read()

@@ -112,15 +112,15 @@ class SchedulerContract:
     # -- what a subclass overrides -----------------------------------------------------------------
 
     def create_scheduler(self, folder: str) -> Scheduler[Any]:
-        """Creates a new scheduler; ``folder`` is an empty directory for this test."""
+        """Create a new scheduler; ``folder`` is an empty directory for this test."""
         raise NotImplementedError
 
     def map_state(self, raw: str) -> AppState:
-        """Translates a native state; required if there are ``raw_states``."""
+        """Translate a native state; required if there are ``raw_states``."""
         raise NotImplementedError
 
     def request_name(self, info: Any) -> str:
-        """The name of the job on the backend."""
+        """Return the name of the job on the backend."""
         return str(info.request.app_id)
 
     def rendered(self, info: Any) -> str:
@@ -128,7 +128,7 @@ class SchedulerContract:
         return f"{info}\n{info.request!r}"
 
     def app(self, *args: str, name: str = "contract", entrypoint: str = "/bin/echo", **role: Any) -> AppDef:
-        """A job of one role, `worker`."""
+        """Return a job of one role, `worker`."""
         role.setdefault("image", "/")
         role.setdefault("resource", Resource(cpu=1, gpu=0, memMB=64))
         return AppDef(name=name, roles=[Role(name="worker", entrypoint=entrypoint, args=list(args), **role)])
@@ -137,14 +137,14 @@ class SchedulerContract:
 
     @pytest.fixture
     def scheduler(self, tmp_path: Any) -> Iterator[Scheduler[Any]]:
-        """The scheduler under test, closed after the test."""
+        """Yield the scheduler under test, closed after the test."""
         made = self.create_scheduler(str(tmp_path))
         yield made
         made.close()
 
     @pytest.fixture
     def submit(self, scheduler: Scheduler[Any]) -> Iterator[Callable[[AppDef], str]]:
-        """Submits a job that is deleted after the test. Skips the test if jobs cannot run."""
+        """Submit a job that is deleted after the test. Skips the test if jobs cannot run."""
         if not self.can_run:
             pytest.skip("no job can run here")
         submitted: list[str] = []
@@ -159,7 +159,7 @@ class SchedulerContract:
             scheduler.delete(app_id)
 
     def wait(self, scheduler: Scheduler[Any], app_id: str, *states: AppState) -> DescribeAppResponse:
-        """Waits until the job has one of these states."""
+        """Wait until the job has one of these states."""
         deadline = time.monotonic() + self.timeout_s
         while True:
             found = scheduler.describe(app_id)
@@ -454,5 +454,5 @@ class SchedulerContract:
             self.lines(scheduler, app_id, LogQuery(previous=True))
 
     def lines(self, scheduler: Scheduler[Any], app_id: str, query: LogQuery) -> list[str]:
-        """The output of the first replica, read as the Runner does."""
+        """Return the output of the first replica, read as the Runner does."""
         return list(open_logs(scheduler, app_id, [("worker", 0)], query)[0])

@@ -18,18 +18,18 @@ from torchx.testing.site import Site, site
 
 @pytest.fixture(name="torchx_site")
 def torchx_site_fixture(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
-    """A folder on ``sys.path`` in which a test installs packages of its own."""
+    """Yield a folder on ``sys.path`` in which a test installs packages of its own."""
     with site(os.fspath(tmp_path_factory.mktemp("site"))) as made:
         yield made
 
 
 @pytest.fixture(name="fake_commands")
 def fake_commands_fixture() -> FakeCommandRunner:
-    """A command runner with scripted output."""
+    """Return a command runner with scripted output."""
     return FakeCommandRunner()
 
 
 @pytest.fixture(name="fake_clock")
 def fake_clock_fixture() -> FakeClock:
-    """A clock that only the test advances."""
+    """Return a clock that only the test advances."""
     return FakeClock()

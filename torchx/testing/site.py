@@ -39,7 +39,7 @@ class Site:
         return info
 
     def write(self, path: str, text: str) -> str:
-        """Writes one dedented file below the folder and returns its full path."""
+        """Write one dedented file below the folder and return its full path."""
         full = os.path.join(self.folder, path)
         os.makedirs(os.path.dirname(full), exist_ok=True)
         with open(full, "w", encoding="utf-8") as f:
@@ -50,7 +50,7 @@ class Site:
 
 @contextlib.contextmanager
 def site(folder: str, *, first: bool = True) -> Iterator[Site]:
-    """Puts a :class:`Site` on ``sys.path``. At the end, its modules and what they registered are removed.
+    """Put a :class:`Site` on ``sys.path``. At the end, its modules and what they registered are removed.
 
     >>> import tempfile
     >>> from torchx import plugins

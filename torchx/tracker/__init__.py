@@ -19,5 +19,5 @@ __all__ = ["AppRun", "app_run_from_env"]
 
 
 def app_run_from_env() -> AppRun:
-    """Returns the run that this process is part of; see :meth:`torchx.tracker.api.AppRun.run_from_env`."""
+    """Return the run that this process is part of; see :meth:`torchx.tracker.api.AppRun.run_from_env`."""
     return AppRun.run_from_env()

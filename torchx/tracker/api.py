@@ -67,35 +67,35 @@ class TrackerBase(ABC):
 
     @abstractmethod
     def add_artifact(self, run_id: str, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Adds or replaces an artifact by its path (a file path or any URL); the bytes stay where they are."""
+        """Add or replaces an artifact by its path (a file path or any URL); the bytes stay where they are."""
 
     @abstractmethod
     def artifacts(self, run_id: str) -> Mapping[str, TrackerArtifact]:
-        """Returns the artifacts of a run by name."""
+        """Return the artifacts of a run by name."""
 
     @abstractmethod
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
-        """Adds or replaces values under these names."""
+        """Add or replaces values under these names."""
 
     @abstractmethod
     def metadata(self, run_id: str) -> Mapping[str, object]:
-        """Returns all values of a run by name."""
+        """Return all values of a run by name."""
 
     @abstractmethod
     def add_source(self, run_id: str, source_id: str, artifact_name: str | None = None) -> None:
-        """Records that the run was made from another run, or from one of its artifacts."""
+        """Record that the run was made from another run, or from one of its artifacts."""
 
     @abstractmethod
     def sources(self, run_id: str, artifact_name: str | None = None) -> Iterable[TrackerSource]:
-        """Returns the distinct sources of the run; with ``artifact_name`` only those with that artifact."""
+        """Return the distinct sources of the run; with ``artifact_name`` only those with that artifact."""
 
     @abstractmethod
     def lineage(self, run_id: str) -> Lineage:
-        """Returns the direct sources and descendants of a run."""
+        """Return the direct sources and descendants of a run."""
 
     @abstractmethod
     def run_ids(self, **kwargs: str) -> Iterable[str]:
-        """Returns the ids of all runs; with ``parent_run_id`` only of those that have this run as a source."""
+        """Return the ids of all runs; with ``parent_run_id`` only of those that have this run as a source."""
 
 
 @dataclass
@@ -125,7 +125,7 @@ class AppRun:
 
     @staticmethod
     def run_from_env() -> AppRun:
-        """Returns the run that this process is part of, from the environment variables that torchx sets in a job.
+        """Return the run that this process is part of, from the environment variables that torchx sets in a job.
 
         The same environment gives the same object. In a process that torchx did not launch, the id is
         ``<UNDEFINED>``. Rank 0 records a parent run as a source.
@@ -141,28 +141,28 @@ class AppRun:
         return _runs[key]
 
     def job_id(self) -> str:
-        """Returns the handle of the job."""
+        """Return the handle of the job."""
         return self.id
 
     def add_metadata(self, **kwargs: object) -> None:
-        """Adds or replaces values under these names, in every tracker."""
+        """Add or replaces values under these names, in every tracker."""
         self._write(lambda backend: backend.add_metadata(self.id, **kwargs))
 
     def add_artifact(self, name: str, path: str, metadata: Mapping[str, object] | None = None) -> None:
-        """Adds an artifact by its path, in every tracker."""
+        """Add an artifact by its path, in every tracker."""
         self._write(lambda backend: backend.add_artifact(self.id, name, path, metadata))
 
     def add_source(self, source_id: str, artifact_name: str | None = None) -> None:
-        """Records in every tracker that this run was made from another one."""
+        """Record in every tracker that this run was made from another one."""
         self._write(lambda backend: backend.add_source(self.id, source_id, artifact_name))
 
     def sources(self) -> Iterable[AppRunTrackableSource]:
-        """Returns the runs that this one was made from, according to the first tracker that answers."""
+        """Return the runs that this one was made from, according to the first tracker that answers."""
         found = self._read(lambda backend: backend.sources(self.id))
         return [AppRunTrackableSource(AppRun(s.source_run_id, self.backends), s.artifact_name) for s in found]
 
     def children(self) -> Iterable[AppRun]:
-        """Returns the runs that were made from this one, according to the first tracker that answers."""
+        """Return the runs that were made from this one, according to the first tracker that answers."""
         found = self._read(lambda backend: backend.run_ids(parent_run_id=self.id))
         return [AppRun(run_id, self.backends) for run_id in found]
 
@@ -193,7 +193,7 @@ class AppRun:
 
 
 def tracker_config_env_var_name(entrypoint_key: str) -> str:
-    """Returns the name of the environment variable with a tracker's configuration.
+    """Return the name of the environment variable with a tracker's configuration.
 
     >>> tracker_config_env_var_name("my-tracker")
     'TORCHX_TRACKER_MY_TRACKER_CONFIG'
@@ -203,17 +203,17 @@ def tracker_config_env_var_name(entrypoint_key: str) -> str:
 
 
 def trackers_from_environ() -> Iterable[TrackerBase]:
-    """Creates the trackers named in ``TORCHX_TRACKERS`` (separated by commas), each with its configuration."""
+    """Create the trackers named in ``TORCHX_TRACKERS`` (separated by commas), each with its configuration."""
     return build_trackers(trackers_in_environ())
 
 
 def trackers_in_environ() -> dict[str, str | None]:
-    """Returns the names in ``TORCHX_TRACKERS``, each with its configuration."""
+    """Return the names in ``TORCHX_TRACKERS``, each with its configuration."""
     return {name: os.environ.get(tracker_config_env_var_name(name)) for name in _tracker_names()}
 
 
 def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[TrackerBase]:
-    """Creates trackers by their names in the entry-point group ``torchx.tracker``.
+    """Create trackers by their names in the entry-point group ``torchx.tracker``.
 
     Args:
         factory_and_config: name -> configuration for the factory.
@@ -232,7 +232,7 @@ def build_trackers(factory_and_config: Mapping[str, str | None]) -> Iterable[Tra
 
 
 def make_tracker(name: str, config: str | None) -> TrackerBase:
-    """Creates one tracker by its name: a built-in one, or one in the entry-point group ``torchx.tracker``.
+    """Create one tracker by its name: a built-in one, or one in the entry-point group ``torchx.tracker``.
 
     Raises:
         NotFoundError: there is no tracker of that name.

@@ -32,7 +32,7 @@ class Bounded:
         self._pid = 0
 
     def call(self, work: Callable[[], T]) -> T:
-        """Returns the result of ``work``, or raises its exception.
+        """Return the result of ``work``, or raise its exception.
 
         Raises:
             TimeoutError: the call timed out, or an earlier call has not returned yet.

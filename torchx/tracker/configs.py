@@ -13,7 +13,7 @@ _FILE_ENDINGS = (".ini", ".cfg", ".conf")
 
 
 def read_config(text: str, section: str) -> Mapping[str, object] | None:
-    """Returns the settings in a config, or None if it is an address.
+    """Return the settings in a config, or None if it is an address.
 
     Otherwise it is a JSON object, or the path of an INI file with ``[section]``, ``[tracker:section]`` or no sections.
 
@@ -66,7 +66,7 @@ def _ini(path: str, section: str) -> dict[str, object]:
 
 
 def _value(text: str) -> object:
-    """Returns the boolean, None or JSON value in the text; else the text.
+    """Return the boolean, None or JSON value in the text; else the text.
 
     >>> _value("TRUE"), _value("8"), _value('{"a": 1}'), _value("file")
     (True, 8, {'a': 1}, 'file')
@@ -81,7 +81,7 @@ def _value(text: str) -> object:
 
 
 def seconds(value: object, name: str) -> float:
-    """Returns a positive number of seconds, or raises ConfigError."""
+    """Return a positive number of seconds, or raise ConfigError."""
     if isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0:
         return float(value)
     raise ConfigError(f"`{name}` of the tracker's config must be a number of seconds, not `{value}`")

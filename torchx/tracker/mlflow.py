@@ -61,7 +61,7 @@ class MLflowTracker(TrackerBase):
 
     @staticmethod
     def default_experiment_name() -> str:
-        """Returns ``$MLFLOW_EXPERIMENT_NAME``; else, in a job, the session it was launched in; else ``torchx``."""
+        """Return ``$MLFLOW_EXPERIMENT_NAME``; else, in a job, the session it was launched in; else ``torchx``."""
         named = os.environ.get("MLFLOW_EXPERIMENT_NAME")
         _, _, rest = (os.environ.get(ENV_TORCHX_JOB_ID) or "").partition("://")
         return named or rest.partition("/")[0] or _DEFAULT_EXPERIMENT
@@ -87,22 +87,22 @@ class MLflowTracker(TrackerBase):
         return self._runs.artifact_location
 
     def get_run(self, run_name: str) -> Run:
-        """Returns the MLflow run of that name, which is created if missing."""
+        """Return the MLflow run of that name, which is created if missing."""
         return self._runs.client.get_run(self.get_run_id(run_name))
 
     def get_run_id(self, run_name: str) -> str:
-        """Returns MLflow's id for the run of that name, which is created if missing."""
+        """Return MLflow's id for the run of that name, which is created if missing."""
         return self._runs.made(run_name)
 
     def close(self) -> None:
-        """Marks the job's MLflow run as ended, in rank 0 of a job; it can still be written to.
+        """Mark the job's MLflow run as ended, in rank 0 of a job; it can still be written to.
 
         This also happens at the end of the process.
         """
         self._bounded.call(self._runs.end)
 
     def add_metadata(self, run_id: str, **kwargs: object) -> None:
-        """Adds or replaces values.
+        """Add or replaces values.
 
         Raises:
             ValueError: a value or a name is too long for MLflow. The others are written.
@@ -120,7 +120,7 @@ class MLflowTracker(TrackerBase):
             raise ValueError("; ".join(refused))
 
     def metadata(self, run_id: str) -> Mapping[str, object]:
-        """Returns all values of a run, including parameters and metrics that a program logged to MLflow directly."""
+        """Return all values of a run, including parameters and metrics that a program logged to MLflow directly."""
         theirs: dict[str, object] = {}
         ours: dict[str, object] = {}
         for run in self._runs.found(run_id):
@@ -133,7 +133,7 @@ class MLflowTracker(TrackerBase):
         return ours
 
     def log_params_flat(self, run_name: str, cfg: Any, key: str = "") -> None:
-        """Logs a configuration (dictionaries, lists, data classes, OmegaConf) as parameters such as ``optim.lr``.
+        """Log a configuration (dictionaries, lists, data classes, OmegaConf) as parameters such as ``optim.lr``.
 
         Args:
             run_name: the torchx run.
@@ -217,7 +217,7 @@ class MLflowTracker(TrackerBase):
 
 
 def create_tracker(config: str | None) -> MLflowTracker:
-    """The factory behind the name ``mlflow``.
+    """Return the factory behind the name ``mlflow``.
 
     Args:
         config: a tracking URI (``http://host:5000``); or the path of an INI file with a section ``[mlflow]``, or a JSON

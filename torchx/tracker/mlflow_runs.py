@@ -52,7 +52,7 @@ class Runs:
         self._params: set[tuple[str, str]] = set()
 
     def experiment_id(self) -> str:
-        """Returns the experiment's id, created if missing; raises BackendError if MLflow reserves a deleted name."""
+        """Return the experiment's id, created if missing; raise BackendError if MLflow reserves a deleted name."""
         from mlflow.exceptions import MlflowException
 
         if self._experiment_id:
@@ -75,7 +75,7 @@ class Runs:
         return self._experiment_id
 
     def made(self, name: str) -> str:
-        """Returns MLflow's id for the run of that name, which is created if missing.
+        """Return MLflow's id for the run of that name, which is created if missing.
 
         Several ranks may find none and create one each. They then elect one of them; the others are marked as
         duplicates and deleted. :meth:`found` still reads values written to duplicates.
@@ -87,7 +87,7 @@ class Runs:
         return self._ids[name]
 
     def _elected(self, name: str) -> Run:
-        """Creates a run, and elects one of the runs that ranks create at the same time; all ranks elect the same.
+        """Create a run, and elects one of the runs that ranks create at the same time; all ranks elect the same.
 
         Start times cannot decide, because clocks differ and a rank that searched first may create its run last. With
         Lamport's bakery algorithm, each rank announces that it chooses a turn, takes the next free turn that it sees,
@@ -104,7 +104,7 @@ class Runs:
         return first
 
     def _first(self, name: str) -> Run | None:
-        """Returns the elected active run, once no rank is choosing its turn."""
+        """Return the elected active run, once no rank is choosing its turn."""
         deadline, pause = time.monotonic() + _CHOOSING_S, 0.05
         while any(map(_is_choosing, active := self._active(name))) and time.monotonic() < deadline:
             time.sleep(pause)
@@ -112,18 +112,18 @@ class Runs:
         return min(active, key=lambda run: (_turn(run), *_age(run)), default=None)
 
     def found(self, name: str) -> list[Run]:
-        """Returns the MLflow runs with the values of a run, oldest first; empty if there is no such run."""
+        """Return the MLflow runs with the values of a run, oldest first; empty if there is no such run."""
         runs = [r for r in self._search(_named(name)) if r.info.run_name == name]
         return sorted(runs, key=_age) if any(_is_active(r) for r in runs) else []
 
     def names(self, condition: str = "") -> list[str]:
-        """Returns the names of all runs created by torchx, or of those that match a condition, oldest first."""
+        """Return the names of all runs created by torchx, or of those that match a condition, oldest first."""
         text = f"tags.`{TAG_JOB}` LIKE '%'"
         runs = self._search(f"{text} and {condition}" if condition else text)
         return list(dict.fromkeys(str(r.info.run_name) for r in sorted(runs, key=_age)))
 
     def write(self, name: str, write: Callable[[str], None]) -> None:
-        """Calls ``write`` with MLflow's id of the run; raises ConnectionError if the server does not answer."""
+        """Call ``write`` with MLflow's id of the run; raise ConnectionError if the server does not answer."""
         from mlflow.exceptions import MlflowException
 
         self._reach()
@@ -142,12 +142,12 @@ class Runs:
             raise
 
     def log(self, run: str, metrics: Sequence[Any], tags: Sequence[Any]) -> None:
-        """Writes metrics and tags, in several requests if there are many."""
+        """Write metrics and tags, in several requests if there are many."""
         for i in range(0, max(len(tags), len(metrics)), _BATCH):
             self.client.log_batch(run, metrics=metrics[i : i + _BATCH], tags=tags[i : i + _BATCH])
 
     def log_new_params(self, run: str, params: Mapping[str, str]) -> None:
-        """Writes the parameters that have no value yet, because an MLflow parameter cannot change."""
+        """Write the parameters that have no value yet, because an MLflow parameter cannot change."""
         from mlflow.entities import Param
 
         new = [Param(name, text) for name, text in params.items() if (run, name) not in self._params]
@@ -159,7 +159,7 @@ class Runs:
             self._params.update((run, param.key) for param in some)
 
     def end(self, status: str = "FINISHED") -> None:
-        """Marks the runs that this process owns as ended."""
+        """Mark the runs that this process owns as ended."""
         from mlflow.exceptions import MlflowException
 
         with _silent_mlflow():
@@ -184,7 +184,7 @@ class Runs:
             self._reached = True
 
     def _log_params(self, run: str, params: list[Any]) -> bool:
-        """Writes parameters; returns False if one of them has another value already."""
+        """Write parameters; return False if one of them has another value already."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -204,7 +204,7 @@ class Runs:
         return _is_active(self.client.get_run(run))
 
     def _search(self, condition: str, *, experiments: list[str] | None = None) -> list[Run]:
-        """Returns active runs, and deleted duplicates of active runs."""
+        """Return active runs, and deleted duplicates of active runs."""
         from mlflow.entities import ViewType
 
         self._reach()
@@ -225,7 +225,7 @@ class Runs:
         return bool(original) and self._is_writable(original)
 
     def _readable(self) -> list[str]:
-        """Returns the ids of the experiments to search; creates none."""
+        """Return the ids of the experiments to search; create none."""
         if self._search_all:
             return [e.experiment_id for e in self.client.search_experiments()]
         experiment = self.client.get_experiment_by_name(self.experiment_name)
@@ -234,7 +234,7 @@ class Runs:
 
 @contextmanager
 def _silent_mlflow() -> Iterator[None]:
-    """Keeps MLflow from printing URLs to the job's output when a run ends."""
+    """Keep MLflow from printing URLs to the job's output when a run ends."""
     before = os.environ.get(_ENV_SILENT)
     os.environ[_ENV_SILENT] = "true"
     try:
@@ -247,7 +247,7 @@ def _silent_mlflow() -> Iterator[None]:
 
 
 def probe(uri: str) -> None:
-    """Raises ConnectionError if the server accepts no connections: MLflow's client would retry for minutes."""
+    """Raise ConnectionError if the server accepts no connections: MLflow's client would retry for minutes."""
     parts = urlsplit(uri)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return
@@ -277,7 +277,7 @@ def _is_choosing(run: Run) -> bool:
 
 
 def _turn(run: Run) -> float:
-    """Returns the turn of a run; runs without one (of other programs and earlier versions) come first."""
+    """Return the turn of a run; run without one (of other programs and earlier versions) come first."""
     return float("inf") if _is_choosing(run) else float(run.data.tags.get(TAG_TURN, 0))
 
 

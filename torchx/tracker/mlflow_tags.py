@@ -29,7 +29,7 @@ _ESCAPE = re.compile(r"-u([0-9a-f]+)-")
 
 
 def safe(name: str) -> str:
-    """Encodes a name in characters that MLflow accepts; :func:`unsafe` decodes it.
+    """Encode a name in characters that MLflow accepts; :func:`unsafe` decodes it.
 
     >>> safe("loss"), safe("train/loss"), safe("a:b"), safe("../x")
     ('loss', 'train/loss', 'a-u3a-b', '-u2e-./x')
@@ -44,7 +44,7 @@ def safe(name: str) -> str:
 
 
 def unsafe(name: str) -> str:
-    """Decodes a name encoded with :func:`safe`.
+    """Decode a name encoded with :func:`safe`.
 
     >>> unsafe(safe("-u2f- è"))
     '-u2f- è'
@@ -53,7 +53,7 @@ def unsafe(name: str) -> str:
 
 
 def encode(name: str, value: object) -> str:
-    """Encodes a value as the text of a tag; raises ValueError if it or the name is too long for MLflow."""
+    """Encode a value as the text of a tag; raise ValueError if it or the name is too long for MLflow."""
     text = json.dumps(plain(value))
     if len(text) > LONGEST_VALUE:
         raise ValueError(
@@ -66,7 +66,7 @@ def encode(name: str, value: object) -> str:
 
 
 def decoded(tags: Mapping[str, str], prefix: str) -> Iterator[tuple[str, object]]:
-    """Decodes names and values of the tags with that prefix."""
+    """Decode names and values of the tags with that prefix."""
     for tag, text in tags.items():
         if tag.startswith(prefix):
             try:
@@ -76,7 +76,7 @@ def decoded(tags: Mapping[str, str], prefix: str) -> Iterator[tuple[str, object]
 
 
 def numbers(values: Mapping[str, object]) -> dict[str, float]:
-    """Returns the values that are numbers.
+    """Return the values that are numbers.
 
     >>> numbers({"loss": 0.5, "ok": True, "name": "x"})
     {'loss': 0.5}
@@ -86,7 +86,7 @@ def numbers(values: Mapping[str, object]) -> dict[str, float]:
 
 
 def flat(value: Any, key: str) -> dict[str, str]:
-    """Returns the leaves of a configuration by their paths.
+    """Return the leaves of a configuration by their paths.
 
     >>> flat({"optim": {"lr": 0.1}, "sizes": [1, 2]}, "")
     {'optim.lr': '0.1', 'sizes.0': '1', 'sizes.1': '2'}
@@ -102,7 +102,7 @@ def flat(value: Any, key: str) -> dict[str, str]:
 
 
 def digest(text: str) -> str:
-    """Returns a short name for a text that MLflow may not accept as a name."""
+    """Return a short name for a text that MLflow may not accept as a name."""
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
@@ -111,7 +111,7 @@ def _escape(found: re.Match[str]) -> str:
 
 
 def _container(value: Any) -> Any:
-    """Converts containers (data classes, tuples, OmegaConf) to dictionaries and lists."""
+    """Convert containers (data classes, tuples, OmegaConf) to dictionaries and lists."""
     if type(value).__module__.partition(".")[0] == "omegaconf":
         from omegaconf import OmegaConf
 

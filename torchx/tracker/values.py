@@ -8,7 +8,7 @@ _MAX_DEPTH = 20
 
 
 def plain(value: Any, _depth: int = 0) -> Any:
-    """Converts a value to JSON types: scalars of NumPy and PyTorch become numbers, other objects strings.
+    """Convert a value to JSON types: scalars of NumPy and PyTorch become numbers, other objects strings.
 
     >>> plain({"lr": 0.1, "shape": (2, 3), 1: {"x"}})
     {'lr': 0.1, 'shape': [2, 3], '1': ['x']}

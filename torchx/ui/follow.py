@@ -18,7 +18,7 @@ _PATIENCE_S = 5.0
 
 
 async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGenerator[list[dict[str, Any]], None]:
-    """Yields the last lines of each replica, then new lines until the job has ended, in batches.
+    """Yield the last lines of each replica, then new lines until the job has ended, in batches.
 
     A batch is a list of ``{"role", "replica", "line"}``; the last one may be ``{"error": stderr of torchx log}``.
     The arguments are those of ``torchx log``; ``last`` is the number of lines of each replica to begin with.
@@ -50,7 +50,7 @@ async def log_lines(target: str, *, last: int, stream: str | None) -> AsyncGener
 
 
 async def _end(process: subprocess.Popen[bytes]) -> None:
-    """Returns, or raises CancelledError, when the process has ended; a cancellation kills it at once."""
+    """Return, or raise CancelledError, when the process has ended; a cancellation kills it at once."""
     process.terminate()
     try:
         await asyncio.to_thread(process.wait, _PATIENCE_S)

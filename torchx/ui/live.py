@@ -30,7 +30,7 @@ class Live:
         self._task: asyncio.Task[None] | None = None
 
     async def news(self) -> AsyncGenerator[News, None]:
-        """Yields first all rows, then new rows, and ``handle`` and changed fields of the others.
+        """Yield first all rows, then new rows, and ``handle`` and changed fields of the others.
 
         A document has ``rows``, where ``gone`` marks a deleted run, and ``problems``: the reason by scheduler why it
         could not be asked.

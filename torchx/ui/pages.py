@@ -44,7 +44,7 @@ _ALIVE_S = 15.0  # interval of empty lines, by which a closed connection is noti
 
 
 def application(runner: Runner, token: str, code: str, allowed: tuple[str, ...] = ()) -> Guard:
-    """Returns the ASGI application of a :class:`Guard`; ``allowed`` are some of :data:`torchx.ui.ACTIONS`."""
+    """Return the ASGI application of a :class:`Guard`; ``allowed`` are some of :data:`torchx.ui.ACTIONS`."""
     live = Live(lambda: [run_row(run) for run in runner.runs(refresh=False)], runner.watch)
 
     async def events(_: Request) -> Response:
@@ -99,7 +99,7 @@ def application(runner: Runner, token: str, code: str, allowed: tuple[str, ...] 
 
 
 def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
-    """Returns status and definition of a run, as ``torchx status --json`` and ``torchx describe --json`` do."""
+    """Return status and definition of a run, as ``torchx status --json`` and ``torchx describe --json`` do."""
     handle = runner.resolve(handle)
     run = runner.recorded(handle)
     run = for_display(run) if run is not None else None
@@ -127,13 +127,13 @@ def _run_document(runner: Runner, handle: str) -> dict[str, Any]:
 
 
 def _tasks(runner: Runner, handle: str, table: TaskTable) -> dict[str, Any]:
-    """Returns the tasks of a sweep: the first letters of their states, and the causes of failures."""
+    """Return the tasks of a sweep: the first letters of their states, and the causes of failures."""
     failures = failures_fields(runner.sweep_failures(handle, table))
     return {"states": "".join(state.name[0] for state in table.states), "failures": failures}
 
 
 def _results(handle: str) -> list[dict[str, Any]]:
-    """Returns what the tasks of a sweep wrote to the first tracker; empty without a tracker, or for other jobs."""
+    """Return what the tasks of a sweep wrote to the first tracker; empty without a tracker, or for other jobs."""
     try:
         found = read_results(handle, choose_tracker()[1])
     except ConfigError:

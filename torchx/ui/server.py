@@ -17,7 +17,7 @@ _LAST_ANSWERS_S = 1
 
 
 def serve(runner: Runner, port: int, allowed: tuple[str, ...], ready: Callable[[str, str], None]) -> None:
-    """Serves the page until SIGINT or SIGTERM; raises ImportError if an optional package is not installed.
+    """Serve the page until SIGINT or SIGTERM; raise ImportError if an optional package is not installed.
 
     Once the port is open, ``ready`` is called with the address, and one that is good once, for a browser's arguments.
     """

@@ -21,7 +21,7 @@ def loads(text: str | bytes) -> Any:
 
 @contextmanager
 def reading(what: str) -> Iterator[None]:
-    """Raises ParseError where ``what``, an answer, has another shape than the code in the block expects."""
+    """Raise ParseError where ``what``, an answer, has another shape than the code in the block expects."""
     try:
         yield
     except TorchXError:

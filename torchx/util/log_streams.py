@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _MAX_PENDING = 256  # blocks in the queue; if the reader of our output is slow, the threads wait
 _BATCH = 4096
-MOST_THREADS = 256
+MAX_THREADS = 256
 """Maximum number of sources that are followed in threads at the same time."""
 
 _DRAWN_OVER = rb"(?m)^[^\n]*\r(?=[^\r\n])"  # without `^`, a line would take the square of its length
@@ -246,7 +246,7 @@ def copy_in_turn(sources: Iterable[Source], sink: Sink, *, some: bool = False) -
 def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] | None = None) -> None:
     """Copy sources of one kind while they grow, until all have ended; then raises the first exception of a source.
 
-    Sources that cannot be polled get a thread each, at most :data:`MOST_THREADS` at the same time; ``say`` gets a
+    Sources that cannot be polled get a thread each, at most :data:`MAX_THREADS` at the same time; ``say`` gets a
     sentence if some have to wait for one.
     """
     (first_format, open_first), *others = sources
@@ -255,8 +255,8 @@ def copy_together(sources: list[Source], sink: Sink, say: Callable[[str], None] 
         rest = [(line_format, _opened(open_lines)) for line_format, open_lines in others]
         _copy_polled([(first_format, first), *rest], sink)
         return
-    if say is not None and len(sources) > MOST_THREADS:
-        say(f"{MOST_THREADS} of {len(sources)} replicas are followed at a time; each that ends makes room for another")
+    if say is not None and len(sources) > MAX_THREADS:
+        say(f"{MAX_THREADS} of {len(sources)} replicas are followed at a time; each that ends makes room for another")
     funnel = _Funnel([(first_format, lambda: _unless_failed(first)), *others])
     for line_format, data in funnel:
         sink.block(line_format, data)
@@ -321,7 +321,7 @@ class _Funnel:
         self.errors: list[BaseException] = []
         self._pending: Queue[tuple[LineFormat, bytes] | None] = Queue(_MAX_PENDING)
         self._waiting = deque(sources)
-        self._open = min(len(sources), MOST_THREADS)
+        self._open = min(len(sources), MAX_THREADS)
         previous = threading.stack_size(256 * 1024)
         try:
             # Daemons: after a broken pipe or Ctrl-C, blocked threads must not keep the process alive.

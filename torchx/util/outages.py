@@ -32,7 +32,7 @@ class Outage:
         self._since = 0.0
         self._pause = 0.0
 
-    def bear(self, error: TorchXError) -> float:
+    def retry_delay_s(self, error: TorchXError) -> float:
         """Return the seconds to sleep before the next poll.
 
         Raises:
@@ -41,13 +41,13 @@ class Outage:
         if not self._pause:
             self._since = self._now()
         if not isinstance(error, TransientError) or self._now() - self._since > OUTAGE_S:
-            self.over()  # a caller that polls again gets the full time
+            self.recovered()  # a caller that polls again gets the full time
             raise error
         if not self._pause:
             self._warn(f"{error}; {self._what} continues; torchx retries for {OUTAGE_S / 60:.0f} minutes")
         self._pause = min(2 * self._pause or _MIN_PAUSE_S, _MAX_PAUSE_S)
         return self._pause
 
-    def over(self) -> None:
+    def recovered(self) -> None:
         """End the outage after a successful poll."""
         self._pause = 0.0

@@ -25,7 +25,7 @@ def find_program(name: str, path: str, cwd: str) -> str | None:
 
 
 def own_program(module: str, *args: str) -> list[str]:
-    """The command that runs ``main`` of a module of this torchx in a new Python.
+    """Return the command that runs ``main`` of a module of this torchx in a new Python.
 
     ``python -m`` would first import from the current directory: a ``json.py`` of the user, or somebody's ``torchx``.
     """

@@ -42,7 +42,7 @@ class WorkspaceBuilder(Generic[PackageType, WorkspaceConfigType], ABC):
 
     @abstractmethod
     def build_workspace(self, sync: bool = True) -> PkgInfo[PackageType]:
-        """Builds the package; with ``sync=False`` it may return before the package is ready."""
+        """Build the package; with ``sync=False`` it may return before the package is ready."""
 
 
 class WorkspaceMixin(Generic[T]):
@@ -60,7 +60,7 @@ class WorkspaceMixin(Generic[T]):
         return runopts()
 
     def build_workspaces(self, roles: list[Role], cfg: Mapping[str, CfgVal]) -> None:
-        """Builds each distinct workspace of the roles once, and updates the roles in place."""
+        """Build each distinct workspace of the roles once, and updates the roles in place."""
         build_cache: dict[object, object] = {}
         built = []
         try:
@@ -75,7 +75,7 @@ class WorkspaceMixin(Generic[T]):
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """Builds the workspace of one role, or takes it from ``build_cache``, and updates ``role`` in place.
+        """Build the workspace of one role, or take it from ``build_cache``, and updates ``role`` in place.
 
         The default merges several projects into one folder, and calls the older hook
         :meth:`build_workspace_and_update_role`.
@@ -102,14 +102,14 @@ class WorkspaceMixin(Generic[T]):
             self.build_workspace_and_update_role(role, merged, cfg)
 
     def discard_workspaces(self, roles: list[Role]) -> None:
-        """Removes the results of :meth:`build_workspaces` that only the job of these roles would use.
+        """Remove the results of :meth:`build_workspaces` that only the job of these roles would use.
 
         Called after a dry run from the command line, and when the scheduler has rejected the job. Images and other
         caches stay.
         """
 
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
-        """Builds one workspace and sets ``role.image``.
+        """Build one workspace and set ``role.image``.
 
         Deprecated: override :meth:`caching_build_workspace_and_update_role`.
         """
@@ -119,7 +119,7 @@ class WorkspaceMixin(Generic[T]):
         )
 
     def dryrun_push_images(self, app: AppDef, cfg: Mapping[str, CfgVal]) -> T:
-        """Returns the images to push, with their names, and updates the roles; pushes nothing."""
+        """Return the images to push, with their names, and updates the roles; pushes nothing."""
         return {}  # type: ignore[return-value]  # a mixin that pushes nothing has nothing of any T
 
     def push_images(self, images_to_push: T) -> None:

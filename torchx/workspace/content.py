@@ -51,7 +51,7 @@ class Entry:
     opener: Callable[[], IO[bytes]] | None = None
 
     def chunks(self) -> Iterator[bytes]:
-        """Yields ``size`` bytes, even if the file grows; raises SpecError if it is unreadable or became shorter."""
+        """Yield ``size`` bytes, even if the file grows; raise SpecError if it is unreadable or became shorter."""
         left = self.size
         with self.open() as f:
             while left and (chunk := self._read(f, min(left, CHUNK))):
@@ -64,7 +64,7 @@ class Entry:
             )
 
     def open(self) -> IO[bytes]:
-        """Opens the file, or raises SpecError. Prefer :meth:`chunks`, which handles a file that changes."""
+        """Open the file, or raise SpecError. Prefer :meth:`chunks`, which handles a file that changes."""
         if self.opener is None:
             raise SpecError(f"workspace entry `{self.path}` is not a file")
         try:
@@ -80,7 +80,7 @@ class Entry:
 
 
 def entries(workspace: Workspace | str) -> list[Entry]:
-    """Lists the files, directories and links of a workspace, sorted by path, each directory before its contents.
+    """List the files, directories and links of a workspace, sorted by path, each directory before its contents.
 
     Each project is filtered by its own ignore file. If two projects have the same path, the later one wins.
     Only directories and ignore files are read.
@@ -108,7 +108,7 @@ def entries(workspace: Workspace | str) -> list[Entry]:
 
 
 def content_hash(files: Iterable[Entry], digest_of: Callable[[Entry], str] | None = None) -> str:
-    """Returns ``sha256:<hex>`` of paths, permissions, link targets and contents, but not of owners and times.
+    """Return ``sha256:<hex>`` of paths, permissions, link targets and contents, but not of owners and times.
 
     ``files`` are sorted as by :func:`entries`. ``digest_of`` returns the SHA-256 of a content in hex; by default the
     file is read, which may raise SpecError.
@@ -128,7 +128,7 @@ def content_hash(files: Iterable[Entry], digest_of: Callable[[Entry], str] | Non
 
 
 def sha256_of(entry: Entry) -> str:
-    """Returns the SHA-256 of a file's content in hex digits. The content is streamed."""
+    """Return the SHA-256 of a file's content in hex digits. The content is streamed."""
     import hashlib
 
     digest = hashlib.sha256()
@@ -138,7 +138,7 @@ def sha256_of(entry: Entry) -> str:
 
 
 def unreadable(entry: Entry, error: Exception) -> SpecError:
-    """The error for a file that cannot be read."""
+    """Return the error for a file that cannot be read."""
     return SpecError(
         f"workspace file `{entry.path}` cannot be read: {getattr(error, 'strerror', None) or error}",
         hint="make it readable, or name it in `.torchxignore`",
@@ -146,7 +146,7 @@ def unreadable(entry: Entry, error: Exception) -> SpecError:
 
 
 def _prefix(source: str, place: str) -> str:
-    """Returns the place of a project as a prefix of its paths."""
+    """Return the place of a project as a prefix of its paths."""
     clean = os.path.normpath(place) if place else "."
     if os.path.isabs(clean) or clean.split("/", 1)[0] == "..":
         raise SpecError(
@@ -206,7 +206,7 @@ def _mode(info: Mapping[str, Any], default: int) -> int:
 
 
 def _mtime(info: Mapping[str, Any]) -> float:
-    """Returns the modification time, whatever the file system calls it."""
+    """Return the modification time, whatever the file system calls it."""
     for key in ("mtime", "LastModified", "last_modified", "updated", "created"):
         value = info.get(key)
         if isinstance(value, (int, float)):
@@ -217,7 +217,7 @@ def _mtime(info: Mapping[str, Any]) -> float:
 
 
 def _put(found: dict[str, Entry], entry: Entry) -> None:
-    """Adds an entry, and removes conflicting entries of earlier projects."""
+    """Add an entry, and remove conflicting entries of earlier projects."""
     parts = entry.path.split("/")
     for n in range(1, len(parts)):
         parent = "/".join(parts[:n])

@@ -23,7 +23,7 @@ _FICLONE = 0x40049409
 
 
 def copy_tree(files: Iterable[Entry], target: str, hashes: FileHashes | None = None) -> str:
-    """Copies a workspace into an empty folder, with modes and times; returns the content hash of what was copied.
+    """Copy a workspace into an empty folder, with modes and times; return the content hash of what was copied.
 
     The copies are independent of the source. The kernel copies files with a known hash in ``hashes``; the others are
     read once, to copy and to hash them.
@@ -43,7 +43,7 @@ def copy_tree(files: Iterable[Entry], target: str, hashes: FileHashes | None = N
 
 
 def write_tree(files: Iterable[Entry], target: str, fill: Callable[[Entry, str], object]) -> None:
-    """Creates the directories and links of a workspace in ``target``, and calls ``fill`` to create each file."""
+    """Create the directories and links of a workspace in ``target``, and call ``fill`` to create each file."""
     directories = []
     for entry in files:
         path = os.path.join(target, entry.path)
@@ -62,7 +62,7 @@ def write_tree(files: Iterable[Entry], target: str, fill: Callable[[Entry, str],
 
 
 def copy_file(entry: Entry, path: str, hashes: FileHashes | None = None) -> str:
-    """Copies a workspace file to a new file; returns the SHA-256 of its content in hex digits.
+    """Copy a workspace file to a new file; return the SHA-256 of its content in hex digits.
 
     Raises SpecError if it cannot be read, and OSError if ``path`` exists or cannot be written.
     """
@@ -75,7 +75,7 @@ def copy_file(entry: Entry, path: str, hashes: FileHashes | None = None) -> str:
 
 @contextmanager
 def new_file(path: str, mode: int, mtime: float = 0.0) -> Iterator[int]:
-    """Creates a file to be written in the block, then sets its mode and, unless 0, its time. Never follows a link."""
+    """Create a file to be written in the block, then sets its mode and, unless 0, its time. Never follows a link."""
     fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
     try:
         yield fd
@@ -87,14 +87,14 @@ def new_file(path: str, mode: int, mtime: float = 0.0) -> Iterator[int]:
 
 
 def write_marker(path: str, content: str) -> None:
-    """Writes the hash of a workspace into a read-only file, which replaces an earlier one; raises OSError."""
+    """Write the hash of a workspace into a read-only file, which replaces an earlier one; raise OSError."""
     with new_file(f"{path}.new", 0o444) as fd:
         os.write(fd, f"{content}\n".encode())
     os.replace(f"{path}.new", path)
 
 
 def clone(source: int, target: int) -> bool:
-    """Makes the open file ``target`` share the blocks of ``source``; returns False if the file system cannot."""
+    """Make the open file ``target`` share the blocks of ``source``; return False if the file system cannot."""
     import fcntl
 
     try:
@@ -105,7 +105,7 @@ def clone(source: int, target: int) -> bool:
 
 
 def remove_tree(path: str, *, keep: bool = False) -> None:
-    """Removes what it can of a folder of any depth that torchx has created; with ``keep``, not the folder itself."""
+    """Remove what it can of a folder of any depth that torchx has created; with ``keep``, not the folder itself."""
     folders = [path]
     for folder in folders:  # grows
         try:
@@ -123,7 +123,7 @@ def remove_tree(path: str, *, keep: bool = False) -> None:
 
 
 def merge(workspace: Workspace, outdir: str) -> None:
-    """Copies a workspace into a folder, where it replaces files in its way; errors as in `Workspace.merge_into`."""
+    """Copy a workspace into a folder, where it replaces files in its way; errors as in `Workspace.merge_into`."""
     files = entries(workspace)  # before anything is written: a target below a source must not become part of it
     try:
         os.makedirs(outdir, exist_ok=True)
@@ -146,7 +146,7 @@ def _make_way(entry: Entry, path: str) -> None:
 
 
 def _copy_by_kernel(entry: Entry, fd: int) -> bool:
-    """Copies a local file if it has not changed since it was listed; else returns False and writes nothing."""
+    """Copy a local file if it has not changed since it was listed; else returns False and write nothing."""
     if not entry.local:
         return False
     with entry.open() as source:
@@ -191,7 +191,7 @@ def _changed(fd: int, entry: Entry) -> bool:
 
 
 def unwritable(path: str, error: OSError) -> ConfigError:
-    """Returns the error for a copy that cannot be written."""
+    """Return the error for a copy that cannot be written."""
     return ConfigError(
         f"the workspace cannot be copied to `{path}`: {error.strerror or error}",
         hint="is there space, and may you write there?",

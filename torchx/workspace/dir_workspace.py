@@ -33,13 +33,13 @@ class _FolderMixin(WorkspaceMixin[None]):
         return set()
 
     def _place(self, cfg: Mapping[str, CfgVal]) -> str | None:
-        """Returns the folder to create; empty for a temporary one, None to run the job where it is submitted."""
+        """Return the folder to create; empty for a temporary one, None to run the job where it is submitted."""
         return ""
 
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """Copies the workspace to a folder, or reuses that of a role with the same workspace, as the role's image.
+        """Copy the workspace to a folder, or reuses that of a role with the same workspace, as the role's image.
 
         Raises:
             SpecError: the workspace cannot be read.
@@ -58,14 +58,14 @@ class _FolderMixin(WorkspaceMixin[None]):
         set_workspace_hash(role, content)
 
     def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, CfgVal]) -> None:
-        """Copies one source directory to the folder. Deprecated."""
+        """Copy one source directory to the folder. Deprecated."""
         place = self._place(cfg)
         if place is not None:
             role.image, content = self._fill(Workspace({workspace: ""}), place, share=bool(cfg.get("share_code")))
             set_workspace_hash(role, content)
 
     def discard_workspaces(self, roles: list[Role]) -> None:
-        """Removes the folders that this object has created for these roles."""
+        """Remove the folders that this object has created for these roles."""
         from torchx.workspace.copies import remove_tree
 
         for image in {role.image for role in roles} & self._made:
@@ -73,7 +73,7 @@ class _FolderMixin(WorkspaceMixin[None]):
             remove_tree(image)
 
     def _fill(self, workspace: Workspace, folder: str, *, share: bool) -> tuple[str, str]:
-        """Copies a workspace to a folder (empty: a temporary one); returns its absolute path and the content hash."""
+        """Copy a workspace to a folder (empty: a temporary one); return its absolute path and the content hash."""
         from torchx.workspace.content import entries
         from torchx.workspace.copies import remove_tree
 
@@ -160,7 +160,7 @@ def _copy(files: list[Entry], folder: str, workspace: str, *, stored: bool, shar
 
 
 def _claim(job_dir: str) -> bool:
-    """Creates the folder, or accepts an existing empty one; returns whether it is new.
+    """Create the folder, or accepts an existing empty one; return whether it is new.
 
     An empty marker keeps out another process that has found the folder empty at the same time.
     """

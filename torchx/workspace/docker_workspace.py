@@ -92,7 +92,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
     def caching_build_workspace_and_update_role(
         self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]
     ) -> None:
-        """Builds the image of one role, or reuses that of a role with the same image and workspace."""
+        """Build the image of one role, or reuses that of a role with the same image and workspace."""
         if not role.workspace:
             return
         hook = type(self).build_workspace_and_update_role
@@ -123,7 +123,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
         return _Built(built, built, read_workspace(workspace).hash)
 
     def _builder(self, cfg: Mapping[str, CfgVal]) -> str:
-        """Selects the builder; raises ``ConfigError`` if none can be used."""
+        """Select the builder; raise ``ConfigError`` if none can be used."""
         wanted = str(cfg.get("builder") or AUTO)
         if wanted not in BUILDERS:
             raise ConfigError(f"`{wanted}` is not an image builder", hint="builders: " + ", ".join(BUILDERS))
@@ -209,7 +209,7 @@ class DockerWorkspaceMixin(WorkspaceMixin[dict[str, tuple[str, str]]]):
                 self.__pushed[f"{repository}:{tag}"] = digest
 
     def pushed_digest(self, image: str) -> str:
-        """Returns ``repository@sha256:...`` of an image that :meth:`push_images` has pushed; empty if unknown."""
+        """Return ``repository@sha256:...`` of an image that :meth:`push_images` has pushed; empty if unknown."""
         return self.__pushed.get(image, "")
 
 
@@ -220,7 +220,7 @@ def _update(role: Role, built: _Built) -> None:
 
 
 def print_push_events(events: Iterable[dict[str, str]], stream: TextIO = sys.stderr) -> None:
-    """Shows the progress of a push: on a terminal one line that changes, else a line for each change of a layer.
+    """Show the progress of a push: on a terminal one line that changes, else a line for each change of a layer.
 
     Raises:
         BackendError: the registry rejected the push.
@@ -250,7 +250,7 @@ def _connect() -> Any:
 
 
 def _check_socket() -> None:
-    """Raises ``BackendError`` if no engine listens on its Unix socket; docker-py would also leak a socket."""
+    """Raise ``BackendError`` if no engine listens on its Unix socket; docker-py would also leak a socket."""
     import socket
 
     scheme, _, path = (os.environ.get("DOCKER_HOST") or "unix:///var/run/docker.sock").partition("://")

@@ -24,14 +24,14 @@ STORE = ".torchx-workspaces"
 
 
 def identity_of(status: os.stat_result) -> tuple[int, ...]:
-    """Returns a value that changes whenever the file is written to."""
+    """Return a value that changes whenever the file is written to."""
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def walk_workspace(
     fs: Any, path: str, ignore_name: str = TORCHX_IGNORE
 ) -> Iterable[tuple[str, Iterable[str], Mapping[str, Mapping[str, object]]]]:
-    """Walks a workspace in a fixed order, without ignored files.
+    """Walk a workspace in a fixed order, without ignored files.
 
     Args:
         fs: an fsspec file system, or :class:`LocalFiles`.
@@ -60,13 +60,13 @@ def walk_tree(fs: Any, path: str, ignore_name: str = TORCHX_IGNORE) -> Iterator[
 
 
 def ignore_file(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> str:
-    """Returns the name of the ignore file in effect at ``root``; empty if there is none."""
+    """Return the name of the ignore file in effect at ``root``; empty if there is none."""
     names = IGNORE_FILES if ignore_name == TORCHX_IGNORE else (ignore_name,)
     return next((name for name in names if fs.isfile(_join(root, name))), "")
 
 
 def open_workspace(source: str) -> tuple[Any, str]:
-    """Returns the file system and the root of a workspace given as a path or a URL.
+    """Return the file system and the root of a workspace given as a path or a URL.
 
     Raises SpecError for an unknown kind or a rejected address, and MissingDependencyError if a package is missing.
 
@@ -91,26 +91,26 @@ class LocalFiles:
     """The methods of an fsspec file system that a walk needs, for local files, without importing fsspec (75 ms)."""
 
     def isdir(self, path: str) -> bool:
-        """Returns whether it is a directory, or a link to one."""
+        """Return whether it is a directory, or a link to one."""
         return os.path.isdir(path)
 
     def isfile(self, path: str) -> bool:
-        """Returns whether it is a regular file, or a link to one."""
+        """Return whether it is a regular file, or a link to one."""
         return os.path.isfile(path)
 
     def cat_file(self, path: str) -> bytes:
-        """Returns the content of a small file."""
+        """Return the content of a small file."""
         with open(path, "rb") as f:
             return f.read()
 
     def open(self, path: str, mode: str = "rb") -> Any:
-        """Opens a regular file."""
+        """Open a regular file."""
         # If a link or a FIFO has replaced it since the walk, do not follow it, and do not block.
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
         return os.fdopen(os.open(path, flags), mode)
 
     def ls(self, path: str, detail: bool = True) -> list[dict[str, object]]:  # noqa: ARG002  # fsspec's signature
-        """Lists a directory: name, type, size in bytes, mode, mtime in seconds; for links their destination."""
+        """List a directory: name, type, size in bytes, mode, mtime in seconds; for links their destination."""
         found = []
         with os.scandir(path) as entries:
             for entry in entries:
@@ -135,7 +135,7 @@ def _info(entry: os.DirEntry[str]) -> dict[str, object]:
 
 
 def ignore_rules(fs: Any, root: str, ignore_name: str = TORCHX_IGNORE) -> IgnoreRules:
-    """Returns the rules in effect at ``root``; empty rules if it has no ignore file."""
+    """Return the rules in effect at ``root``; empty rules if it has no ignore file."""
     name = ignore_file(fs, root, ignore_name)
     if not name:
         return IgnoreRules([])
@@ -177,7 +177,7 @@ def _walk(fs: Any, root: str, rules: IgnoreRules) -> Iterator[tuple[str, str, _I
 
 
 def _listing(fs: Any, root: str, folder: str) -> list[tuple[str, str, dict[str, Any]]]:
-    """Lists a directory in a fixed order: name, path on the file system, info."""
+    """List a directory in a fixed order: name, path on the file system, info."""
     try:
         found = fs.ls(folder, detail=True)
     except OSError as e:
@@ -198,7 +198,7 @@ def _listing(fs: Any, root: str, folder: str) -> list[tuple[str, str, dict[str, 
 
 
 def _included(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the info of a file or link to include; None, with a warning, if it cannot be included."""
+    """Return the info of a file or link to include; None, with a warning, if it cannot be included."""
     if info.get("islink") or info["type"] == "link":
         return _inner_link(root, path, info)
     if info["type"] == "file":
@@ -208,7 +208,7 @@ def _included(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | No
 
 
 def _inner_link(root: str, path: str, info: dict[str, Any]) -> dict[str, Any] | None:
-    """Returns the info of a link, with a destination relative to it; None if it leads out of the workspace."""
+    """Return the info of a link, with a destination relative to it; None if it leads out of the workspace."""
     destination = info.get("destination", "")
     destination = os.fsdecode(destination) if isinstance(destination, bytes) else str(destination)
     home = os.path.realpath(root)

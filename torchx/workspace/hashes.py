@@ -38,7 +38,7 @@ class FileHashes:
         self._used: dict[tuple[int, ...], str] = {}
 
     def of(self, entry: Entry) -> str:
-        """Returns the SHA-256 of the content in hex; raises SpecError if the file has to be read, but cannot be."""
+        """Return the SHA-256 of the content in hex; raise SpecError if the file has to be read, but cannot be."""
         if not entry.identity:
             return sha256_of(entry)
         known = self.known(entry)
@@ -50,7 +50,7 @@ class FileHashes:
         return digest
 
     def known(self, entry: Entry) -> str:
-        """Returns the cached hash if the file is unchanged; else empty."""
+        """Return the cached hash if the file is unchanged; else empty."""
         if self._known is None:
             self._known = _load(_CACHE.recall(self._workspace))
         digest = self._known.get(entry.identity, "")
@@ -59,7 +59,7 @@ class FileHashes:
         return digest
 
     def learn(self, entry: Entry, digest: str, *, read_at: float) -> None:
-        """Caches a hash, unless the file may have changed since the Unix time ``read_at``, or may yet undetected."""
+        """Cache a hash, unless the file may have changed since the Unix time ``read_at``, or may yet undetected."""
         changed_at = max(entry.identity[-2:], default=0) / 1e9
         if entry.identity and changed_at < read_at - TICK_S and identity(entry.local) == entry.identity:
             self._used[entry.identity] = digest
@@ -68,7 +68,7 @@ class FileHashes:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        """Saves the hashes that were used; drops those of files that no longer exist."""
+        """Save the hashes that were used; drops those of files that no longer exist."""
         import json
 
         if kind is None and self._used != (self._known or {}):
@@ -86,7 +86,7 @@ def _load(content: bytes) -> dict[tuple[int, ...], str]:
 
 
 def identity(path: str) -> tuple[int, ...]:
-    """Returns the :func:`~torchx.workspace.files.identity_of` a local file; empty if it does not exist."""
+    """Return the :func:`~torchx.workspace.files.identity_of` a local file; empty if it does not exist."""
     try:
         return identity_of(os.stat(path, follow_symlinks=False))
     except OSError:

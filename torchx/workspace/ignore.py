@@ -63,7 +63,7 @@ class IgnoreRules:
 
     @staticmethod
     def parse(text: str, *, origin: str = TORCHX_IGNORE) -> IgnoreRules:
-        """Parses an ignore file; the SpecError for a malformed pattern has ``origin`` and the line number."""
+        """Parse an ignore file; the SpecError for a malformed pattern has ``origin`` and the line number."""
         rules = []
         for number, line in enumerate(text.removeprefix("\ufeff").split("\n"), start=1):
             if line.startswith("#") or not line.strip(_SPACE):
@@ -76,7 +76,7 @@ class IgnoreRules:
         return IgnoreRules(rules)
 
     def ignores(self, path: str) -> bool:
-        """Returns whether a path, relative to the workspace and with ``/`` between its parts, is ignored."""
+        """Return whether a path, relative to the workspace and with ``/`` between its parts, is ignored."""
         parts = path.split("/")
         ignored, seen = False, None
         for n in range(1, len(parts) + 1):
@@ -102,7 +102,7 @@ class IgnoreRules:
         return ignored, tuple(seen)
 
     def may_include_below(self, directory: str) -> bool:
-        """Returns whether something below an ignored directory may be included again, so it has to be walked."""
+        """Return whether something below an ignored directory may be included again, so it has to be walked."""
         prefix = f"{directory}/"
         return any(rule.may_match_below(prefix) for rule in self._exceptions)
 
@@ -145,7 +145,7 @@ def _matcher(pattern: str) -> Callable[[str], bool]:
 
 
 def _to_regex(pattern: str) -> str:
-    """Returns the regular expression that Docker builds from a pattern, in Python's syntax."""
+    """Return the regular expression that Docker builds from a pattern, in Python's syntax."""
     out: list[str] = []
     i = 0
     while i < len(pattern):
@@ -174,7 +174,7 @@ def _to_regex(pattern: str) -> str:
 
 
 def _from_go(regex: str) -> str:
-    """Translates a regular expression from Go's to Python's syntax, for expressions that patterns can produce."""
+    """Translate a regular expression from Go's to Python's syntax, for expressions that patterns can produce."""
     out = []
     i = 0
     while i < len(regex):
@@ -231,7 +231,7 @@ def _member(regex: str, i: int) -> tuple[str, int]:
 
 
 def _members(escaped: str) -> str:
-    """Returns the characters that ``\\`` and a character match, as written in a class; empty for an assertion."""
+    """Return the characters that ``\\`` and a character match, as written in a class; empty for an assertion."""
     if escaped in _SETS:
         return _SETS[escaped]
     if escaped in _CONTROLS:

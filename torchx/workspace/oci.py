@@ -25,7 +25,7 @@ from torchx.workspace.content import Entry
 from torchx.workspace.hashes import FileHashes
 from torchx.workspace.images.docker_build import short_name
 from torchx.workspace.images.docker_context import TORCHX_DOCKERFILE, own_dockerfile
-from torchx.workspace.images.layers import MOST_LAYERS, Item, Layer, Pushed, arrange, item, pack
+from torchx.workspace.images.layers import MAX_LAYERS, Item, Layer, Pushed, arrange, item, pack
 from torchx.workspace.images.names import ImageName
 from torchx.workspace.images.oci_base import BaseImage, resolve
 from torchx.workspace.images.progress import Display, megabytes
@@ -87,12 +87,12 @@ class ImageBuilder:
         self._registries: dict[str, Registry] = {}
 
     def close(self) -> None:
-        """Closes connections; the builder can still be used, and is still logged in."""
+        """Close connections; the builder can still be used, and is still logged in."""
         for registry in self._registries.values():
             registry.close()
 
     def plan(self, workspace: Workspace, *, base: str, repository: str, platform: str = "") -> Plan:
-        """Determines what to push: reads the workspace and queries the registries. Sends nothing.
+        """Determine what to push: reads the workspace and queries the registries. Sends nothing.
 
         Raises:
             SpecError: a name is invalid, or the workspace cannot be read.
@@ -109,7 +109,7 @@ class ImageBuilder:
         digest = registry.manifest_digest(name, action=PUSH)
         if digest:
             return Plan(name, digest, found.hash, base_image, None, [], [], pushed)
-        most = min(MOST_LAYERS, _OVERLAYFS_LAYERS - len(base_image.layers))
+        most = min(MAX_LAYERS, _OVERLAYFS_LAYERS - len(base_image.layers))
         before = pushed.load()  # the registry may have lost some of these, or be a new one
         checks = [functools.partial(registry.has_blob, name.repository, layer.digest) for layer in before]
         checked = zip(before, self._in_parallel(checks), strict=True)
@@ -125,7 +125,7 @@ class ImageBuilder:
         return Plan(name, manifest.digest, found.hash, base_image, manifest, uploads, layers, pushed)
 
     def push(self, plan: Plan, sent: Callable[[int, bool], None] = lambda _bytes, _done: None) -> None:
-        """Uploads missing blobs, and finally the manifest, which makes the image visible.
+        """Upload missing blobs, and finally the manifest, which makes the image visible.
 
         Several threads call ``sent`` with the size of each chunk in bytes, and whether it completes a blob.
 
@@ -164,7 +164,7 @@ class ImageBuilder:
     def _take_over(
         self, registry: Registry, plan: Plan, layer: Mapping[str, Any], sent: Callable[[int, bool], None]
     ) -> None:
-        """Ensures that the repository has a layer of the base image: mounts or copies it if missing."""
+        """Ensure that the repository has a layer of the base image: mounts or copy it if missing."""
         digest, source, repository = str(layer["digest"]), plan.base.name, plan.name.repository
         same_registry = source.registry == plan.name.registry
         there = (same_registry and source.repository == repository) or bool(layer.get("urls"))
@@ -203,7 +203,7 @@ def push_visibly(builder: ImageBuilder, plan: Plan, *, quiet: bool = False, stre
 
 
 def refuse_dockerfile(workspace: Workspace) -> None:
-    """Raises NotSupportedError for a workspace with its own build instructions, which need an engine."""
+    """Raise NotSupportedError for a workspace with its own build instructions, which need an engine."""
     for source, place in workspace.projects.items():
         if not place and own_dockerfile(source):
             raise NotSupportedError(
@@ -215,7 +215,7 @@ def refuse_dockerfile(workspace: Workspace) -> None:
 
 
 def read_workspace(workspace: Workspace) -> Contents:
-    """Reads a workspace; only files that have changed since the last time are read."""
+    """Read a workspace; only files that have changed since the last time are read."""
     entries = content.entries(workspace)
     with FileHashes(str(workspace)) as hashes:
         digests = _digests([entry for entry in entries if entry.kind == content.FILE], hashes)
@@ -224,7 +224,7 @@ def read_workspace(workspace: Workspace) -> Contents:
 
 
 def _digests(files: list[Entry], hashes: Any) -> dict[str, str]:
-    """Returns path -> SHA-256. Large amounts are read in several threads, because hashing releases the GIL."""
+    """Return path -> SHA-256. Large amounts are read in several threads, because hashing releases the GIL."""
     digests = {entry.path: hashes.known(entry) for entry in files if entry.identity}
     unknown = [entry for entry in files if not digests.get(entry.path)]
     at_once = _AT_ONCE if sum(entry.size for entry in unknown) > _MANY_BYTES else 1
@@ -239,7 +239,7 @@ def _tag(base: BaseImage, found: Contents) -> str:
 
 
 def _config(base: BaseImage, layers: list[Layer]) -> Blob:
-    """Returns the base image's configuration with our layers added, and its times, so that builds are reproducible."""
+    """Return the base image's configuration with our layers added, and its times, so that builds are reproducible."""
     config = copy.deepcopy(base.config)
     config["rootfs"]["diff_ids"] += [layer.diff_id for layer in layers]
     if config.get("history"):  # it needs an entry for each layer
@@ -290,7 +290,7 @@ def _counted(blob: Blob, sent: Callable[[int, bool], None]) -> Blob:
 
 
 def in_parallel(tasks: Iterable[Callable[[], T]], *, at_once: int) -> list[T]:
-    """Runs tasks in threads, and returns their results in order.
+    """Run tasks in threads, and return their results in order.
 
     Raises the first exception of a task at once, and starts no further task. It does not wait for running tasks: their
     threads are daemons, so Ctrl-C does not wait for the upload of a gigabyte.

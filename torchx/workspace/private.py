@@ -38,7 +38,7 @@ def secret_files() -> set[tuple[int, int]]:
 
 
 def why_left_out(name: str, info: Mapping[str, Any], secret: set[tuple[int, int]]) -> str:
-    """Returns why a file is left out of a workspace, without an error; empty if it is not."""
+    """Return why a file is left out of a workspace, without an error; empty if it is not."""
     if info.get("identity", ())[:2] in secret:
         return "a secret is read from it"
     if not _is_allowed() and (name in _DOTENV or (name.startswith(".env.") and not name.endswith(_EXAMPLES))):
@@ -60,13 +60,13 @@ def is_harmless(path: str, content: Callable[[str], bytes]) -> bool:
 
 
 def is_torchx_home(path: str) -> bool:
-    """Returns whether a local folder is torchx's own home, which is never part of a workspace."""
+    """Return whether a local folder is torchx's own home, which is never part of a workspace."""
     home = torchx_home()
     return os.path.basename(path) == os.path.basename(home) and os.path.realpath(path) == os.path.realpath(home)
 
 
 def check_root(root: str) -> None:
-    """Raises SpecError for a workspace that is ``/`` or the user's home directory."""
+    """Raise SpecError for a workspace that is ``/`` or the user's home directory."""
     real = os.path.realpath(root)
     if _is_allowed():
         return
@@ -80,7 +80,7 @@ def check_root(root: str) -> None:
 
 
 def check_entries(root: str, files: Iterable[Any]) -> None:
-    """Raises SpecError if an entry that would be sent contains credentials; warns if there are unusually many bytes."""
+    """Raise SpecError if an entry that would be sent contains credentials; warns if there are unusually many bytes."""
     allowed = _is_allowed()
     count = size = 0
     for entry in files:
@@ -100,7 +100,7 @@ def check_entries(root: str, files: Iterable[Any]) -> None:
 
 
 def _private(entry: Any) -> str:
-    """Returns why an entry is private; empty if it is not."""
+    """Return why an entry is private; empty if it is not."""
     name = entry.path.rpartition("/")[2]
     if entry.kind == "directory":
         return "a folder of credentials" if name in _FOLDERS else ""

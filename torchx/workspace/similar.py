@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 from torchx.util.strings import nearest
 
-_MOST = 100
+_MAX = 100
 
 
 def similar_file(name: str, root: str) -> str:
-    """Returns a file below ``root`` with that name in another folder, or a similar name in the same one, or ""."""
+    """Return a file below ``root`` with that name in another folder, or a similar name in the same one, or ""."""
     folder, base = os.path.split(name)
     folders = [folder, *(os.path.join(folder, child) for child in _listed(root, folder, os.path.isdir)), ""]
     folders += _listed(root, "", os.path.isdir)
@@ -26,7 +26,7 @@ def similar_file(name: str, root: str) -> str:
 def _listed(root: str, folder: str, kind: Callable[[str], bool]) -> list[str]:
     place = os.path.join(root, folder)
     try:
-        names = sorted(os.listdir(place))[:_MOST]
+        names = sorted(os.listdir(place))[:_MAX]
     except OSError:
         return []
     return [name for name in names if not name.startswith(".") and kind(os.path.join(place, name))]

@@ -34,7 +34,7 @@ _TRIES = 5
 
 
 def can_clone(folder: str) -> bool:
-    """Returns whether files in this folder can share blocks (copy on write)."""
+    """Return whether files in this folder can share blocks (copy on write)."""
     flags = os.O_TMPFILE | os.O_RDWR | os.O_CLOEXEC
     try:
         source = os.open(folder, flags, 0o600)
@@ -60,7 +60,7 @@ class SnapshotStore:
         self.path = os.path.join(parent, f"{STORE}-{os.geteuid()}")
 
     def usable(self) -> bool:
-        """Creates the store if needed; returns whether only this user may write to it: it contains code to run."""
+        """Create the store if needed; return whether only this user may write to it: it contains code to run."""
         try:
             os.mkdir(self.path, 0o700)
         except FileExistsError:
@@ -71,7 +71,7 @@ class SnapshotStore:
         return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & 0o022
 
     def place(self, files: list[Entry], target: str, hashes: FileHashes, *, shared: bool) -> str:
-        """Fills the empty folder ``target`` from a snapshot, which is created if missing; returns the content hash.
+        """Fill the empty folder ``target`` from a snapshot, which is created if missing; return the content hash.
 
         ``shared`` makes hard links to the read-only files of the snapshot; otherwise the files are writable clones.
 
@@ -101,7 +101,7 @@ class SnapshotStore:
         return content
 
     def sweep(self, unused_for_s: float = UNUSED_FOR_S) -> None:
-        """Removes snapshots without job folders, and abandoned drafts, that were unused for this many seconds."""
+        """Remove snapshots without job folders, and abandoned drafts, that were unused for this many seconds."""
         try:
             names = os.listdir(self.path)
         except OSError:
@@ -126,7 +126,7 @@ class SnapshotStore:
         return content
 
     def _make(self, files: list[Entry], hashes: FileHashes) -> str:
-        """Creates a snapshot; returns its content hash, which differs from the expected one if files have changed."""
+        """Create a snapshot; return its content hash, which differs from the expected one if files have changed."""
         draft = os.path.join(self.path, f"{_drafts()}{os.getpid()}-{os.urandom(4).hex()}")
         digests: dict[str, str] = {}
 
@@ -150,7 +150,7 @@ class SnapshotStore:
         return content
 
     def _remove_if(self, condition: Callable[[str], bool], path: str) -> None:
-        """Removes a snapshot from the store atomically, if the condition holds."""
+        """Remove a snapshot from the store atomically, if the condition holds."""
         trash = os.path.join(self.path, f".trash-{os.getpid()}-{os.urandom(4).hex()}")
         if not condition(path):
             return
@@ -173,12 +173,12 @@ def _is_unused(path: str, *, for_s: float, draft: bool) -> bool:
 
 
 def _drafts() -> str:
-    """Returns the prefix of drafts of this machine; the process id of the creator follows."""
+    """Return the prefix of drafts of this machine; the process id of the creator follows."""
     return f".draft-{os.uname().nodename}-"
 
 
 def _is_being_made(name: str) -> bool:
-    """Returns whether it is a draft of a live process on this machine; drafts of other machines expire by age."""
+    """Return whether it is a draft of a live process on this machine; drafts of other machines expire by age."""
     pid = name.removeprefix(_drafts()).partition("-")[0]
     if not name.startswith(_drafts()) or not pid.isdecimal():
         return False
@@ -192,7 +192,7 @@ def _is_being_made(name: str) -> bool:
 
 
 def _is_whole(snapshot: str, files: list[Entry]) -> bool:
-    """Returns whether the snapshot exists and is unmodified (root could have written to it)."""
+    """Return whether the snapshot exists and is unmodified (root could have written to it)."""
     try:
         for entry in files:
             if entry.kind == FILE:

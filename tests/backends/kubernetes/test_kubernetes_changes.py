@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tests.backends.kubernetes.jobs import Gate, Jobs, audited
-from torchx.schedulers.kit.abilities import HearsChanges
+from torchx.schedulers.kit.abilities import PushesChanges
 from torchx.specs import AppState
 
 Eventually = Callable[..., object]
@@ -17,7 +17,7 @@ def test_the_job_that_ends_is_heard_of(jobs: Jobs, gate: Gate, eventually: Event
     for app_id in (ends, stays):
         jobs.until(app_id, lambda found: found.state is AppState.RUNNING)
     ids, backend = [ends, stays], jobs.scheduler
-    assert isinstance(backend, HearsChanges)
+    assert isinstance(backend, PushesChanges)
     eventually(lambda: backend.changed(ids, 5.0) == set(), timeout_s=120)  # all that there is comes first
     with audited(jobs.namespace) as audit:
         gate.open("ends")

@@ -16,7 +16,7 @@ from tests.backends.leftovers import gone, living, resident_peak_mb
 from .conftest import eventually
 from .moments import command
 
-MOST_MB = 60
+MAX_MB = 60
 GIGABYTE = 1 << 30
 LINES = f"yes 'a line that is of thirty-one by' | head -c {GIGABYTE}"  # and its end: whole lines fill a gigabyte
 
@@ -57,7 +57,7 @@ def ours_stay_small():
         over.set()
         watcher.join()
     assert any("launcher.py" in name for name in peaks), "nobody was watched"
-    assert max(peaks.values()) < MOST_MB, peaks
+    assert max(peaks.values()) < MAX_MB, peaks
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ from tests.backends.ssh.sshd import Link, Sshd
 from torchx.errors import BackendError, ConfigError, TransientError
 from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-from torchx.schedulers.kit.files import MOST_GROWN
+from torchx.schedulers.kit.files import MAX_GROWN
 
 ODD_NAMES = ["it's", "a b  c ", "-rf", "$HOME", "*", "back\\slash", "ü", "日本", "per%cent", '"q"', "tab\there", ";id"]
 BYTES = bytes(range(256)) * 20
@@ -120,10 +120,10 @@ def test_growth(files: RemoteFiles, there: Path) -> None:
     assert files.grown(dict.fromkeys(paths, len(BYTES))) == {}
     assert files.grown({}) == {}
     big = there / "big"
-    big.write_bytes(os.urandom(MOST_GROWN + 5))
+    big.write_bytes(os.urandom(MAX_GROWN + 5))
     first = files.grown({str(big): 0})[str(big)]
     assert first + files.grown({str(big): len(first)})[str(big)] == big.read_bytes()
-    assert len(first) == MOST_GROWN
+    assert len(first) == MAX_GROWN
 
 
 def test_growth_is_waited_for(files: RemoteFiles, there: Path, monkeypatch: pytest.MonkeyPatch) -> None:

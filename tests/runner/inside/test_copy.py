@@ -21,7 +21,7 @@ import pytest
 
 from torchx.errors import BackendError, NotFoundError
 from torchx.runner.inside.copy import Copied, download, upload
-from torchx.runner.inside.untar import Taker
+from torchx.runner.inside.untar import SafeUntar
 from torchx.schedulers.kit.inside import InsideProcess
 from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.util.records import replace
@@ -179,7 +179,7 @@ def test_a_hostile_replica_writes_nothing_outside(tmp_path: Path, members: Any) 
         for info, data in members:
             tar.addfile(info, io.BytesIO(data))
     packed.seek(0)
-    taker = Taker(str(root), {})
+    taker = SafeUntar(str(root), {})
     with tarfile.open(mode="r|", fileobj=packed) as tar:
         for info in tar:
             taker.take(info, partial(tar.extractfile, info))

@@ -27,7 +27,7 @@ class Open(MemoryScheduler):
     def shares_files(self, app_id: str) -> bool:
         return app_id == "here"
 
-    def way_to(self, app_id: str, role: str, k: int) -> Callable[[int], Any]:
+    def port_opener(self, app_id: str, role: str, k: int) -> Callable[[int], Any]:
         return lambda port: (app_id, role, k, port)
 
 
@@ -47,7 +47,7 @@ def test_a_backend_with_all_of_them() -> None:
     backend = Open("test")
     entered: Any = entering.enter(backend, "a", REPLICA, ("sh", "-c"), None)
     assert entered == ("a", "w", 3, ["sh", "-c"], None)
-    archive, way = entering.archives(backend, "a", REPLICA), entering.way_to(backend, "a", REPLICA)
+    archive, way = entering.archives(backend, "a", REPLICA), entering.port_opener(backend, "a", REPLICA)
     assert archive is not None and way is not None
     copied: Any = archive("/x", True)
     connected: Any = way(80)
@@ -62,7 +62,7 @@ def test_a_backend_without_any() -> None:
     with pytest.raises(NotSupportedError, match="`memory` cannot run a command inside a replica"):
         entering.enter(backend, "a", REPLICA, ["sh"], None)
     assert entering.archives(backend, "a", REPLICA) is None
-    assert entering.way_to(backend, "a", REPLICA) is None
+    assert entering.port_opener(backend, "a", REPLICA) is None
     assert not entering.shares_files(backend, "here")
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.runner.memory_backend import MemoryScheduler, echo_app
 from torchx.errors import NotSupportedError
-from torchx.runner.jobs.views import TaskOf
+from torchx.runner.jobs.views import TaskAsJob
 from torchx.runner.sweeps.sweeps import failures
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppState
@@ -39,8 +39,8 @@ class Sweeping(MemoryScheduler):
         self.cancelled.append((app_id, number))
 
 
-def task_of(backend: Any, sweep: str = "sweep", number: int = 2) -> TaskOf:
-    return TaskOf(backend, sweep, number)
+def task_of(backend: Any, sweep: str = "sweep", number: int = 2) -> TaskAsJob:
+    return TaskAsJob(backend, sweep, number)
 
 
 def test_a_task_is_asked_for_in_its_sweep() -> None:

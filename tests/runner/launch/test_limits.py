@@ -8,7 +8,7 @@ import pytest
 
 from torchx.config.ini import Entry
 from torchx.errors import ConfigError, SpecError
-from torchx.runner.launch.checks import MOST_REPLICAS, check
+from torchx.runner.launch.checks import MAX_REPLICAS, check
 from torchx.runner.launch.sampling import sample_s
 from torchx.runner.sweeps import sweeps
 from torchx.settings import SAMPLE_S
@@ -36,10 +36,10 @@ def nested(depth: int) -> dict[str, Any]:
 
 
 GOOD = {
-    "the most replicas": role(num_replicas=MOST_REPLICAS),
+    "the most replicas": role(num_replicas=MAX_REPLICAS),
     "one replica": role(num_replicas=1),
     "no retries": role(max_retries=0),
-    "the most retries": role(max_retries=MOST_REPLICAS),
+    "the most retries": role(max_retries=MAX_REPLICAS),
     "all of them needed": role(num_replicas=3, min_replicas=3),
     "one of them needed": role(num_replicas=3, min_replicas=1),
     "no limit of memory": using(memMB=None),
@@ -49,10 +49,10 @@ GOOD = {
     "deep metadata": role(metadata=nested(90)),
 }
 BAD = {
-    "one more replica": (role(num_replicas=MOST_REPLICAS + 1), "`num_replicas=1000001`"),
+    "one more replica": (role(num_replicas=MAX_REPLICAS + 1), "`num_replicas=1000001`"),
     "no replica": (role(num_replicas=0), "`num_replicas=0`"),
     "a negative number of retries": (role(max_retries=-1), "`max_retries=-1`"),
-    "one more retry": (role(max_retries=MOST_REPLICAS + 1), "`max_retries=1000001`"),
+    "one more retry": (role(max_retries=MAX_REPLICAS + 1), "`max_retries=1000001`"),
     "retries that are true": (role(max_retries=True), "`max_retries=True`"),
     "more needed than there are": (role(num_replicas=3, min_replicas=4), "`min_replicas=4`"),
     "none needed": (role(num_replicas=3, min_replicas=0), "`min_replicas=0`"),

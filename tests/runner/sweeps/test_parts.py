@@ -13,7 +13,7 @@ from tests.runner.memory_backend import MemoryScheduler
 from torchx.errors import BackendError, NotSupportedError, SpecError, TransientError
 from torchx.runner.jobs import lookup
 from torchx.runner.jobs.paced import tasks as paced
-from torchx.runner.jobs.views import TaskOf
+from torchx.runner.jobs.views import TaskAsJob
 from torchx.runner.sweeps import sweeps
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.abilities import RunsTasks
@@ -124,14 +124,14 @@ def test_which_scheduler_is_asked_for_a_task() -> None:
     """That of the sweep as a whole; if it runs no sweeps, itself; for a paced sweep, that of the task's own job."""
     backend, plain, sweep = Arrays(), MemoryScheduler("test"), "sweep-test"
     view, app_id = lookup.resolve_backend(backend, "a/7")
-    assert (type(view), app_id) == (TaskOf, "a/7")
+    assert (type(view), app_id) == (TaskAsJob, "a/7")
     assert lookup.resolve_backend(plain, "a/7") == (plain, "a/7")
     folder = paced.create(sweep, HEAD, [("1",), ("2",)])
     with paced.Tasks(folder) as tasks:
         tasks.change(1, paced.WAITING, phase=paced.SUBMITTED, app_id="job-1")
     assert lookup.resolve_backend(plain, f"{sweep}/1") == (plain, "job-1")
     view, app_id = lookup.resolve_backend(plain, f"{sweep}/0")
-    assert (type(view), app_id) == (TaskOf, f"{sweep}/0")
+    assert (type(view), app_id) == (TaskAsJob, f"{sweep}/0")
     assert lookup.resolve_backend(plain, sweep)[0] is not plain
 
 

@@ -175,8 +175,8 @@ def test_replicas_that_there_are() -> None:
 
 def test_statuses_that_are_kept(monkeypatch) -> None:
     """The oldest entries are dropped; storing one again, or one that cannot be checked, does not change the others."""
-    assert answers.MOST_ENDED == 1000
-    monkeypatch.setattr(answers, "MOST_ENDED", 2)
+    assert answers.MAX_ENDED == 1000
+    monkeypatch.setattr(answers, "MAX_ENDED", 2)
     kept, there = EndedJobs(), {"a", "b", "c"}
     for name in "aab":
         status = AppStatus(AppState.FAILED, msg=name, roles=[RoleStatus("r", [])])

@@ -130,7 +130,7 @@ def test_an_event_is_told_of_each_call(near, jobs, monkeypatch):
 
 def test_only_so_many_are_kept(monkeypatch):
     """The cache keeps only the latest entries."""
-    monkeypatch.setattr(answers, "MOST_ENDED", 2)
+    monkeypatch.setattr(answers, "MAX_ENDED", 2)
     kept = EndedJobs()
     for name in "abc":
         kept.keep(name, AppStatus(AppState.SUCCEEDED, msg=name), lambda: True)

@@ -55,7 +55,7 @@ def test_a_filter_by_state_is_by_the_state_now(runner, jobs):
 
 def test_many_newer_runs_that_have_ended(runner, jobs, monkeypatch):
     """They do not keep an old run that is still going from being queried."""
-    monkeypatch.setattr("torchx.runner.watching.listing._MOST_REFRESHED", 2)
+    monkeypatch.setattr("torchx.runner.watching.listing._MAX_REFRESHED", 2)
     for k in range(4):
         handle = runner.run(echo_app(), "memory")
         if k:

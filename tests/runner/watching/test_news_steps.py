@@ -9,14 +9,14 @@ import pytest
 from tests.runs.run_rows import add
 from torchx.errors import BackendError
 from torchx.runner.watching import changes
-from torchx.runner.watching.changes import News, TaskChanges, Watch
-from torchx.runner.watching.poller import Beat
+from torchx.runner.watching.changes import StatusFeed, TaskChanges, Watch
+from torchx.runner.watching.poller import Heartbeat
 from torchx.runs import RunRegistry, default_registry
 from torchx.specs import AppState, AppStatus
 from torchx.specs.tasks import TaskTable
 from torchx.testing import FakeClock
 
-ALIVE = Beat(1, 0.0)
+ALIVE = Heartbeat(1, 0.0)
 
 
 class Pollers:
@@ -26,14 +26,14 @@ class Pollers:
 
     def __init__(self, *_: object) -> None:
         Pollers.last = self
-        self.found: dict[str, Beat | None] = {}
+        self.found: dict[str, Heartbeat | None] = {}
         self.served: set[str] = set()
         self.closed = False
 
     def serve(self, schedulers: Iterable[str] = ()) -> None:
         self.served |= {*schedulers}
 
-    def beats(self) -> dict[str, Beat | None]:
+    def beats(self) -> dict[str, Heartbeat | None]:
         return self.found
 
     def status(self, handle: str) -> AppStatus | None:
@@ -58,8 +58,8 @@ def registry(clock: FakeClock) -> RunRegistry:
     return default_registry()
 
 
-def news(registry: RunRegistry, *handles: str) -> News:
-    return News(registry, None, handles)  # the pollers are ours
+def news(registry: RunRegistry, *handles: str) -> StatusFeed:
+    return StatusFeed(registry, None, handles)  # the pollers are ours
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def running(registry: RunRegistry) -> str:
     return add(registry, "a", scheduler="x", state=AppState.RUNNING)
 
 
-def asked(found: News, clock: FakeClock, handle: str, seconds: int) -> list[int]:
+def asked(found: StatusFeed, clock: FakeClock, handle: str, seconds: int) -> list[int]:
     """In which of the next seconds the job must be queried."""
     times = []
     for second in range(seconds):
@@ -94,8 +94,8 @@ def test_nobody_polls(registry: RunRegistry, running: str, clock: FakeClock) -> 
     assert asked(found, clock, running, 16) == []
 
 
-@pytest.mark.parametrize("beat", [Beat(1, 0.0, error="connection refused"), Beat(1, 0.0, unknown=("a",))])
-def test_a_poller_that_cannot_tell(registry: RunRegistry, running: str, clock: FakeClock, beat: Beat) -> None:
+@pytest.mark.parametrize("beat", [Heartbeat(1, 0.0, error="connection refused"), Heartbeat(1, 0.0, unknown=("a",))])
+def test_a_poller_that_cannot_tell(registry: RunRegistry, running: str, clock: FakeClock, beat: Heartbeat) -> None:
     """The job itself is queried every other second, to learn why; others that the scheduler knows are not."""
     other = add(registry, "b", scheduler="x", state=AppState.RUNNING)
     found = news(registry, running, other)
@@ -201,7 +201,7 @@ def test_a_change_within_a_time(registry: RunRegistry, running: str, clock: Fake
 def test_schedulers_that_cannot_be_queried(registry: RunRegistry, running: str, clock: FakeClock) -> None:
     """Each with its reason; those that can, or that nobody has queried yet, are not named."""
     found = watch(registry, running)
-    Pollers.last.found = {"x": Beat(1, 0.0, error="connection refused"), "y": ALIVE, "z": None}
+    Pollers.last.found = {"x": Heartbeat(1, 0.0, error="connection refused"), "y": ALIVE, "z": None}
     assert found.problems() == {"x": "connection refused"}
 
 

@@ -14,7 +14,7 @@ from tests.runs.run_rows import add
 from torchx.errors import BackendError
 from torchx.runner.ground.backends import Backends
 from torchx.runner.watching import poller
-from torchx.runner.watching.poller import Beat, Poller, interval_s
+from torchx.runner.watching.poller import Heartbeat, Poller, interval_s
 from torchx.runs import RunRegistry, default_registry
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.specs import AppState
@@ -99,7 +99,7 @@ def test_a_query_at_each_interval(make: Make, registry: RunRegistry, cluster: Cl
     one = make()
     assert one._turn() == 1.0
     assert cluster.asked == [["a"]]
-    assert one.beat() == Beat(os.getpid(), 1002.0, every=2.0)
+    assert one.read_heartbeat() == Heartbeat(os.getpid(), 1002.0, every=2.0)
     clock.advance(1.5)
     assert one._turn() == 0.5
     assert len(cluster.asked) == 1
@@ -115,7 +115,7 @@ def test_a_slow_query_is_repeated_seldom(make: Make, registry: RunRegistry, clus
     found = []
     for _ in range(6):
         one._turn()
-        beat = one.beat()
+        beat = one.read_heartbeat()
         assert beat is not None
         found.append((beat.every, beat.due - clock.now))
         clock.now = beat.due
@@ -126,13 +126,13 @@ def test_nothing_to_poll(make: Make, registry: RunRegistry, cluster: Cluster, cl
     """The beat says so, and is renewed before it is late; a new job is queried without waiting for its end."""
     one = make()
     assert one._turn() == 1.0
-    assert one.beat() == Beat(os.getpid(), 1060.0, idle=True)
+    assert one.read_heartbeat() == Heartbeat(os.getpid(), 1060.0, idle=True)
     clock.advance(60.0)
     one._turn()
-    assert one.beat() == Beat(os.getpid(), 1060.0, idle=True)
+    assert one.read_heartbeat() == Heartbeat(os.getpid(), 1060.0, idle=True)
     clock.advance(0.1)
     one._turn()
-    assert one.beat() == Beat(os.getpid(), 1120.1, idle=True)
+    assert one.read_heartbeat() == Heartbeat(os.getpid(), 1120.1, idle=True)
     launch(registry, cluster, "a")
     one._turn()
     assert cluster.asked == [["a"]]
@@ -146,7 +146,7 @@ def test_another_process_polls(make: Make, registry: RunRegistry, cluster: Clust
     clock.advance(2.0)
     assert other._turn() == 1.0
     assert len(cluster.asked) == 1
-    assert other.beat() == one.beat()
+    assert other.read_heartbeat() == one.read_heartbeat()
     one._files.release()
     other._turn()
     assert len(cluster.asked) == 2
@@ -157,7 +157,7 @@ def test_a_scheduler_that_cannot_be_queried(make: Make, registry: RunRegistry, c
     launch(registry, cluster, "a", "b")
     one, cluster.error = make(), "connection refused"
     one._turn()
-    beat = one.beat()
+    beat = one.read_heartbeat()
     assert beat is not None
     assert ("connection refused" in beat.error, beat.unknown) == (True, ())
 
@@ -171,7 +171,7 @@ def test_a_job_that_its_scheduler_does_not_know(
     del cluster.jobs["a"]
     one = make()
     one._turn()
-    beat = one.beat()
+    beat = one.read_heartbeat()
     assert beat is not None
     assert (beat.error, beat.unknown) == ("", ("a",))
     for _ in range(2):
@@ -198,7 +198,7 @@ def hearing(make: Make, registry: RunRegistry, cluster: Cluster) -> Poller:
 
 def test_who_hears_of_changes_asks_seldom(hearing: Poller, cluster: Cluster, clock: FakeClock) -> None:
     """All jobs are queried every half a minute; meanwhile it listens, for at most a second at a time."""
-    beat = hearing.beat()
+    beat = hearing.read_heartbeat()
     assert beat is not None
     assert (beat.due, beat.every) == (1030.0, 30.0)
     for _ in range(30):
@@ -287,4 +287,4 @@ def test_intervals(jobs: int, took_s: float, near: bool, before_s: float, interv
 )
 def test_when_a_beat_is_late(clock: FakeClock, due_in_s: float, late: bool) -> None:
     """A query may take a minute and a half; a beat is never due later than in two minutes."""
-    assert Beat(os.getpid(), clock.now + due_in_s).is_late() is late
+    assert Heartbeat(os.getpid(), clock.now + due_in_s).is_late() is late

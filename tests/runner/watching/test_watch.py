@@ -19,7 +19,7 @@ from tests.runner.memory_backend import MemoryScheduler, UnreachableScheduler, e
 from torchx.errors import BackendError, NotFoundError
 from torchx.runner import Runner
 from torchx.runner.watching import changes, poller
-from torchx.runner.watching.poller import Beat, _Files
+from torchx.runner.watching.poller import Heartbeat, _Files
 from torchx.runs import NewRun, default_registry
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.kit.caps import Capabilities
@@ -43,11 +43,11 @@ def states(found):
 
 def test_a_status_needs_the_beat_of_its_scheduler_alone():
     """Those of others are not read."""
-    beat = Beat(pid=1, due=0.0, error="", unknown=("b",), idle=False, every=1.0)
+    beat = Heartbeat(pid=1, due=0.0, error="", unknown=("b",), idle=False, every=1.0)
     registry: Any = SimpleNamespace(status=lambda handle: AppStatus(RUNNING))
     named: Any = {
-        "memory": SimpleNamespace(beat=lambda: beat, stop=lambda: None),
-        "other": SimpleNamespace(beat=pytest.fail, stop=lambda: None),
+        "memory": SimpleNamespace(read_heartbeat=lambda: beat, stop=lambda: None),
+        "other": SimpleNamespace(read_heartbeat=pytest.fail, stop=lambda: None),
     }
     pollers = changes._Pollers(registry, registry)
     pollers._pollers = named
@@ -242,7 +242,7 @@ def test_the_next_question_is_due_when_the_last_poller_said(runner, monkeypatch)
     due = time.monotonic() + 0.3
     files = _Files("memory")
     assert files.is_ours()
-    files.write(Beat(1, due))
+    files.write(Heartbeat(1, due))
     files.release()
     asked_at = []
     describe_many = MemoryScheduler.describe_many
@@ -263,14 +263,14 @@ def test_a_holder_that_was_stopped_is_stood_in_for():
     try:
         holder, other, third = (_Files("x") for _ in range(3))
         assert holder.is_ours()
-        holder.write(Beat(sleeper.pid, time.monotonic() - 1))
+        holder.write(Heartbeat(sleeper.pid, time.monotonic() - 1))
         assert not other.is_ours()
         os.kill(sleeper.pid, signal.SIGSTOP)
         os.waitpid(sleeper.pid, os.WUNTRACED)
         assert other.is_ours()
-        other.write(Beat(os.getpid(), time.monotonic() + 60))
+        other.write(Heartbeat(os.getpid(), time.monotonic() + 60))
         assert other.is_ours()
-        holder.write(Beat(sleeper.pid, time.monotonic() + 60))  # it goes on
+        holder.write(Heartbeat(sleeper.pid, time.monotonic() + 60))  # it goes on
         os.kill(sleeper.pid, signal.SIGCONT)
         assert not other.is_ours()
         assert not third.is_ours()
@@ -288,7 +288,7 @@ def test_a_holder_that_was_stopped_is_stood_in_for():
 )
 def test_a_late_beat(due_in, late):
     """A poller may take long to answer; a beat from before the last boot is ignored."""
-    assert Beat(os.getpid(), time.monotonic() + due_in).is_late() is late
+    assert Heartbeat(os.getpid(), time.monotonic() + due_in).is_late() is late
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_a_beat_that_cannot_be_read(text):
     assert files.is_ours()
     with open(f"{files._path}.json", "w", encoding="utf-8") as file:
         file.write(text)
-    assert files.beat() is None
+    assert files.read_heartbeat() is None
     files.release()
 
 
@@ -308,12 +308,12 @@ def test_a_beat_is_read_once():
     """Each of a thousand awaited jobs looks at it five times a second: only a new one is parsed."""
     files, reader = _Files("x"), _Files("x")
     assert files.is_ours()
-    files.write(Beat(1, 2.0, unknown=("echo-1",)))
-    first = reader.beat()
-    assert first == Beat(1, 2.0, unknown=("echo-1",))
-    assert reader.beat() is first
-    files.write(Beat(1, 3.0))
-    assert reader.beat() == Beat(1, 3.0)
+    files.write(Heartbeat(1, 2.0, unknown=("echo-1",)))
+    first = reader.read_heartbeat()
+    assert first == Heartbeat(1, 2.0, unknown=("echo-1",))
+    assert reader.read_heartbeat() is first
+    files.write(Heartbeat(1, 3.0))
+    assert reader.read_heartbeat() == Heartbeat(1, 3.0)
     files.release()
 
 
@@ -322,8 +322,8 @@ def test_a_home_that_cannot_be_written(monkeypatch):
     monkeypatch.setenv("TORCHX_HOME", "/proc/nowhere")
     files = _Files("x")
     assert not files.is_ours()
-    files.write(Beat(1, 0.0))
-    assert files.beat() is None
+    files.write(Heartbeat(1, 0.0))
+    assert files.read_heartbeat() is None
 
 
 class Cluster(MemoryScheduler):

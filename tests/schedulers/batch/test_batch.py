@@ -29,7 +29,7 @@ from torchx.schedulers.batch.folders import (
 )
 from torchx.schedulers.batch.logs import BatchLog, Growth
 from torchx.schedulers.kit.commands import Completed, ConnectedRunner
-from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
+from torchx.schedulers.kit.files import MAX_GROWN, LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.lsf import attempts as lsf_attempts
 from torchx.schedulers.lsf import replicas as lsf_replicas
@@ -572,8 +572,8 @@ def test_many_whole_files_are_read_once(tmp_path: Path) -> None:
             looks.append([*offsets])
             return super().grown(offsets, wait_s)
 
-    made = {str(tmp_path / f"f{n}"): b"%d" % n * (MOST_GROWN // 2) for n in range(4)}
-    made[str(tmp_path / "large")] = b"x" * (MOST_GROWN + 1)
+    made = {str(tmp_path / f"f{n}"): b"%d" % n * (MAX_GROWN // 2) for n in range(4)}
+    made[str(tmp_path / "large")] = b"x" * (MAX_GROWN + 1)
     for path, data in made.items():
         Path(path).write_bytes(data)
     assert read_whole(Counting(), made) == made

@@ -194,7 +194,7 @@ class Counted(LocalFiles):
 @pytest.fixture
 def growth(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Growth:
     """Of the files `a`, with ten bytes, and `b`, which is empty."""
-    monkeypatch.setattr(logs, "MOST_GROWN", 1 << 20)
+    monkeypatch.setattr(logs, "MAX_GROWN", 1 << 20)
     (tmp_path / "a").write_text("0123456789")
     (tmp_path / "b").touch()
     made = Growth(Counted())
@@ -242,17 +242,17 @@ def test_readers_look_together(growth: Growth, tmp_path: Path, monkeypatch: pyte
     now[0] += 0.01
     growth.look_if_due()
     assert seen.pop() == ({"a": 10, "b": 0}, growth.files.wait_s)
-    monkeypatch.setattr(logs, "MOST_GROWN", 8)
+    monkeypatch.setattr(logs, "MAX_GROWN", 8)
     growth.look()
     assert seen.pop()[0] == {"a": 10, "b": 0}
-    monkeypatch.setattr(logs, "MOST_GROWN", 7)
+    monkeypatch.setattr(logs, "MAX_GROWN", 7)
     growth.look()
     assert seen.pop()[0] == {"b": 0}
 
 
 def test_a_full_answer_is_not_the_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its reader asks for more, without being told to."""
-    monkeypatch.setattr(logs, "MOST_GROWN", 8)
+    monkeypatch.setattr(logs, "MAX_GROWN", 8)
     (tmp_path / "a").write_text("01234567")
     growth = Growth(Counted())
     growth.begin(str(tmp_path / "a"), 0)

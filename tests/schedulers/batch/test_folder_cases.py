@@ -67,7 +67,7 @@ def test_the_ends_of_logs(tmp_path: Path) -> None:
 
 def test_whole_files_in_few_queries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An answer that is full is followed by another query, for those that may have more."""
-    monkeypatch.setattr(folders, "MOST_GROWN", 4)
+    monkeypatch.setattr(folders, "MAX_GROWN", 4)
     data = {"a": b"0123", "b": b"01", "c": b"", "d": b"01234567"}
     seen = []
 

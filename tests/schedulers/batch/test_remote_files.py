@@ -17,7 +17,7 @@ from torchx.schedulers.batch.folders import TAIL_BYTES, JobFolder, read_whole
 from torchx.schedulers.batch.ssh import master as ssh_master
 from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
-from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
+from torchx.schedulers.kit.files import MAX_GROWN, LocalFiles
 
 AnyFiles = LocalFiles | RemoteFiles
 BYTES = bytes(range(256)) * 3
@@ -84,11 +84,11 @@ def test_sizes_and_growth(files: AnyFiles, fake: FakeSsh) -> None:
 
 def test_growth_is_bounded(files: AnyFiles, fake: FakeSsh) -> None:
     """A large file is returned in pieces."""
-    data = os.urandom(MOST_GROWN + 100)
+    data = os.urandom(MAX_GROWN + 100)
     path = str(fake.there / "big")
     Path(path).write_bytes(data)
-    assert files.grown({path: 0}) == {path: data[:MOST_GROWN]}
-    assert files.grown({path: MOST_GROWN}) == {path: data[MOST_GROWN:]}
+    assert files.grown({path: 0}) == {path: data[:MAX_GROWN]}
+    assert files.grown({path: MAX_GROWN}) == {path: data[MAX_GROWN:]}
 
 
 @pytest.mark.parametrize("count", [1, 3, 699, 700, 701, 5000])
@@ -124,8 +124,8 @@ def test_whole_files(files: AnyFiles, fake: FakeSsh) -> None:
     """Any amount of data is read, although one answer over SSH is limited to a few MiB. Missing and empty files are
     left out.
     """
-    made = {str(fake.there / f"f{n}"): b"%d" % n * (MOST_GROWN - 1) for n in range(10)}
-    made[str(fake.there / "large")] = b"x" * (2 * MOST_GROWN + 1)
+    made = {str(fake.there / f"f{n}"): b"%d" % n * (MAX_GROWN - 1) for n in range(10)}
+    made[str(fake.there / "large")] = b"x" * (2 * MAX_GROWN + 1)
     for path, data in made.items():
         Path(path).write_bytes(data)
     (fake.there / "empty").touch()

@@ -146,7 +146,7 @@ def test_a_failure_that_is_tried_again_is_none() -> None:
     found = describe(facts_of(of))
     assert found.state is AppState.RUNNING
     assert [r.state for r in found.roles_statuses[0].replicas] == [AppState.PENDING, AppState.RUNNING]
-    assert gangs.goes_on(of, of.containers[0])
+    assert gangs.is_alive(of, of.containers[0])
     assert describe(facts_of(job(("r-0", BAD), ("r-1", BAD), retries=ROLE1))).state is AppState.PENDING
 
 
@@ -228,7 +228,7 @@ def test_a_policy_is_asked_when_all_have_ended(of: Job, end: list[str], ask: boo
     if end or ask:
         assert not is_over(of) and gangs.rules_of(of).place
         assert describe(facts_of(of)).state is AppState.RUNNING
-        assert all(gangs.goes_on(of, c) for c in of.containers)
+        assert all(gangs.is_alive(of, c) for c in of.containers)
 
 
 @pytest.mark.parametrize("done", [1, 2, 3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchx.errors import NotSupportedError
-from torchx.schedulers.kit.attempts import MOST_IN_A_ROW, decide, digest, policy_of
+from torchx.schedulers.kit.attempts import MAX_IN_A_ROW, decide, digest, policy_of
 from torchx.schedulers.kit.caps import Capabilities
 from torchx.schedulers.kit.failures.classes import CLASSES
 from torchx.specs.api import AppDef
@@ -63,7 +63,7 @@ def test_the_same_exception_twice() -> None:
 
 def test_free_is_not_for_ever() -> None:
     """So many attempts in a row without progress end it; one with progress starts the count anew."""
-    attempts = _of(*["preempted"] * MOST_IN_A_ROW)
+    attempts = _of(*["preempted"] * MAX_IN_A_ROW)
     assert decide(STANDARD, attempts).again
     attempts.append(Attempt(kind="preempted"))
     assert not decide(STANDARD, attempts).again

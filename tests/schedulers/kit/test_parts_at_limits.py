@@ -19,7 +19,7 @@ from torchx.schedulers.kit import files as files_module
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.kit.commands import Completed, LocalCommandRunner
 from torchx.schedulers.kit.export import bases_of
-from torchx.schedulers.kit.files import MOST_GROWN, LocalFiles
+from torchx.schedulers.kit.files import MAX_GROWN, LocalFiles
 from torchx.schedulers.kit.follow import Cursor, Follower, Lines
 from torchx.schedulers.kit.logs import LogQuery, Stream, compile_regex, refuse_streams
 from torchx.schedulers.kit.manifests import masked, shown_yaml, to_yaml
@@ -180,10 +180,10 @@ def test_what_grew(tmp_path: Path, clock: FakeClock) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     files = LocalFiles()
     assert files.grown({a: 0}) == {}
-    files.write(a, b"x" * (MOST_GROWN + 1))
+    files.write(a, b"x" * (MAX_GROWN + 1))
     files.write(b, b"12")
-    assert {path: len(data) for path, data in files.grown({a: 0, b: 2}).items()} == {a: MOST_GROWN}
-    assert files.grown({a: MOST_GROWN, b: 1}) == {a: b"x", b: b"2"}
+    assert {path: len(data) for path, data in files.grown({a: 0, b: 2}).items()} == {a: MAX_GROWN}
+    assert files.grown({a: MAX_GROWN, b: 1}) == {a: b"x", b: b"2"}
     assert files.grown({b: -1}) == {b: b"2"}
     assert clock.slept == []
 

@@ -723,8 +723,8 @@ def test_the_size_of_inline_code(
     (tmp_path / "a").write_bytes(bytes(10))
     workspace = Workspace({str(tmp_path): ""})
     whole = len(shipped_code.pack(workspace).data)
-    monkeypatch.setattr(shipped_code, "MOST_BYTES", whole + 3000 - size)
-    monkeypatch.setattr(shipped_code, "_MOST_UNPACKED", most)
+    monkeypatch.setattr(shipped_code, "MAX_BYTES", whole + 3000 - size)
+    monkeypatch.setattr(shipped_code, "_MAX_UNPACKED", most)
     if fits:
         assert len(shipped_code.pack(workspace).data) == whole
     else:

@@ -23,7 +23,7 @@ from torchx.runner.inside.forward import Forwarding, OwnForwarding, forwarding
 from torchx.schedulers.kit.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 from torchx.schedulers.kubernetes.client import KubeApi
-from torchx.schedulers.kubernetes.inside import PodPort, PodProcess, way_to
+from torchx.schedulers.kubernetes.inside import PodPort, PodProcess, port_opener
 
 POD = {"metadata": {"namespace": "team", "name": "web-0"}, "spec": {"containers": [{"name": "main"}]}}
 UPGRADED = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
@@ -105,7 +105,7 @@ class Kubelet:
         return KubeApi(client, sleep=lambda _: None)
 
     def way(self) -> Callable[[int], PodPort]:
-        found = way_to(self.api(), POD)
+        found = port_opener(self.api(), POD)
         assert found is not None
         return found
 
@@ -211,7 +211,7 @@ def test_how_connections_end(kubelet: Callable[..., Kubelet], case: str) -> None
 def test_where_it_is_refused_a_relay_does_it(kubelet: Callable[..., Kubelet], answer: bytes) -> None:
     """A process in the replica relays the connections."""
     node = kubelet(answer=answer)
-    made = forwarding(SpawnedProcess, lambda: way_to(node.api(), POD), [(1, 0)])
+    made = forwarding(SpawnedProcess, lambda: port_opener(node.api(), POD), [(1, 0)])
     with made:
         assert type(made) is Forwarding
 

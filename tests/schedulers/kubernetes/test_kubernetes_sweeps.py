@@ -19,7 +19,7 @@ from torchx.runner import Runner
 from torchx.schedulers.kit.tasks import values_line
 from torchx.schedulers.kubernetes import sweeps
 from torchx.schedulers.kubernetes.pods.facts import Pod, read_pod, unix_time
-from torchx.schedulers.kubernetes.sweeps import MOST_BYTES, table_of
+from torchx.schedulers.kubernetes.sweeps import MAX_BYTES, table_of
 from torchx.schedulers.kubernetes_scheduler import KubernetesScheduler, create_scheduler
 from torchx.specs import AppDef, AppState, Resource, Role
 from torchx.specs.tasks import TaskList
@@ -278,9 +278,9 @@ def test_what_is_left_to_single_jobs(cluster: Cluster, scheduler: KubernetesSche
     with pytest.raises(NotSupportedError, match="cannot have retries"):
         submit(scheduler, ["a"], "{v}", max_retries=1)
     with pytest.raises(NotSupportedError, match="1000 kB of a ConfigMap"):
-        submit(scheduler, ["x" * MOST_BYTES], "{v}")
+        submit(scheduler, ["x" * MAX_BYTES], "{v}")
     with pytest.raises(NotSupportedError, match="1000 kB of a ConfigMap"):  # in bytes
-        submit(scheduler, ["ü" * (MOST_BYTES // 2)], "{v}")
+        submit(scheduler, ["ü" * (MAX_BYTES // 2)], "{v}")
     assert not cluster.objects
 
 
@@ -427,8 +427,8 @@ def test_the_number_of_tasks(
     cluster: Cluster, scheduler: KubernetesScheduler, count: int, fits: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kubernetes allows 100,000 for such a Job."""
-    assert sweeps.MOST_TASKS == 100_000
-    monkeypatch.setattr(sweeps, "MOST_TASKS", 4)
+    assert sweeps.MAX_TASKS == 100_000
+    monkeypatch.setattr(sweeps, "MAX_TASKS", 4)
     if fits:
         submit(scheduler, ["a"] * count, "{v}")
     else:
@@ -440,8 +440,8 @@ def test_the_number_of_tasks(
 @pytest.mark.parametrize("more", [0, 1])
 def test_the_size_of_the_values(cluster: Cluster, scheduler: KubernetesScheduler, more: int) -> None:
     """A million bytes fit, with all that surrounds a value."""
-    assert MOST_BYTES == 1_000_000
-    values = ["x" * (MOST_BYTES - len(values_line(("x",)).encode()) + 1 + more)]
+    assert MAX_BYTES == 1_000_000
+    values = ["x" * (MAX_BYTES - len(values_line(("x",)).encode()) + 1 + more)]
     if more:
         with pytest.raises(NotSupportedError, match="1000 kB of a ConfigMap"):
             submit(scheduler, values, "{v}")

@@ -18,7 +18,7 @@ from torchx.schedulers.batch.base import Site
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm.parse import SEPARATOR
-from torchx.schedulers.slurm.request import MOST_SCRIPT
+from torchx.schedulers.slurm.request import MAX_SCRIPT
 from torchx.schedulers.slurm_scheduler import (
     SLURM_STATES,
     SlurmBatchRequest,
@@ -306,7 +306,7 @@ def test_a_dependency_of_ones_own(scheduler: SlurmScheduler) -> None:
 def test_a_script_that_is_too_long_for_sbatch(scheduler: SlurmScheduler, fake: FakeCommandRunner) -> None:
     """In bytes: a short one starts it from the job's folder."""
     fake.on("sbatch", stdout="7\n")
-    scheduler.submit(AppDef("a", [role("w", "\u20ac" * (MOST_SCRIPT // 3))]), {})
+    scheduler.submit(AppDef("a", [role("w", "\u20ac" * (MAX_SCRIPT // 3))]), {})
     assert Path(fake.argvs("sbatch")[0][-1]).name == "launch.sh"
 
 

@@ -52,7 +52,7 @@ _BLOCK = 1 << 20  # bytes held in memory at a time
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """Parses the model, the server, and the parameters of the model."""
+    """Parse the model, the server, and the parameters of the model."""
     parser = argparse.ArgumentParser(description="registers a model archive with a running TorchServe")
     parser.add_argument("--model_path", required=True, help="the archive (.mar): a path or a URL that fsspec supports")
     parser.add_argument(
@@ -73,7 +73,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> None:
-    """Registers the model and prints TorchServe's answer.
+    """Register the model and print TorchServe's answer.
 
     Raises:
         SpecError: the address of the management API is invalid.
@@ -103,7 +103,7 @@ def main(argv: list[str]) -> None:
 
 
 def get_routable_ip_to(addr: str) -> str:
-    """Returns this host's address as seen from ``addr``; sends nothing.
+    """Return this host's address as seen from ``addr``; send nothing.
 
     >>> get_routable_ip_to("127.0.0.1")
     '127.0.0.1'
@@ -116,7 +116,7 @@ def get_routable_ip_to(addr: str) -> str:
 
 
 def rand_id() -> str:
-    """Returns an unguessable name.
+    """Return an unguessable name.
 
     >>> len(rand_id()) >= 20 and rand_id() != rand_id()
     True
@@ -147,7 +147,7 @@ def _register(args: argparse.Namespace, params: dict[str, str]) -> None:
 
 
 def _explain(answer: str) -> str:
-    """Returns an error of TorchServe on one line: ``{"type": ..., "message": ...}`` as ``type: message``.
+    """Return an error of TorchServe on one line: ``{"type": ..., "message": ...}`` as ``type: message``.
 
     >>> _explain('{"code": 409, "type": "ConflictStatusException", "message": "Model m is already registered."}')
     'ConflictStatusException: Model m is already registered.'
@@ -173,7 +173,7 @@ def _hint(reason: str) -> str:
 
 
 def _token(path: str | None) -> str:
-    """Returns the token for TorchServe; empty if none is configured."""
+    """Return the token for TorchServe; empty if none is configured."""
     if not path:
         return os.environ.get(ENV_TOKEN, "").strip()
     fs, name = _file_system(path)
@@ -191,7 +191,7 @@ def _token(path: str | None) -> str:
 
 
 def _file_system(url: str) -> tuple[Any, str]:
-    """Returns the file system of an existing file, and the path on it."""
+    """Return the file system of an existing file, and the path on it."""
     try:
         from fsspec.core import url_to_fs
 
@@ -207,7 +207,7 @@ def _file_system(url: str) -> tuple[Any, str]:
 
 @contextmanager
 def _served(fs: Any, path: str, name: str, address: tuple[str, int]) -> Iterator[int]:
-    """Serves one file; yields the port."""
+    """Serve one file; yield the port."""
     size = int(fs.size(path))
 
     class Handler(BaseHTTPRequestHandler):

@@ -12,7 +12,7 @@ from torchx.runtime.tracking import FsspecResultTracker
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """Parses the point, the number of the trial, and the place for its result."""
+    """Parse the point, the number of the trial, and the place for its result."""
     parser = argparse.ArgumentParser(description="evaluates the Booth function; its minimum is 0 at (1, 3)")
     parser.add_argument("--x1", type=float, required=True, help="the first variable")
     parser.add_argument("--x2", type=float, required=True, help="the second variable")
@@ -22,7 +22,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 
 
 def booth(x1: float, x2: float) -> float:
-    """The Booth function.
+    """Return the Booth function.
 
     >>> booth(1, 3)
     0
@@ -31,7 +31,7 @@ def booth(x1: float, x2: float) -> float:
 
 
 def main(argv: list[str]) -> None:
-    """Prints the value and stores it as ``booth_eval``."""
+    """Print the value and store it as ``booth_eval``."""
     args = parse_args(argv)
     value = booth(args.x1, args.x2)
     FsspecResultTracker(args.tracker_base).put(args.trial_idx, booth_eval=value)

@@ -18,7 +18,7 @@ _BLOCK = 1 << 20  # bytes held in memory at a time
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """Parses ``src`` and ``dst``: paths or URLs."""
+    """Parse ``src`` and ``dst``: paths or URLs."""
     parser = argparse.ArgumentParser(description="copies a file between any two places that fsspec supports")
     parser.add_argument("--src", required=True, help="the source: a path or URL")
     parser.add_argument("--dst", required=True, help="the destination: a path or URL")
@@ -26,7 +26,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> None:
-    """Copies the file; creates missing directories of a local destination. A failed copy leaves no incomplete file.
+    """Copy the file; create missing directories of a local destination. A failed copy leaves no incomplete file.
 
     Raises:
         OSError: the source cannot be read, or the destination cannot be written.
@@ -51,7 +51,7 @@ def _is_local(fs: Any) -> bool:
 
 @contextmanager
 def _local(path: str) -> Iterator[Any]:
-    """Yields a file that gets its name when it is complete; writes directly to a pipe or a device."""
+    """Yield a file that gets its name when it is complete; write directly to a pipe or a device."""
     if os.path.exists(path) and not os.path.isfile(path):
         with open(path, "wb") as f:
             yield f
@@ -69,7 +69,7 @@ def _local(path: str) -> Iterator[Any]:
 
 @contextmanager
 def _remote(fs: Any, path: str) -> Iterator[Any]:
-    """Yields an object of a store, in a transaction: otherwise closing it would publish an incomplete object."""
+    """Yield an object of a store, in a transaction: otherwise closing it would publish an incomplete object."""
     with fs.transaction, fs.open(path, "wb") as f:
         yield f
 

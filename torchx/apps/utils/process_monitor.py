@@ -26,7 +26,7 @@ _GRACE_S = 10.0  # from SIGTERM to SIGKILL
 
 
 def parse_args(argv: list[str]) -> argparse.Namespace:
-    """Parses the conditions and the program."""
+    """Parse the conditions and the program."""
     parser = argparse.ArgumentParser(description="runs a program until a file appears or a time limit is reached")
     parser.add_argument("--timeout", type=float, default=0.0, help="seconds to run for; 0 for no limit")
     parser.add_argument("--poll_rate", type=float, default=1.0, help="seconds between checks of the files")
@@ -38,7 +38,7 @@ def parse_args(argv: list[str]) -> argparse.Namespace:
 
 
 def main(argv: list[str]) -> None:
-    """Runs the program and exits with the code described above.
+    """Run the program and exits with the code described above.
 
     Raises:
         SystemExit: always, unless the exit code is 0.
@@ -78,7 +78,7 @@ class _Forwarder:
         self._starting = True
 
     def to(self, program: subprocess.Popen[bytes]) -> None:
-        """Forwards signals to the program, which has started."""
+        """Forward signals to the program, which has started."""
         self._program = program
         if self._early:
             program.send_signal(self._early)
@@ -126,7 +126,7 @@ def _stop(program: subprocess.Popen[bytes]) -> None:
 
 
 def _exists(path: str) -> bool:
-    """Returns whether the file exists; on an error warns once and returns False, so that it is checked again."""
+    """Return whether the file exists; on an error warns once and return False, so that it is checked again."""
     from fsspec.core import url_to_fs
 
     try:

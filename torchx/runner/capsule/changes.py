@@ -19,7 +19,7 @@ _OPEN = ("env", "metadata", "port_map", "devices", "capabilities", "tags", "over
 
 
 def changed(app: AppDef, changes: Iterable[str]) -> AppDef:
-    """Returns a copy of the app with changed values.
+    """Return a copy of the app with changed values.
 
     Args:
         changes: ``roles.NAME.FIELD=VALUE``, for example ``roles.trainer.resource.gpu=4``. Without ``roles.NAME``, the
@@ -45,7 +45,7 @@ def changed(app: AppDef, changes: Iterable[str]) -> AppDef:
 
 
 def _targets(data: dict[str, Any], keys: list[str], path: str) -> list[tuple[dict[str, Any], list[str]]]:
-    """The objects to change, and the remaining path below each."""
+    """Return the objects to change, and the remaining path below each."""
     if keys[0] != "roles":
         if keys[0] == "metadata" or (keys[0] == "name" and len(keys) == 1):
             return [(data, keys)]
@@ -83,7 +83,7 @@ def _key(node: dict[str, Any] | list[Any], key: str, path: str) -> Any:
 
 
 def _resize(role: dict[str, Any], before: Any, after: Any) -> None:
-    """Changes the number of nodes in the arguments of torchrun, if they contain the old one."""
+    """Change the number of nodes in the arguments of torchrun, if they contain the old one."""
     line = " ".join(role["args"])
     if not re.search(r"--nnodes[ =]\d", line) or before == after:
         return

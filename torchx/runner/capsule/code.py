@@ -23,7 +23,9 @@ class CodeGoneError(NotFoundError):
 
 
 def patch_of(run: Run) -> str:
-    """The patch file of the uncommitted changes; empty if there were none; raises CodeGoneError if it was not kept."""
+    """Return the patch file of the uncommitted changes; empty if there were none;
+    raises CodeGoneError if it was not kept.
+    """
     name = os.path.basename(run.tags.get("patch", ""))
     path = torchx_home("patches", name) if name else ""
     if not path or not os.path.exists(path):
@@ -49,7 +51,7 @@ def patch_of(run: Run) -> str:
 
 
 def checkout(run: Run, cwd: str) -> tuple[str, str, list[str]]:
-    """Checks out the code of the run from the repository that contains ``cwd``.
+    """Check out the code of the run from the repository that contains ``cwd``.
 
     Returns that folder, the top folder of the working tree, and notes for the user. The folder is shared by all runs of
     the same code. It does not contain ignored files, submodules and private files.
@@ -79,13 +81,13 @@ def checkout(run: Run, cwd: str) -> tuple[str, str, list[str]]:
 
 
 def changes(run: Run) -> bytes:
-    """The uncommitted changes of the run, as a patch."""
+    """Return the uncommitted changes of the run, as a patch."""
     with open(patch_of(run) or os.devnull, "rb") as file:
         return file.read()
 
 
 def _prune(home: str) -> None:
-    """Removes folders that were not used for as long as patches are kept."""
+    """Remove folders that were not used for as long as patches are kept."""
     import shutil
 
     oldest = time.time() - KEPT_DAYS * 86400
@@ -96,7 +98,7 @@ def _prune(home: str) -> None:
 
 
 def difference(a: Run, b: Run) -> tuple[str, str, list[str]]:
-    """Compares the code of two runs: output of ``git diff --numstat``, of ``git diff``, and notes for the user."""
+    """Compare the code of two runs: output of ``git diff --numstat``, of ``git diff``, and notes for the user."""
     with _opened(b, b.tags.get("worktree", b.cwd)) as (git, top):
         private = _private(top, a, b)
         (tree_a, left_out, _), (tree_b, more, _) = (_read(run, git, private) for run in (a, b))
@@ -112,7 +114,7 @@ def _told(left_out: Sequence[str]) -> list[str]:
 
 @contextmanager
 def _opened(run: Run, cwd: str) -> Iterator[tuple[Callable[..., bytes], str]]:
-    """Yields a function that calls git for the commit of the run, and the top folder of the tree that contains ``cwd``.
+    """Yield a function that calls git for the commit of the run, and the top folder of the tree that contains ``cwd``.
 
     Git writes neither the index nor objects into the user's repository.
     """
@@ -154,7 +156,7 @@ def _private(top: str, *runs: Run) -> list[str]:
 
 
 def _read(run: Run, git: Callable[..., bytes], private: Sequence[str]) -> tuple[str, list[str], bool]:
-    """Reads the code of the run into the index, without private files; ``private`` are pathspecs.
+    """Read the code of the run into the index, without private files; ``private`` are pathspecs.
 
     Returns the tree, the private files, and whether there was a patch.
     """

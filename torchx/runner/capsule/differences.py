@@ -58,7 +58,7 @@ class Comparison:
 
 
 def compare(a: Run, b: Run) -> Comparison:
-    """Compares two runs, as far as they are on record. Masked values count as equal."""
+    """Compare two runs, as far as they are on record. Masked values count as equal."""
     found = Comparison(a, b)
     rows = found.rows
     heads = ({"scheduler": r.scheduler, "name": r.name, "parent run": r.parent_run_id or None} for r in (a, b))
@@ -163,7 +163,7 @@ def _values(section: str, role: str, a: Mapping[str, Any], b: Mapping[str, Any])
 
 
 def _compare_code(found: Comparison) -> None:
-    """Compares the commits and the files of the code; adds to ``unknown`` if git cannot."""
+    """Compare the commits and the files of the code; add to ``unknown`` if git cannot."""
     a, b = found.a, found.b
     found.rows += _values("code", "", {"commit": a.git_commit or None}, {"commit": b.git_commit or None})
     if not (a.git_commit or b.git_commit):

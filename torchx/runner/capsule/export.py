@@ -32,7 +32,7 @@ README, RUN = "README.md", "run.sh"
 
 
 def write(info: AppDryRunInfo[Any], backend: Scheduler[Any], folder: str, workspace: str = "") -> Export:
-    """Implements :meth:`Runner.export`."""
+    """Implement :meth:`Runner.export`."""
     if not isinstance(backend, Exports):
         raise NotSupportedError(
             f"`{info._scheduler}` cannot export jobs", hint=f"these can: {', '.join(FORMATS.values())}"
@@ -105,7 +105,7 @@ def readme(exported: Export, app: AppDef, scheduler: str) -> str:
 
 
 def _code(app: AppDef, target: str, otherwise: str) -> None:
-    """Copies the code of the first role that has a workspace; if none has, the folder stays empty."""
+    """Copy the code of the first role that has a workspace; if none has, the folder stays empty."""
     workspace = next((role.workspace for role in app.roles if role.workspace), None)
     if workspace is None and otherwise:
         workspace = Workspace.from_str(otherwise)

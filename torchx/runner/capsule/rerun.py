@@ -92,11 +92,11 @@ class Plan:
         return submit(runner, info, self.tasks)
 
     def surroundings(self) -> AbstractContextManager[None]:
-        """Changes to the folder to launch from: some schedulers use the current directory."""
+        """Change to the folder to launch from: some schedulers use the current directory."""
         return inside(self.cwd)
 
     def finish(self, info: AppDryRunInfo[Any]) -> AppDryRunInfo[Any]:
-        """Adds the origin of this plan to its request: tags, source, hashes and the sources of options."""
+        """Add the origin of this plan to its request: tags, source, hashes and the sources of options."""
         made = info.submission
         made.tags = {**made.tags, **self.tags, "rerun_of": self.run.handle}
         made.source = self.source
@@ -110,7 +110,7 @@ class Plan:
 
 @contextmanager
 def inside(folder: str) -> Iterator[None]:
-    """Changes the current directory temporarily. All threads share it, so other threads that call this wait."""
+    """Change the current directory temporarily. All threads share it, so other threads that call this wait."""
     with _CHANGED:
         before = os.getcwd()
         os.chdir(folder)
@@ -121,7 +121,7 @@ def inside(folder: str) -> Iterator[None]:
 
 
 def plan(runner: Sweeps, run: Run, wish: Rerun) -> Plan:
-    """Prepares a run to be launched again; errors are those of :meth:`Runner.rerun`."""
+    """Prepare a run to be launched again; errors are those of :meth:`Runner.rerun`."""
     app = run.appdef()
     if app is None:
         raise NotFoundError(f"the AppDef of `{run.app_id}` is not on record", hint="launch it with `torchx run`")
@@ -165,7 +165,7 @@ def plan(runner: Sweeps, run: Run, wish: Rerun) -> Plan:
 
 
 def _options(run: Run, settings: Mapping[str, Setting], given: set[str], notes: list[str]) -> dict[str, Any]:
-    """The recorded run options, without defaults that have not changed since."""
+    """Return the recorded run options, without defaults that have not changed since."""
     values = {}
     for key, recorded in run.cfg.items():
         value = recorded["value"]
@@ -179,7 +179,7 @@ def _options(run: Run, settings: Mapping[str, Setting], given: set[str], notes: 
 
 
 def _unused_folder(path: str) -> str:
-    """A folder for the code of the new job, next to that of the run."""
+    """Return a folder for the code of the new job, next to that of the run."""
     head, mark, _ = path.rpartition("-again-")
     return f"{head if mark else path}-again-{os.urandom(3).hex()}"
 
@@ -205,7 +205,7 @@ def _code_now(new: Plan) -> None:
 
 
 def _code_then(new: Plan, backend: Scheduler[Any]) -> None:
-    """Makes the roles use their recorded images, and a checkout of the code if it was not in the image."""
+    """Make the roles use their recorded images, and a checkout of the code if it was not in the image."""
     run, same = new.run, new.scheduler == new.run.scheduler
     bare = []
     for role in new.app.roles:
@@ -262,7 +262,7 @@ def _move(new: Plan, roles: Sequence[Role], old: str, folder: str) -> None:
 
 
 def _take_commands(app: AppDef, made: AppDef) -> None:
-    """Takes only entrypoints and arguments from an app that the component has just made."""
+    """Take only entrypoints and arguments from an app that the component has just made."""
     roles = {role.name: role for role in made.roles}
     names = [role.name for role in app.roles]
     if len(made.roles) == 1 == len(names):

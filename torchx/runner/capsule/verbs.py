@@ -21,7 +21,7 @@ class Reruns(Sweeps):
     """Launches recorded runs again, compares and exports them."""
 
     def rerun(self, reference: str, wish: Rerun | None = None) -> str:
-        """Launches a recorded run again and returns the app handle of the new job.
+        """Launch a recorded run again and return the app handle of the new job.
 
         Args:
             wish: what to change compared to the recorded run.
@@ -35,23 +35,23 @@ class Reruns(Sweeps):
         return self.rerun_planned(self.rerun_plan(reference, wish))
 
     def rerun_plan(self, reference: str, wish: Rerun | None = None) -> Plan:
-        """Returns what :meth:`rerun` would launch, with notes for the user."""
+        """Return what :meth:`rerun` would launch, with notes for the user."""
         from torchx.runner.capsule import rerun
 
         return rerun.plan(self, self._on_record(reference), rerun.Rerun() if wish is None else wish)
 
     def rerun_dryrun(self, plan: Plan) -> AppDryRunInfo[Any]:
-        """Returns the request for a plan. Call it within ``with plan.surroundings():``."""
+        """Return the request for a plan. Call it within ``with plan.surroundings():``."""
         cfg, parent = SourcedCfg(plan.cfg), plan.run.parent_run_id or None
         return plan.finish(self.dryrun(plan.app, plan.scheduler, cfg, plan.workspace or None, parent))
 
     def rerun_planned(self, plan: Plan) -> str:
-        """Launches a plan that :meth:`rerun_plan` returned; returns the app handle."""
+        """Launch a plan that :meth:`rerun_plan` returned; return the app handle."""
         with log_event("run", plan.scheduler) as event, plan.surroundings():
             return plan.submit(self, self.rerun_dryrun(plan), event)
 
     def export(self, dryrun_info: AppDryRunInfo[Any], folder: str, workspace: str = "") -> Export:
-        """Writes a request that :meth:`dryrun` returned as files that run the job without torchx.
+        """Write a request that :meth:`dryrun` returned as files that run the job without torchx.
 
         Args:
             folder: a new or empty folder.
@@ -68,7 +68,7 @@ class Reruns(Sweeps):
         return write(dryrun_info, self._scheduler(dryrun_info._scheduler), folder, workspace)
 
     def compare(self, a: str, b: str) -> Comparison:
-        """Returns the differences between two recorded runs: code, image, arguments, options, outcome, ..."""
+        """Return the differences between two recorded runs: code, image, arguments, options, outcome, ..."""
         from torchx.runner.capsule.differences import compare
 
         found = []

@@ -28,7 +28,7 @@ _POLL_S = 1.0
 
 
 def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
-    """Runs checks concurrently and returns their findings; the finding of a check that takes too long is ``unknown``.
+    """Run checks concurrently and return their findings; the finding of a check that takes too long is ``unknown``.
 
     >>> ask([Check("a", lambda: "is there")])
     [Finding(verdict='good', what='a', said='is there', fix='')]
@@ -46,7 +46,7 @@ def ask(checks: Sequence[Check], within_s: float = WITHIN_S) -> list[Finding]:
 
 
 def of_system(runner: Handles, name: str, cfg: _Cfg) -> list[Finding]:
-    """Checks whether jobs can run on a scheduler."""
+    """Check whether jobs can run on a scheduler."""
     backend = runner._scheduler(name)
     try:
         return _asked(backend, name, {key: setting.value for key, setting in runner._settings(name, cfg).items()})
@@ -56,7 +56,7 @@ def of_system(runner: Handles, name: str, cfg: _Cfg) -> list[Finding]:
 
 
 def of_job(runner: Handles, app: AppDef, name: str, cfg: _Cfg, workspace: Workspace | str | None) -> list[Finding]:
-    """Checks one job; see :meth:`Runner.check`."""
+    """Check one job; see :meth:`Runner.check`."""
     backend = runner._scheduler(name)
     try:
         info = runner.dryrun(app, name, cfg, workspace)
@@ -86,7 +86,7 @@ def _asked(
 
 
 def probe(runner: Handles, name: str, cfg: _Cfg, image: str, within_s: float) -> list[Finding]:
-    """Runs a small job, reads its log, and deletes it."""
+    """Run a small job, reads its log, and delete it."""
     return Check("probe job", lambda: _probe(runner, name, cfg, image, within_s), certain=(TorchXError,)).findings()
 
 

@@ -24,7 +24,7 @@ class Checks(Handles):
         image: str = "",
         probe_timeout_s: float = 120.0,
     ) -> list[Finding]:
-        """Checks whether jobs can run on a scheduler, or whether this machine is set up correctly.
+        """Check whether jobs can run on a scheduler, or whether this machine is set up correctly.
 
         Args:
             scheduler: name of the scheduler; empty: check this machine.
@@ -44,7 +44,7 @@ class Checks(Handles):
         cfg: Mapping[str, CfgVal] | None = None,
         workspace: Workspace | str | None = None,
     ) -> list[Finding]:
-        """Checks a job without submitting it or building an image. Arguments are those of :meth:`dryrun`.
+        """Check a job without submitting it or building an image. Arguments are those of :meth:`dryrun`.
 
         Returns:
             Findings, including good ones. A finding with the verdict ``bad`` is certain.

@@ -76,7 +76,7 @@ class log_event:  # noqa: N801  # public name
         return self._event
 
     def name_job(self, handle: str) -> None:
-        """Adds the job to the event, if events are on."""
+        """Add the job to the event, if events are on."""
         if self.on:
             self._torchx_event.scheduler, _, self._torchx_event.app_id = parse_app_handle(handle)
 
@@ -103,7 +103,7 @@ class log_event:  # noqa: N801  # public name
 
 
 def record(event: TorchxEvent, destination: str = "null") -> None:
-    """Sends an event to the handlers of the logger ``torchx.runner.events``.
+    """Send an event to the handlers of the logger ``torchx.runner.events``.
 
     Args:
         destination: a further destination; see :func:`get_logging_handler`.

@@ -61,7 +61,7 @@ class TorchxEvent:
 
     @staticmethod
     def deserialize(data: str | TorchxEvent) -> TorchxEvent:
-        """Parses an event from JSON; an event is returned unchanged.
+        """Parse an event from JSON; an event is returned unchanged.
 
         Raises:
             ParseError: the text is not an event.
@@ -75,7 +75,7 @@ class TorchxEvent:
             raise ParseError(f"`{data}` is not an event: {e}", text=data) from None
 
     def serialize(self) -> str:
-        """The event as JSON, one key for each field."""
+        """Return the event as JSON, one key for each field."""
         import json
 
         return json.dumps(self.__dict__)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def get_logging_handler(destination: str = "null") -> logging.Handler:
-    """Creates a handler for events.
+    """Create a handler for events.
 
     Args:
         destination: ``null`` (nowhere), ``console`` (stderr), or ``file:PATH`` (appends one JSON object per line).

@@ -80,7 +80,7 @@ def why(runner: Handles, reference: str, scheduler: str | None = None, *, lines:
 
 
 def find(runner: Handles, reference: str, scheduler: str | None) -> str:
-    """Resolves a reference to a handle; arguments and errors are those of :func:`why`."""
+    """Resolve a reference to a handle; arguments and errors are those of :func:`why`."""
     runner._settle_intents()
     registry = default_registry()
     scheme, separator, rest = reference.partition("://")
@@ -128,7 +128,7 @@ def _recorded(registry: RunRegistry, reference: str) -> Run | None:
 def _ask(
     reference: str, schedulers: Sequence[str], get: Find, *, must_know: bool
 ) -> tuple[list[str], dict[str, TorchXError]]:
-    """Queries the schedulers for a job of this name. Returns the handles found, and the errors by scheduler."""
+    """Query the schedulers for a job of this name. Returns the handles found, and the errors by scheduler."""
 
     def question(name: str) -> Callable[[], str | TorchXError]:
         def ask() -> str | TorchXError:
@@ -154,7 +154,9 @@ def _ask(
 
 
 def _handle_of(found: str, registry: RunRegistry) -> str:
-    """The recorded handle of a job that torchx launched; if it is not on record here, one that its scheduler knows."""
+    """Return the recorded handle of a job that torchx launched; if it is not on record here,
+    one that its scheduler knows.
+    """
     scheduler, session, app_id = parse_app_handle(found)
     if session:
         return found
@@ -200,7 +202,7 @@ def _read_log(runner: Handles, found: Explained, replica: tuple[str, int], lines
 
 
 def disown(handle: str) -> str:
-    """Implements :meth:`Runner.disown`."""
+    """Implement :meth:`Runner.disown`."""
     if parse_app_handle(handle).session_name != FOREIGN:
         raise SpecError(f"torchx launched `{handle}`", hint="`torchx delete` removes it, with its record")
     default_registry().forget(handle)
@@ -216,7 +218,7 @@ def adopt(
     name: str = "",
     metadata: Mapping[str, str] | None = None,
 ) -> str:
-    """Records a job that torchx did not launch and returns its handle. Other arguments and errors: see :func:`why`.
+    """Record a job that torchx did not launch and return its handle. Other arguments and errors: see :func:`why`.
 
     Args:
         name: name of the run, for the reference ``@NAME``; by default the name that its scheduler reports.

@@ -24,14 +24,14 @@ class Explains(Handles):
         return explain.why(self, reference, scheduler, lines=lines)
 
     def adopt(self, reference: str, scheduler: str | None = None, **given: Any) -> str:
-        """Records a job that torchx did not launch and returns its handle; see :mod:`.explain`."""
+        """Record a job that torchx did not launch and return its handle; see :mod:`.explain`."""
 
         from torchx.runner.foreign import explain
 
         return explain.adopt(self, reference, scheduler, **given)
 
     def disown(self, app_handle: str) -> str:
-        """Removes an adopted job from the run registry and returns its handle. The job itself is not changed.
+        """Remove an adopted job from the run registry and return its handle. The job itself is not changed.
 
         Raises:
             SpecError: torchx launched the job.

@@ -34,7 +34,7 @@ class Backends:
         self._opts: dict[str, runopts] = {}
 
     def factories(self) -> Mapping[str, SchedulerFactory]:
-        """The factories by name, the default scheduler first."""
+        """Return the factories by name, the default scheduler first."""
         if self._factories is None:
             from torchx.schedulers import get_scheduler_factories
 
@@ -42,7 +42,7 @@ class Backends:
         return self._factories
 
     def get(self, name: str, session: str) -> Scheduler[Any]:
-        """The scheduler of that name, for the jobs of a session.
+        """Return the scheduler of that name, for the jobs of a session.
 
         Raises UnknownSchedulerException, or a TorchXError that names it if it cannot be loaded or created.
         """
@@ -52,17 +52,17 @@ class Backends:
         return self._made[key]
 
     def run_opts(self, name: str, session: str) -> runopts:
-        """The run options of a scheduler, cached; callers must not modify them."""
+        """Return the run options of a scheduler, cached; callers must not modify them."""
         if name not in self._opts:
             self._opts[name] = self.get(name, session).run_opts()
         return self._opts[name]
 
     def another(self) -> Backends:
-        """New instances of the same schedulers, for another thread."""
+        """Return new instances of the same schedulers, for another thread."""
         return Backends(self._factories, self._params)
 
     def close(self) -> None:
-        """Closes the schedulers; they are created again on next use."""
+        """Close the schedulers; they are created again on next use."""
         made, self._made = self._made, {}
         for scheduler in made.values():
             scheduler.close()
@@ -85,7 +85,7 @@ def is_near(scheduler: Scheduler[Any]) -> bool:
 
 
 def answers_within(timeout_s: float, questions: Sequence[Callable[[], T]]) -> list[T | None]:
-    """Calls functions concurrently and returns their results; None for one that raised an error or took too long.
+    """Call functions concurrently and return their results; None for one that raised an error or took too long.
 
     Args:
         timeout_s: time limit in seconds for all of them. A call that exceeds it goes on; its result is ignored.

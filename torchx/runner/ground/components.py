@@ -12,7 +12,7 @@ from torchx.specs.api import AppDef
 def make_app(
     component: str, component_args: list[str] | dict[str, Any], defaults: Mapping[str, Mapping[str, str]] | None
 ) -> AppDef:
-    """Calls a component and returns its AppDef; arguments and errors are those of :meth:`Runner.dryrun_component`.
+    """Call a component and return its AppDef; arguments and errors are those of :meth:`Runner.dryrun_component`.
 
     ``defaults`` are texts by component and argument; None: those of the config files.
     """
@@ -27,7 +27,9 @@ def make_app(
 
 
 def _configured(component: str, fn: Callable[..., AppDef]) -> dict[str, Any]:
-    """The values of ``[component:NAME]``; warns about arguments that the component does not have, and omits them."""
+    """Return the values of ``[component:NAME]``; warns about arguments that the component does not have,
+    and omits them.
+    """
     values = config.get_configs("component", component)
     if not values:
         return {}

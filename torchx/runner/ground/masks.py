@@ -23,7 +23,7 @@ Ask = Callable[[str], str]
 
 
 def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
-    """Replaces masks in ``app`` by values; returns notes about the sources of those that were found without a prompt.
+    """Replace masks in ``app`` by values; return notes about the sources of those that were found without a prompt.
 
     Args:
         ask: prompts the user for a value; None: there is no user to ask.
@@ -57,7 +57,7 @@ def fill(app: AppDef, files: ConfigFiles, ask: Ask | None) -> list[str]:
 
 
 def for_display(run: Run) -> Run:
-    """A copy of a recorded run for output: the record also has values that are credentials only perhaps."""
+    """Return a copy of a recorded run for output: the record also has values that are credentials only perhaps."""
     app = run.appdef()
     return replace(
         run,
@@ -68,7 +68,7 @@ def for_display(run: Run) -> Run:
 
 
 def without_values(app: AppDef) -> None:
-    """Replaces masked variables by references to environment variables: an export contains no values of secrets."""
+    """Replace masked variables by references to environment variables: an export contains no values of secrets."""
     for role in app.roles:
         for name, value in role.env.items():
             if MASK in value:
@@ -76,7 +76,7 @@ def without_values(app: AppDef) -> None:
 
 
 def fill_options(cfg: dict[str, Any], given: set[str]) -> None:
-    """Raises ConfigError for a run option that is masked on record and is not in ``given``."""
+    """Raise ConfigError for a run option that is masked on record and is not in ``given``."""
     for key, value in cfg.items():
         if key not in given and MASK in str(value):
             raise ConfigError(
@@ -85,7 +85,9 @@ def fill_options(cfg: dict[str, Any], given: set[str]) -> None:
 
 
 def _variable(name: str, recorded: str, files: ConfigFiles, notes: dict[str, None]) -> str:
-    """The new value of a variable: a reference from ``[secrets]``, or its value in this environment; else empty."""
+    """Return the new value of a variable: a reference from ``[secrets]``, or its value in this environment;
+    else empty.
+    """
     if files.section(SECTION, active_profile()).get(name) is not None:
         reference = configured(Secret(name), files)
         notes[f"`{name}` by `{reference}`, as [secrets] says"] = None

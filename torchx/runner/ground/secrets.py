@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 SECTION = "secrets"
 
 
-def settle(role: Role, scheduler: str, backend: Scheduler[Any], files: ConfigFiles) -> None:
-    """Replaces names of secrets by their references in ``[secrets]``, and checks that the backend supports them."""
+def record_source(role: Role, scheduler: str, backend: Scheduler[Any], files: ConfigFiles) -> None:
+    """Replace names of secrets by their references in ``[secrets]``, and check that the backend supports them."""
     for name, value in role.env.items():
         if isinstance(value, Secret):
             role.env[name] = configured(value, files)
@@ -31,7 +31,7 @@ def settle(role: Role, scheduler: str, backend: Scheduler[Any], files: ConfigFil
 
 
 def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
-    """Looks up the values of the job's secrets before it is submitted, so that a missing value stops the submission."""
+    """Look up the values of the job's secrets before it is submitted, so that a missing value stops the submission."""
     plain: dict[str, None] = {}
     for role in info._app.roles if info._app is not None else ():
         _, secret = split(role.env)
@@ -47,7 +47,7 @@ def look_up(info: AppDryRunInfo[Any], backend: Scheduler[Any]) -> None:
 
 
 def absolute(secret: Secret, cwd: str) -> Secret:
-    """The reference, with an absolute path if it is one to a file; relative paths start in ``cwd``."""
+    """Return the reference, with an absolute path if it is one to a file; relative paths start in ``cwd``."""
     return Secret(f"file:{os.path.join(cwd, os.path.expanduser(secret.place))}") if secret.kind == "file" else secret
 
 
@@ -63,7 +63,7 @@ def secret_files(app: AppDef | None, files: ConfigFiles, cwd: str = "") -> list[
 
 
 def learned(run: Run | None) -> Run | None:
-    """Returns a recorded run, and masks its secrets as :func:`learn_roles` does."""
+    """Return a recorded run, and masks its secrets as :func:`learn_roles` does."""
     app = run.appdef() if run is not None else None
     if run is not None and app is not None:
         learn_roles(app.roles, run.cwd)
@@ -99,7 +99,7 @@ def _warn_of_credentials(names: list[str], kinds: tuple[str, ...]) -> None:
 
 
 def configured(secret: Secret, files: ConfigFiles) -> Secret:
-    """The reference for a name in ``[secrets]``; by default the environment variable of that name."""
+    """Return the reference for a name in ``[secrets]``; by default the environment variable of that name."""
     if secret.kind:
         return secret
     entry = files.section(SECTION, active_profile()).get(secret)

@@ -19,7 +19,7 @@ _CONFIG_HINT = "name one in `.torchxconfig`: section `[torchx:tracker]`, for exa
 
 
 def get_configured_trackers(files: ConfigFiles | None = None) -> dict[str, str | None]:
-    """Returns the configured trackers by name, each with its config or None.
+    """Return the configured trackers by name, each with its config or None.
 
     ``TORCHX_TRACKERS`` names them, or else section ``[torchx:tracker]`` of the config files. In files, the config of
     a tracker is ``config`` in section ``[tracker:NAME]``, or else the value of its key.
@@ -43,7 +43,7 @@ def get_configured_trackers(files: ConfigFiles | None = None) -> dict[str, str |
 
 
 def tracker_environment(trackers: Mapping[str, str | None]) -> dict[str, str]:
-    """The environment variables that pass the trackers to a job: their names, and the config of each."""
+    """Return the environment variables that pass the trackers to a job: their names, and the config of each."""
     if not trackers:
         return {}
     from torchx.tracker.api import tracker_config_env_var_name
@@ -56,7 +56,7 @@ def tracker_environment(trackers: Mapping[str, str | None]) -> dict[str, str]:
 
 
 def choose_tracker(wanted: str | None = None) -> tuple[str, TrackerBase]:
-    """Returns one of the configured trackers, by default the first, and its name.
+    """Return one of the configured trackers, by default the first, and its name.
 
     Raises ConfigError or NotFoundError if no tracker, or none of the name ``wanted``, is configured.
     """

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from torchx.errors import BackendError, NotFoundError, TorchXError
-from torchx.runner.inside.untar import AGAIN, CHUNK, Taker, shortened
+from torchx.runner.inside.untar import AGAIN, CHUNK, SafeUntar, shortened
 from torchx.schedulers.kit.inside import STDOUT, InsideProcess
 from torchx.schedulers.kit.inside.run import run
 from torchx.util.links import stays
@@ -42,8 +42,8 @@ cd -- "$dir" || exit ${make:+0}
 pwd -P; echo "$(id -u) $(id -g) $([ -w . ] && echo w || echo r) $(stat -f -c %T . 2>/dev/null)"
 exec find "$@" -exec stat -c "%f %s %Y %n//" {} +"""
 _GONE = "No such file"  # from `find` and `stat`: the file was removed meanwhile, or does not exist yet
-_MOST_NAMES = 500
-_MOST_STDERR = 4096
+_MAX_NAMES = 500
+_MAX_STDERR = 4096
 # Names on stdin end with NUL. GNU tar needs --no-unquote to take them literally. Other implementations of tar get them
 # as arguments; if they do not fit on one command line, several archives follow one another.
 _PACK = """\
@@ -86,7 +86,7 @@ class There:
 
 @contextmanager
 def _says_what_is_wrong() -> Iterator[None]:
-    """Raises BackendError for what cannot be copied: a path that is too long here, or whatever a replica may send."""
+    """Raise BackendError for what cannot be copied: a path that is too long here, or whatever a replica may send."""
     try:
         yield
     except TorchXError:
@@ -110,7 +110,7 @@ def download(
     *,
     here: bool = False,
 ) -> Copied:
-    """Copies a file or folder out of a replica; arguments and errors are those of :meth:`Runner.copy`.
+    """Copy a file or folder out of a replica; arguments and errors are those of :meth:`Runner.copy`.
 
     Nothing is written outside the target, whatever the replica sends: names that lead out are rejected, links are not
     followed, and links that point out of the folder and special files are left out.
@@ -133,7 +133,7 @@ def download(
     elif there.kind == "folder" and into and not source.endswith("/") and base not in (".", ".."):
         root = os.path.join(target, base)
     os.makedirs(root, exist_ok=True)
-    taker = Taker(root, rename, progress)
+    taker = SafeUntar(root, rename, progress)
     files = {n: size for n, (mode, size, _) in there.files.items() if stat.S_ISREG(mode)}
     wanted = [n for n in there.files if n not in files or not taker.has(n, there.files[n])]
     folder = source if there.kind == "folder" else os.path.dirname(source) or "."
@@ -166,14 +166,14 @@ def upload(
     *,
     here: bool = False,
 ) -> Copied:
-    """Copies a file or folder into a replica; arguments and errors are those of :func:`download`, reversed."""
+    """Copy a file or folder into a replica; arguments and errors are those of :func:`download`, reversed."""
     if not os.path.lexists(source):
         raise NotFoundError(f"`{source}` does not exist", hint="it is a file or a folder of this machine")
     base, name = os.path.basename(os.path.abspath(source)), os.path.basename(target)
     if os.path.isdir(source):
         names = [f"./{n}" for n in os.listdir(source)]
         root = target if source.endswith("/") else f"{target.rstrip('/')}/{base}"
-        below, itself = [root, *(names if 0 < len(names) <= _MOST_NAMES else ["."])], [target, "."]
+        below, itself = [root, *(names if 0 < len(names) <= _MAX_NAMES else ["."])], [target, "."]
     else:
         below, itself = [target, f"./{base}"], [os.path.dirname(target) or ".", f"./{name}"]
     itself = below[:2] if target.endswith("/") else itself
@@ -185,7 +185,7 @@ def upload(
     todo = found.missing(there, everything=True)
     files = [n for n in todo if n in found.files]
     if here and there.path:
-        taker = Taker(there.path, {}, progress)
+        taker = SafeUntar(there.path, {}, progress)
         with suppress(OSError):
             _copy_locally([(n, found.paths[n]) for n in todo], taker)
         todo = [n for n in todo if not taker.has(n, found.facts(n))]
@@ -236,7 +236,7 @@ class _Sent:
         return [n for n in self.paths if (not is_there(n) if n in self.files else everything or n not in there.files)]
 
     def send(self, process: InsideProcess, names: list[str], progress: Progress, *, has_errors: bool = False) -> None:
-        """Writes the files as tar to a process.
+        """Write the files as tar to a process.
 
         If the process ``has_errors``, it writes to stderr, which must be read meanwhile so that it does not block.
         """
@@ -266,14 +266,14 @@ def _member(tar: Any, path: str, name: str) -> Any:
     return tar.gettarinfo(path, name)
 
 
-def _copy_locally(found: Sequence[tuple[str, str]], taker: Taker) -> None:
-    """Copies files within this machine, given as names and paths."""
+def _copy_locally(found: Sequence[tuple[str, str]], taker: SafeUntar) -> None:
+    """Copy files within this machine, given as names and paths."""
     with tarfile.TarFile(mode="w", fileobj=io.BytesIO()) as tar:  # for the metadata only
         for name, path in found:
             taker.take(_member(tar, path, name), partial(open, path, "rb", 0))
 
 
-def _resume(start: Open, folder: str, name: str, facts: tuple[int, int, int], taker: Taker) -> None:
+def _resume(start: Open, folder: str, name: str, facts: tuple[int, int, int], taker: SafeUntar) -> None:
     """Resumes the copy of a file, if a part of it is here."""
 
     @contextmanager
@@ -289,8 +289,8 @@ def _resume(start: Open, folder: str, name: str, facts: tuple[int, int, int], ta
         taker.take(member, rest, begun)
 
 
-def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str]) -> None:
-    """Writes the wanted members of the tar that a process prints."""
+def _unpack(process: InsideProcess, taker: SafeUntar, wanted: Collection[str]) -> None:
+    """Write the wanted members of the tar that a process prints."""
     pipe: Any = _Pipe(process)
     names, cut = set(wanted), ""
     try:
@@ -305,7 +305,7 @@ def _unpack(process: InsideProcess, taker: Taker, wanted: Collection[str]) -> No
 
 
 def _finish(process: InsideProcess, pipe: _Pipe, drained: Callable[[], None], names: Collection[str], cut: str) -> None:
-    """Waits for a process that packs or unpacks, and raises BackendError if the copy is incomplete.
+    """Wait for a process that packs or unpacks, and raise BackendError if the copy is incomplete.
 
     ``drained`` waits until all its output is read. ``cut``: why the stream is incomplete, or empty.
     """
@@ -365,7 +365,7 @@ def _look(
 
 
 def _in_background(work: Callable[[], object]) -> Callable[[], None]:
-    """Calls ``work`` in a daemon thread; the function that is returned waits for its end, and raises its error."""
+    """Call ``work`` in a daemon thread; the function that is returned waits for its end, and raise its error."""
     end: Future[None] = Future()
 
     def run() -> None:
@@ -390,12 +390,12 @@ class _Pipe:
         self.read_any = False
 
     def read(self, _: int) -> bytes:
-        """The next chunk of stdout, of any size: ``tarfile`` accepts that."""
+        """Return the next chunk of stdout, of any size: ``tarfile`` accepts that."""
         while (piece := self._process.read()) is not None:
             if piece[0] == STDOUT:
                 self.read_any = True
                 return piece[1]
-            self.stderr = (self.stderr + piece[1])[:_MOST_STDERR]
+            self.stderr = (self.stderr + piece[1])[:_MAX_STDERR]
         return b""
 
     def drain(self) -> None:

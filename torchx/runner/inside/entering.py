@@ -8,14 +8,14 @@ from typing import Any
 from torchx.errors import NotSupportedError
 from torchx.runner.jobs.views import View
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.kit.abilities import Archives, Enters, Forwards, SharesFiles
+from torchx.schedulers.kit.abilities import Archives, Forwards, RunsInside, SharesFiles
 from torchx.schedulers.kit.inside import Duplex, InsideProcess, Tty
 
 
 def enter(
     backend: Scheduler[Any], app_id: str, replica: tuple[str, int], argv: Sequence[str], tty: Tty | None
 ) -> InsideProcess:
-    """Starts ``argv`` inside a replica; raises NotSupportedError if the backend cannot."""
+    """Start ``argv`` inside a replica; raise NotSupportedError if the backend cannot."""
     backend, app_id, replica = job_of(backend, app_id, replica)
     return able(backend).enter(app_id, *replica, list(argv), tty)
 
@@ -23,13 +23,15 @@ def enter(
 def job_of(
     backend: Scheduler[Any], app_id: str, replica: tuple[str, int]
 ) -> tuple[Scheduler[Any], str, tuple[str, int]]:
-    """The scheduler, app id and replica by which a replica is really known; the following functions need these."""
+    """Return the scheduler, app id and replica by which a replica is really known;
+    the following functions need these.
+    """
     return backend.job_of(app_id, replica) if isinstance(backend, View) else (backend, app_id, replica)
 
 
-def able(backend: Scheduler[Any]) -> Enters:
-    """The backend, which can run commands inside replicas; raises NotSupportedError if it cannot."""
-    if not isinstance(backend, Enters):
+def able(backend: Scheduler[Any]) -> RunsInside:
+    """Return the backend, which can run commands inside replicas; raises NotSupportedError if it cannot."""
+    if not isinstance(backend, RunsInside):
         raise NotSupportedError(
             f"scheduler `{backend.backend}` cannot run a command inside a replica",
             hint="`torchx log -f` shows its output, `torchx status` its host",
@@ -40,7 +42,7 @@ def able(backend: Scheduler[Any]) -> Enters:
 def archives(
     backend: Scheduler[Any], app_id: str, replica: tuple[str, int]
 ) -> Callable[[str, bool], InsideProcess] | None:
-    """The backend's own API to copy files, called with a path and the direction; None if it has none."""
+    """Return the backend's own API to copy files, called with a path and the direction; None if it has none."""
     if not isinstance(backend, Archives):
         return None
     return lambda path, into: backend.archive(app_id, *replica, path, into=into)
@@ -51,6 +53,8 @@ def shares_files(backend: Scheduler[Any], app_id: str) -> bool:
     return isinstance(backend, SharesFiles) and backend.shares_files(app_id)
 
 
-def way_to(backend: Scheduler[Any], app_id: str, replica: tuple[str, int]) -> Callable[[int], Duplex] | None:
-    """The backend's own API to connect to ports of a replica; None if it has none, or is not permitted to use it."""
-    return backend.way_to(app_id, *replica) if isinstance(backend, Forwards) else None
+def port_opener(backend: Scheduler[Any], app_id: str, replica: tuple[str, int]) -> Callable[[int], Duplex] | None:
+    """Return the backend's own API to connect to ports of a replica; None if it has none,
+    or is not permitted to use it.
+    """
+    return backend.port_opener(app_id, *replica) if isinstance(backend, Forwards) else None

@@ -24,7 +24,7 @@ _FULL_S = 0.2  # pause if this process has too many open files for another conne
 
 
 def relay_words() -> list[str]:
-    """The command that runs the relay inside a replica; it contains the relay's source code."""
+    """Return the command that runs the relay inside a replica; it contains the relay's source code."""
     with open(os.path.join(os.path.dirname(__file__), "relay.py"), encoding="utf-8") as file:
         return python_words(file.read())
 
@@ -32,11 +32,11 @@ def relay_words() -> list[str]:
 def forwarding(
     start: Callable[[list[str]], InsideProcess], find: Callable[[], Connect | None], ports: Sequence[tuple[int, int]]
 ) -> Forwarding:
-    """Forwards ports by the backend's own API if it has one, else through a relay inside the replica.
+    """Forward ports by the backend's own API if it has one, else through a relay inside the replica.
 
     Args:
         start: starts a command inside the replica.
-        find: returns that API, see :meth:`torchx.schedulers.kit.abilities.Forwards.way_to`.
+        find: returns that API, see :meth:`torchx.schedulers.kit.abilities.Forwards.port_opener`.
     """
     connect = find()
     return Forwarding(start(relay_words()), ports) if connect is None else OwnForwarding(connect, find, ports)
@@ -101,11 +101,11 @@ class Forwarding:
                 return  # the relay has ended
 
     def on_refusal(self, call: Callable[[str], None]) -> None:
-        """Sets a callback for refused connections; it gets the reason."""
+        """Set a callback for refused connections; it gets the reason."""
         self._relay.refused = call
 
     def run(self) -> None:
-        """Forwards until the relay inside the replica ends.
+        """Forward until the relay inside the replica ends.
 
         Raises:
             BackendError: the relay has ended.
@@ -128,7 +128,7 @@ class Forwarding:
         return data
 
     def close(self) -> None:
-        """Closes all connections and stops forwarding."""
+        """Close all connections and stop forwarding."""
         self._unlisten()
         self._process.close()
 
@@ -160,7 +160,7 @@ class OwnForwarding(Forwarding):
         self._refused = call
 
     def run(self) -> None:
-        """Forwards until the replica ends; if it is replaced by another attempt, forwards to that.
+        """Forward until the replica ends; if it is replaced by another attempt, forwards to that.
 
         Raises:
             NotFoundError: the replica is no longer running.

@@ -46,7 +46,7 @@ class Relay:
             self._write(HEAD.pack(kind, number, len(data)) + data)
 
     def open(self, connection: socket.socket, port: int) -> None:
-        """Forwards a connection that was accepted here to a port of the other end."""
+        """Forward a connection that was accepted here to a port of the other end."""
         with self._lock:
             self._next += 1
             number = self._next
@@ -161,7 +161,7 @@ class Channel:
 
 
 def main() -> None:
-    """Runs inside the replica; stdin and stdout are the stream."""
+    """Run inside the replica; stdin and stdout are the stream."""
     out = sys.stdout.buffer
 
     def send(data: bytes) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def plan(runner: Watches, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None) -> Simulation:
-    """Implements :meth:`Runner.simulate`; nothing happens before ``make`` of the result is called."""
+    """Implement :meth:`Runner.simulate`; nothing happens before ``make`` of the result is called."""
     if fault not in FAULTS:
         raise ConfigError(
             f"there is no fault `{fault}`", hint=did_you_mean(fault, FAULTS) or f"the faults are: {', '.join(FAULTS)}"
@@ -46,7 +46,7 @@ def plan(runner: Watches, reference: str, fault: str, chosen: Sequence[tuple[str
 
 
 def what_follows(run: Run, fault: str) -> str:
-    """What will happen to a job after a fault, as a clause for the user."""
+    """Return what will happen to a job after a fault, as a clause for the user."""
     metadata = run.app.get("metadata") or {}
     if fault == "hang":
         limit = metadata.get(TIMEOUT)

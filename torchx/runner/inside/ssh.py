@@ -24,7 +24,7 @@ Host {name}
 
 
 def host_names(app_id: str, replicas: Iterable[tuple[str, int]]) -> dict[tuple[str, int], str]:
-    """The host name of each replica of a job; it contains the role if there are several.
+    """Return the host name of each replica of a job; it contains the role if there are several.
 
     >>> host_names("train-x1", [("trainer", 0)]), host_names("ns:a", [("a", 0), ("b c", 1)])
     ({('trainer', 0): 'torchx-train-x1-0'}, {('a', 0): 'torchx-ns-a-a-0', ('b c', 1): 'torchx-ns-a-b-c-1'})
@@ -36,7 +36,9 @@ def host_names(app_id: str, replicas: Iterable[tuple[str, int]]) -> dict[tuple[s
 
 
 def entry(handle: str, replica: tuple[str, int], *, name: str, user: str, keys: str) -> str:
-    """The entry for one replica, with this host name and user inside it; owners of the public ``keys`` may log in."""
+    """Return the entry for one replica, with this host name and user inside it;
+    owners of the public ``keys`` may log in.
+    """
     home = os.environ.get("TORCHX_HOME")
     torchx = ["env", f"TORCHX_HOME={quote(os.path.abspath(home))}"] if home else []
     torchx += map(quote, own_program("torchx.cli.main"))
@@ -48,7 +50,7 @@ def entry(handle: str, replica: tuple[str, int], *, name: str, user: str, keys: 
 
 
 def public_keys(folder: str = "~/.ssh") -> str:
-    """The user's public keys, from the SSH agent and from files; raises ConfigError if the user has none."""
+    """Return the user's public keys, from the SSH agent and from files; raises ConfigError if the user has none."""
     found: dict[str, None] = {}
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):  # there is no agent
         listed = subprocess.run(["ssh-add", "-L"], capture_output=True, text=True, check=False, timeout=10)

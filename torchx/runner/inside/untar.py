@@ -16,11 +16,11 @@ from torchx.util.links import stays
 AGAIN = "the same command resumes the copy"
 CHUNK = 1 << 16  # larger buffers are returned to the system each time, which costs more than they save
 _LATEST = 1 << 62  # seconds; `os.utime` accepts no more
-_MOST_SHOWN = 200
+_MAX_SHOWN = 200
 _PART = ".torchx-part"  # suffix of a file that is not complete yet
 
 
-class Taker:
+class SafeUntar:
     """Writes members of a tar stream below the folder ``root``; ``rename`` has new names of members, by their names."""
 
     def __init__(self, root: str, rename: dict[str, str], progress: Callable[[int], object] = lambda _: None) -> None:
@@ -54,7 +54,7 @@ class Taker:
         return 0
 
     def take(self, member: tarfile.TarInfo, opened: Callable[[], Any], begun: int = 0) -> None:
-        """Writes one member of the stream; ``opened`` opens its data, from byte ``begun`` on."""
+        """Write one member of the stream; ``opened`` opens its data, from byte ``begun`` on."""
         name = os.path.normpath(member.name)
         if not abs(member.mtime) < _LATEST:
             raise BackendError(f"`{shortened(name)}` has a modification time that is none: `{member.mtime}`")
@@ -78,7 +78,7 @@ class Taker:
         self._settled.add(name)
 
     def _place(self, name: str) -> str | None:
-        """The path to write to; None for a name that leads out of the folder, or through a link."""
+        """Return the path to write to; None for a name that leads out of the folder, or through a link."""
         if name.startswith("/"):
             return None
         todo, folder = [], os.path.dirname(name)
@@ -104,7 +104,7 @@ class Taker:
         return os.path.commonpath([root, os.path.realpath(os.path.join(os.path.dirname(path), target))]) == root
 
     def _write(self, member: tarfile.TarInfo, path: str, opened: Callable[[], Any], begun: int) -> None:
-        """Writes a part file first, then renames it. The part has the modification time of the file, to resume it."""
+        """Write a part file first, then renames it. The part has the modification time of the file, to resume it."""
         part, times = f"{path}{_PART}", (int(member.mtime), int(member.mtime))
         if not begun and os.path.lexists(part):
             os.unlink(part)
@@ -125,5 +125,5 @@ class Taker:
 
 
 def shortened(text: str) -> str:
-    """The text; of a long one, such as a path of a deep folder, its beginning and its end."""
-    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN // 2]}...{text[-_MOST_SHOWN // 2 :]}"
+    """Return the text; of a long one, such as a path of a deep folder, its beginning and its end."""
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN // 2]}...{text[-_MAX_SHOWN // 2 :]}"

@@ -24,7 +24,7 @@ class Enters(Handles):
     def open(
         self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, tty: Tty | None = None
     ) -> InsideProcess:
-        """Starts a command inside replica ``k`` of a role.
+        """Start a command inside replica ``k`` of a role.
 
         Args:
             argv: the command. It runs in the replica's working directory, environment and container.
@@ -51,7 +51,7 @@ class Enters(Handles):
             raise
 
     def check_open(self, scheduler: str) -> None:
-        """Raises NotSupportedError if a scheduler cannot run commands inside replicas, before a job is submitted."""
+        """Raise NotSupportedError if a scheduler cannot run commands inside replicas, before a job is submitted."""
         from torchx.runner.inside import entering
 
         entering.able(self._scheduler(scheduler))
@@ -59,7 +59,7 @@ class Enters(Handles):
     def exec(
         self, app_handle: str, argv: Sequence[str], role_name: str | None = None, k: int = 0, *, stdin: bytes = b""
     ) -> Ran:
-        """Runs a command inside a replica and waits for it. Other arguments and errors are those of :meth:`open`.
+        """Run a command inside a replica and wait for it. Other arguments and errors are those of :meth:`open`.
 
         Returns:
             ``exit_code`` (128+n if signal n killed the command), ``stdout``, ``stderr``.
@@ -79,7 +79,7 @@ class Enters(Handles):
         into: bool = False,
         progress: Callable[[int], None] = lambda _: None,
     ) -> Copied:
-        """Copies a file or folder out of a replica, or into it. Files that are already there are skipped.
+        """Copy a file or folder out of a replica, or into it. Files that are already there are skipped.
 
         Args:
             source: path to copy; with a trailing slash: the contents of the folder instead of the folder itself.
@@ -105,7 +105,7 @@ class Enters(Handles):
     def forward(
         self, app_handle: str, ports: Sequence[tuple[int, int]], role_name: str | None = None, k: int = 0
     ) -> Forwarding:
-        """Forwards local ports, on the loopback interface only, to ports of a replica.
+        """Forward local ports, on the loopback interface only, to ports of a replica.
 
         Args:
             ports: pairs of replica port and local port (0: any free port).
@@ -118,10 +118,10 @@ class Enters(Handles):
 
         where = (*self._locate(app_handle)[1:], (self._role(app_handle, role_name), k))
         start = partial(self.open, app_handle, role_name=role_name, k=k)
-        return forwarding(start, lambda: entering.way_to(*entering.job_of(*where)), ports)
+        return forwarding(start, lambda: entering.port_opener(*entering.job_of(*where)), ports)
 
     def stacks(self, app_handle: str, replicas: Sequence[tuple[str, int]] | None = None) -> Stacks:
-        """Returns the stacks of all ranks: ``groups`` of ranks with equal stacks, and a ``sentence`` that sums them up.
+        """Return the stacks of all ranks: ``groups`` of ranks with equal stacks, and a ``sentence`` that sums them up.
 
         Args:
             replicas: as ``(role, number)``; None: all running replicas.
@@ -137,7 +137,7 @@ class Enters(Handles):
         return look(partial(self.exec, handle), self.status(handle), self.log_replicas(handle), replicas, bring)
 
     def simulate(self, reference: str, fault: str, chosen: Sequence[tuple[str, int]] | None = None) -> Simulation:
-        """Prepares the injection of a fault into one of your jobs; call ``make()`` of the result to inject it.
+        """Prepare the injection of a fault into one of your jobs; call ``make()`` of the result to inject it.
 
         Args:
             fault: one of :data:`torchx.schedulers.kit.simulations.FAULTS`.

@@ -35,15 +35,15 @@ class RunnerBase:
         self._checked_config = False
 
     def name(self) -> str:
-        """Returns the session name, which is part of the handles of this Runner's jobs."""
+        """Return the session name, which is part of the handles of this Runner's jobs."""
         return self._name
 
     def scheduler_backends(self) -> _Strings:
-        """Returns the names of the installed schedulers, the default scheduler first."""
+        """Return the names of the installed schedulers, the default scheduler first."""
         return [*self._backends.factories()]
 
     def scheduler_run_opts(self, scheduler: str) -> runopts:
-        """Returns the run options of a scheduler.
+        """Return the run options of a scheduler.
 
         Raises:
             UnknownSchedulerException: the scheduler is not installed.
@@ -51,7 +51,7 @@ class RunnerBase:
         return self._scheduler(scheduler).run_opts()
 
     def cfg_from_str(self, scheduler: str, *cfg_literal: str) -> Mapping[str, CfgVal]:
-        """Parses run options in the syntax of the command line: ``name=value,list=x;y``.
+        """Parse run options in the syntax of the command line: ``name=value,list=x;y``.
 
         Raises:
             ConfigError: an option is malformed, or the scheduler does not have it.
@@ -69,11 +69,11 @@ class RunnerBase:
         return config.SourcedCfg(cfg)
 
     def resolve(self, reference: str) -> str:
-        """Resolves a short reference to an app handle; see :meth:`torchx.runner.watching.verbs.Watches.resolve`."""
+        """Resolve a short reference to an app handle; see :meth:`torchx.runner.watching.verbs.Watches.resolve`."""
         raise NotImplementedError
 
     def recorded(self, app_handle: str) -> Run | None:
-        """Returns the job's entry in the run registry: sources of its run options, code version, times; or None."""
+        """Return the job's entry in the run registry: sources of its run options, code version, times; or None."""
         return read_run(self.resolve(app_handle))
 
     def is_near(self, app_handle: str) -> bool:
@@ -81,7 +81,7 @@ class RunnerBase:
         return is_near(self._locate(app_handle)[1])
 
     def close(self) -> None:
-        """Closes the schedulers and the run registry. Jobs keep running."""
+        """Close the schedulers and the run registry. Jobs keep running."""
         self._backends.close()
         if "torchx.runs" in sys.modules:
             run_registry().close()
@@ -95,11 +95,11 @@ class RunnerBase:
         return f"{type(self).__name__}(name={self._name!r})"
 
     def _scheduler(self, scheduler: str, session: str | None = None) -> Scheduler[Any]:
-        """The scheduler of that name, for jobs of the given session (by default this Runner's)."""
+        """Return the scheduler of that name, for jobs of the given session (by default this Runner's)."""
         return self._backends.get(scheduler, session or self._name)
 
     def _locate(self, reference: str, event: log_event | None = None) -> tuple[str, Scheduler[Any], str]:
-        """Resolves a reference to the job's handle, its scheduler, and the app id to query that scheduler with."""
+        """Resolve a reference to the job's handle, its scheduler, and the app id to query that scheduler with."""
         handle = reference if "://" in reference else self.resolve(reference)
         scheduler, session, app_id = parse_app_handle(handle)
         backend = self._scheduler(scheduler, session)

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from torchx.runner.jobs.views import TaskOf
+from torchx.runner.jobs.views import TaskAsJob
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.schedulers.kit.abilities import RunsTasks
 from torchx.specs.handles import JobId
 
 
 def resolve_backend(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any], str]:
-    """The scheduler and the app id to query for a job: ``backend``, or a view of it for a paced sweep or a task."""
+    """Return the scheduler and the app id to query for a job: ``backend``,
+    or a view of it for a paced sweep or a task.
+    """
     named = JobId.of(app_id)
     sweep, number = named.job, named.task
     if number is None:
@@ -20,12 +22,12 @@ def resolve_backend(backend: Scheduler[Any], app_id: str) -> tuple[Scheduler[Any
     if is_paced(sweep):
         from torchx.runner.jobs.paced.sweeps import of_task
 
-        return of_task(backend, sweep, number) or (TaskOf(_paced(backend), sweep, number), app_id)
-    return (TaskOf(backend, sweep, number) if isinstance(backend, RunsTasks) else backend), app_id
+        return of_task(backend, sweep, number) or (TaskAsJob(_paced(backend), sweep, number), app_id)
+    return (TaskAsJob(backend, sweep, number) if isinstance(backend, RunsTasks) else backend), app_id
 
 
 def describe_many(backend: Scheduler[Any], app_ids: Sequence[str]) -> dict[str, DescribeAppResponse | None]:
-    """Describes many jobs, among them sweeps; ``backend`` is queried once."""
+    """Describe many jobs, among them sweeps; ``backend`` is queried once."""
     paced = {app_id for app_id in app_ids if is_paced(app_id)}
     rest = [app_id for app_id in app_ids if app_id not in paced]
     found = backend.describe_many(rest) if rest else {}

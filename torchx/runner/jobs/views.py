@@ -24,7 +24,7 @@ class View(Scheduler[Mapping[str, Any]]):
         self._scheduler = backend
 
     def job_of(self, app_id: str, replica: tuple[str, int]) -> tuple[Scheduler[Any], str, tuple[str, int]]:
-        """Maps a replica of this view to the scheduler, app id and replica where it really runs, if it does."""
+        """Map a replica of this view to the scheduler, app id and replica where it really runs, if it does."""
         raise NotImplementedError
 
     def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, Any]) -> AppDryRunInfo[Any]:
@@ -37,7 +37,7 @@ class View(Scheduler[Mapping[str, Any]]):
         return self._scheduler.list(cfg)
 
 
-class TaskOf(View):
+class TaskAsJob(View):
     """Presents one task of a sweep as a job."""
 
     def __init__(self, backend: RunsTasks, sweep: str, number: int) -> None:

@@ -13,7 +13,7 @@ _HINT = "`--after wait` as well: then this command waits for it"
 
 
 def check_after(after: Iterable[tuple[str, str]], scheduler: str, caps: Capabilities) -> None:
-    """Raises NotSupportedError if the scheduler cannot wait for these jobs, as their conditions require."""
+    """Raise NotSupportedError if the scheduler cannot wait for these jobs, as their conditions require."""
     for condition, handle in after:
         if not caps.after:
             raise NotSupportedError(f"`{scheduler}` does not start one job after another", hint=_HINT)
@@ -27,6 +27,6 @@ def check_after(after: Iterable[tuple[str, str]], scheduler: str, caps: Capabili
 
 
 def refuse_sweep(app: AppDef) -> None:
-    """Raises NotSupportedError if a sweep depends on other jobs."""
+    """Raise NotSupportedError if a sweep depends on other jobs."""
     if Wishes.of(app).after:
         raise NotSupportedError("no scheduler starts a sweep after another job", hint=_HINT)

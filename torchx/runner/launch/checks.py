@@ -8,12 +8,12 @@ from torchx.errors import SpecError
 from torchx.schedulers.kit.shell import is_name
 from torchx.specs.api import MISSING, AppDef, BindMount, DeviceMount, Role, VolumeMount
 
-MOST_REPLICAS = 1_000_000
+MAX_REPLICAS = 1_000_000
 _DEEPEST = 100
 
 
 def check(app: AppDef) -> None:
-    """Raises SpecError for an AppDef that no scheduler could run; the message names the role and the problem."""
+    """Raise SpecError for an AppDef that no scheduler could run; the message names the role and the problem."""
     if not hasattr(app, "roles"):
         raise SpecError(f"`{app!r}` is not an AppDef", hint="to run a component by its name, call `run_component`")
     _check_name(app.name, "the app")
@@ -71,10 +71,10 @@ def _check_counts(role: Role) -> None:
     for what, count, least in (("num_replicas", role.num_replicas, 1), ("max_retries", role.max_retries, 0)):
         if not isinstance(count, int) or isinstance(count, bool):
             raise SpecError(f"role `{role.name}` has `{what}={count!r}`", hint="it is a whole number")
-        if not least <= count <= MOST_REPLICAS:
+        if not least <= count <= MAX_REPLICAS:
             raise SpecError(
                 f"role `{role.name}` has `{what}={count if count < 10**20 else '10**20 or more'}`",
-                hint=f"it needs {least} or more, and at most {MOST_REPLICAS:,}",
+                hint=f"it needs {least} or more, and at most {MAX_REPLICAS:,}",
             )
     least_of = role.min_replicas
     if least_of is not None and not (isinstance(least_of, int) and 1 <= least_of <= role.num_replicas):
@@ -138,7 +138,7 @@ def is_encodable(text: str) -> bool:
 
 
 def _check_depth(value: object, what: str) -> None:
-    """Raises SpecError for metadata that contains itself, or is nested too deeply."""
+    """Raise SpecError for metadata that contains itself, or is nested too deeply."""
     level = [value]
     for _ in range(_DEEPEST):
         if not level:
@@ -146,5 +146,5 @@ def _check_depth(value: object, what: str) -> None:
         below: list[object] = []
         for one in level:
             below += one.values() if isinstance(one, dict) else one if isinstance(one, (list, tuple)) else ()
-        level = below[:MOST_REPLICAS]
+        level = below[:MAX_REPLICAS]
     raise SpecError(f"{what} is more than {_DEEPEST} levels deep", hint="does it contain itself?")

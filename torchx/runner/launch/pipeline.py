@@ -27,7 +27,7 @@ _STRINGS = frozenset({str})
 
 
 def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, backend: Scheduler[Any]) -> AppDef:
-    """Validates and copies an app. Roles without a workspace get the given one, if ``backend`` builds workspaces."""
+    """Validate and copy an app. Roles without a workspace get the given one, if ``backend`` builds workspaces."""
     from torchx.runner.launch.checks import check
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
@@ -61,7 +61,7 @@ def dry_run(
     files: ConfigFiles,
     parent_run_id: str | None,
 ) -> AppDryRunInfo[Any]:
-    """Makes the request for an app that :func:`prepare` returned, and modifies it.
+    """Make the request for an app that :func:`prepare` returned, and modifies it.
 
     The order of the steps is part of the contract with backends. Without ``parent_run_id`` that in
     ``TORCHX_PARENT_RUN_ID``, if any, is used.
@@ -85,9 +85,9 @@ def dry_run(
         for role in app.roles:
             role.resolve_overrides()
             if not _STRINGS.issuperset(map(type, role.env.values())):
-                from torchx.runner.ground.secrets import settle
+                from torchx.runner.ground.secrets import record_source
 
-                settle(role, scheduler, backend, files)
+                record_source(role, scheduler, backend, files)
         validate(backend, app, scheduler, values)
         trackers = tracker_environment(get_configured_trackers(files))
         # The app id is not known yet: its macro takes its place.
@@ -108,7 +108,7 @@ def dry_run(
 
 
 def _build_workspaces(app: AppDef, backend: Scheduler[Any], values: dict[str, CfgVal]) -> dict[str, str]:
-    """Builds the workspaces into the images; returns the images before, which reruns need."""
+    """Build the workspaces into the images; return the images before, which reruns need."""
     from torchx.schedulers.kit.abilities import BuildsWorkspaces
 
     tags = {f"image.{role.name}": role.image for role in app.roles if role.workspace}
@@ -122,7 +122,7 @@ def _build_workspaces(app: AppDef, backend: Scheduler[Any], values: dict[str, Cf
 
 
 def discard(app: AppDef, backend: Scheduler[Any]) -> None:
-    """Removes what was created for this app only, such as its job folder."""
+    """Remove what was created for this app only, such as its job folder."""
     from torchx.schedulers.kit.abilities import DiscardsWorkspaces
 
     if isinstance(backend, DiscardsWorkspaces):
@@ -130,7 +130,7 @@ def discard(app: AppDef, backend: Scheduler[Any]) -> None:
 
 
 def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settings: Mapping[str, Setting]) -> None:
-    """Raises an error for a batch script, retries, dependencies, or a timeout that the scheduler does not support."""
+    """Raise an error for a batch script, retries, dependencies, or a timeout that the scheduler does not support."""
     from torchx.schedulers.kit.attempts import policy_of
 
     if SBATCH in app.metadata and backend.backend != "slurm":
@@ -152,7 +152,7 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
 
 
 def _check_timeout(wishes: Wishes, scheduler: str, caps: Capabilities, settings: Mapping[str, Setting]) -> None:
-    """Validates the timeout of a job. It overrides a time limit that a config file or the environment sets."""
+    """Validate the timeout of a job. It overrides a time limit that a config file or the environment sets."""
     if not caps.timeout:
         raise NotSupportedError(f"`{scheduler}` cannot end a job after a time", hint="omit `--timeout`")
     found = settings.get(caps.timeout)
@@ -165,7 +165,7 @@ def _check_timeout(wishes: Wishes, scheduler: str, caps: Capabilities, settings:
 
 
 def _set_environment(app: AppDef, job_handle: str, trackers: Mapping[str, str], parent_run_id: str | None) -> None:
-    """Sets the environment variables from which replicas learn their job, parent run and trackers.
+    """Set the environment variables from which replicas learn their job, parent run and trackers.
 
     ``job_handle`` has the macro in place of the app id. Variables of trackers that a role already has are kept.
     """

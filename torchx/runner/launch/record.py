@@ -36,7 +36,7 @@ class Recorder:
     def submit(
         self, info: AppDryRunInfo[Any], scheduler: str, backend: Scheduler[Any], tasks: TaskList | None = None
     ) -> str:
-        """Submits a request and returns the app handle.
+        """Submit a request and return the app handle.
 
         Args:
             tasks: submit the request as a sweep with these tasks; the backend must support that.
@@ -61,7 +61,7 @@ class Recorder:
 
             plan = Plan.of(info._app)
             made.notices = plan.for_job() if plan and tasks is None and isinstance(backend, SendsNotices) else None
-        self.settle()
+        self.settle_submissions()
         registry = run_registry()
         private = [*git_patterns(), *secret_files(info._app, load_files())]
         source = git.probe(patches=torchx_home("patches"), private=private) if made.source is None else None
@@ -92,8 +92,8 @@ class Recorder:
             plan.submitted(handle)
         return handle
 
-    def settle(self) -> None:
-        """Records the state of the source code of earlier submissions."""
+    def settle_submissions(self) -> None:
+        """Record the state of the source code of earlier submissions."""
         sources, self._sources = self._sources, []
         for run_id, source in sources:
             state = source.result(GIT_TIMEOUT_S)
@@ -101,7 +101,7 @@ class Recorder:
 
 
 def forget_notices(*handles: str) -> None:
-    """Removes the notices of jobs that do not exist."""
+    """Remove the notices of jobs that do not exist."""
     if handles and os.path.isdir(torchx_home("notices")):
         from torchx.runner.notices.plans import forget
 
@@ -110,7 +110,9 @@ def forget_notices(*handles: str) -> None:
 
 
 def new_run(info: AppDryRunInfo[Any], scheduler: str, session: str, source: GitState | None = None) -> NewRun:
-    """The record of a run before it is submitted, with secrets masked; ``source`` is the state of the source code."""
+    """Return the record of a run before it is submitted, with secrets masked;
+    ``source`` is the state of the source code.
+    """
     from torchx.runs import NewRun
     from torchx.specs.images import image_digests, workspace_hashes
     from torchx.specs.serialize import appdef_to_dict, masked
@@ -152,7 +154,7 @@ def masked_settings(
 
 
 def describe_event(event: log_event, info: AppDryRunInfo[Any]) -> None:
-    """Adds the request to an event, if events are on."""
+    """Add the request to an event, if events are on."""
     if not event.on or info._app is None:
         return
     import json
@@ -165,7 +167,7 @@ def describe_event(event: log_event, info: AppDryRunInfo[Any]) -> None:
 
 
 def _check_session(scheduler: str, session: str) -> None:
-    """Raises HandleError for a session name with which the handles of jobs could not be parsed."""
+    """Raise HandleError for a session name with which the handles of jobs could not be parsed."""
     try:
         is_whole = parse_app_handle(make_app_handle(scheduler, session, "x")).session_name == session
     except MalformedAppHandleException:

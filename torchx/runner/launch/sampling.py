@@ -12,7 +12,7 @@ from torchx.util.spans import parse_span
 
 SECTION = "metrics"
 KEYS = ("every",)
-_MOST_S = 3600
+_MAX_S = 3600
 
 
 def sample_s(section: Mapping[str, Entry]) -> float:
@@ -24,7 +24,7 @@ def sample_s(section: Mapping[str, Entry]) -> float:
         return SAMPLE_S
     text = entry.text.strip()
     seconds = float(text) if text.isascii() and text.isdecimal() and len(text) < 10 else parse_span(text)
-    if seconds is None or not 0 <= seconds <= _MOST_S:
+    if seconds is None or not 0 <= seconds <= _MAX_S:
         raise ConfigError(
             f"{entry.where()}: `every` is `{entry.text}`", hint="a duration up to `1h`, such as `15s`; `0`: no samples"
         )

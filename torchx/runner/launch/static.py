@@ -30,7 +30,7 @@ _WORKERS = re.compile(r"--nproc[-_]per[-_]node[ =](\d+)")
 
 
 def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> None:
-    """Raises SpecError, before workspaces are built, if a script will certainly not be where the job looks for it."""
+    """Raise SpecError, before workspaces are built, if a script will certainly not be where the job looks for it."""
     if NamesOnly.on or os.environ.get(ENV_NO_CHECK):
         return
     for role in app.roles:
@@ -39,7 +39,7 @@ def refuse_scripts(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any])
 
 
 def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
-    """Raises SpecError if a macro of the job is certainly wrong; warns about probable mistakes."""
+    """Raise SpecError if a macro of the job is certainly wrong; warns about probable mistakes."""
     if os.environ.get(ENV_NO_CHECK):
         return
     for role in app.roles:
@@ -48,7 +48,7 @@ def refuse_names(app: AppDef, backend: Scheduler[Any]) -> None:
 
 
 def act(finding: Finding | None) -> None:
-    """Raises SpecError for a bad finding, and warns about another one, if there is a fix for it."""
+    """Raise SpecError for a bad finding, and warns about another one, if there is a fix for it."""
     if finding is None or not finding.fix:
         return
     if finding.verdict == BAD:
@@ -57,7 +57,7 @@ def act(finding: Finding | None) -> None:
 
 
 def findings(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> Iterator[Finding]:
-    """The findings of all static checks, including good ones."""
+    """Yield the findings of all static checks, including good ones."""
     for role in app.roles:
         found = [script(role, backend, cfg, waits=AFTER in app.metadata), *leftovers(role, backend)]
         found += [memory(role) if backend.capabilities.resources else None, _workers(role)]
@@ -65,7 +65,7 @@ def findings(app: AppDef, backend: Scheduler[Any], cfg: Mapping[str, Any]) -> It
 
 
 def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits: bool = False) -> Finding | None:
-    """Checks whether a role's script, which its component names in ``metadata``, is where the role will look for it.
+    """Check whether a role's script, which its component names in ``metadata``, is where the role will look for it.
 
     If the job ``waits`` for an earlier job, that may create the script.
     """
@@ -97,7 +97,7 @@ def script(role: Role, backend: Scheduler[Any], cfg: Mapping[str, Any], *, waits
 
 
 def leftovers(role: Role, backend: Scheduler[Any]) -> Iterator[Finding]:
-    """Finds macros where none are substituted, and probable typos in the names of macros."""
+    """Find macros where none are substituted, and probable typos in the names of macros."""
     if _BRACES.search(role.image):
         from torchx.workspace.docker_workspace import DockerWorkspaceMixin
 
@@ -114,7 +114,7 @@ def leftovers(role: Role, backend: Scheduler[Any]) -> Iterator[Finding]:
 
 
 def memory(role: Role) -> Finding | None:
-    """Checks whether a role with GPUs has more memory than the default of components without GPUs."""
+    """Check whether a role with GPUs has more memory than the default of components without GPUs."""
     gpus, mb = role.resource.gpu, role.resource.memMB
     if gpus <= 0 or mb is None or mb <= 0:
         return None
@@ -127,7 +127,7 @@ def memory(role: Role) -> Finding | None:
 
 
 def _workers(role: Role) -> Finding | None:
-    """Checks that torchrun does not start more workers on a node than it has GPUs."""
+    """Check that torchrun does not start more workers on a node than it has GPUs."""
     found, gpus = _WORKERS.search(" ".join(role.args)), int(role.resource.gpu)
     if found is None or gpus <= 0:
         return None
@@ -180,7 +180,7 @@ def _look(workspace: Workspace, name: str) -> _Place:
 
 
 def _way_to(name: str, place: _Place) -> str:
-    """What the user should type to provide the script."""
+    """Return what the user should type to provide the script."""
     from torchx.workspace.similar import similar_file
 
     root = place.root

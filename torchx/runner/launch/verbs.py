@@ -33,7 +33,7 @@ class Launches(RunnerBase):
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
     ) -> str:
-        """Submits a component by name and returns the app handle.
+        """Submit a component by name and return the app handle.
 
         Arguments and errors are those of :meth:`dryrun_component` and :meth:`schedule`.
         """
@@ -51,7 +51,7 @@ class Launches(RunnerBase):
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
-        """Returns the request that :meth:`run_component` would submit. Other arguments are those of :meth:`dryrun`.
+        """Return the request that :meth:`run_component` would submit. Other arguments are those of :meth:`dryrun`.
 
         Args:
             component: name of a component: ``dist.ddp``, ``path/file.py:function``, or that of a plugin's component.
@@ -73,7 +73,7 @@ class Launches(RunnerBase):
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
     ) -> str:
-        """Submits an AppDef and returns the app handle. Arguments and errors: :meth:`dryrun`, :meth:`schedule`."""
+        """Submit an AppDef and return the app handle. Arguments and errors: :meth:`dryrun`, :meth:`schedule`."""
         with log_event("run", scheduler) as event:
             info = self.dryrun(app, scheduler, **_given(cfg=cfg, workspace=workspace, parent_run_id=parent_run_id))
             return self._schedule_or_discard(info, event)
@@ -86,7 +86,7 @@ class Launches(RunnerBase):
         workspace: Workspace | str | None = None,
         parent_run_id: str | None = None,
     ) -> AppDryRunInfo[Any]:
-        """Returns the request that :meth:`run` would submit; ``print`` it to see it. ``app`` is not changed.
+        """Return the request that :meth:`run` would submit; ``print`` it to see it. ``app`` is not changed.
 
         Args:
             scheduler: name of the scheduler.
@@ -115,7 +115,7 @@ class Launches(RunnerBase):
             return info
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """Submits a request that :meth:`dryrun` returned, records the run, and returns the app handle.
+        """Submit a request that :meth:`dryrun` returned, records the run, and return the app handle.
 
         Raises:
             BackendError: the scheduler rejected the request.
@@ -131,7 +131,7 @@ class Launches(RunnerBase):
             return handle
 
     def discard(self, dryrun_info: AppDryRunInfo[Any]) -> None:
-        """Removes what :meth:`dryrun` created for this job only, such as its job folder.
+        """Remove what :meth:`dryrun` created for this job only, such as its job folder.
 
         The request cannot be submitted afterwards.
         """
@@ -140,11 +140,11 @@ class Launches(RunnerBase):
             pipeline.discard(app, self._scheduler(scheduler))
 
     def close(self) -> None:
-        self._recorder.settle()
+        self._recorder.settle_submissions()
         super().close()
 
     def _schedule_or_discard(self, info: AppDryRunInfo[Any], event: log_event) -> str:
-        """Submits a request that only this call uses; if the scheduler rejects it, discards the request."""
+        """Submit a request that only this call uses; if the scheduler rejects it, discards the request."""
         try:
             handle = self.schedule(info)
             describe_event(event, info)
@@ -158,5 +158,5 @@ class Launches(RunnerBase):
 
 
 def _given(**arguments: Any) -> dict[str, Any]:
-    """Drops arguments that are None: a subclass may override a verb with fewer parameters."""
+    """Drop arguments that are None: a subclass may override a verb with fewer parameters."""
     return {name: value for name, value in arguments.items() if value is not None}

@@ -19,7 +19,7 @@ _TAKE_S = 1.0
 
 
 def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
-    """Sends the due notices of a job, each once, even if several processes call this at the same time.
+    """Send the due notices of a job, each once, even if several processes call this at the same time.
 
     Transient failures are retried after ``pauses_s``, or after the default pauses of each channel.
     """
@@ -49,7 +49,7 @@ def send(handle: str, *, pauses_s: Iterable[float] | None = None) -> None:
 
 
 def _take(path: str, plan: dict[str, Any], backend: Scheduler[Any], app_id: str) -> None:
-    """Records what the job has sent itself. What it could not send is sent from here."""
+    """Record what the job has sent itself. What it could not send is sent from here."""
     assert isinstance(backend, SendsNotices), backend  # checked when the plan was made
     while (sent := backend.take_notices(app_id)) is None:
         time.sleep(_TAKE_S)
@@ -79,7 +79,7 @@ def _send_all(path: str, plan: dict[str, Any], event: str, status: AppStatus, pa
 
 
 def _finish(path: str, plan: dict[str, Any]) -> None:
-    """Removes the plan, because nothing is left to send; failures are kept, without the channels."""
+    """Remove the plan, because nothing is left to send; failures are kept, without the channels."""
     if plan.get("failed"):
         write(path, {"handle": plan["handle"], "failed": plan["failed"]})
     remove(path, keep="failed" in plan)

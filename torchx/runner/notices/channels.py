@@ -16,7 +16,7 @@ KEYS = ("via", "on", "slack", "webhook", "mail", "mail_from", "smtp", "smtp_user
 
 
 def settings_of(channel: str) -> dict[str, Any]:
-    """The settings of a channel, with the values of its secrets: another process may need them much later."""
+    """Return the settings of a channel, with the values of its secrets: another process may need them much later."""
     kind, _, place = channel.partition(":")
     permit(channel)
     if kind == "exec":

@@ -49,7 +49,7 @@ class Plan:
 
     @classmethod
     def of(cls, app: AppDef) -> Plan | None:
-        """The plan of a job before it is submitted; None if the job has no notices.
+        """Return the plan of a job before it is submitted; None if the job has no notices.
 
         Raises SpecError for an invalid channel or event, and ConfigError if ``[notify]`` lacks a setting.
         """
@@ -60,7 +60,7 @@ class Plan:
         return cls({"name": app.name, "on": [*wishes.notify_on], "channels": ways, "sent": {}}) if ways else None
 
     def arm(self, handle: str) -> bytes:
-        """Writes the plan. Returns the command that sends notices, in the form that a supervisor takes.
+        """Write the plan. Returns the command that sends notices, in the form that a supervisor takes.
 
         If the plan cannot be written, the job has no notices, and a warning says so.
         """
@@ -78,17 +78,17 @@ class Plan:
         return words
 
     def for_job(self) -> dict[str, Any]:
-        """The plan for a job that sends the notices of its end itself; other notices are sent from here."""
+        """Return the plan for a job that sends the notices of its end itself; other notices are sent from here."""
         self._content["job"] = True
         return self._content
 
     def disarm(self) -> None:
-        """Removes the plan, because the submission failed."""
+        """Remove the plan, because the submission failed."""
         if self._handle:
             forget(self._handle)
 
     def submitted(self, handle: str) -> None:
-        """Called after the submission: stores the plan under the handle, and sends the notice of the start."""
+        """Store the plan under the handle and send the notice of the start, after the submission."""
         if handle != self._handle:
             self.disarm()
             self.arm(handle)
@@ -97,12 +97,12 @@ class Plan:
 
 
 def forget(handle: str) -> None:
-    """Removes the plan of a job that was not submitted, or was deleted."""
+    """Remove the plan of a job that was not submitted, or was deleted."""
     remove(plan_path(handle))
 
 
 def remove(path: str, *, keep: bool = False) -> None:
-    """Removes a plan (unless ``keep``), its lock, and drafts of processes that were killed while they wrote."""
+    """Remove a plan (unless ``keep``), its lock, and drafts of processes that were killed while they wrote."""
     for name in glob.glob(f"{glob.escape(path)}*"):
         if name != path or not keep:
             with contextlib.suppress(OSError):
@@ -110,19 +110,19 @@ def remove(path: str, *, keep: bool = False) -> None:
 
 
 def plan_path(handle: str) -> str:
-    """The path of the plan of a job."""
+    """Return the path of the plan of a job."""
     name = re.sub(r"[^\w.-]+", "_", handle)[:150]
     return torchx_home("notices", f"{name}-{binascii.crc32(handle.encode()):08x}.json")
 
 
 def problems(handle: str) -> list[str]:
-    """The notices of a job that could not be sent, with the reasons, for its status page."""
+    """Return the notices of a job that could not be sent, with the reasons, for its status page."""
     failed = read(plan_path(handle)).get("failed", {})
     return [f"{channel.partition(':')[0]} was not sent: {why}" for channel, why in failed.items()]
 
 
 def due_events(plan: dict[str, Any], state: AppState, hang: str = "") -> list[str]:
-    """The events of which not all notices were sent."""
+    """Return the events of which not all notices were sent."""
     events = []
     if "start" in plan["on"] and state in _STARTED:
         events.append("start")
@@ -134,7 +134,9 @@ def due_events(plan: dict[str, Any], state: AppState, hang: str = "") -> list[st
 
 
 def _alarm(plan: dict[str, Any], event: str) -> str:
-    """The name under which the plan records an alarm: the process that an alarm starts counts it as a new one."""
+    """Return the name under which the plan records an alarm:
+    the process that an alarm starts counts it as a new one.
+    """
     alarm = os.environ.get(ALARM, "")
     known = [e for e in plan["sent"] if e.startswith(event)]
     if alarm and event not in known:  # otherwise a process that was already running has sent it
@@ -143,7 +145,7 @@ def _alarm(plan: dict[str, Any], event: str) -> str:
 
 
 def command(handle: str) -> tuple[list[str], dict[str, str]]:
-    """The command that sends the due notices of a job, and its environment."""
+    """Return the command that sends the due notices of a job, and its environment."""
     kept = (*_KEPT, *_KEPT_SERVERS, *map(str.lower, _KEPT_SERVERS))  # proxies are named in both ways
     env = {name: os.environ[name] for name in kept if name in os.environ}
     env["TORCHX_HOME"] = torchx_home()
@@ -151,7 +153,7 @@ def command(handle: str) -> tuple[list[str], dict[str, str]]:
 
 
 def send_due(scheduler: str, registry: RunRegistry) -> None:
-    """Starts a sender for each job of a scheduler that has due notices, or has ended, according to the run registry.
+    """Start a sender for each job of a scheduler that has due notices, or has ended, according to the run registry.
 
     A job that has ended still has a plan if the process that sent its last notice died before it removed the plan.
     """
@@ -187,7 +189,7 @@ def _plans(scheduler: str) -> list[str]:
 
 
 def read(path: str) -> dict[str, Any]:
-    """Reads a plan; empty if there is none."""
+    """Read a plan; empty if there is none."""
     try:
         with open(path, encoding="utf-8") as file:
             found = json.load(file)

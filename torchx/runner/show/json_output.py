@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def handle_fields(handle: str) -> dict[str, Any]:
-    """The parts of a handle, as in the JSON documents of all commands."""
+    """Return the parts of a handle, as in the JSON documents of all commands."""
     scheduler, session, app_id = parse_app_handle(handle)
     return {"handle": handle, "scheduler": scheduler, "session": session, "app_id": app_id}
 
@@ -41,7 +41,7 @@ def status_fields(status: AppStatus, *, roles: Sequence[str] | None = None) -> d
 
 
 def metrics_fields(found: Sequence[ReplicaMetrics]) -> list[dict[str, Any]]:
-    """The usage of replicas: limits, samples, and a summary of each attempt."""
+    """Return the usage of replicas: limits, samples, and a summary of each attempt."""
     return [
         {
             "role": one.role,
@@ -60,12 +60,12 @@ def metrics_fields(found: Sequence[ReplicaMetrics]) -> list[dict[str, Any]]:
 
 
 def failures_fields(groups: Sequence[FailureGroup]) -> list[dict[str, Any]]:
-    """The failed tasks of a sweep by cause, most frequent cause first."""
+    """Return the failed tasks of a sweep by cause, most frequent cause first."""
     return [{"class": group.kind, "cause": group.cause, "tasks": group.tasks} for group in groups]
 
 
 def results_fields(results: SweepResults) -> list[dict[str, Any]]:
-    """The results of each task of a sweep, with its values."""
+    """Return the results of each task of a sweep, with its values."""
     tasks = enumerate(zip(results.points, results.metadata, strict=True))
     return [
         {"task": k, "values": dict(zip(results.names, point, strict=True)), "metadata": dict(wrote)}
@@ -74,7 +74,7 @@ def results_fields(results: SweepResults) -> list[dict[str, Any]]:
 
 
 def exit_code_of(status: AppStatus) -> int:
-    """The exit code by which a command reports the state of a job."""
+    """Return the exit code by which a command reports the state of a job."""
     if status.gone:
         return EXIT_GONE
     if not status.is_terminal():
@@ -83,7 +83,7 @@ def exit_code_of(status: AppStatus) -> int:
 
 
 def run_fields(run: Run) -> dict[str, Any]:
-    """The recorded fields of a run, without its AppDef."""
+    """Return the recorded fields of a run, without its AppDef."""
     return {
         "handle": run.handle,
         "scheduler": run.scheduler,
@@ -108,7 +108,7 @@ def run_fields(run: Run) -> dict[str, Any]:
 
 
 def failure_fields(failure: Failure | None) -> dict[str, Any] | None:
-    """The failure of a replica; None if nothing is known about it."""
+    """Return the failure of a replica; None if nothing is known about it."""
     if failure is None:
         return None
     return {
@@ -123,7 +123,9 @@ def failure_fields(failure: Failure | None) -> dict[str, Any] | None:
 
 
 def _cause(status: AppStatus) -> dict[str, Any] | None:
-    """The verdict: the replica that failed first, and the class of the cause; None for a job that has not failed."""
+    """Return the verdict: the replica that failed first, and the class of the cause;
+    None for a job that has not failed.
+    """
     failure = None if str(status.state) == "SUCCEEDED" else parse_failure(status.structured_error_msg)
     if failure is None:
         return None
@@ -139,7 +141,7 @@ def _cause(status: AppStatus) -> dict[str, Any] | None:
 
 
 def _tasks(table: TaskTable) -> dict[str, Any]:
-    """The tasks of a sweep: how many are in each state, and the numbers of failed tasks."""
+    """Return the tasks of a sweep: how many are in each state, and the numbers of failed tasks."""
     return {
         "total": len(table.states),
         "max_parallel": table.max_parallel or None,

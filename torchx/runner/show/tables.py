@@ -20,7 +20,7 @@ _TOLERANCE = 0.01  # of the whole time: replicas of a gang do not begin and end 
 
 
 def run_row(run: Run) -> Row:
-    """A run as a row of a list; missing values are None or empty.
+    """Return a run as a row of a list; missing values are None or empty.
 
     ``created`` and ``ended`` are Unix times in seconds; ``tasks`` is the progress of a sweep, as recorded by a poller.
     """
@@ -35,7 +35,7 @@ def run_row(run: Run) -> Row:
 
 
 def timeline(status: AppStatus, launched: float | None) -> dict[str, Any]:
-    """Attempts and replicas as bars: the range ``from``, ``to``, and the ``bars``, each with a name, state and text.
+    """Attempt and replicas as bars: the range ``from``, ``to``, and the ``bars``, each with a name, state and text.
 
     Times are Unix times in seconds; ``to`` is None if the job or replica still runs. Adjacent replicas in the same
     state that began and ended together are merged into one bar, ``trainer/0-7``.
@@ -108,7 +108,7 @@ def replica_metrics(
 
 
 def usage_table(found: Sequence[ReplicaMetrics], room: int, *, over: bool) -> list[list[str]]:
-    """A row of cells for each replica, below the headings, with sparklines if there is room.
+    """Return a row of cells for each replica, below the headings, with sparklines if there is room.
 
     Args:
         room: width of the table in characters, with two between cells.
@@ -123,12 +123,12 @@ def usage_table(found: Sequence[ReplicaMetrics], room: int, *, over: bool) -> li
 
 
 def usage_rows(found: Sequence[ReplicaMetrics], bars: int, *, over: bool) -> list[list[str]]:
-    """The headings, and the cells of each replica, with sparklines of the length ``bars``."""
+    """Return the headings, and the cells of each replica, with sparklines of the length ``bars``."""
     return [list(USAGE), *(_usage(one, bars, over=over) for one in found)]
 
 
 def _usage(one: ReplicaMetrics, bars: int, *, over: bool) -> list[str]:
-    """The cells of a replica: its current usage, or the average once the job has ended."""
+    """Return the cells of a replica: its current usage, or the average once the job has ended."""
     name = f"{one.role}/{one.replica}"
     attempts = one.summary()
     if not attempts:

@@ -19,7 +19,7 @@ from torchx.util.records import dataclass
 if TYPE_CHECKING:
     from torchx.runner.sweeps.verbs import Sweeps
 
-_FIRST_S, _MOST_S = 0.05, 5.0
+_FIRST_S, _MAX_S = 0.05, 5.0
 _SHARE = 10  # pause between polls, in multiples of the time that a poll takes: polling uses a tenth of a core at most
 
 
@@ -57,11 +57,11 @@ class Batch:
         return f"Batch({self.handle!r}, {self._count} tasks)"
 
     def status(self) -> AppStatus | None:
-        """Returns the status of the sweep; its ``tasks`` are those of the batch."""
+        """Return the status of the sweep; its ``tasks`` are those of the batch."""
         return self._runner.status(self.handle)
 
     def as_completed(self, timeout: float | None = None) -> Iterator[TaskResult]:
-        """Iterates over the results, in the order in which tasks end.
+        """Iterate over the results, in the order in which tasks end.
 
         Args:
             timeout: maximum time in seconds to wait for all tasks; None: no limit.
@@ -83,21 +83,21 @@ class Batch:
             now = time.monotonic()
             if deadline is not None and now >= deadline:
                 raise WaitTimeoutError(f"{len(left):,} tasks of `{self.handle}` have not ended after {timeout:g} s")
-            pause = _FIRST_S if ended else min(pause * 1.5, _MOST_S)
+            pause = _FIRST_S if ended else min(pause * 1.5, _MAX_S)
             nap = max(pause, _SHARE * (now - began))
             time.sleep(nap if deadline is None else min(nap, deadline - now))
 
     def results(self, timeout: float | None = None) -> list[TaskResult]:
-        """Waits for all tasks and returns their results in order; see :meth:`as_completed`."""
+        """Wait for all tasks and return their results in order; see :meth:`as_completed`."""
         return sorted(self.as_completed(timeout), key=lambda result: result.number)
 
     def failures(self) -> list[sweeps.FailureGroup]:
-        """Groups the failed tasks by cause, most frequent cause first."""
+        """Group the failed tasks by cause, most frequent cause first."""
         status = self.status()
         return [] if status is None or status.tasks is None else self._runner.sweep_failures(self.handle, status.tasks)
 
     def cancel(self) -> None:
-        """Cancels the running and the pending tasks."""
+        """Cancel the running and the pending tasks."""
         self._runner.cancel(self.handle)
 
     def __await__(self) -> Generator[Any, None, list[TaskResult]]:
@@ -122,7 +122,7 @@ class Batch:
 
 
 def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str, ...]]]:
-    """Merges apps into one template. Returns it, the names of its placeholders, and the values of each app."""
+    """Merge apps into one template. Returns it, the names of its placeholders, and the values of each app."""
     if not apps:
         raise SpecError("there are no apps to run", hint="`run_many` takes a list with one app or more")
     made: AppDef = copy_data(apps[0])
@@ -139,7 +139,9 @@ def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str,
         return f"{{{names[-1]}}}"
 
     def place(texts: list[str]) -> str:
-        """The text of the template: macros, which must be equal, and constant text or placeholders between them."""
+        """Return the text of the template: macros, which must be equal,
+        and constant text or placeholders between them.
+        """
         pieces = [split_macros(text) for text in texts] if any("${" in text for text in texts) else [[t] for t in texts]
         if any(found[1::2] != pieces[0][1::2] for found in pieces):
             raise SpecError(f"the apps differ in macros: `{texts[0]}`", hint="submit those with other macros apart")
@@ -170,7 +172,7 @@ def template(apps: Sequence[AppDef]) -> tuple[AppDef, list[str], list[tuple[str,
 
 
 def submit(runner: Sweeps, apps: Sequence[AppDef], scheduler: str, given: dict[str, Any], max_parallel: int) -> Batch:
-    """Implements :meth:`Runner.run_many`."""
+    """Implement :meth:`Runner.run_many`."""
     app, names, points = template(apps)
     tasks = TaskList(names=names, points=points, max_parallel=max_parallel)
     runner.check_sweep(tasks)

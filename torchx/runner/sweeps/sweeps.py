@@ -27,14 +27,14 @@ from torchx.util.shlex import SHELLS
 if TYPE_CHECKING:
     from torchx.runner.sweeps.verbs import Sweeps
 
-_MOST_DESCRIBED = 10  # failed tasks per exit code
-_MOST_CODES = 8
+_MAX_DESCRIBED = 10  # failed tasks per exit code
+_MAX_CODES = 8
 _AGAIN = (AppState.FAILED, AppState.CANCELLED, AppState.UNKNOWN)
 _OURS = (ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH)  # set anew by each dry run
 
 
 def check(tasks: TaskList) -> None:
-    """Validates the tasks of a sweep, independent of the job. See :meth:`Runner.check_sweep`."""
+    """Validate the tasks of a sweep, independent of the job. See :meth:`Runner.check_sweep`."""
     if not tasks.points:
         raise SpecError("the sweep has no tasks", hint="give each name a value, for example `--grid lr=1e-4,3e-4`")
     if tasks.max_parallel < 0:
@@ -58,7 +58,7 @@ def check(tasks: TaskList) -> None:
 
 
 def check_job(app: AppDef | None, tasks: TaskList) -> None:
-    """Checks that each placeholder of a job has a value, and that the job does not depend on another job."""
+    """Check that each placeholder of a job has a value, and that the job does not depend on another job."""
     if app is None:
         return
     check_placeholders(app, tasks.names)
@@ -66,7 +66,7 @@ def check_job(app: AppDef | None, tasks: TaskList) -> None:
 
 
 def submit(runner: Sweeps, info: AppDryRunInfo[Any], tasks: TaskList, *, typed: bool = False) -> str:
-    """Submits a sweep; if it is rejected, discards the request, which only this call uses.
+    """Submit a sweep; if it is rejected, discards the request, which only this call uses.
 
     With ``typed`` the user typed the placeholders: a component may have quoted them without knowing the values.
     """
@@ -82,7 +82,7 @@ def submit(runner: Sweeps, info: AppDryRunInfo[Any], tasks: TaskList, *, typed: 
 
 
 def _check_quotes(app: AppDef, tasks: TaskList) -> None:
-    """Raises SpecError for a value with a single quote whose placeholder is within single quotes in a shell command."""
+    """Raise SpecError for a value with a single quote whose placeholder is within single quotes in a shell command."""
     quoted: set[str] = set()
     for role in app.roles:
         if os.path.basename(role.entrypoint) in SHELLS and role.args[:1] == ["-c"]:
@@ -100,7 +100,7 @@ def _check_quotes(app: AppDef, tasks: TaskList) -> None:
 
 
 def submitter(backend: Scheduler[Any], info: AppDryRunInfo[Any], tasks: TaskList) -> Scheduler[Any]:
-    """The scheduler that submits the sweep: ``backend`` as a job array, or else a pacer as single jobs."""
+    """Return the scheduler that submits the sweep: ``backend`` as a job array, or else a pacer as single jobs."""
     if isinstance(backend, RunsTasks):
         try:
             backend.check_tasks(info, tasks)
@@ -134,7 +134,7 @@ class FailureGroup:
 
 
 def failures(backend: Scheduler[Any], app_id: str, table: TaskTable) -> list[FailureGroup]:
-    """Groups the failed tasks by cause.
+    """Group the failed tasks by cause.
 
     Only some tasks per exit code are described; if these have the same cause, the others are counted with them.
     """
@@ -142,8 +142,8 @@ def failures(backend: Scheduler[Any], app_id: str, table: TaskTable) -> list[Fai
     for k in table.failed():
         by_code.setdefault(table.exit_codes[k], []).append(k)
     found: dict[tuple[str, str], FailureGroup] = {}
-    for code, tasks in list(by_code.items())[:_MOST_CODES]:
-        chosen = tasks[:_MOST_DESCRIBED]
+    for code, tasks in list(by_code.items())[:_MAX_CODES]:
+        chosen = tasks[:_MAX_DESCRIBED]
         answers = backend.describe_tasks(app_id, chosen) if isinstance(backend, RunsTasks) else None
         causes: set[tuple[str, str]] = set()
         for k, answer in zip(chosen, answers or (), strict=False):
@@ -177,7 +177,7 @@ class SweepResults:
     metadata: Sequence[Mapping[str, object]]
 
     def columns(self) -> list[str]:
-        """The names of the metadata, in order of appearance, without those that are in ``names``.
+        """Return the names of the metadata, in order of appearance, without those that are in ``names``.
 
         >>> SweepResults(names=["lr"], points=[["1e-1"]], metadata=[{"lr": 0.1, "loss": 2.5}]).columns()
         ['loss']
@@ -186,7 +186,7 @@ class SweepResults:
 
 
 def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
-    """Reads what the tasks of a sweep wrote to a tracker; None if the job is not a sweep on record."""
+    """Read what the tasks of a sweep wrote to a tracker; None if the job is not a sweep on record."""
     registry = default_registry()
     tasks = registry.tasks(registry.get(handle))
     if tasks is None:
@@ -198,7 +198,7 @@ def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
 def again(
     run: Run, tasks: TaskList, status: AppStatus | None, max_parallel: int | None
 ) -> tuple[AppDef, dict[str, Any], TaskList]:
-    """The job, its run options and the tasks of a sweep that retries ``run``. See :meth:`Runner.retry_sweep`."""
+    """Return the job, its run options and the tasks of a sweep that retries ``run``. See :meth:`Runner.retry_sweep`."""
     from torchx.runner.ground.masks import fill
 
     table = status.tasks if status is not None else None

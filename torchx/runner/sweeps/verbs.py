@@ -21,7 +21,7 @@ class Sweeps(Handles):
     """Submits sweeps, retries their failed tasks, and reads their results."""
 
     def schedule_sweep(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
-        """Submits a sweep, which runs a request of :meth:`dryrun` once per task, and returns its app handle.
+        """Submit a sweep, which runs a request of :meth:`dryrun` once per task, and return its app handle.
 
         Placeholders ``{name}`` in arguments and environment variables are replaced by the values of each task. The
         handle of task 17 is that of the sweep plus ``/17``; every verb accepts it.
@@ -50,7 +50,7 @@ class Sweeps(Handles):
         *,
         max_parallel: int = 0,
     ) -> Batch:
-        """Submits several apps as one sweep. They may differ only in arguments and in values of environment variables.
+        """Submit several apps as one sweep. They may differ only in arguments and in values of environment variables.
 
         The sweep has the name of the first app.
 
@@ -69,7 +69,7 @@ class Sweeps(Handles):
 
     @staticmethod
     def check_sweep(tasks: TaskList) -> None:
-        """Validates the tasks of a sweep, before an image is built for it.
+        """Validate the tasks of a sweep, before an image is built for it.
 
         Raises:
             SpecError: there are no tasks, or a value is invalid, or named like a credential.
@@ -79,7 +79,7 @@ class Sweeps(Handles):
         sweeps.check(tasks)
 
     def retry_sweep(self, app_handle: str, *, max_parallel: int | None = None) -> tuple[AppDryRunInfo[Any], TaskList]:
-        """Returns a request and the tasks of a sweep that failed, were cancelled or lost, for :meth:`schedule_sweep`.
+        """Return a request and the tasks of a sweep that failed, were cancelled or lost, for :meth:`schedule_sweep`.
 
         Args:
             max_parallel: how many tasks may run at the same time; None: as in the original sweep.
@@ -98,7 +98,7 @@ class Sweeps(Handles):
         return self.dryrun(app, run.scheduler, cfg=cfg, parent_run_id=run.parent_run_id or None), more
 
     def sweep_failures(self, app_handle: str, table: TaskTable) -> list[FailureGroup]:
-        """Groups the failed tasks of a sweep by cause, most frequent cause first.
+        """Group the failed tasks of a sweep by cause, most frequent cause first.
 
         Args:
             table: :attr:`AppStatus.tasks` of the sweep.
@@ -109,7 +109,7 @@ class Sweeps(Handles):
         return sweeps.failures(backend, app_id, table)
 
     def sweep_results(self, app_handle: str, tracker: TrackerBase) -> SweepResults:
-        """Returns what the tasks of a sweep wrote to a tracker, with the values of each task.
+        """Return what the tasks of a sweep wrote to a tracker, with the values of each task.
 
         Raises:
             NotFoundError: there is no such sweep on record.

@@ -25,7 +25,7 @@ class NotStartedError(TorchXError):
 def put_after(
     runner: Watches, app: AppDef, earlier: Sequence[str], scheduler: str, *, sweep: bool = False
 ) -> list[tuple[str, str]]:
-    """Adds the dependencies of a job on ``earlier`` ones to its metadata.
+    """Add the dependencies of a job on ``earlier`` ones to its metadata.
 
     Among these references, ``wait`` allows this process to wait for jobs that the scheduler cannot wait for. Returns
     conditions and handles of those, for :func:`wait_for`. No scheduler can start a ``sweep`` after another job.
@@ -45,7 +45,7 @@ def put_after(
 
 
 def wait_for(runner: Watches, condition: str, handle: str) -> None:
-    """Waits until a job has ended; raises NotStartedError if it does not meet the condition."""
+    """Wait until a job has ended; raise NotStartedError if it does not meet the condition."""
     status = runner.wait(handle)
     if status is None:
         raise NotFoundError(f"`{handle}` is no longer known", hint="nothing was submitted")

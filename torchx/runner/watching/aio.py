@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from torchx.runner.watching.changes import TICK_S, News
+from torchx.runner.watching.changes import TICK_S, StatusFeed
 from torchx.runner.watching.wait import WaitTimeoutError, timed_out
 from torchx.specs.api import AppStatus
 
@@ -29,7 +29,7 @@ class AsyncRunner:
     def __init__(self, runner: Watches) -> None:
         self._runner = runner
         self._executor: Executor | None = None
-        self._news: News | None = None
+        self._news: StatusFeed | None = None
         self._waiting = 0
 
     def __getattr__(self, verb: str) -> Callable[..., Coroutine[Any, Any, Any]]:
@@ -43,7 +43,7 @@ class AsyncRunner:
         return awaited
 
     async def wait(self, app_handle: str, timeout: float | None = None) -> AppStatus | None:  # as `Runner.wait`
-        """Waits until a job ends and returns its status; see :meth:`torchx.runner.api.Runner.wait`.
+        """Wait until a job ends and return its status; see :meth:`torchx.runner.api.Runner.wait`.
 
         Raises:
             WaitTimeoutError: the job has not ended within ``timeout`` seconds; a subclass of ``TimeoutError``.
@@ -67,8 +67,8 @@ class AsyncRunner:
                 self._news = None
                 news.close()
 
-    def _begin(self, handle: str) -> News:
-        """Adds a job to the News on which all waiting coroutines sleep."""
+    def _begin(self, handle: str) -> StatusFeed:
+        """Add a job to the News on which all waiting coroutines sleep."""
         if self._news is None:
             self._news = self._runner.news([])
         self._news.add([handle])

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
 FRESH_S = 60.0
 """For this many seconds after a submission, a scheduler may not list the job yet."""
 
-MOST_ENDED = 1000
+MAX_ENDED = 1000
 """How many statuses of jobs that have ended are cached: the latest."""
 
 
 def message_of(found: DescribeAppResponse) -> str:
-    """The scheduler's message about the job; empty if there is none."""
+    """Return the scheduler's message about the job; empty if there is none."""
     return "" if found.msg == NONE else found.msg
 
 
 def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
-    """Builds the status from a scheduler's answer; ``near``: it runs on this machine, where jobs start at once."""
+    """Build the status from a scheduler's answer; ``near``: it runs on this machine, where jobs start at once."""
     if found.state is AppState.FAILED or found.attempts:
         from torchx.runner.ground.secrets import learn_roles
 
@@ -55,7 +55,7 @@ def status_of(found: DescribeAppResponse, *, near: bool) -> AppStatus:
 
 
 def last_known(run: Run | None) -> AppStatus | None:
-    """The recorded status of a job that its scheduler does not know; None if the job is not on record."""
+    """Return the recorded status of a job that its scheduler does not know; None if the job is not on record."""
     if run is None:
         return None
     if run.is_terminal():
@@ -66,7 +66,9 @@ def last_known(run: Run | None) -> AppStatus | None:
 
 
 def as_recorded(run: Run | None, error: BackendError) -> AppStatus:
-    """The last recorded status of a job whose scheduler cannot be queried; raises ``error`` if it is not on record."""
+    """Return the last recorded status of a job whose scheduler cannot be queried;
+    raises ``error`` if it is not on record.
+    """
     if run is None:
         raise error
     note = f"last seen {run.state.name} {ago(run.updated_at)}; `{run.scheduler}` cannot be queried: {error}"
@@ -79,7 +81,7 @@ def _with_note(run: Run, note: str) -> str:
 
 
 def whole(handle: str) -> str:
-    """The handle of a task's sweep; that of any other job is unchanged."""
+    """Return the handle of a task's sweep; that of any other job is unchanged."""
     return handle.rpartition("/")[0] if handle.count("/") > 3 else handle
 
 
@@ -89,12 +91,14 @@ def is_fresh(run: Run) -> bool:
 
 
 def lost(run: Run) -> str:
-    """The message for a run that its scheduler no longer knows."""
+    """Return the message for a run that its scheduler no longer knows."""
     return f"`{run.scheduler}` no longer knows this job; it was last seen {run.state.name}"
 
 
 def definition(found: DescribeAppResponse | None, run: Run | None, app_id: str) -> AppDef | None:
-    """The AppDef of a job: the scheduler's roles if it reports them, else the recorded ones, with secrets masked."""
+    """Return the AppDef of a job: the scheduler's roles if it reports them, else the recorded ones,
+    with secrets masked.
+    """
     recorded = run.appdef() if run is not None else None
     if found is not None and found.roles:
         name, metadata = (recorded.name, recorded.metadata) if recorded is not None else (app_id, {})
@@ -105,7 +109,7 @@ def definition(found: DescribeAppResponse | None, run: Run | None, app_id: str) 
 
 
 def check_replica(replicas: Sequence[tuple[str, int]], handle: str, role_name: str, k: int) -> None:
-    """Raises NotFoundError for a role or replica that is not in ``replicas``; if those are unknown, checks nothing."""
+    """Raise NotFoundError for a role or replica that is not in ``replicas``; if those are unknown, checks nothing."""
     if not replicas or (role_name, k) in replicas:
         return
     of_role = [number for role, number in replicas if role == role_name]
@@ -136,15 +140,15 @@ class EndedJobs:
         self._entries: dict[str, tuple[AppStatus, Callable[[], bool]]] = {}
 
     def keep(self, handle: str, status: AppStatus, is_there: Callable[[], bool] | None) -> None:
-        """Caches a copy of the status; ``is_there`` is that of :meth:`torchx.schedulers.api.Scheduler.still_there`."""
+        """Cache a copy of the status; ``is_there`` is that of :meth:`torchx.schedulers.api.Scheduler.still_there`."""
         if is_there is None:
             return
-        for oldest in list(self._entries)[: max(len(self._entries) - MOST_ENDED + 1, 0)]:
+        for oldest in list(self._entries)[: max(len(self._entries) - MAX_ENDED + 1, 0)]:
             self._entries.pop(oldest, None)  # another thread may have removed it
         self._entries[handle] = (copy_data(status), is_there)
 
     def status(self, handle: str) -> AppStatus | None:
-        """Returns a copy of the cached status; None if there is none, or the job was deleted."""
+        """Return a copy of the cached status; None if there is none, or the job was deleted."""
         entry = self._entries.get(handle)
         if entry is None:
             return None

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequenc
 from torchx.errors import NotFoundError
 from torchx.runner.ground.backends import Backends
 from torchx.runner.ground.registry import read_run
-from torchx.runner.watching.poller import Beat, Poller
+from torchx.runner.watching.poller import Heartbeat, Poller
 from torchx.runs import Run, RunRegistry
 from torchx.runs.records import Change, RunQuery
 from torchx.specs.api import AppState, AppStatus, is_terminal, parse_app_handle
@@ -37,25 +37,25 @@ class _Pollers:
         self._pollers: dict[str, Poller] = {}
 
     def serve(self, schedulers: Iterable[str] = ()) -> None:
-        """Starts pollers for these schedulers, and keeps all pollers alive; must be called regularly."""
+        """Start pollers for these schedulers, and keep all pollers alive; must be called regularly."""
         for poller in self._pollers.values():
-            poller.want()
+            poller.request_poll()
         for name in (*self._pollers, *schedulers):
             if name not in self._pollers or self._pollers[name].is_over():
                 self._pollers[name] = Poller(name, self._registry, self._backends.another())
 
-    def beats(self) -> dict[str, Beat | None]:
-        """The last beat for each scheduler; None if there is none, or it is late."""
-        return {name: poller.beat() for name, poller in self._pollers.items()}
+    def beats(self) -> dict[str, Heartbeat | None]:
+        """Return the last beat for each scheduler; None if there is none, or it is late."""
+        return {name: poller.read_heartbeat() for name, poller in self._pollers.items()}
 
     def status(self, handle: str) -> AppStatus | None:
-        """The whole status of a job as recorded by a poller; None if the scheduler must be queried."""
+        """Return the whole status of a job as recorded by a poller; None if the scheduler must be queried."""
         status = self._registry.status(handle)
         if status is None or status.is_terminal():
             return status
         name, _, app_id = parse_app_handle(handle)
         poller = self._pollers.get(name)
-        beat = None if poller is None else poller.beat()
+        beat = None if poller is None else poller.read_heartbeat()
         return None if beat is None or beat.error or app_id in beat.unknown else status
 
     def close(self) -> None:
@@ -87,7 +87,7 @@ class _Cursor:
             self._folder.close()
 
     def read(self, *, mine: bool = False) -> list[Change]:
-        """Returns the changes since the last call."""
+        """Return the changes since the last call."""
         last = self._registry.last_change()
         if last == self._seq:
             return []
@@ -96,7 +96,7 @@ class _Cursor:
         return found
 
 
-class News:
+class StatusFeed:
     """Sleeps until one of some jobs must be queried, so that callers that wait need not poll the scheduler."""
 
     def __init__(self, registry: RunRegistry, backends: Backends, handles: Iterable[str]) -> None:
@@ -110,7 +110,7 @@ class News:
         self.add(handles)
 
     def add(self, handles: Iterable[str]) -> None:
-        """Adds jobs to wait for."""
+        """Add jobs to wait for."""
         for handle in handles:
             if self._unfinished.get(handle):
                 continue
@@ -120,7 +120,7 @@ class News:
         self._pollers.serve(self._last_beat)
 
     def wait(self, handles: Iterable[str], most_s: float) -> list[str]:
-        """Waits until some of these jobs must be queried and returns them; returns an empty list after ``most_s``.
+        """Wait until some of these jobs must be queried and return them; return an empty list after ``most_s``.
 
         A job must be queried if it has ended according to the registry. It must be queried every other second if it is
         not on record, its scheduler cannot be queried or no longer knows it, or no process polls.
@@ -131,7 +131,7 @@ class News:
         return found
 
     def look(self, handles: Iterable[str]) -> list[str]:
-        """Returns the jobs that must be queried now; see :meth:`wait`."""
+        """Return the jobs that must be queried now; see :meth:`wait`."""
         for change in self._cursor.read():
             if change.handle in self._unfinished:
                 self._unfinished[change.handle] = not change.is_terminal() and change.state is not AppState.UNKNOWN
@@ -156,15 +156,15 @@ class News:
         return found
 
     def status(self, handle: str) -> AppStatus | None:
-        """The whole status of a job as recorded by a poller; None if the scheduler must be queried."""
+        """Return the whole status of a job as recorded by a poller; None if the scheduler must be queried."""
         return self._pollers.status(handle)
 
     def close(self) -> None:
-        """Ends its own pollers; other watches of this process keep theirs."""
+        """End its own pollers; other watches of this process keep theirs."""
         self._cursor.close()
         self._pollers.close()
 
-    def __enter__(self) -> News:
+    def __enter__(self) -> StatusFeed:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -207,11 +207,11 @@ class Watch:
         return {name: beat.error for name, beat in beats.items() if beat is not None and beat.error}
 
     def status(self, handle: str) -> AppStatus | None:
-        """The whole status of a job as recorded by a poller; None if the scheduler must be queried."""
+        """Return the whole status of a job as recorded by a poller; None if the scheduler must be queried."""
         return self._pollers.status(handle)
 
     def close(self) -> None:
-        """Ends the watch; jobs keep running."""
+        """End the watch; jobs keep running."""
         self._closed = True
         self._cursor.close()
         self._pollers.close()
@@ -244,14 +244,14 @@ class Watch:
         self.close()
 
     def within(self, most_s: float) -> Change | None:
-        """Waits up to ``most_s`` seconds for the next change; None if there is none. StopIteration ends the watch."""
+        """Wait up to ``most_s`` seconds for the next change; None if there is none. StopIteration ends the watch."""
         deadline = time.monotonic() + most_s
         while (change := self._next()) is None and (left := deadline - time.monotonic()) > 0:
             self._cursor.sleep(min(left, _LOOK_S))
         return change
 
     def _next(self) -> Change | None:
-        """The next change, without waiting; None if there is none yet. StopIteration ends the watch."""
+        """Return the next change, without waiting; None if there is none yet. StopIteration ends the watch."""
         if not self._ready:
             over = self._closed or (self._handles is not None and self._is_over())
             self._read()
@@ -315,7 +315,7 @@ class TaskChanges:
         self._due = 0.0
 
     def look(self, *, now: bool = False) -> list[Change]:
-        """Returns the changes since the last query, if one is due or wanted ``now``; at first, of started tasks."""
+        """Return the changes since the last query, if one is due or wanted ``now``; at first, of started tasks."""
         began = time.monotonic()
         if not self._seen or (began < self._due and not now):
             return []

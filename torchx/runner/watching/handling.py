@@ -35,7 +35,7 @@ class Handles(Watches):
         should_tail: bool = False,
         streams: Stream | None = None,
     ) -> Iterable[str]:
-        """Iterates over the log lines of replica ``k`` of a role, each with its line end.
+        """Iterate over the log lines of replica ``k`` of a role, each with its line end.
 
         Args:
             regex: only lines that match this regular expression.
@@ -55,7 +55,7 @@ class Handles(Watches):
             return backend.log_iter(app_id, role_name, k, regex, since, until, should_tail, streams=streams)
 
     def log_replicas(self, app_handle: str) -> _Replicas:
-        """Returns all replicas of a job as ``(role, number)``.
+        """Return all replicas of a job as ``(role, number)``.
 
         Raises:
             UnknownAppException: the scheduler does not know the job.
@@ -66,7 +66,7 @@ class Handles(Watches):
         return found
 
     def open_logs(self, app_handle: str, replicas: _Replicas, query: LogQuery) -> Sequence[Iterable[str]]:
-        """Returns an iterable of log lines for each of several replicas; the scheduler is queried once."""
+        """Return an iterable of log lines for each of several replicas; the scheduler is queried once."""
         from torchx.schedulers.api import open_logs
 
         with log_event("log_lines") as event:
@@ -76,7 +76,7 @@ class Handles(Watches):
             return open_logs(backend, app_id, replicas, query)
 
     def cancel(self, app_handle: str, *, force: bool = False) -> None:
-        """Cancels a job. Does nothing if the job has ended.
+        """Cancel a job. Does nothing if the job has ended.
 
         Args:
             force: also cancel a job that torchx did not launch.
@@ -90,14 +90,14 @@ class Handles(Watches):
             backend.cancel(app_id)
 
     def stop(self, app_handle: str) -> None:
-        """Deprecated: use :meth:`cancel`."""
+        """Do as :meth:`cancel`, which replaces this."""
         import warnings
 
         warnings.warn("`Runner.stop` is deprecated, use `Runner.cancel`", DeprecationWarning, stacklevel=2)
         self.cancel(app_handle)
 
     def delete(self, app_handle: str, *, force: bool = False) -> None:
-        """Deletes a job from its scheduler and from the run registry. A job that still runs is cancelled first.
+        """Delete a job from its scheduler and from the run registry. A job that still runs is cancelled first.
 
         Arguments and errors are those of :meth:`cancel`.
         """
@@ -108,5 +108,5 @@ class Handles(Watches):
             forget_notices(handle)
 
     def _role(self, handle: str, name: str | None) -> str:
-        """The role of that name, or the first role of the job."""
+        """Return the role of that name, or the first role of the job."""
         return self.log_replicas(handle)[0][0] if name is None else name

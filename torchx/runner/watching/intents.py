@@ -31,7 +31,7 @@ _LOST = "the submitting process died, was interrupted, or lost its connection"
 
 
 def settle_intents(registry: RunRegistry, find: Find, timeout_s: float) -> None:
-    """Records the handles of jobs that their schedulers know, and marks submissions that led to no job as abandoned.
+    """Record the handles of jobs that their schedulers know, and mark submissions that led to no job as abandoned.
 
     Intents that cannot be decided yet, or not within ``timeout_s`` for all schedulers, are left unchanged.
     """
@@ -70,7 +70,7 @@ def _settle(registry: RunRegistry, run: Run, app_id: str | None, find: Find, *, 
 
 
 def _plan_notices(run: Run, handle: str, find: Find) -> None:
-    """Stores the notices of a job, as its submitter would have done."""
+    """Store the notices of a job, as its submitter would have done."""
     app = run.appdef()
     if app is None or NOTIFY not in app.metadata:
         return
@@ -88,7 +88,7 @@ def _plan_notices(run: Run, handle: str, find: Find) -> None:
 
 
 def _ask(run: Run, find: Find) -> str | None:
-    """The app id of the job; empty if there is no job; None if that is not known."""
+    """Return the app id of the job; empty if there is no job; None if that is not known."""
     cfg = {key: setting.get("value") for key, setting in run.cfg.items() if isinstance(setting, dict)}
     token = run.submission or run.app_id
 
@@ -101,7 +101,9 @@ def _ask(run: Run, find: Find) -> str | None:
 
 
 def _with_scheduler(run: Run, find: Find, call: Callable[[Scheduler[Any]], T], otherwise: T) -> T:
-    """The result of a call on the scheduler of a run; ``otherwise`` if it raises: the runs are listed nevertheless."""
+    """Return the result of a call on the scheduler of a run; ``otherwise`` if it raises:
+    the runs are listed nevertheless.
+    """
     try:
         return call(find(run.scheduler, run.session))
     except Exception:

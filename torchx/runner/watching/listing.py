@@ -25,20 +25,20 @@ if TYPE_CHECKING:
     Find = Callable[[str, str], Scheduler[Any]]
     Answers = dict[str, DescribeAppResponse | None]
 
-_MOST_REFRESHED = 1000
+_MAX_REFRESHED = 1000
 _learned: set[str] = set()
 _FORGOTTEN_AFTER_S = 30 * 24 * 3600.0
 
 
 def runs(registry: RunRegistry, query: RunQuery, find: Find, timeout_s: float) -> list[Run]:
-    """Returns the matching runs, newest first, with refreshed states; ``timeout_s`` is for all schedulers together."""
+    """Return the matching runs, newest first, with refreshed states; ``timeout_s`` is for all schedulers together."""
     if query.states is None:
         found = registry.list(query)
         refresh(registry, found, find, timeout_s)
         return found
     # Recorded states may be outdated: refresh first, then select.
     states = {AppState(state) for state in query.states}
-    unfinished = registry.list(replace(query, states=None, limit=_MOST_REFRESHED), unfinished=True)
+    unfinished = registry.list(replace(query, states=None, limit=_MAX_REFRESHED), unfinished=True)
     refresh(registry, unfinished, find, timeout_s)
     by_id = {run.id: run for run in registry.list(replace(query, states=states))}
     by_id.update({run.id: run for run in unfinished})
@@ -62,7 +62,7 @@ def refresh(
     timeout_s: float,
     kept: dict[str, DescribeAppResponse] | None = None,
 ) -> bool:
-    """Queries each scheduler once for its unfinished runs, and records the changes.
+    """Query each scheduler once for its unfinished runs, and record the changes.
 
     If a scheduler cannot be queried or is too slow, its runs keep their last state and get a ``note``.
 
@@ -120,7 +120,7 @@ def _texts(answers: dict[str, DescribeAppResponse]) -> dict[str, str]:
 def _ask_all(
     groups: dict[tuple[str, str], list[Run]], find: Find, timeout_s: float
 ) -> list[tuple[list[Run], Answers | str, bool]]:
-    """The answers for each group of runs, or why there are none, and whether the scheduler runs on this machine."""
+    """Return the answers per group of runs, or why there are none, and whether the scheduler runs on this machine."""
     answered: list[tuple[list[Run], Answers | str, bool]] = []
     far: list[tuple[list[Run], Callable[[], Answers | str]]] = []
     for (name, session), group in groups.items():
@@ -153,7 +153,7 @@ def _ask(scheduler: Scheduler[Any], group: list[Run]) -> Answers | str:
 
 
 def _update(run: Run, answer: DescribeAppResponse) -> bool:
-    """Updates ``run`` from the scheduler's answer; returns whether state or message changed."""
+    """Update ``run`` from the scheduler's answer; return whether state or message changed."""
     if answer.state is AppState.FAILED:
         from torchx.runner.ground.secrets import learn_roles
 
@@ -167,7 +167,7 @@ def _update(run: Run, answer: DescribeAppResponse) -> bool:
 
 
 def _is_lost(run: Run, *, near: bool) -> bool:
-    """Marks ``run`` as unknown to its scheduler; returns whether that is final."""
+    """Mark ``run`` as unknown to its scheduler; return whether that is final."""
     if is_fresh(run):
         return False
     run.note = lost(run)

@@ -7,10 +7,10 @@ import json
 from typing import Any
 
 from torchx.errors import NotSupportedError, TorchXError
-from torchx.runner.jobs.views import TaskOf
+from torchx.runner.jobs.views import TaskAsJob
 from torchx.runs import Run, RunRegistry
 from torchx.schedulers.api import Scheduler
-from torchx.schedulers.kit.abilities import Measures
+from torchx.schedulers.kit.abilities import ReportsUsage
 from torchx.schedulers.kit.metrics import AttemptUsage, ReplicaMetrics
 from torchx.specs.api import AppStatus, parse_app_handle
 
@@ -18,7 +18,7 @@ TAG = "metrics"
 
 
 def read(backend: Scheduler[Any], app_id: str, run: Run | None, scheduler: str) -> list[ReplicaMetrics]:
-    """Implements :meth:`Runner.metrics`; ``run`` is the job's entry in the run registry."""
+    """Implement :meth:`Runner.metrics`; ``run`` is the job's entry in the run registry."""
     kept = on_record(run)
     source = _source(backend)
     if source is None:
@@ -32,15 +32,15 @@ def read(backend: Scheduler[Any], app_id: str, run: Run | None, scheduler: str) 
     return [earlier.get((one.role, one.replica), one) if one.memory_peak() is None else one for one in found] or kept
 
 
-def _source(backend: Scheduler[Any]) -> Measures | None:
-    """The scheduler that reports usage; for a task of a sweep, the scheduler of the sweep."""
-    if isinstance(backend, TaskOf) and backend.capabilities.metrics == "kept":
+def _source(backend: Scheduler[Any]) -> ReportsUsage | None:
+    """Return the scheduler that reports usage; for a task of a sweep, the scheduler of the sweep."""
+    if isinstance(backend, TaskAsJob) and backend.capabilities.metrics == "kept":
         backend = backend._scheduler
-    return backend if isinstance(backend, Measures) else None
+    return backend if isinstance(backend, ReportsUsage) else None
 
 
 def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | None) -> None:
-    """Implements :meth:`Runner.fill_metrics`."""
+    """Implement :meth:`Runner.fill_metrics`."""
     found, source = on_record(run), _source(backend)
     if source is not None and backend.capabilities.metrics == "kept":
         with contextlib.suppress(TorchXError):  # the status is useful without
@@ -53,8 +53,8 @@ def fill(status: AppStatus, backend: Scheduler[Any], app_id: str, run: Run | Non
 
 
 def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:
-    """Records a summary of the usage of a run that has ended: its metrics files will be deleted some day."""
-    if not (isinstance(backend, Measures) and backend.capabilities.metrics == "kept"):
+    """Record a summary of the usage of a run that has ended: its metrics files will be deleted some day."""
+    if not (isinstance(backend, ReportsUsage) and backend.capabilities.metrics == "kept"):
         return
     try:
         found = backend.metrics(parse_app_handle(handle).app_id) or []
@@ -70,7 +70,7 @@ def keep(registry: RunRegistry, backend: Scheduler[Any], handle: str) -> None:
 
 
 def on_record(run: Run | None) -> list[ReplicaMetrics]:
-    """The usage that :func:`keep` recorded."""
+    """Return the usage that :func:`keep` recorded."""
     if run is None or TAG not in run.tags:
         return []
     try:

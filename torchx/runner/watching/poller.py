@@ -21,7 +21,7 @@ from torchx.runner.watching import listing
 from torchx.runs import Run, RunRegistry
 from torchx.runs.records import RunQuery
 from torchx.schedulers.api import DescribeAppResponse
-from torchx.schedulers.kit.abilities import HearsChanges
+from torchx.schedulers.kit.abilities import PushesChanges
 from torchx.settings import make_private, torchx_home
 from torchx.specs.api import AppState
 from torchx.supervisor.layout import private
@@ -32,7 +32,7 @@ LEAST_S = 2.0
 """Minimum time between two queries to a remote scheduler."""
 
 LEAST_NEAR_S = 0.2
-MOST_S = 60.0
+MAX_S = 60.0
 
 _STANDBY_S = 1.0
 _LOOK_S = 5.0  # between two checks of a process that stands by whether the holder is late
@@ -43,13 +43,13 @@ _CLOSE_S = 0.5
 _JOBS_A_SECOND = 500
 _ANSWER_TIMES = 10  # at most a tenth of the time is spent on queries
 _LATE_S = 90.0  # a holder whose query takes longer than this hangs
-_MOST_STAND_INS = 4
+_MAX_STAND_INS = 4
 _UNKNOWN_EVERY_S = 600.0
 _ASK_S = 3600.0  # longer than any timeout of the backend itself
 
 
 @dataclass(frozen=True)
-class Beat:
+class Heartbeat:
     """The result of a poller's last query, for processes that stand by or read. Times are monotonic, in seconds.
 
     Attributes:
@@ -72,10 +72,10 @@ class Beat:
         """Whether the poller is overdue because it was stopped, hangs or died."""
         now = time.monotonic()
         # A due time far in the future is from before the last boot.
-        return now > self.due + _LATE_S or self.due - now > 2 * MOST_S or (now > self.due and is_stopped(self.pid))
+        return now > self.due + _LATE_S or self.due - now > 2 * MAX_S or (now > self.due and is_stopped(self.pid))
 
 
-def interval_s(jobs: int, took_s: float, *, near: bool, before_s: float = MOST_S) -> float:
+def interval_s(jobs: int, took_s: float, *, near: bool, before_s: float = MAX_S) -> float:
     """Seconds between two queries, from the number of jobs and the duration of the last query.
 
     Args:
@@ -87,7 +87,7 @@ def interval_s(jobs: int, took_s: float, *, near: bool, before_s: float = MOST_S
     (4.0, 20.0)
     """
     slow = min(_ANSWER_TIMES * took_s, 2 * before_s)
-    return min(max(LEAST_NEAR_S if near else LEAST_S, jobs / _JOBS_A_SECOND, slow), MOST_S)
+    return min(max(LEAST_NEAR_S if near else LEAST_S, jobs / _JOBS_A_SECOND, slow), MAX_S)
 
 
 class Poller:
@@ -103,7 +103,7 @@ class Poller:
         self._files = _Files(scheduler)
         self._answers: dict[str, DescribeAppResponse] = {}
         self._wanted = time.monotonic()
-        self._ear: HearsChanges | None = None  # reports which of the polled jobs have changed
+        self._ear: PushesChanges | None = None  # reports which of the polled jobs have changed
         self._polled: dict[str, Run] = {}
         self._missed = False  # a change may have been missed: all jobs are queried,
         self._full_query_from = 0.0  # but not before this time
@@ -114,13 +114,13 @@ class Poller:
         self._thread = threading.Thread(target=self._work, name=f"torchx poller of {scheduler}", daemon=True)
         self._thread.start()
 
-    def beat(self) -> Beat | None:
-        """The last beat of the process that polls; None if there is none, or it is late."""
-        beat = self._files.beat()
+    def read_heartbeat(self) -> Heartbeat | None:
+        """Return the last beat of the process that polls; None if there is none, or it is late."""
+        beat = self._files.read_heartbeat()
         return None if beat is None or beat.is_late() else beat
 
-    def want(self) -> None:
-        """Keeps this poller alive: without a call for a while it ends, and another process takes over."""
+    def request_poll(self) -> None:
+        """Keep this poller alive: without a call for a while it ends, and another process takes over."""
         self._wanted = time.monotonic()
 
     def is_over(self) -> bool:
@@ -132,7 +132,7 @@ class Poller:
         self._closed.set()
 
     def close(self) -> None:
-        """Ends the thread, but does not wait for a query that takes long."""
+        """End the thread, but does not wait for a query that takes long."""
         self.stop()
         self._thread.join(_CLOSE_S)
 
@@ -145,10 +145,10 @@ class Poller:
             self._backends.close()
 
     def _turn(self) -> float:
-        """Queries the scheduler if this process is the poller and a query is due; returns the seconds to sleep."""
+        """Query the scheduler if this process is the poller and a query is due; return the seconds to sleep."""
         if not self._files.is_ours():
             return _STANDBY_S
-        beat = self._files.beat()
+        beat = self._files.read_heartbeat()
         now = time.monotonic()
         if beat is not None and not beat.idle and not beat.is_late() and now < beat.due:
             if not self._missed:
@@ -162,7 +162,7 @@ class Poller:
         if not runs:
             plans.send_due(self._scheduler, self._registry)
             if beat is None or not beat.idle or now > beat.due:
-                self._files.write(Beat(os.getpid(), now + MOST_S, idle=True))
+                self._files.write(Heartbeat(os.getpid(), now + MAX_S, idle=True))
             return _STANDBY_S
         near = listing.refresh(self._registry, runs, self._backends.get, _ASK_S, self._answers)
         took = time.monotonic() - now
@@ -181,12 +181,14 @@ class Poller:
         sessions = {run.session for run in self._polled.values()}
         self._ear = None
         with suppress(TorchXError):  # it is not installed: the beat reports that
-            if len(sessions) == 1 and isinstance(found := self._backends.get(self._scheduler, *sessions), HearsChanges):
+            if len(sessions) == 1 and isinstance(
+                found := self._backends.get(self._scheduler, *sessions), PushesChanges
+            ):
                 self._ear = found
         return self._ear is not None and self._ear.hears_all
 
     def _listen(self, most_s: float) -> float:
-        """Queries the jobs that the scheduler reports as changed; returns the seconds to sleep."""
+        """Query the jobs that the scheduler reports as changed; return the seconds to sleep."""
         if self._ear is None:
             return most_s
         seq, began = self._registry.last_change(), time.monotonic()
@@ -216,11 +218,11 @@ class Poller:
                 self._once_more[run.app_id] = now + _ONCE_MORE_S
         return interval_s(len(runs), time.monotonic() - now, near=True)
 
-    def _beat_of(self, runs: list[Run], due: float, every: float) -> Beat:
+    def _beat_of(self, runs: list[Run], due: float, every: float) -> Heartbeat:
         unknown = [run.app_id for run in runs if run.note and run.state is AppState.UNKNOWN]
         self._unknown.update(dict.fromkeys(unknown, time.monotonic() + _UNKNOWN_EVERY_S))
         errors = [run.note for run in runs if run.note and run.state is not AppState.UNKNOWN]
-        return Beat(os.getpid(), due, errors[0] if errors else "", tuple(unknown), every=every)
+        return Heartbeat(os.getpid(), due, errors[0] if errors else "", tuple(unknown), every=every)
 
 
 def _next(asked: float, every: float) -> float:
@@ -240,8 +242,8 @@ class _Files:
         self._lock_fd: int | None = None
         self._rank = 0
         self._checked_at = 0.0
-        self._written: Beat | None = None
-        self._read: tuple[int, int, Beat | None] = (0, 0, None)  # inode and time of the file, and its beat
+        self._written: Heartbeat | None = None
+        self._read: tuple[int, int, Heartbeat | None] = (0, 0, None)  # inode and time of the file, and its beat
 
     def is_ours(self) -> bool:
         """Whether this process is the one that polls now; takes a lock if one is free."""
@@ -249,7 +251,7 @@ class _Files:
             if self._rank == 0 or not self._is_another_polling():
                 return True
             self.release()
-        for rank in range(_MOST_STAND_INS):
+        for rank in range(_MAX_STAND_INS):
             if self._lock(rank):
                 return True
             if time.monotonic() - self._checked_at < _LOOK_S:  # a holder that dies releases its lock; few are late
@@ -259,8 +261,11 @@ class _Files:
                 return False
         return False
 
-    def beat(self) -> Beat | None:
-        """The last beat; None if there is none, or it cannot be read. A file is parsed again only if it has changed."""
+    def read_heartbeat(self) -> Heartbeat | None:
+        """Return the last beat; None if there is none, or it cannot be read.
+
+        A file is parsed again only if it has changed.
+        """
         try:
             found = os.stat(f"{self._path}.json")
         except OSError:
@@ -269,18 +274,18 @@ class _Files:
             self._read = found.st_ino, found.st_mtime_ns, self._parse()
         return self._read[2]
 
-    def _parse(self) -> Beat | None:
+    def _parse(self) -> Heartbeat | None:
         try:
             with open(f"{self._path}.json", encoding="utf-8") as file:
                 read = json.load(file)
             unknown = tuple(map(str, read["unknown"]))
             idle, every = bool(read.get("idle")), float(read.get("every", 0.0))  # an older torchx has none
-            return Beat(int(read["pid"]), float(read["due"]), str(read["error"]), unknown, idle, every)
+            return Heartbeat(int(read["pid"]), float(read["due"]), str(read["error"]), unknown, idle, every)
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def write(self, beat: Beat) -> None:
-        """Publishes a beat. In a home that cannot be written there is none, and all processes poll for themselves."""
+    def write(self, beat: Heartbeat) -> None:
+        """Publish a beat. In a home that cannot be written there is none, and all processes poll for themselves."""
         draft = f"{self._path}.{beat.pid}.new"
         self._written = beat
         try:
@@ -297,7 +302,7 @@ class _Files:
             self._lock_fd = self._written = None
 
     def _is_another_polling(self) -> bool:
-        beat = self.beat()
+        beat = self.read_heartbeat()
         # No beat yet: the holder's first query is in progress.
         return beat is None or (beat != self._written and not beat.is_late())
 

@@ -30,7 +30,7 @@ COLORS = ("\033[36m", "\033[35m", "\033[34m", "\033[33m", "\033[96m", "\033[95m"
 
 
 def replica_formats(replicas: Iterable[tuple[str, int]], *, color: bool = False) -> dict[tuple[str, int], LineFormat]:
-    """The line prefix of each replica of a job, ``role/0``; its colour depends only on its position in the job.
+    """Return the line prefix of each replica of a job, ``role/0``; its colour depends only on its position in the job.
 
     >>> replica_formats([("trainer", 0)])["trainer", 0].chunk(b"loss: 1\\n")
     b'trainer/0 loss: 1\\n'
@@ -51,7 +51,7 @@ def tee_logs(  # noqa: PLR0917  # public signature
     streams: Any = None,
     colorize: bool = False,
 ) -> Tee:
-    """Starts a thread that copies the log lines of all replicas of a job to ``dst``, prefixed with the replica's name.
+    """Start a thread that copies the log lines of all replicas of a job to ``dst``, prefixed with the replica's name.
 
     Args:
         dst: the file to write to.
@@ -90,13 +90,13 @@ def tee_logs(  # noqa: PLR0917  # public signature
 
 
 def live_on(file: TextIO, query: LogQuery, replicas: Sequence[tuple[str, int]]) -> LogQuery:
-    """Makes a query show incomplete lines, such as progress bars, if one replica is followed on a terminal."""
+    """Make a query show incomplete lines, such as progress bars, if one replica is followed on a terminal."""
     live = query.follow and query.regex is None and len(replicas) == 1 and is_tty(file)
     return replace(query, live=live)
 
 
 def wait_until_started(runner: Any, app_handle: str, *, first_s: float = 0.02, most_s: float = 5.0) -> Any:
-    """Waits while a job is queued. Returns its status once it runs, has ended or is gone; None for an unknown job.
+    """Wait while a job is queued. Returns its status once it runs, has ended or is gone; None for an unknown job.
 
     Args:
         first_s, most_s: the first and the longest pause between two polls; each pause is twice the previous one.
@@ -138,12 +138,12 @@ def log_openers(
 
 
 def _unchanged(lines: Iterable[str]) -> Iterable[str]:
-    """Returns the source itself, not an iterator: it may also offer whole chunks, see ``copy_together``."""
+    """Return the source itself, not an iterator: it may also offer whole chunks, see ``copy_together``."""
     return lines
 
 
 def _last_lines(lines: Any, count: int, now: Iterable[str] | None) -> Iterable[str]:
-    """The last ``count`` lines and those that follow; uses :class:`FindsLastLines` if the source implements it.
+    """Return the last ``count`` lines and those that follow; uses :class:`FindsLastLines` if the source implements it.
 
     ``now`` are the existing lines, if the source follows the log.
     """

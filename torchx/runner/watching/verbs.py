@@ -17,7 +17,7 @@ from torchx.specs.handles import JobId
 
 if TYPE_CHECKING:
     from torchx.runner.watching.aio import AsyncRunner
-    from torchx.runner.watching.changes import News, Watch
+    from torchx.runner.watching.changes import StatusFeed, Watch
     from torchx.runs import Run, RunQuery
     from torchx.schedulers.api import ListAppResponse, Scheduler
     from torchx.schedulers.kit.metrics import ReplicaMetrics
@@ -32,11 +32,11 @@ class Watches(Launches):
 
     _ended: answers.EndedJobs
     _waiter: wait.Waiter
-    _news: News | None = None
+    _news: StatusFeed | None = None
     _aio: AsyncRunner | None = None
 
     def resolve(self, reference: str) -> str:
-        """Resolves a short reference to an app handle. A handle is returned unchanged.
+        """Resolve a short reference to an app handle. A handle is returned unchanged.
 
         Raises:
             NotFoundError: no run on record matches.
@@ -52,7 +52,7 @@ class Watches(Launches):
         return run_registry().find(reference).handle
 
     def status(self, app_handle: str) -> AppStatus | None:
-        """Returns the status of a job, or None if neither its scheduler nor the run registry knows the job.
+        """Return the status of a job, or None if neither its scheduler nor the run registry knows the job.
 
         If the scheduler no longer knows the job, the status is the recorded final one, or else UNKNOWN. If the
         scheduler cannot be queried, it is the last recorded one, with ``as_of`` and ``error``. ``msg`` says so.
@@ -82,14 +82,14 @@ class Watches(Launches):
             return status
 
     def describe(self, app_handle: str) -> AppDef | None:
-        """Returns the AppDef of a job, from its scheduler or else from the run registry; None if neither has it."""
+        """Return the AppDef of a job, from its scheduler or else from the run registry; None if neither has it."""
         with log_event("describe") as event:
             handle, backend, app_id = self._locate(app_handle, event)
             found = backend.describe(app_id)
             return answers.definition(found, run_registry().get(handle), app_id)
 
     def runs(self, query: RunQuery | None = None, *, refresh: bool = True, timeout_s: float = 10.0) -> _Runs:
-        """Returns the runs in the run registry, of all schedulers, newest first.
+        """Return the runs in the run registry, of all schedulers, newest first.
 
         Args:
             refresh: query the schedulers for the states of unfinished runs. If a scheduler does not answer, its runs
@@ -107,7 +107,7 @@ class Watches(Launches):
         return answers.Jobs(listing.masked(found))
 
     def list(self, scheduler: str, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:
-        """Lists the jobs that a scheduler knows, including those that torchx did not submit.
+        """List the jobs that a scheduler knows, including those that torchx did not submit.
 
         Args:
             cfg: run options that select where to look, such as a namespace.
@@ -122,7 +122,7 @@ class Watches(Launches):
             return answers.Jobs(jobs)
 
     def watch(self, *app_handles: str, mine: bool = False, tasks: bool = False) -> Watch:
-        """Iterates over state changes of the given jobs, or of all current and future runs if none are given.
+        """Iterate over state changes of the given jobs, or of all current and future runs if none are given.
 
         Iterate with ``for`` or ``async for``. The first changes report the current states. Iteration stops when all
         given jobs have ended. Only one process of this machine polls each scheduler, no matter how many watch.
@@ -142,7 +142,7 @@ class Watches(Launches):
         return Watch(run_registry(), self._backends, handles, mine=mine, tasks=looks)
 
     def wait(self, app_handle: str, wait_interval: float = 10, timeout: float | None = None) -> AppStatus | None:
-        """Waits until a job ends, or its scheduler no longer knows it, and returns its status; None for an unknown job.
+        """Wait until a job ends, or its scheduler no longer knows it, and return its status; None for an unknown job.
 
         If the scheduler cannot be reached, queries are retried for ten minutes, at intervals that grow up to 15 s.
 
@@ -167,14 +167,14 @@ class Watches(Launches):
                 self._keep_metrics(handle, backend, status)
             return status
 
-    def news(self, app_handles: Iterable[str]) -> News:
-        """Returns an object that sleeps until one of these jobs needs a query; used to wait for several jobs."""
-        from torchx.runner.watching.changes import News
+    def news(self, app_handles: Iterable[str]) -> StatusFeed:
+        """Return an object that sleeps until one of these jobs needs a query; used to wait for several jobs."""
+        from torchx.runner.watching.changes import StatusFeed
 
-        return News(run_registry(), self._backends, app_handles)
+        return StatusFeed(run_registry(), self._backends, app_handles)
 
     def seen(self, app_handle: str) -> AppStatus | None:
-        """Returns the status that a polling process recorded last; falls back to :meth:`status` if there is none."""
+        """Return the status that a polling process recorded last; falls back to :meth:`status` if there is none."""
         handle = self.resolve(app_handle)
         return (self._news.status(handle) if self._news is not None else None) or self.status(handle)
 
@@ -192,7 +192,7 @@ class Watches(Launches):
         return self._aio
 
     def metrics(self, app_handle: str) -> _Usage:
-        """Returns the CPU, memory and GPU usage of each replica; for a job that has ended, the recorded usage.
+        """Return the CPU, memory and GPU usage of each replica; for a job that has ended, the recorded usage.
 
         Raises:
             NotSupportedError: the scheduler does not report usage.
@@ -203,7 +203,7 @@ class Watches(Launches):
         return metrics.read(backend, app_id, self.recorded(handle), handle.partition("://")[0])
 
     def fill_metrics(self, app_handle: str, status: AppStatus, run: Run | None = None) -> None:
-        """Adds the peak memory of each replica to a status, as far as it is known without querying a cluster.
+        """Add the peak memory of each replica to a status, as far as it is known without querying a cluster.
 
         Args:
             run: the job's entry in the run registry, if available: it holds the usage of a job that has ended.
@@ -221,7 +221,7 @@ class Watches(Launches):
         super().close()
 
     def _settle_intents(self, timeout_s: float = 10.0) -> None:
-        """Finds out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`."""
+        """Find out what became of submissions, of any process, whose answer was lost; see :mod:`.intents`."""
         if run_registry().intents():
             from torchx.runner.watching.intents import settle_intents
 
@@ -229,8 +229,8 @@ class Watches(Launches):
 
     def _status_source(
         self, handle: str, backend: Scheduler[Any], timeout: float | None
-    ) -> tuple[Callable[[], AppStatus | None], News | None]:
-        """Returns a function that queries the status of a job, and the News to sleep on between queries, if any.
+    ) -> tuple[Callable[[], AppStatus | None], StatusFeed | None]:
+        """Return a function that queries the status of a job, and the News to sleep on between queries, if any.
 
         Local schedulers, and those that report the end of a job at once, are queried directly. For the others the
         status is read from the run registry, which one of all waiting processes keeps up to date.
@@ -248,7 +248,7 @@ class Watches(Launches):
         return lambda: news.status(handle) or self.status(handle), news
 
     def _keep_metrics(self, handle: str, backend: Scheduler[Any], status: AppStatus) -> None:
-        """Records the usage of a job that has ended, unless it was too short for a single sample."""
+        """Record the usage of a job that has ended, unless it was too short for a single sample."""
         if status.started_at and status.ended_at and status.ended_at - status.started_at >= SAMPLE_S:
             from torchx.runner.watching import metrics
 

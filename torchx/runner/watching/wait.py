@@ -15,7 +15,7 @@ from torchx.util.notices import logger
 from torchx.util.outages import Outage
 
 if TYPE_CHECKING:
-    from torchx.runner.watching.changes import News
+    from torchx.runner.watching.changes import StatusFeed
     from torchx.schedulers.api import Scheduler
 
 UNSUBMITTED_S = 120.0
@@ -27,7 +27,7 @@ GONE_S = 15.0
 _FIRST_S = 0.001
 _EARLY_S = 0.0005
 _LEAST_SLEEP_S = 0.05  # minimum time between polls of a scheduler that reports the end, however short the interval
-_MOST_NEAR_S = 0.1
+_MAX_NEAR_S = 0.1
 _GROWTH = 1.5
 _GONE_PAUSE_S = 5.0
 _LOOK_S = 60.0
@@ -66,9 +66,9 @@ class Waiter:
         interval_s: float,
         timeout_s: float | None,
         what: str,
-        news: News | None = None,
+        news: StatusFeed | None = None,
     ) -> AppStatus | None:
-        """Polls until the status is terminal or None, or the scheduler no longer knows the job.
+        """Poll until the status is terminal or None, or the scheduler no longer knows the job.
 
         Pauses grow up to ``interval_s``. If the scheduler reports the end of a job (it overrides ``wait_for_end``),
         that call replaces the pause, with a timeout of ``interval_s``, or of ``wait_hint`` if the scheduler is remote
@@ -121,7 +121,7 @@ class Waiter:
         return _GONE_PAUSE_S
 
     def _check_submitted(self, what: str, state: AppState) -> None:
-        """Raises BackendError for a job that was accepted, but has been UNSUBMITTED for too long."""
+        """Raise BackendError for a job that was accepted, but has been UNSUBMITTED for too long."""
         now = time.monotonic()
         since = self._unsubmitted.setdefault(what, now)
         if state is not AppState.UNSUBMITTED:
@@ -134,7 +134,7 @@ class Waiter:
             )
 
     def retry_pause_s(self, what: str, status: AppStatus) -> float:
-        """Returns the seconds to sleep before a failed query is retried; 0 if the query succeeded.
+        """Return the seconds to sleep before a failed query is retried; 0 if the query succeeded.
 
         Consecutive failures for one job ``what`` belong to one outage. Raises the error if it is permanent, or the
         outage has lasted for ten minutes.
@@ -145,11 +145,11 @@ class Waiter:
             return 0.0
         if what not in self._outages:
             self._outages[what] = Outage(f"`{what}`", warn, now=time.monotonic)
-        return self._outages[what].bear(status.error)
+        return self._outages[what].retry_delay_s(status.error)
 
 
 def timed_out(handle: str, state: AppState | None, timeout_s: float) -> WaitTimeoutError:
-    """The error for a job that has not ended within ``timeout_s``."""
+    """Return the error for a job that has not ended within ``timeout_s``."""
     return WaitTimeoutError(
         f"`{handle}` is {state} after {timeout_s:g} s of waiting",
         handle=handle,
@@ -185,9 +185,9 @@ def is_polled(scheduler: Scheduler[Any]) -> bool:
 
 
 def _pauses(scheduler: Scheduler[Any], interval_s: float) -> tuple[float, float]:
-    """The first and the longest pause between two polls, in seconds."""
+    """Return the first and the longest pause between two polls, in seconds."""
     if is_near(scheduler):
-        return min(_FIRST_S, interval_s), min(_MOST_NEAR_S, interval_s)
+        return min(_FIRST_S, interval_s), min(_MAX_NEAR_S, interval_s)
     return min(scheduler.wait_hint, interval_s), interval_s
 
 

@@ -21,11 +21,11 @@ class ResultTracker(ABC):
 
     @abstractmethod
     def put(self, key: KeyType, **results: ResultType) -> None:
-        """Stores the results of a trial; replaces earlier ones."""
+        """Store the results of a trial; replaces earlier ones."""
 
     @abstractmethod
     def get(self, key: KeyType) -> dict[str, ResultType]:
-        """Returns the results of a trial; empty if there are none."""
+        """Return the results of a trial; empty if there are none."""
 
     def __getitem__(self, key: KeyType) -> dict[str, ResultType]:
         return self.get(key)
@@ -45,7 +45,7 @@ class FsspecResultTracker(ResultTracker):
         self._base = tracker_base.rstrip("/") or "/"
 
     def put(self, key: KeyType, **results: ResultType) -> None:
-        """Stores the results; creates missing directories.
+        """Store the results; create missing directories.
 
         Raises:
             ValueError: the key is not a valid file name.
@@ -65,7 +65,7 @@ class FsspecResultTracker(ResultTracker):
         os.replace(unfinished, path)
 
     def get(self, key: KeyType) -> dict[str, ResultType]:
-        """Returns the results; empty if there are none.
+        """Return the results; empty if there are none.
 
         Raises:
             ParseError: the file was not written by :meth:`put`.

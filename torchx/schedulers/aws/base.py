@@ -73,7 +73,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     # -- implemented by a backend ----------------------------------------------------------------
 
     def _find(self, app_ids: _Ids) -> dict[str, _Object]:
-        """The torchx jobs with these ids, as far as they exist, by id."""
+        """Return the torchx jobs with these ids, as far as they exist, by id."""
         raise NotImplementedError
 
     def _listed(self, cfg: Mapping[str, CfgVal]) -> _Jobs:
@@ -81,11 +81,11 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         raise NotImplementedError
 
     def _of_user(self, jobs: _Jobs, user: str) -> _Jobs:  # noqa: ARG002  # what overrides need
-        """The jobs that ``user`` has submitted. By default :meth:`_listed` filters by user."""
+        """Return the jobs that ``user`` has submitted. By default :meth:`_listed` filters by user."""
         return jobs
 
     def _facts(self, app_id: str, job: _Object, *, detailed: bool) -> JobFacts:
-        """The facts of a job. ``detailed``: make further calls to find out why it waits or has failed."""
+        """Return the facts of a job. ``detailed``: make further calls to find out why it waits or has failed."""
         raise NotImplementedError
 
     def _streams(self, job: _Object, replicas: Sequence[tuple[str, int]]) -> Streams:
@@ -93,11 +93,11 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         raise NotImplementedError
 
     def _end(self, app_id: str, job: _Object) -> None:
-        """Cancels a job that has not ended."""
+        """Cancel a job that has not ended."""
         raise NotImplementedError
 
     def _forget(self, app_id: str, job: _Object) -> None:
-        """Removes a job that was cancelled or has ended."""
+        """Remove a job that was cancelled or has ended."""
         raise NotImplementedError
 
     # -- common to all backends ------------------------------------------------------------------
@@ -118,7 +118,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             return str(os.getuid())
 
     def _push(self, images: dict[str, tuple[str, str]], info: AppDryRunInfo[Any], *, create: bool = False) -> None:
-        """Logs in to ECR, pushes images, and records their digests; ``create``: creates missing repositories, too."""
+        """Log in to ECR, pushes images, and record their digests; ``create``: creates missing repositories, too."""
         if not images:
             return
         by_engine = any(image.startswith("sha256:") for image in images)
@@ -141,7 +141,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return verdict.describe(self._facts(app_id, job, detailed=detailed), look)
 
     def describe_many(self, app_ids: Iterable[str]) -> dict[str, DescribeAppResponse | None]:
-        """Describes up to a hundred jobs per call. Causes are reported only if the description contains them."""
+        """Describe up to a hundred jobs per call. Causes are reported only if the description contains them."""
         wanted = list(app_ids)
         found = self._find(wanted)
         return {a: self._answer(a, found[a], detailed=False) if a in found else None for a in wanted}
@@ -150,7 +150,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return verdict.state_of(self._facts(app_id, job, detailed=False))
 
     def _evidence(self, job: _Object, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:
-        """The last lines of the replicas' logs, in which stdout and stderr are mixed."""
+        """Return the last lines of the replicas' logs, in which stdout and stderr are mixed."""
         try:
             streams = self._streams(job, [(r.role, r.replica) for r in replicas])
             client = self._clients.client("logs")
@@ -182,7 +182,7 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return [(r.role, r.replica) for r in self._facts(app_id, job, detailed=False).replicas()]
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        """The replicas' output in CloudWatch, of all attempts."""
+        """Return the replicas' output in CloudWatch, of all attempts."""
         refuse_streams(query, "CloudWatch")
         job = self._look(app_id)
         if job is None:
@@ -210,5 +210,5 @@ class AwsScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             self._forget(app_id, job)
 
     def close(self) -> None:
-        """Closes the connections. Jobs continue to run."""
+        """Close the connections. Jobs continue to run."""
         self._clients.close()

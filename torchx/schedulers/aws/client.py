@@ -45,7 +45,7 @@ class Clients:
         return self._options["profile_name"] or ""
 
     def client(self, service: str, *, retries: bool = True, region: str | None = None) -> Any:
-        """The client of a service. Without ``retries`` boto3 repeats no call: for those that must not run twice.
+        """Return the client of a service. Without ``retries`` boto3 repeats no call: for those that must not run twice.
 
         ``region`` overrides the session's region.
         """
@@ -75,14 +75,14 @@ class Clients:
             return self._session.client(service, region_name=region, endpoint_url=self._endpoint_url, config=config)
 
     def close(self) -> None:
-        """Closes the clients that were created here."""
+        """Close the clients that were created here."""
         for client in self._made.values():
             client.close()
         self._made.clear()
 
 
 def call(client: Any, operation: str, doing: str, **params: object) -> dict[str, Any]:
-    """Calls a method of a boto3 client; ``doing``, what failed, begins the message of the TorchXError."""
+    """Call a method of a boto3 client; ``doing``, what failed, begins the message of the TorchXError."""
     with aws_errors(doing):
         answer: dict[str, Any] = getattr(client, operation)(**params)
     return answer
@@ -101,7 +101,7 @@ def call_if_there(client: Any, operation: str, doing: str, **params: object) -> 
 def call_once(
     client: Any, operation: str, doing: str, *, sleep: Callable[[float], None] = time.sleep, **params: object
 ) -> dict[str, Any]:
-    """A call that must not be executed twice: it is retried only if AWS has throttled it."""
+    """Return a call that must not be executed twice: it is retried only if AWS has throttled it."""
     for pause_s in _PAUSES_S:
         try:
             return call(client, operation, doing, **params)

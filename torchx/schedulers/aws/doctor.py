@@ -17,7 +17,7 @@ _UNSEEN = "cannot be inspected: AWS denies it, though jobs may still work"
 
 
 def checks(clients: Clients, cfg: Mapping[str, CfgVal], roles: Sequence[Role]) -> list[Check]:
-    """Checks of an account, of the queue and IAM roles in the run options ``cfg``, and of a job with these roles."""
+    """Check of an account, of the queue and IAM roles in the run options ``cfg``, and of a job with these roles."""
     queue = str(cfg.get("queue") or "")
     return [
         # fails without valid credentials or a region

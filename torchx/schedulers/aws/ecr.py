@@ -22,7 +22,7 @@ _HOST = r"(?P<account>\d{12})\.dkr[.-]ecr(?:-fips)?\.(?P<region>[a-z0-9-]+)\.(?:
 
 
 def region_of(registry: str) -> str:
-    """The region of an ECR registry; empty for any other registry.
+    """Return the region of an ECR registry; empty for any other registry.
 
     >>> region_of("123456789012.dkr.ecr.eu-west-1.amazonaws.com"), region_of("ghcr.io")
     ('eu-west-1', '')
@@ -40,7 +40,7 @@ class EcrLogins:
         self._known: dict[str, tuple[float, Credentials]] = {}  # registry -> when it was requested, login
 
     def credentials(self, registry: str) -> Credentials | None:
-        """The login of an ECR registry; None for any other registry. Raises TorchXError if AWS refuses it."""
+        """Return the login of an ECR registry; None for any other registry. Raises TorchXError if AWS refuses it."""
         region = region_of(registry)
         if not region:
             return None
@@ -53,7 +53,7 @@ class EcrLogins:
         return self._known[registry][1]
 
     def prepare(self, pushes: Iterable[tuple[str, str]], engine: Any | None, *, create: bool) -> None:
-        """Prepares the repositories of a push (each with its tag); ``create``: creates missing ones.
+        """Prepare the repositories of a push (each with its tag); ``create``: creates missing ones.
 
         ``engine`` is the Docker client that pushes, which is logged in; None: no engine pushes.
         """

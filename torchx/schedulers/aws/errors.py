@@ -52,7 +52,7 @@ class LostAnswerError(TransientError):
 
 @contextmanager
 def aws_errors(doing: str) -> Iterator[None]:
-    """Translates errors of botocore that are raised in its block; see :func:`translate`."""
+    """Translate errors of botocore that are raised in its block; see :func:`translate`."""
     try:
         yield
     except Exception as e:
@@ -135,7 +135,7 @@ def _refused(error: Any, doing: str) -> TorchXError:
 
 
 def _denied(error: Any, code: str, message: str, doing: str) -> AwsError:
-    """Reports the user and the denied action, which may differ from the called one: ``iam:PassRole``, for example."""
+    """Report the user and the denied action, which may differ from the called one: ``iam:PassRole``, for example."""
     action = re.search(r"not authorized to perform: ([\w-]+:\w+)", message)
     user = re.search(r"User: (\S+)", message)
     named = action[1] if action else str(getattr(error, "operation_name", ""))

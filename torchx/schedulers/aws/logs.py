@@ -42,7 +42,9 @@ class SharedLook:
         self._seen: _Seen = (False, {})
 
     def after(self, count: int) -> tuple[int, bool, Streams]:
-        """The first description after number ``count``: its number, whether the job has ended, and its log streams."""
+        """Return the first description after number ``count``: its number, whether the job has ended,
+        and its log streams.
+        """
         with self._lock:
             if self._count <= count:
                 job = self._again() if self._count else self._job
@@ -64,7 +66,10 @@ class StreamReader:
         self._token: str | None = None
 
     def news(self) -> Iterator[_Object]:
-        """The events since the last call. At the end CloudWatch returns the same token; earlier pages may be empty."""
+        """Yield the events since the last call.
+
+        At the end CloudWatch returns the same token; earlier pages may be empty.
+        """
         while True:
             given = {"nextToken": self._token} if self._token else {}
             page = call_if_there(self._client, "get_log_events", _DOING, **self._params, **given)
@@ -120,7 +125,7 @@ class ReplicaLog(Lines):
 
 
 def tail(client: Any, group: str, stream: str) -> str:
-    """The last lines of a stream; empty if it cannot be read."""
+    """Return the last lines of a stream; empty if it cannot be read."""
     try:
         params = {"logGroupName": group, "logStreamName": stream, "startFromHead": False, "limit": _TAIL_EVENTS}
         page = call(client, "get_log_events", _DOING, **params)

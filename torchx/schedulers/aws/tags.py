@@ -28,23 +28,23 @@ DEFAULT_ROLE_NAME = "node"
 """Role name of a job that does not record one."""
 
 _DOMAINS = {"aws-cn": "console.amazonaws.cn", "aws-us-gov": "console.amazonaws-us-gov.com"}
-_MOST_TAG_CHARACTERS = 256
+_MAX_TAG_CHARACTERS = 256
 _NOT_IN_TAGS = r"[^\w\s+\-=.:/@]"
 
 
 def tags(app_name: str, user: str, session: str, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    """The tags of a job: torchx's, and ``more`` of the user."""
+    """Return the tags of a job: torchx's, and ``more`` of the user."""
     ours = {TAG_VERSION: __version__, TAG_APP_NAME: app_name, TAG_USER: user, TAG_SESSION: session}
     return {**(more or {}), **{name: tag_value(value) for name, value in ours.items() if value}}
 
 
 def tag_value(text: str) -> str:
-    """Replaces the characters of ``text`` that the value of a tag may not have.
+    """Replace the characters of ``text`` that the value of a tag may not have.
 
     >>> tag_value("me; you")
     'me- you'
     """
-    return re.sub(_NOT_IN_TAGS, "-", text)[:_MOST_TAG_CHARACTERS]
+    return re.sub(_NOT_IN_TAGS, "-", text)[:_MAX_TAG_CHARACTERS]
 
 
 def console_url(arn: str, region: str, page: str) -> str | None:

@@ -32,7 +32,8 @@ _COMMAND_S = 30.0
 
 
 def policy(app: AppDef, system: str, caps: Capabilities, *, no_memory: str = "") -> RetryRules | None:
-    """The retry policy of a job; None if it has none. Raises SpecError if ``system`` cannot apply it to this job.
+    """Return the retry policy of a job; None if it has none. Raises SpecError if ``system`` cannot apply it to this
+    job.
 
     ``no_memory`` says why the next attempt of this job cannot get more memory.
     """
@@ -47,7 +48,9 @@ def policy(app: AppDef, system: str, caps: Capabilities, *, no_memory: str = "")
 
 @functools.cache
 def program(backend: str) -> str:
-    """The archive as text (``os.fsdecode``). It runs ``main`` of the backend's module that its first argument names."""
+    """Return the archive as text (``os.fsdecode``). It runs ``main`` of the backend's module that its first argument
+    names.
+    """
     import zipfile
 
     top = os.path.dirname(os.path.abspath(torchx.__file__))
@@ -66,13 +69,13 @@ def program(backend: str) -> str:
 
 
 def script(module: str, *names: str) -> str:
-    """The functions of ``program.sh``, and these parts of a backend's own script, beside the file ``module``."""
+    """Return the functions of ``program.sh``, and these parts of a backend's own script, beside the file ``module``."""
     texts = [read_script(__file__, "program.sh"), *(read_script(module, name) for name in names)]
     return "\n\n".join(map(str.strip, texts))
 
 
 def attempts_in(folder: str) -> list[Attempt]:
-    """The finished attempts of a job on this machine; empty if its folder has no record of any."""
+    """Return the finished attempts of a job on this machine; empty if its folder has no record of any."""
     try:
         with open(os.path.join(folder, ATTEMPTS_FILE), encoding="utf-8", errors="replace") as f:
             return read_attempts(f)
@@ -81,13 +84,13 @@ def attempts_in(folder: str) -> list[Attempt]:
 
 
 def ends_of(folder: JobFolder, paths: list[str]) -> dict[str, int]:
-    """The current sizes of files in the job's folder, for :data:`torchx.schedulers.kit.attempts.BEGINS`."""
+    """Return the current sizes of files in the job's folder, for :data:`torchx.schedulers.kit.attempts.BEGINS`."""
     sizes = folder.files.sizes([folder.file(path) for path in paths])
     return {path: sizes[folder.file(path)] or 0 for path in paths}
 
 
 def output_lines(*argv: str) -> list[str]:
-    """The lines that a command prints; none if it fails or is missing."""
+    """Return the lines that a command prints; none if it fails or is missing."""
     try:
         done = LocalCommandRunner().run(argv, timeout=_COMMAND_S)
     except BackendError:

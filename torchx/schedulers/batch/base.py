@@ -22,7 +22,7 @@ from torchx.schedulers.batch.queries import JobQueries, Known
 from torchx.schedulers.batch.sites import (
     COMMAND_TIMEOUT_S,
     FIRST_PAUSE_S,
-    MOST_PAUSE_S,
+    MAX_PAUSE_S,
     PATIENCE_S,
     Site,
     SiteScheduler,
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 
 __all__ = ["CAPABILITIES", "COMMAND_TIMEOUT_S", "PATIENCE_S", "BatchScheduler", "Known", "Site", "Submission"]
 
-_MOST_OTHERS = 300
+_MAX_OTHERS = 300
 
 CAPABILITIES = replace(
     COMMON,
@@ -111,7 +111,7 @@ class BatchScheduler(SiteScheduler):
 
     @abstractmethod
     def _submission(self, info: AppDryRunInfo[Any], site: Site) -> Submission:
-        """What to submit. Pure: it runs no command and touches no file."""
+        """Return what to submit. Run no command; files of the job's folder are written later."""
 
     def _secret_files(self, info: AppDryRunInfo[Any]) -> dict[str, str]:  # noqa: ARG002  # a hook
         """Files for the job's folder that hold its secrets: path to content. Called once per submission."""
@@ -119,14 +119,14 @@ class BatchScheduler(SiteScheduler):
 
     @abstractmethod
     def _parse_submitted(self, done: Completed) -> str:
-        """The job id in the answer of a submitting command that succeeded."""
+        """Return the job id in the answer of a submitting command that succeeded."""
 
     @abstractmethod
     def _find_submitted(self, site: Site, token: str) -> str | None:
-        """The id of the job with this name; None if there is none. An incomplete submission is removed."""
+        """Return the id of the job with this name; None if there is none. An incomplete submission is removed."""
 
     def _find_late(self, site: Site, token: str, folder: JobFolder, age_s: float) -> str | None:  # noqa: ARG002  # a hook
-        """The answer of :meth:`find_submission` for the job with this name, long after its submission."""
+        """Return the answer of :meth:`find_submission` for the job with this name, long after its submission."""
         found = self._find_submitted(site, token)
         return found or ("" if age_s > self.submission_s else None)
 
@@ -135,13 +135,13 @@ class BatchScheduler(SiteScheduler):
         raise NotImplementedError(f"`{type(self).__name__}` has no `_facts`")
 
     def _look(self, folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> Sequence[Evidence]:
-        """What failed replicas of one job left behind."""
+        """Return what failed replicas of one job left behind."""
         return folder.evidence([(r.role, r.replica) for r in replicas])
 
     def _query(
         self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
     ) -> dict[str, DescribeAppResponse]:
-        """The verdicts on these jobs; unknown jobs are left out. Arguments: see :meth:`_facts`."""
+        """Return the verdicts on these jobs; unknown jobs are left out. Arguments: see :meth:`_facts`."""
         return {
             app_id: known.answer
             or describe(known.facts, functools.partial(self._look, known.folder) if known.folder else None)
@@ -150,40 +150,40 @@ class BatchScheduler(SiteScheduler):
 
     @abstractmethod
     def _query_all(self, site: Site) -> list[ListAppResponse]:
-        """The jobs of this user."""
+        """Return the jobs of this user."""
 
     @abstractmethod
     def _cancel_argv(self, app_id: str) -> list[str]:
-        """The command that cancels a job."""
+        """Return the command that cancels a job."""
 
     def _accept_cancel(self, done: Completed) -> None:
-        """Raises if that command failed and the job still runs."""
+        """Raise if that command failed and the job still runs."""
         done.check()
 
     def _second_submission(self, info: AppDryRunInfo[Any], site: Site, done: Completed) -> Submission | None:  # noqa: ARG002  # a hook
-        """An alternative to the submission that the scheduler rejected with ``done``; None: there is none."""
+        """Return an alternative to the submission that the scheduler rejected with ``done``; None: there is none."""
         return None
 
     def _upload(self, info: AppDryRunInfo[Any], site: Site, created: dict[str, Any]) -> None:
-        """Uploads what the dry run has only named; may correct the request. Adds the path of each new folder to
+        """Upload what the dry run has only named; may correct the request. Adds the path of each new folder to
         ``created``, with what :meth:`_take_back` needs.
         """
 
     def _take_back(self, site: Site, created: dict[str, Any]) -> None:
-        """Removes what was uploaded for a job that was rejected. If it is submitted again, it is uploaded again."""
+        """Remove what was uploaded for a job that was rejected. If it is submitted again, it is uploaded again."""
 
     def _log_folder(self, site: Site, app_id: str) -> JobFolder | None:
-        """The folder with the logs of a job; None if there is no such job."""
+        """Return the folder with the logs of a job; None if there is no such job."""
         return self.folders(site).of(app_id)
 
     def _folder(self, app_id: str) -> JobFolder | None:
-        """The recorded folder of a job; None if it is not on record."""
+        """Return the recorded folder of a job; None if it is not on record."""
         return self.folders(self._site(app_id)).of(app_id)
 
     # -- submission ------------------------------------------------------------------------------
 
     def schedule(self, dryrun_info: AppDryRunInfo[Any]) -> str:
-        """Submits the job once: if the answer is lost, it looks for the job before it submits again.
+        """Submit the job once: if the answer is lost, it looks for the job before it submits again.
 
         Raises:
             CommandError: the scheduler rejected the job. Everything of it is removed.
@@ -224,7 +224,7 @@ class BatchScheduler(SiteScheduler):
         return done
 
     def _remember(self, app_id: str, site: Site, folder: str) -> None:
-        """Records the folder and the site of a new job."""
+        """Record the folder and the site of a new job."""
         self.folders(site).remember(app_id, folder)
         self._queries.forget(app_id)
         self._recorded_cfg.cache_clear()
@@ -258,7 +258,7 @@ class BatchScheduler(SiteScheduler):
         return app_id
 
     def _submit(self, site: Site, submission: Submission) -> str | Completed:
-        """The id of the job, or the answer by which the scheduler rejected it."""
+        """Return the id of the job, or the answer by which the scheduler rejected it."""
         once = site.commands.run_once if isinstance(site.commands, ConnectedRunner) else None
         attempt = next(self._attempts)
         spent, pause = 0.0, FIRST_PAUSE_S
@@ -285,20 +285,20 @@ class BatchScheduler(SiteScheduler):
             if found is not None:
                 return found
             spent += pause
-            pause = min(pause * 2, MOST_PAUSE_S)
+            pause = min(pause * 2, MAX_PAUSE_S)
             if spent + pause > PATIENCE_S:
                 raise failure
             logger("torchx.schedulers").warning("%s; the job is not there, submitting it again", failure)
 
     def _run_without(self, run: Callable[..., Completed], site: Site, submission: Submission) -> Completed:
-        """Runs the command without the variables to hide, by ``env``; the answer looks like the command's own."""
+        """Run the command without the variables to hide, by ``env``; the answer looks like the command's own."""
         done = run([*submission.env, *submission.argv], stdin=submission.stdin, timeout=submission.timeout_s)
         if submission.env and done.returncode == 127:
             raise self._missing(site, CommandError(argv=submission.argv, returncode=127))
         return replace(done, argv=submission.argv)
 
     def _refusal(self, done: Completed) -> BackendError:
-        """The error for a rejected submission. Backends add hints."""
+        """Return the error for a rejected submission. Backends add hints."""
         try:
             done.check()
         except CommandError as e:
@@ -312,7 +312,7 @@ class BatchScheduler(SiteScheduler):
         return self._queries.of([app_id], self._ask, fresh_s=self.fresh_s, others=self._others)[app_id]
 
     def describe_many(self, app_ids: Iterable[str]) -> Answers:
-        """The jobs, by one query per site. Jobs that other callers wait for are part of it."""
+        """Return the jobs, by one query per site. Jobs that other callers wait for are part of it."""
         return self._queries.of(app_ids, self._ask, fresh_s=self.fresh_s, others=self._others)
 
     def _others(self, app_ids: list[str]) -> Iterable[str]:
@@ -320,7 +320,7 @@ class BatchScheduler(SiteScheduler):
         from torchx.runs import RunQuery, default_registry
 
         sites = {id(site) for site, _ in self._by_site(app_ids)}
-        found = default_registry().list(RunQuery(scheduler=self.backend, limit=_MOST_OTHERS), unfinished=True)
+        found = default_registry().list(RunQuery(scheduler=self.backend, limit=_MAX_OTHERS), unfinished=True)
         mine = [run.app_id for run in found if run.session == self.session_name]
         return [i for site, ids in self._by_site(mine) if id(site) in sites for i in ids]
 
@@ -349,7 +349,9 @@ class BatchScheduler(SiteScheduler):
 
     @by_view
     def log_replicas(self, app_id: str) -> _Replicas | None:
-        """The replicas on record in the job's folder; without such a record, those that the scheduler reports."""
+        """Return the replicas on record in the job's folder; without such a record,
+        those that the scheduler reports.
+        """
         folder = self._folder(app_id)
         roles = folder.roles() if folder is not None else []
         return [(role.name, k) for role in roles for k in range(role.num_replicas)] or super().log_replicas(app_id)
@@ -371,7 +373,7 @@ class BatchScheduler(SiteScheduler):
         return [BatchLog(growth, where, query, is_over) for where, is_over in zip(paths, over, strict=True)]
 
     def view_of(self, app_id: str) -> BatchScheduler:  # noqa: ARG002  # a hook
-        """The view of this job; itself, if nothing about the job is special."""
+        """Return the view of this job; itself, if nothing about the job is special."""
         return self
 
     def _choose_previous(self, folder: JobFolder, paths: Sequence[LogPaths]) -> None:
@@ -396,7 +398,7 @@ class BatchScheduler(SiteScheduler):
             folder.files.remove(folder.file(SECRETS_FILE))
 
     def _delete_existing(self, app_id: str) -> None:
-        """Cancels the job if it runs, removes its folder, and hides it from now on."""
+        """Cancel the job if it runs, removes its folder, and hides it from now on."""
         site = self._site(app_id)
         self._cancel_existing(app_id)
         folder = self._folder(app_id) or self._log_folder(site, app_id)  # logs of a script are elsewhere
@@ -408,7 +410,7 @@ class BatchScheduler(SiteScheduler):
         return described(self.describe(app_id), app_id, role, k)
 
     def close(self) -> None:
-        """Clears caches; jobs go on."""
+        """Clear caches; jobs go on."""
         super().close()
         self._queries.clear()
         self._growth.clear()

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, SpecError
 from torchx.schedulers.kit.failures import Evidence
-from torchx.schedulers.kit.files import MOST_GROWN, Files
+from torchx.schedulers.kit.files import MAX_GROWN, Files
 from torchx.settings import torchx_home
 from torchx.specs.serialize import appdef_from_dict, appdef_to_dict, masked
 from torchx.supervisor.layout import (
@@ -68,7 +68,7 @@ TAIL_BYTES = 1 << 16
 
 
 def folder_name(role: str) -> str:
-    """The name of a role's folder in that of its job, which is not that of a file there.
+    """Return the name of a role's folder in that of its job, which is not that of a file there.
 
     >>> folder_name("trainer"), folder_name("../a b"), folder_name("events")
     ('trainer', '..%2fa%20b', '%65vents')
@@ -92,11 +92,12 @@ class JobFolders:
         self._note(app_id, folder.encode("utf-8", "surrogateescape"))
 
     def of(self, app_id: str) -> JobFolder | None:
-        """The folder of a job; None if it is not on record."""
+        """Return the folder of a job; None if it is not on record."""
         return self.of_many([app_id]).get(app_id)
 
     def of_many(self, app_ids: Iterable[str]) -> dict[str, JobFolder | None]:
-        """The folders of many jobs, by one query. None: the job was deleted, but its scheduler may still report it.
+        """Return the folders of many jobs, by one query. None: the job was deleted, but its scheduler may still report
+        it.
 
         Jobs without a recorded folder are left out.
         """
@@ -152,7 +153,7 @@ class JobFolder:
         return posixpath.join(self.path, name)
 
     def text(self, name: str) -> str:
-        """The content of a file in the folder; empty if there is none."""
+        """Return the content of a file in the folder; empty if there is none."""
         return (self.files.read(self.file(name)) or b"").decode("utf-8", "replace")
 
     def is_ours(self) -> bool:
@@ -160,7 +161,7 @@ class JobFolder:
         return bool(self.files.read(self.file(JOB_FILE), 0, 1))
 
     def roles(self) -> list[Role]:
-        """The submitted roles, secrets masked; empty if they are not on record."""
+        """Return the submitted roles, secrets masked; empty if they are not on record."""
         return roles_of(self.files.read(self.file(JOB_FILE)))
 
     def replica(self, role: str, k: int) -> str:
@@ -168,13 +169,16 @@ class JobFolder:
         return posixpath.join(self.path, folder_name(role), str(k))
 
     def log_paths(self, role: str, k: int) -> LogPaths:
-        """The log files of one replica."""
+        """Return the log files of one replica."""
         base = self.replica(role, k)
         stdout, stderr, times = (posixpath.join(base, name) for name in (STDOUT_LOG, STDERR_LOG, TIMES_INDEX))
         return LogPaths(stdout, stderr, times)
 
     def evidence(self, replicas: Sequence[tuple[str, int]], *, said: str = "") -> list[Evidence]:
-        """What failed replicas (role, number) left behind, by one query for all. Arguments: see :func:`left_by`."""
+        """Return what failed replicas (role, number) left behind, by one query for all.
+
+        Arguments: see :func:`left_by`.
+        """
         begins = {self.file(path): at for path, at in self.begins.items()}
         return left_by(self.files, [self.replica(role, k) for role, k in replicas], said=said, begins=begins)
 
@@ -182,7 +186,7 @@ class JobFolder:
 def left_by(
     files: Files, folders: Sequence[str], *, said: str = "", begins: Mapping[str, int] | None = None
 ) -> list[Evidence]:
-    """What failed replicas left in their folders, by one query for all of them.
+    """Return what failed replicas left in their folders, by one query for all of them.
 
     Args:
         said: name of the file in a replica's folder that holds the scheduler's messages; empty if there is none.
@@ -212,19 +216,19 @@ def left_by(
 
 
 def read_whole(files: Files, paths: Iterable[str]) -> dict[str, bytes]:
-    """The whole content of files, by as few queries as possible; missing and empty files are left out."""
+    """Return the whole content of files, by as few queries as possible; missing and empty files are left out."""
     found = dict.fromkeys(paths, b"")
     asked = list(found)
     while asked:
         news = files.grown({path: len(found[path]) for path in asked})
         found.update({path: found[path] + data for path, data in news.items()})
-        is_all = sum(map(len, news.values())) < MOST_GROWN  # a larger answer may leave files out
-        asked = [] if is_all else [path for path in asked if len(news.get(path, b"")) in (0, MOST_GROWN)]
+        is_all = sum(map(len, news.values())) < MAX_GROWN  # a larger answer may leave files out
+        asked = [] if is_all else [path for path in asked if len(news.get(path, b"")) in (0, MAX_GROWN)]
     return {path: data for path, data in found.items() if data}
 
 
 def ends_of(files: Files, paths: Sequence[str]) -> list[Evidence]:
-    """The ends of these logs, by one query. Each is the only output of one process."""
+    """Return the ends of these logs, by one query. Each is the only output of one process."""
     found = files.grown(dict.fromkeys(paths, -TAIL_BYTES))
     return [Evidence(stderr=found.get(path, b"").decode("utf-8", "replace")) for path in paths]
 
@@ -248,7 +252,7 @@ class LogPaths:
 
 
 def roles_of(record: bytes | None) -> list[Role]:
-    """The roles in a ``job.json``; empty if it is not a valid one."""
+    """Return the roles in a ``job.json``; empty if it is not a valid one."""
     try:
         found = json.loads(record or b"{}")
         return appdef_from_dict(found["app"]).roles

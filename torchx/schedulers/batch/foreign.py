@@ -31,7 +31,7 @@ class Outputs(JobFolder):
 
     @abstractmethod
     def places(self) -> Mapping[str, tuple[str, str]]:
-        """The files of stdout and stderr by replica, such as ``job/0``."""
+        """Return the files of stdout and stderr by replica, such as ``job/0``."""
 
     def is_ours(self) -> bool:
         """Never."""
@@ -62,7 +62,7 @@ class ForeignAtSites(ForeignJobs, BatchScheduler):
 
     @abstractmethod
     def _outputs(self, app_id: str) -> Outputs:
-        """The output files of a job."""
+        """Return the output files of a job."""
 
     def _ask(self, app_ids: list[str]) -> dict[str, DescribeAppResponse | None]:
         return {i: found for site, ids in self._by_site(app_ids) for i, found in self._query(site, ids, {}).items()}
@@ -74,7 +74,7 @@ class ForeignAtSites(ForeignJobs, BatchScheduler):
         return self._outputs(app_id)
 
     def _delete_existing(self, app_id: str) -> None:
-        """Cancels only: the scheduler forgets the job itself, and its output is the user's."""
+        """Cancel only: the scheduler forgets the job itself, and its output is the user's."""
         self._cancel_existing(app_id)
 
 

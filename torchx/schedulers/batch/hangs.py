@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     Enter = Callable[[Sequence[str], str, int], InsideProcess]
 
 _LOOK = "look"
-_MOST_S = 1.0  # delay before the end of the script is noticed
+_MAX_S = 1.0  # delay before the end of the script is noticed
 
 
 def main(
@@ -66,11 +66,13 @@ def main(
             news(dog, wish.action if act else "")
             if act:  # the attempt is being ended
                 return
-        time.sleep(min(max((dog.due or 0.0) - time.monotonic(), 0.01), _MOST_S))
+        time.sleep(min(max((dog.due or 0.0) - time.monotonic(), 0.01), _MAX_S))
 
 
 def stacks_of(folder: JobFolder, hosts: Mapping[tuple[str, int], str], enter: Enter) -> Stacks:
-    """What the ranks of a job do, whose replicas run on these hosts; ``enter`` starts a command inside a replica."""
+    """Return what the ranks of a job do, whose replicas run on these hosts;
+    ``enter`` starts a command inside a replica.
+    """
     from torchx.schedulers.kit.inside.run import run
     from torchx.schedulers.kit.stacks.look import look
 

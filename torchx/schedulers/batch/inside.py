@@ -17,7 +17,7 @@ Spawn = Callable[[list[str], Tty | None], SpawnedProcess]
 
 
 def sign_of(folder: str) -> str:
-    """An environment entry that only processes of the replica with this folder have."""
+    """Return an environment entry that only processes of the replica with this folder have."""
     return f"TORCHELASTIC_ERROR_FILE={folder}/error.json"
 
 
@@ -51,7 +51,7 @@ class Entered(MarkedProcess):
 
     @abstractmethod
     def _failed(self, code: int) -> BackendError:
-        """The error for a client that exited before the script reported the command's exit code."""
+        """Return the error for a client that exited before the script reported the command's exit code."""
 
     def write(self, data: bytes) -> None:
         self._link.write(data)

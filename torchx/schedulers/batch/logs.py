@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import Stream
-from torchx.schedulers.kit.files import MOST_GROWN, Files
+from torchx.schedulers.kit.files import MAX_GROWN, Files
 from torchx.schedulers.kit.follow import Cursor, Follower
 from torchx.schedulers.kit.logs import LogQuery, not_started_again
 
@@ -50,7 +50,7 @@ class Growth:
 
     def look(self, *, wait_s: float = 0) -> None:
         """Poll all files whose last data was consumed."""
-        self._ask([path for path, (_, data) in self._held.items() if len(data) <= MOST_GROWN], wait_s)
+        self._ask([path for path, (_, data) in self._held.items() if len(data) <= MAX_GROWN], wait_s)
         self._looked = time.monotonic()
 
     def look_if_due(self) -> None:
@@ -63,10 +63,10 @@ class Growth:
         for path, data in (self.files.grown(offsets, wait_s) if offsets else {}).items():
             begin, held = self._held[path]
             self._held[path] = (begin, held + data)
-            self._full.add(path) if len(data) == MOST_GROWN else self._full.discard(path)
+            self._full.add(path) if len(data) == MAX_GROWN else self._full.discard(path)
 
     def read(self, path: str, offset: int, size: int, *, keep: int, ask: bool) -> bytes:
-        """The data from ``offset`` on; drops cached data before ``keep``.
+        """Return the data from ``offset`` on; drops cached data before ``keep``.
 
         If the cache has no more data, it reads the file with ``ask``, or if the last answer had the maximum size.
         """
@@ -88,7 +88,7 @@ class Growth:
 class BatchLog(Follower):
     """The lines of one replica that a query selects; ``growth`` is that of its site, or the site's files."""
 
-    block = MOST_GROWN
+    block = MAX_GROWN
 
     def __init__(self, growth: Growth | Files, paths: LogPaths, query: LogQuery, is_over: Callable[[], bool]) -> None:
         super().__init__(query)
@@ -113,9 +113,9 @@ class BatchLog(Follower):
             self._growth = Growth(files)
         bounded = query.since is not None or query.until is not None
         if times and (bounded or query.timestamps or len(streams) > 1):
-            block = bytes(MOST_GROWN)
-            while len(block) == MOST_GROWN:  # a shorter block is the last one
-                block = files.read(times, self._indexed, MOST_GROWN) or b""
+            block = bytes(MAX_GROWN)
+            while len(block) == MAX_GROWN:  # a shorter block is the last one
+                block = files.read(times, self._indexed, MAX_GROWN) or b""
                 self._learn_times(block)
         known = self._times if bounded else times or not query.timestamps
         if not known and any(files.sizes(streams).values()):
@@ -138,7 +138,7 @@ class BatchLog(Follower):
         return self._lengths[cursor.path]
 
     def _learn_times(self, block: bytes) -> None:
-        """Parses new data of the index."""
+        """Parse new data of the index."""
         self._indexed += len(block)
         records, _, self._begun_record = (self._begun_record + block).rpartition(b"\n")
         for record in parse_times(records.decode("ascii", "replace")):
@@ -170,7 +170,7 @@ class BatchLog(Follower):
             self._growth.look_if_due()
         if self._query.timestamps:
             self._learn_times(
-                self._growth.read(self._paths.times, self._indexed, MOST_GROWN, keep=self._indexed, ask=False)
+                self._growth.read(self._paths.times, self._indexed, MAX_GROWN, keep=self._indexed, ask=False)
             )
 
     def _ended(self, *, patient: bool) -> bool:  # noqa: ARG002  # as declared
@@ -186,7 +186,7 @@ class BatchLog(Follower):
 
 
 def parse_times(text: str) -> Times:
-    """The records of an index, without damaged ones.
+    """Return the records of an index, without damaged ones.
 
     >>> parse_times("10.5 3 0\\nxx\\n11 7 2\\n")
     [(10.5, 3, 0), (11.0, 7, 2)]
@@ -202,7 +202,7 @@ def parse_times(text: str) -> Times:
 
 
 def check_query(query: LogQuery) -> None:
-    """Raises NotSupportedError for queries that a task's output, one file without times, cannot answer."""
+    """Raise NotSupportedError for queries that a task's output, one file without times, cannot answer."""
     if query.since is not None or query.until is not None:
         raise NotSupportedError(
             "`--since` and `--until` do not work for tasks of a sweep", hint="`--tail N` prints the last lines"

@@ -54,7 +54,7 @@ class JobQueries:
         fresh_s: float,
         others: Callable[[list[str]], Iterable[str]] = lambda _: (),
     ) -> Answers:
-        """The answers for these jobs, none of them older than ``fresh_s``; None for unknown ones.
+        """Return the answers for these jobs, none of them older than ``fresh_s``; None for unknown ones.
 
         ``others`` are likely to be queried next: a caller that loops over jobs queries all of them with the second one.
         """

@@ -30,7 +30,7 @@ COMMAND_TIMEOUT_S = 60.0
 CHECK_S = 2.0
 """Time limit of a check's command, which is not retried."""
 FIRST_PAUSE_S = 0.25
-MOST_PAUSE_S = 5.0
+MAX_PAUSE_S = 5.0
 
 Run = Callable[[list[str]], Completed]
 """Runs a command of one cluster to completion."""
@@ -45,7 +45,7 @@ class Site:
     name: str = ""
 
     def spawn(self, argv: list[str], tty: Tty | None) -> SpawnedProcess:
-        """Starts a command and connects its streams. Raises BackendError if the login node cannot be reached."""
+        """Start a command and connects its streams. Raises BackendError if the login node cannot be reached."""
         from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
         return SpawnedProcess(argv, tty=tty)
@@ -63,7 +63,7 @@ class LoginNode(Site):
 
 
 def site_of(cfg: Mapping[str, CfgVal]) -> Site:
-    """The site for ``cfg["ssh"]``, not connected yet. Raises ConfigError if that is not a valid host."""
+    """Return the site for ``cfg["ssh"]``, not connected yet. Raises ConfigError if that is not a valid host."""
     from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
@@ -122,7 +122,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         return opts
 
     def _site_of(self, cfg: Mapping[str, CfgVal] | None) -> Site:
-        """The site that the run options name; this machine if they name none."""
+        """Return the site that the run options name; this machine if they name none."""
         target = str((cfg or {}).get("ssh") or "")
         if cfg is None or not target:
             return self._here
@@ -132,11 +132,13 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         return self._sites[key]
 
     def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
-        """Sets where run options for jobs that are not on record come from: config files and the environment."""
+        """Set where run options for jobs that are not on record come from: config files and the environment."""
         self._defaults = defaults
 
     def _site(self, app_id: str) -> Site:
-        """The site of a job: where this process submitted it, else from the record of runs or the configuration."""
+        """Return the site of a job: where this process submitted it,
+        else from the record of runs or the configuration.
+        """
         app_id = JobId.of(app_id).job
         return self._sites.get(f"job {app_id}") or self._site_of(self._recorded_cfg(app_id))
 
@@ -150,7 +152,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         return {key: setting.get("value") for key, setting in run.cfg.items() if isinstance(setting, dict)}
 
     def folders(self, site: Site) -> JobFolders:
-        """The folders of this backend's jobs at a site."""
+        """Return the folders of this backend's jobs at a site."""
         return JobFolders(site.files, self.backend)
 
     # -- commands --------------------------------------------------------------------------------
@@ -164,7 +166,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         patience_s: float = PATIENCE_S,
         timeout_s: float = COMMAND_TIMEOUT_S,
     ) -> Completed:
-        """Runs a command that may be repeated, and retries it while the failure is temporary. Other failures are
+        """Run a command that may be repeated, and retries it while the failure is temporary. Other failures are
         returned.
 
         Args:
@@ -201,7 +203,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
                 logger("torchx.schedulers").warning("%s; trying again for %g s", failure, patience_s)
             self._sleep(pause)
             spent += pause
-            pause = min(pause * 2, MOST_PAUSE_S)
+            pause = min(pause * 2, MAX_PAUSE_S)
 
     def _missing(self, site: Site, error: CommandError) -> CommandError:
         if error.returncode != 127:

@@ -33,7 +33,7 @@ def facts_of(
     hang: str = "",
     now: float | None = None,
 ) -> JobFacts:
-    """The facts of a job. If a replica's container was removed, the job fails as soon as no other replica runs.
+    """Return the facts of a job. If a replica's container was removed, the job fails as soon as no other replica runs.
 
     ``history`` has the ends of its containers, if it has ended or is being ended; ``attempts`` are the finished ones of
     a job with a retry policy; ``hang`` is the last finding of its watchdog. ``now``: Unix time; the clock's if None.
@@ -73,7 +73,7 @@ def _why_late(job: Job, hang: str) -> str:
 
 
 def _state_of(job: Job, step: Step, *, late: bool) -> AppState | None:
-    """RUNNING while a failure is not final: replicas are being stopped, or another attempt may start or is starting."""
+    """Return RUNNING while a failure is not final: replicas are being stopped, or another attempt may start."""
     again = {c.id for c in step.again}
     failed = any(c.state is AppState.FAILED and c.id not in again for c in job.containers)
     if step.stop or step.end or step.ask or (again and failed):
@@ -82,7 +82,10 @@ def _state_of(job: Job, step: Step, *, late: bool) -> AppState | None:
 
 
 def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
-    """The answer of ``describe``. A ``client`` is queried for attempts, times and causes, beyond the container list."""
+    """Return the answer of ``describe``.
+
+    A ``client`` is queried for attempts, times and causes, beyond the container list.
+    """
     attempts, hang = (attempts_of(client, job), hang_of(client, job)) if client else ([], "")
     past = history_of(client, job) if client and gangs.ends(job) else None
     facts = facts_of(job, past, definition=job.roles(), attempts=attempts, hang=hang)
@@ -95,7 +98,7 @@ def describe(job: Job, client: Any | None = None) -> DescribeAppResponse:
 
 
 def listed(job: Job) -> ListAppResponse:
-    """The job's line in a list."""
+    """Return the job's line in a list."""
     answer = ListAppResponse(job.app_id, verdict.state_of(facts_of(job)), name=job.labelled(LABEL_APP_NAME))
     if session := job.labelled(LABEL_SESSION):
         answer.app_handle = make_app_handle("local_docker", session, job.app_id)
@@ -148,7 +151,9 @@ def _of_container(container: Container, *, again: bool, ended: float) -> Replica
 
 
 def _notes(members: Sequence[ReplicaFacts], removed: Sequence[ReplicaFacts], running: Sequence[Container]) -> list[str]:
-    """What a user should know besides the cause: removed containers, and ``running`` ones that no watcher will stop."""
+    """Return what a user should know besides the cause: removed containers,
+    and ``running`` ones that no watcher will stop.
+    """
     notes = [f"{r.role}/{r.replica}: {_REMOVED}" for r in removed]
     if running and any(r.state is AppState.FAILED for r in members):
         them = "1 replica is" if len(running) == 1 else f"{len(running)} replicas are"
@@ -157,7 +162,7 @@ def _notes(members: Sequence[ReplicaFacts], removed: Sequence[ReplicaFacts], run
 
 
 def _restarts(job: Job, history: History | None) -> int:
-    """The number of restarts in a job; -1 if only the engine's events would show it."""
+    """Return the number of restarts in a job; -1 if only the engine's events would show it."""
     together = gangs.waves(job)
     if history is not None:
         return together + history.restarts

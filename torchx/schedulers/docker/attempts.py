@@ -43,7 +43,8 @@ def marks(policy: str) -> dict[str, str]:
 
 
 def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
-    """The ``policy``, ``timeout`` and ``watchdog`` of a job, for :class:`gangs.Rules`; its ``place`` may be empty.
+    """Return the ``policy``, ``timeout`` and ``watchdog`` of a job, for :class:`gangs.Rules`; its ``place`` may be
+    empty.
 
     Raises:
         SpecError: the policy is invalid.
@@ -67,7 +68,7 @@ def wishes(app: AppDef, caps: Capabilities, place: str) -> dict[str, str]:
 
 
 def main() -> None:
-    """Exits with 0 if the job is to be started again, otherwise with 1."""
+    """Exit with 0 if the job is to be started again, otherwise with 1."""
     import docker
 
     client = docker.from_env()
@@ -76,7 +77,7 @@ def main() -> None:
 
 
 def attempt_ended(client: Any, job: Job) -> Attempt:
-    """Records the attempt that has just ended and whether to retry it. Idempotent: repeated calls return the record."""
+    """Record the attempt that has just ended and whether to retry it. Idempotent: repeated calls return the record."""
     import tempfile
 
     earlier = evidence.attempts_of(client, job)
@@ -103,7 +104,7 @@ def attempt_ended(client: Any, job: Job) -> Attempt:
 
 
 def _give_memory(client: Any, job: Job, attempt: Attempt) -> None:
-    """Raises the memory limit of all containers that have one; a refusal of the engine cancels the retry."""
+    """Raise the memory limit of all containers that have one; a refusal of the engine cancels the retry."""
     import docker.errors
 
     asked = {role.name: role.resource.memMB for role in job.roles()}

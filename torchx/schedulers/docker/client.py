@@ -44,7 +44,7 @@ _STOPPED = (204, 304, 404)
 
 
 def pull(client: Any, image: str) -> str:
-    """Pulls an image unless the engine has it. Returns ``name@sha256:...``, or its id if no registry has it."""
+    """Pull an image unless the engine has it. Returns ``name@sha256:...``, or its id if no registry has it."""
     import docker.errors
 
     try:
@@ -75,7 +75,7 @@ def pull(client: Any, image: str) -> str:
 
 
 def create(client: Any, container: DockerContainer, secret: dict[str, str] | None = None) -> Any:
-    """Creates a container, with the values of its secrets. After a lost answer it returns the existing container."""
+    """Create a container, with the values of its secrets. After a lost answer it returns the existing container."""
     import docker.errors
 
     name = container.kwargs.get("name")
@@ -95,7 +95,7 @@ def create(client: Any, container: DockerContainer, secret: dict[str, str] | Non
 
 
 def start(made: tuple[Any, DockerContainer]) -> None:
-    """Starts a container that :func:`create` has returned."""
+    """Start a container that :func:`create` has returned."""
     import docker.errors
 
     created, container = made
@@ -108,7 +108,7 @@ def start(made: tuple[Any, DockerContainer]) -> None:
 def stop_all(
     client: Any, environ: Mapping[str, str] | None, which: list[Container], grace_s: int, **mark: bool
 ) -> None:
-    """Marks containers and stops them, all at the same time; a few at a time if ``environ`` is None."""
+    """Mark containers and stop them, all at the same time; a few at a time if ``environ`` is None."""
     graces = dict(side_by_side(lambda c: (c.id, _mark(client, c, replace(c.mark, **mark), grace_s)), which))
     left = which
     if environ is not None and len(which) > 1:
@@ -127,7 +127,7 @@ def stop_all(
 
 
 def _mark(client: Any, container: Container, mark: Mark, grace_s: int) -> int:
-    """Returns the grace period in seconds: 0 if SIGTERM would be lost."""
+    """Return the grace period in seconds: 0 if SIGTERM would be lost."""
     import docker.errors
 
     try:
@@ -143,7 +143,7 @@ def _mark(client: Any, container: Container, mark: Mark, grace_s: int) -> int:
 
 
 def remove(client: Any, container_id: str) -> None:
-    """Removes a container, running or not, and its anonymous volumes; does nothing if it does not exist."""
+    """Remove a container, running or not, and its anonymous volumes; does nothing if it does not exist."""
     for attempt in range(_REMOVALS):
         try:
             client.api.remove_container(container_id, force=True, v=True)
@@ -191,7 +191,7 @@ def _digest(image: dict[str, Any]) -> str:
 
 
 def stream(client: Any, path: str, params: dict[str, object], *, read_s: float | None) -> Any:
-    """Opens a streamed response of the engine, which the caller closes; a read times out after ``read_s`` seconds."""
+    """Open a streamed response of the engine, which the caller closes; a read times out after ``read_s`` seconds."""
     api = client.api
     url = f"{api.base_url}/v{api.api_version}{path}"
     response = api.get(url, params=params, stream=True, timeout=(_CONNECT_S, read_s))
@@ -245,7 +245,7 @@ def changes(client: Any) -> Iterator[str]:
 
 
 def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callable[[set[str]], set[str]]) -> None:
-    """Creates a bridge network. If the engine has no address range left, removes those not in ``busy()`` and retries.
+    """Create a bridge network. If the engine has no address range left, removes those not in ``busy()`` and retries.
 
     An engine has address ranges for about thirty networks, and ended jobs keep theirs until they are deleted. ``busy``
     gets the names of networks that were just created, and returns those in use.
@@ -267,7 +267,7 @@ def make_network(client: Any, name: str, labels: dict[str, str], *, busy: Callab
 
 
 def remove_networks(client: Any, labels: list[str], *, busy: Callable[[set[str]], set[str]] | None = None) -> int:
-    """Removes the networks with these labels that no running container uses; returns their number."""
+    """Remove the networks with these labels that no running container uses; return their number."""
     import docker.errors
 
     removed = 0
@@ -291,7 +291,7 @@ def remove_networks(client: Any, labels: list[str], *, busy: Callable[[set[str]]
 
 
 def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """The results of ``call`` for each item, in order, with up to eight calls in parallel.
+    """Return the results of ``call`` for each item, in order, with up to eight calls in parallel.
 
     All calls have finished when it returns or raises, so that the caller can clean up what they created. After a
     failure it starts no further call, and raises the first failure.
@@ -306,7 +306,9 @@ def side_by_side(call: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def patiently(call: Callable[[], T], for_s: float = 15.0) -> T:
-    """The result of ``call``, retried for ``for_s`` seconds while the engine does not answer, as during a restart."""
+    """Return the result of ``call``, retried for ``for_s`` seconds while the engine does not answer,
+    as during a restart.
+    """
     import requests.exceptions
 
     deadline = time.monotonic() + for_s

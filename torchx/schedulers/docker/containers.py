@@ -64,7 +64,7 @@ class Mark:
 
 
 def split_name(name: str) -> tuple[str, Mark]:
-    """Splits a container's name into its original name and its marks.
+    """Split a container's name into its original name and its marks.
 
     >>> split_name("app-1-trainer-0.role2.due") == ("app-1-trainer-0", Mark(role=2, due=True))
     True
@@ -76,7 +76,7 @@ def split_name(name: str) -> tuple[str, Mark]:
 
 
 def join_name(base: str, mark: Mark) -> str:
-    """The name of a container with marks.
+    """Return the name of a container with marks.
 
     >>> join_name("app-1-trainer-0", Mark(app=1, cancelled=True))
     'app-1-trainer-0.app1.cancelled'
@@ -116,7 +116,7 @@ class Container:
 
 
 def parse_container(summary: Mapping[str, Any]) -> Container | None:
-    """Parses one entry of the engine's list; None for a container that does not belong to a torchx job."""
+    """Parse one entry of the engine's list; None for a container that does not belong to a torchx job."""
     labels = summary.get("Labels") or {}
     app_id, role, k = (labels.get(label) or "" for label in (LABEL_APP_ID, LABEL_ROLE_NAME, LABEL_REPLICA_ID))
     if not app_id or not role or not (k.isascii() and k.isdigit()):
@@ -125,7 +125,7 @@ def parse_container(summary: Mapping[str, Any]) -> Container | None:
 
 
 def read_container(summary: Mapping[str, Any], role: str, k: int) -> Container:
-    """Parses one entry of the engine's list as replica ``k`` of a role."""
+    """Parse one entry of the engine's list as replica ``k`` of a role."""
     found = _STATUS.match(str(summary.get("Status") or ""))
     exit_code = int(found[1]) if found else None
     raw = str(summary.get("State") or "").lower()
@@ -174,19 +174,19 @@ class Job:
     containers: list[Container] = field(default_factory=list)
 
     def labelled(self, label: str) -> str:
-        """The value of a label, from the first container that has it; empty if none has."""
+        """Return the value of a label, from the first container that has it; empty if none has."""
         return next((c.labels[label] for c in self.containers if c.labels.get(label)), "")
 
     def find(self, role: str, k: int) -> Container | None:
-        """The container of a replica; None if it does not exist."""
+        """Return the container of a replica; None if it does not exist."""
         return next((c for c in self.containers if (c.role, c.k) == (role, k)), None)
 
     def first(self) -> Container:
-        """The container that was created first; it holds the files of the job as a whole."""
+        """Return the container that was created first; it holds the files of the job as a whole."""
         return min(self.containers, key=lambda c: (c.created, c.role, c.k))
 
     def need(self, role: str, k: int) -> Container:
-        """The container of a replica; NotFoundError if it does not exist, or was removed."""
+        """Return the container of a replica; NotFoundError if it does not exist, or was removed."""
         found = self.find(role, k)
         if found is None:
             sizes = {name: count for name, count, _ in self.sizes()}
@@ -205,7 +205,7 @@ class Job:
             return [(name, 1 + max(c.k for c in self.containers if c.role == name), None) for name in names]
 
     def roles(self) -> list[Role]:
-        """The roles as they were submitted, secrets masked; only name and size if replica 0 was removed."""
+        """Return the roles as they were submitted, secrets masked; only name and size if replica 0 was removed."""
         from torchx.specs.serialize import role_from_dict
 
         roles = []
@@ -219,13 +219,13 @@ class Job:
 
 
 def list_jobs(engine: EngineHttp, label: str) -> dict[str, Job]:
-    """Lists the jobs with a label, by app id."""
+    """List the jobs with a label, by app id."""
     filters = json.dumps({"label": [label]})
     return jobs_of(engine.get("/containers/json", {"all": 1, "filters": filters}))
 
 
 def jobs_of(summaries: Iterable[Mapping[str, Any]]) -> dict[str, Job]:
-    """Groups the engine's list by app id, in its order: newest first."""
+    """Group the engine's list by app id, in its order: newest first."""
     jobs: dict[str, Job] = {}
     with reading("the engine's list of containers"):
         for container in filter(None, map(parse_container, summaries)):

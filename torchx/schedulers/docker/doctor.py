@@ -20,7 +20,7 @@ _NO_GPUS = "the engine's machine has none: jobs that ask for GPUs do not start"
 
 
 def checks(connect: Callable[[], Any], job: AppDryRunInfo[Any] | None) -> list[Check]:
-    """Checks of the engine of the ``docker.DockerClient`` that ``connect`` returns, or of one job on it."""
+    """Check of the engine of the ``docker.DockerClient`` that ``connect`` returns, or of one job on it."""
 
     def query(call: Callable[[Any], Any]) -> Any:
         with engine_errors("the engine cannot be queried"):

@@ -31,7 +31,7 @@ HANG_FILE = ".torchx-hang"
 STACKS_FILE = ".torchx-stacks"
 """Beside it: the last finding of the watchdog."""
 
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 _READ_S = 10.0
 _FORGOTTEN = 4
 
@@ -64,24 +64,24 @@ class History:
 
 
 def attempts_of(client: Any, job: Job) -> list[Attempt]:
-    """The recorded attempts; none for a job without a retry policy."""
+    """Return the recorded attempts; none for a job without a retry policy."""
     if not rules_of(job).policy:
         return []
     return read_attempts((file_in(client, job.first().id, f"/{ATTEMPTS_FILE}") or "").splitlines())
 
 
 def hang_of(client: Any, job: Job) -> str:
-    """The last finding of the job's watchdog; empty if there is none."""
+    """Return the last finding of the job's watchdog; empty if there is none."""
     return file_in(client, job.first().id, f"/{HANG_FILE}") or "" if rules_of(job).watchdog else ""
 
 
 def tar_of(texts: dict[str, str]) -> bytes:
-    """A tar archive of these files, by name."""
+    """Return a tar archive of these files, by name."""
     return b"".join(archive.small_file(name, 0o644, text.encode()) for name, text in texts.items()) + archive.END
 
 
 def put_files(engine: EngineHttp, container_id: str, texts: dict[str, str]) -> None:
-    """Writes files into the root of a container, where no volume can hide them; ignores a refusal of the engine."""
+    """Write files into the root of a container, where no volume can hide them; ignores a refusal of the engine."""
     up = engine.upload(f"/containers/{container_id}/archive", {"path": "/"})
     with closing(up), suppress(RefusedError):  # the container was removed, or the disk is full
         up.write(tar_of(texts))
@@ -90,7 +90,7 @@ def put_files(engine: EngineHttp, container_id: str, texts: dict[str, str]) -> N
 
 
 def text_in(engine: EngineHttp, container_id: str, name: str) -> str:
-    """Reads a file that :func:`put_files` has written; empty if there is none. Raises OSError if the engine stops."""
+    """Read a file that :func:`put_files` has written; empty if there is none. Raises OSError if the engine stops."""
     import tarfile
 
     try:
@@ -102,7 +102,7 @@ def text_in(engine: EngineHttp, container_id: str, name: str) -> str:
 
 
 def history_of(client: Any, job: Job) -> History:
-    """Collects the ends of a job's containers: one call for all, plus one for a few whose events are gone."""
+    """Collect the ends of a job's containers: one call for all, plus one for a few whose events are gone."""
     past = _events(client, job)
     failed = [c for c in job.containers if c.state is AppState.FAILED]
     _inspect(client, past, [c for c in failed if c.id not in past.ended][:_FORGOTTEN])
@@ -139,7 +139,7 @@ def _events(client: Any, job: Job) -> History:
 
 
 def _inspect(client: Any, past: History, containers: Sequence[Container]) -> None:
-    """Adds the details of containers to the history."""
+    """Add the details of containers to the history."""
     new = [c for c in containers if c.id not in past.details]
     for container, details in zip(new, side_by_side(lambda c: _details(client, c.id), new), strict=True):
         past.details[container.id] = details
@@ -210,7 +210,9 @@ def _started(details: dict[str, Any]) -> float:
 
 
 def _error_file(client: Any, container_id: str, details: dict[str, Any]) -> str | None:
-    """The ``TORCHELASTIC_ERROR_FILE`` that the replica has written since its last start; None if there is none."""
+    """Return the ``TORCHELASTIC_ERROR_FILE`` that the replica has written since its last start;
+    None if there is none.
+    """
     config = details.get("Config")
     env = (config.get("Env") if isinstance(config, dict) else None) or []
     path = next((v.partition("=")[2] for v in env if v.startswith("TORCHELASTIC_ERROR_FILE=")), ERROR_FILE)
@@ -221,7 +223,7 @@ def _error_file(client: Any, container_id: str, details: dict[str, Any]) -> str 
 
 
 def file_in(client: Any, container_id: str, path: str) -> str | None:
-    """The text of a file in a container, running or not; None if there is none, or it is larger than 1 MiB."""
+    """Return the text of a file in a container, running or not; None if there is none, or it is larger than 1 MiB."""
     try:
         parts, _ = client.api.get_archive(container_id, path)
         return _first_file(parts)
@@ -230,13 +232,13 @@ def file_in(client: Any, container_id: str, path: str) -> str | None:
 
 
 def _first_file(parts: Iterable[bytes]) -> str | None:
-    """The text of the first member of a tar archive; None if that is not a file, or is too large."""
+    """Return the text of the first member of a tar archive; None if that is not a file, or is too large."""
     import tarfile
 
     packed, size = io.BytesIO(), 0
     for part in parts:
         size += packed.write(part)
-        if size > _MOST_BYTES:
+        if size > _MAX_BYTES:
             return None
     packed.seek(0)
     with tarfile.open(fileobj=packed) as tar:

@@ -14,7 +14,7 @@ COMPOSE = "compose.yaml"
 
 
 def export(job: DockerJob, bases: Mapping[str, str]) -> Export:
-    """Exports a job with one service per replica. For ``bases`` see :func:`torchx.schedulers.kit.export.bases_of`."""
+    """Export a job with one service per replica. For ``bases`` see :func:`torchx.schedulers.kit.export.bases_of`."""
     names = {image: f"{job.app_id}:{image.rpartition(':')[2][:12]}" for image in bases}
     services = {str(c.kwargs["hostname"]): _service(c, names) for c in job.containers}
     volumes = {

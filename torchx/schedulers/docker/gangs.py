@@ -46,14 +46,14 @@ class Rules:
     watchdog: str = ""
 
     def to_json(self) -> str:
-        """The label's value."""
+        """Return the label's value."""
         required = {"retries": self.retries, "grace_s": self.grace_s, "place": self.place}
         optional = {key: value for key in _OPTIONAL if (value := getattr(self, key))}
         return json.dumps({**required, **optional}, separators=(",", ":"))
 
 
 def rules_for(app: AppDef, grace_s: int, place: str, **wishes: str) -> Rules:
-    """The rules of a job. Restarts that affect a single container are left to the engine.
+    """Return the rules of a job. Restarts that affect a single container are left to the engine.
 
     Args:
         place: where its watcher would run; empty: it cannot have one, and the engine restarts each container by itself.
@@ -71,7 +71,7 @@ def rules_for(app: AppDef, grace_s: int, place: str, **wishes: str) -> Rules:
 
 
 def rules_of(job: Job) -> Rules:
-    """The rules in the label of the job's containers; the defaults if there is no valid label."""
+    """Return the rules in the label of the job's containers; the defaults if there is no valid label."""
     try:
         label = json.loads(job.labelled(LABEL_RULES))
         retries = {str(role): (int(most), str(policy)) for role, (most, policy) in label["retries"].items()}
@@ -105,12 +105,12 @@ class Step:
         return bool(self.stop or self.again or self.end or self.ask)
 
     def mark(self, container: Container, *, due: bool) -> Mark:
-        """The mark of one of ``again``."""
+        """Return the mark of one of ``again``."""
         return Mark(self.app, self.roles.get(container.role, 0), due=due)
 
 
 def next_step(job: Job) -> Step:
-    """Applies the rules, in this order: wait for a submission to complete; stop what runs of a cancelled job; complete
+    """Apply the rules, in this order: wait for a submission to complete; stop what runs of a cancelled job; complete
     a restart that has begun; handle failures.
     """
     if any(c.state is AppState.SUBMITTED for c in job.containers):
@@ -132,7 +132,7 @@ def next_step(job: Job) -> Step:
 
 
 def _by_policy(job: Job, step: Step) -> Step:
-    """Evaluates the retry policy, if there is one, before a failed job is given up."""
+    """Evaluate the retry policy, if there is one, before a failed job is given up."""
     if not is_complete(job) or any(c.mark.final for c in job.containers) or not rules_of(job).policy:
         return step
     failed = any(c.state is AppState.FAILED for c in job.containers)
@@ -157,7 +157,7 @@ def _has_succeeded(job: Job) -> bool:
 
 
 def another_attempt(job: Job) -> Step:
-    """The step that restarts all containers of a job that has ended."""
+    """Return the step that restarts all containers of a job that has ended."""
     app = max(c.mark.app for c in job.containers)
     return Step(again=list(job.containers), app=app + 1, roles={c.role: c.mark.role for c in job.containers})
 
@@ -203,7 +203,7 @@ def waves(job: Job) -> int:
     return max((c.mark.app for c in job.containers), default=0) + sum(roles.values())
 
 
-def goes_on(job: Job, container: Container) -> bool:
+def is_alive(job: Job, container: Container) -> bool:
     """Whether a container runs, or may be restarted."""
     step = next_step(job)
     undecided = step.ask or bool(step.end)

@@ -51,7 +51,7 @@ class ContainersWatchdog:
         return self._watchdog.silent
 
     def look(self, job: Job, now: float) -> tuple[str | None, float]:
-        """Checks for signs of life: a new finding, if any, and the time of the next check. May raise OSError."""
+        """Check for signs of life: a new finding, if any, and the time of the next check. May raise OSError."""
         self._job = job
         attempt = (max(c.mark.app for c in job.containers), max(c.mark.role for c in job.containers))
         if attempt != self._attempt:
@@ -64,7 +64,10 @@ class ContainersWatchdog:
         return text, self._watchdog.due or now
 
     def _signs(self) -> int:
-        """A number that changes with each sign of life. Checks the most recent writer first: often that suffices."""
+        """Return a number that changes with each sign of life.
+
+        Checks the most recent writer first: often that suffices.
+        """
         running = [c for c in (self._job.containers if self._job else ()) if c.state is AppState.RUNNING]
         order = {c: i for i, c in enumerate(self._last)}
         for container in sorted(running, key=lambda c: -order.get(c.id, -1)):
@@ -77,7 +80,7 @@ class ContainersWatchdog:
         return self._signs_seen
 
     def _last_sign(self, container: Container) -> bytes:
-        """The last log line and the progress mark of a container, with their times."""
+        """Return the last log line and the progress mark of a container, with their times."""
         line = {"stdout": 1, "stderr": 1, "timestamps": 1, "tail": 1}
         try:
             last_line = self._engine.read(f"/containers/{container.id}/logs", line)

@@ -34,7 +34,7 @@ class ContainerProcess(MarkedProcess):
         self._resized = 0.0
 
     def _start(self, words: list[str], *, stdin: bool, tty: bool) -> tuple[str, socket.socket, bytes]:
-        """Returns the exec id, the connection, and the data that has already been read from it."""
+        """Return the exec id, the connection, and the data that has already been read from it."""
         config = {"Cmd": words, "AttachStdin": stdin, "AttachStdout": True, "AttachStderr": True, "Tty": tty}
         try:
             with reading("the engine's answer"):

@@ -36,11 +36,11 @@ class EngineJobs:
         self.given = given
 
     def find(self, app_id: str, doing: str) -> Job | None:
-        """Finds a job, and starts a watcher if it has lost its own; ``doing`` begins the message of an error."""
+        """Find a job, and start a watcher if it has lost its own; ``doing`` begins the message of an error."""
         return self.find_all([app_id], doing, f"{LABEL_APP_ID}={app_id}").get(app_id)
 
     def find_all(self, wanted: Iterable[str] | None, doing: str, label: str = LABEL_APP_ID) -> dict[str, Job]:
-        """Finds several jobs (None: all) by one call; see :meth:`find`."""
+        """Find several jobs (None: all) by one call; see :meth:`find`."""
         with engine_errors(doing):
             found = self.listed(label)
         chosen = found if wanted is None else {a: found[a] for a in wanted if a in found}
@@ -49,7 +49,7 @@ class EngineJobs:
         return chosen
 
     def listed(self, label: str = LABEL_APP_ID) -> dict[str, Job]:
-        """The jobs with a label. Waits for an engine that is being restarted."""
+        """Return the jobs with a label. Waits for an engine that is being restarted."""
         environ = self.environment()  # importing `docker` takes longer than the engine needs to answer
         if environ is not None:
             try:
@@ -68,7 +68,7 @@ class EngineJobs:
         return {role: digests[image] for role, image in images.items()}
 
     def submit(self, job: DockerJob, info: Submission) -> None:
-        """Creates the network and the containers, and starts them, rank 0 first; or removes what it has created."""
+        """Create the network and the containers, and start them, rank 0 first; or remove what it has created."""
         watched = len(job.containers) > 1 or job.rules.place or (info.at_end and self.place())
         every_s = SAMPLE_S if info.sample_s is None else info.sample_s
         watcher = self.watch(job.app_id, every_s) if watched else None
@@ -110,7 +110,7 @@ class EngineJobs:
             logger("torchx").warning("parts of `%s` remain; `torchx delete` removes them: %s", app_id, e)
 
     def cancel(self, app_id: str) -> None:
-        """Stops all running containers at once: SIGTERM, then SIGKILL after the grace period. Keeps their logs."""
+        """Stop all running containers at once: SIGTERM, then SIGKILL after the grace period. Keeps their logs."""
         ours: set[str] = set()
         for attempt in range(_CANCELS):
             if attempt > 1:
@@ -118,14 +118,14 @@ class EngineJobs:
             job = self.listed(f"{LABEL_APP_ID}={app_id}").get(app_id)
             if job is None:
                 return
-            ours |= {c.id for c in job.containers if gangs.goes_on(job, c)}
+            ours |= {c.id for c in job.containers if gangs.is_alive(job, c)}
             left = [c for c in job.containers if c.id in ours and c.state is not AppState.CANCELLED]
             if not left:
                 return
             client.stop_all(self.engine(), self.environment(), left, gangs.rules_of(job).grace_s, cancelled=True)
 
     def remove(self, app_id: str) -> None:
-        """Removes all containers and networks of a job; a running job is killed."""
+        """Remove all containers and networks of a job; a running job is killed."""
         engine = self.engine()
         label = f"{LABEL_APP_ID}={app_id}"
         containers = engine.api.containers(all=True, filters={"label": [label]})
@@ -135,7 +135,9 @@ class EngineJobs:
         client.remove_networks(engine, [label])
 
     def environment(self) -> dict[str, str] | None:
-        """The environment by which another process reaches the engine; None if only this process can reach it."""
+        """Return the environment by which another process reaches the engine;
+        None if only this process can reach it.
+        """
         return watchers.engine_environment(self.given, os.environ)
 
     def place(self) -> str:
@@ -143,7 +145,7 @@ class EngineJobs:
         return watchers.place() if self.environment() is not None else ""
 
     def watch(self, app_id: str, every_s: float = SAMPLE_S, *, later: bool = False) -> watchers.Process | None:
-        """Starts a watcher for a job; logs a warning and returns None if it cannot. See :func:`watchers.start`."""
+        """Start a watcher for a job; logs a warning and return None if it cannot. See :func:`watchers.start`."""
         environ = self.environment()
         why = "only this process can reach its engine"
         try:
@@ -157,7 +159,7 @@ class EngineJobs:
         return None
 
     def _ensure_watcher(self, job: Job) -> None:
-        """Starts another watcher on this machine for a job that has lost its own; a submission starts its own."""
+        """Start another watcher on this machine for a job that has lost its own; a submission starts its own."""
         submitting = any(c.state is AppState.SUBMITTED for c in job.containers)
         here = gangs.rules_of(job).place == watchers.place()
         if here and not submitting and not gangs.is_over(job):

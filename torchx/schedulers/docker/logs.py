@@ -34,7 +34,7 @@ _EVENTS_S = 10.0
 
 
 def pieces_of(read: Callable[[int], bytes]) -> Iterator[Piece]:
-    """Parses a log with ``timestamps=1``; ``read`` returns as many bytes as requested, and fewer at the end."""
+    """Parse a log with ``timestamps=1``; ``read`` returns as many bytes as requested, and fewer at the end."""
     while len(header := read(8)) == 8:
         if header[0] > 3 or header[1:4] != b"\0\0\0":  # a container with a terminal has no frames, only stdout
             yield from _plain(header, read)
@@ -56,7 +56,7 @@ class JobView:
         self._asked = time.monotonic()
         self._lock = threading.Lock()
 
-    def goes_on(self, role: str, k: int, since: float) -> bool:
+    def is_alive(self, role: str, k: int, since: float) -> bool:
         """Whether a replica may still write, as of ``since`` (``time.monotonic()``): it runs, or may be restarted."""
         with self._lock:
             if self._asked < since:
@@ -64,7 +64,7 @@ class JobView:
                 self._job, self._asked = self._ask(), asked
             job = self._job
         container = job.find(role, k) if job else None
-        return job is not None and container is not None and gangs.goes_on(job, container)
+        return job is not None and container is not None and gangs.is_alive(job, container)
 
 
 class ReplicaLog(Lines):
@@ -98,13 +98,13 @@ class ReplicaLog(Lines):
             params["since"] = max(int(query.since), 0)  # `within` compares exactly: engines differ in fractions
         if query.until is not None:
             params["until"] = int(query.until) + 1
-        pieces = _all_pieces(self._client, container.id, params, functools.partial(self._view.goes_on, *self._replica))
+        pieces = _all_pieces(self._client, container.id, params, functools.partial(self._view.is_alive, *self._replica))
         for line in within(whole_lines(pieces, live=query.live), query):
             yield line.stream, line.text, line.time
 
 
 def tail(client: Any, container_id: str, name: str, *, lines: int = 200, since: float = 0.0) -> str:
-    """The last lines that a container has written to ``stdout`` or ``stderr`` since a Unix time."""
+    """Return the last lines that a container has written to ``stdout`` or ``stderr`` since a Unix time."""
     params: dict[str, object] = {"stdout": 0, "stderr": 0, "timestamps": 1, "follow": 0, "tail": lines, name: 1}
     number = 2 if name == "stderr" else 1
     with closing(stream(client, f"/containers/{container_id}/logs", params, read_s=30)) as answer:
@@ -116,7 +116,7 @@ def tail(client: Any, container_id: str, name: str, *, lines: int = 200, since: 
 
 
 def _all_pieces(
-    client: Any, container_id: str, params: dict[str, object], goes_on: Callable[[float], bool]
+    client: Any, container_id: str, params: dict[str, object], is_alive: Callable[[float], bool]
 ) -> Iterator[Piece]:
     from urllib3.exceptions import ReadTimeoutError
 
@@ -129,7 +129,7 @@ def _all_pieces(
         recent_s = 0.0
         try:
             with engine_errors("the log cannot be read"):
-                may_come = may_come and goes_on(since)  # check before reading, so that the last lines are still read
+                may_come = may_come and is_alive(since)  # check before reading, so that the last lines are still read
                 # Podman follows the log of an exited container for a quarter of a second, whether all was read or not.
                 current = {**params, "follow": int(may_come)}
                 limit = silent_s if may_come else None
@@ -195,7 +195,7 @@ def _plain(begin: bytes, read: Callable[[int], bytes]) -> Iterator[Piece]:
 
 
 def seconds(text: str) -> float:
-    """Parses a time of the engine as Unix time; 0 if it is not a time.
+    """Parse a time of the engine as Unix time; 0 if it is not a time.
 
     >>> seconds("1970-01-01T00:00:10.5Z"), seconds("never")
     (10.5, 0.0)

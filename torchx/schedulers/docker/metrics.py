@@ -17,14 +17,14 @@ from torchx.schedulers.docker.logs import seconds
 from torchx.schedulers.docker.plain_http import EngineHttp, RefusedError
 from torchx.schedulers.kit.metrics import ReplicaMetrics, parse
 from torchx.specs.api import AppState
-from torchx.supervisor.metrics import MOST_SAMPLES, thinned_out
+from torchx.supervisor.metrics import MAX_SAMPLES, thinned_out
 
 METRICS_FILE = ".torchx-metrics"
 _SHARE = 20  # sampling takes at most 1/20 of the time, as it loads the engine
 
 
 def read(client: Any, job: Job) -> list[ReplicaMetrics]:
-    """The recorded samples of each replica."""
+    """Return the recorded samples of each replica."""
 
     def of(container: Container) -> ReplicaMetrics:
         text = file_in(client, container.id, f"/{METRICS_FILE}") or ""
@@ -42,7 +42,7 @@ class ContainersSampler:
         self._before: dict[str, tuple[float, float]] = {}  # container id -> time and CPU seconds of the last sample
 
     def look(self, job: Job) -> float:
-        """Samples each container; returns the least number of seconds until the next call. May raise OSError."""
+        """Sample each container; return the least number of seconds until the next call. May raise OSError."""
         began = time.monotonic()
         for container in job.containers:
             if container.state is AppState.RUNNING:
@@ -65,14 +65,14 @@ class ContainersSampler:
         row["a"] = container.mark.app + container.mark.role + int(details.get("RestartCount") or 0)
         lines = lines or [f"{json.dumps(head)}\n"]
         lines.append(f"{json.dumps(row, separators=(',', ':'))}\n")
-        self._files[container.id] = thinned_out(lines) if len(lines) > MOST_SAMPLES else lines
+        self._files[container.id] = thinned_out(lines) if len(lines) > MAX_SAMPLES else lines
         put_files(self._engine, container.id, {METRICS_FILE: "".join(lines)})
 
 
 def usage(
     details: dict[str, Any], stats: dict[str, Any], before: tuple[float, float], started: float
 ) -> tuple[dict[str, Any], dict[str, Any], tuple[float, float]] | None:
-    """The header of the file, a sample, and its time and CPU seconds; None if the container has just ended.
+    """Return the header of the file, a sample, and its time and CPU seconds; None if the container has just ended.
 
     ``before`` has the time and CPU seconds of the previous sample; a start, at the Unix time ``started``, resets them.
 

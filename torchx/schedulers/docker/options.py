@@ -25,6 +25,6 @@ class Opts(StructuredOpts):
     """seconds between SIGTERM and SIGKILL when containers of a job are stopped"""
 
     def check(self) -> None:
-        """Raises ConfigError for an invalid value."""
+        """Raise ConfigError for an invalid value."""
         if self.cancel_grace_s < 0:
             raise ConfigError(f"`cancel_grace_s` is `{self.cancel_grace_s}`", hint="set it to 0 seconds or more")

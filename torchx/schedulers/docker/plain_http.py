@@ -28,7 +28,7 @@ _ANSWER_S = 60.0
 _UPLOAD_S = 600.0  # an engine on a busy disk may accept no data for a while
 _AT_ONCE = 200
 _AT_ONCE_SSH = 8
-_MOST_HEAD = 1 << 16
+_MAX_HEAD = 1 << 16
 
 
 class RefusedError(Exception):
@@ -72,14 +72,16 @@ class EngineHttp:
         return bool(self._socket) and not os.path.isdir(os.path.dirname(self._socket))
 
     def get(self, path: str, params: Mapping[str, Any] | None = None) -> Any:
-        """The JSON response to a GET request: a list of containers, or an object; ParseError if it is anything else."""
+        """Return the JSON response to a GET request: a list of containers, or an object;
+        ParseError if it is anything else.
+        """
         found = self.call("GET", path, params)
         if not isinstance(found, list if path == "/containers/json" else dict):
             raise ParseError(f"the engine answered `GET {path}` with an unexpected {type(found).__name__}")
         return found
 
     def call(self, method: str, path: str, params: Mapping[str, Any] | None = None, body: Any = None) -> Any:
-        """The JSON response to a request; None if it is empty. ``body`` is sent as JSON unless it is None."""
+        """Return the JSON response to a request; None if it is empty. ``body`` is sent as JSON unless it is None."""
         found = self.read(path, params, method=method, body=body)
         try:
             return loads(found) if found.strip() else None
@@ -89,7 +91,7 @@ class EngineHttp:
     def read(
         self, path: str, params: Mapping[str, Any] | None = None, *, method: str = "GET", body: Any = None
     ) -> bytes:
-        """The raw response to a request; see :meth:`call`."""
+        """Return the raw response to a request; see :meth:`call`."""
         with self._request(method, target(path, params), _ANSWER_S, body) as answer:
             status, begun = _head(answer)
             found = b"".join([begun, *iter(lambda: answer.recv(1 << 16), b"")])
@@ -98,7 +100,7 @@ class EngineHttp:
         return found
 
     def post(self, targets: Iterable[str], *, timeout_s: float = _ANSWER_S) -> list[int]:
-        """Sends POST requests (:func:`target`) at the same time; the status of each response, 0 if there was none."""
+        """Send POST requests (:func:`target`) at the same time; the status of each response, 0 if there was none."""
         todo = list(targets)
         at_once = _AT_ONCE_SSH if self.scheme == "ssh" else _AT_ONCE
         found = []
@@ -113,16 +115,16 @@ class EngineHttp:
         return Events(*self._stream(self._request("GET", target("/events", params), _CONNECT_S)))
 
     def upgrade(self, path: str, body: Mapping[str, Any]) -> tuple[socket.socket, bytes]:
-        """Opens a bidirectional stream. Returns the connection, without a timeout, and the data received so far."""
+        """Open a bidirectional stream. Returns the connection, without a timeout, and the data received so far."""
         head = ("Connection: Upgrade", "Upgrade: tcp")
         return self._stream(self._request("POST", path, _CONNECT_S, body, head))
 
     def download(self, path: str, params: Mapping[str, Any]) -> tuple[socket.socket, bytes]:
-        """Requests a response of any length; returns the same as :meth:`upgrade`."""
+        """Request a response of any length; return the same as :meth:`upgrade`."""
         return self._stream(self._request("GET", target(path, params), _CONNECT_S))
 
     def upload(self, path: str, params: Mapping[str, Any]) -> Upload:
-        """Starts a PUT request with a tar stream of any length as its body."""
+        """Start a PUT request with a tar stream of any length as its body."""
         head = ("Content-Type: application/x-tar", "Transfer-Encoding: chunked")
         return Upload(self._request("PUT", target(path, params), _UPLOAD_S, None, head))
 
@@ -183,11 +185,11 @@ class Upload:
         self.close = connection.close
 
     def write(self, data: bytes) -> None:
-        """Sends a chunk of the body; an empty chunk ends it. Raises OSError if the engine has closed the connection."""
+        """Send a chunk of the body; an empty chunk ends it. Raises OSError if the engine has closed the connection."""
         self._connection.sendall(b"%x\r\n%s\r\n" % (len(data), data))
 
     def answer(self) -> None:
-        """Waits for the response; raises OSError if there is none, and RefusedError if it is an error."""
+        """Wait for the response; raise OSError if there is none, and RefusedError if it is an error."""
         _accepted(self._connection)
 
 
@@ -200,7 +202,7 @@ class Events:
         self.close = answer.close
 
     def wait(self, timeout_s: float) -> list[dict[str, Any]]:
-        """The next events; none after ``timeout_s``. Raises OSError if the engine has closed the stream."""
+        """Return the next events; none after ``timeout_s``. Raises OSError if the engine has closed the stream."""
         if b"\n" not in self._partial:
             self._answer.settimeout(max(timeout_s, 0.001))
             try:
@@ -225,11 +227,11 @@ def target(path: str, params: Mapping[str, Any] | None = None) -> str:
 
 
 def _head(answer: socket.socket) -> tuple[int, bytes]:
-    """Reads the status of a response, and the part of its body that came with it."""
+    """Read the status of a response, and the part of its body that came with it."""
     data = b""
     while b"\r\n\r\n" not in data:
         more = answer.recv(1 << 16)
-        if not more or len(data) > _MOST_HEAD:
+        if not more or len(data) > _MAX_HEAD:
             raise ConnectionError("the engine closed the connection")
         data += more
     head, _, body = data.partition(b"\r\n\r\n")
@@ -240,7 +242,7 @@ def _head(answer: socket.socket) -> tuple[int, bytes]:
 
 
 def _accepted(answer: socket.socket) -> bytes:
-    """The part of a response's body that came with its head. Raises RefusedError if the response is an error."""
+    """Return the part of a response's body that came with its head. Raises RefusedError if the response is an error."""
     status, body = _head(answer)
     if status >= 400:
         raise RefusedError(status, body.decode("utf-8", "replace"))
@@ -267,7 +269,7 @@ def _status(answer: socket.socket | None) -> int:
 
 
 def _through_ssh(host: str) -> socket.socket:
-    """Connects as the ``docker`` command does: https://docs.docker.com/engine/security/protect-access/"""
+    """Connect as the ``docker`` command does: https://docs.docker.com/engine/security/protect-access/"""
     import subprocess
 
     ours, theirs = socket.socketpair()

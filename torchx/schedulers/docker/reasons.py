@@ -26,7 +26,7 @@ _EXITED = ("exited", "stopped")
 
 
 def container_state(raw: str, exit_code: int | None = None) -> AppState:
-    """The state of a container in the engine's state ``raw``.
+    """Return the state of a container in the engine's state ``raw``.
 
     >>> container_state("running"), container_state("exited", 1), container_state("?")
     (RUNNING (3), FAILED (5), UNKNOWN (7))

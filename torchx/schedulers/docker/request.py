@@ -41,7 +41,7 @@ NAME_RULE = NameRule(63)  # the limit of DNS labels
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
 
-_MOST_PRINTED = 3  # replicas of a role in a dry run
+_MAX_PRINTED = 3  # replicas of a role in a dry run
 _HIDDEN = ("labels", "name", "hostname", "environment", "network", "networking_config", "entrypoint", "memswap_limit")
 
 _SHM_BYTES = 8 << 30
@@ -110,9 +110,9 @@ class DockerJob:
             by_role.setdefault(container.role, []).append(container)
         for role, members in by_role.items():
             lines.append(f"role {role}: {len(members)} container{'s' if len(members) != 1 else ''}")
-            lines += [f"  {line}" for container in members[:_MOST_PRINTED] for line in str(container).splitlines()]
-            if len(members) > _MOST_PRINTED:
-                lines.append(f"  ... and {len(members) - _MOST_PRINTED:,} more")
+            lines += [f"  {line}" for container in members[:_MAX_PRINTED] for line in str(container).splitlines()]
+            if len(members) > _MAX_PRINTED:
+                lines.append(f"  ... and {len(members) - _MAX_PRINTED:,} more")
         return "\n".join(lines)
 
     __repr__ = __str__
@@ -121,7 +121,7 @@ class DockerJob:
 def render_job(
     app: AppDef, app_id: str, opts: Opts, *, session: str, environ: Mapping[str, str], place: str = "", **wishes: str
 ) -> DockerJob:
-    """Renders the containers of a job, without changing ``app``; SpecError if two roles would share a host name.
+    """Render the containers of a job, without changing ``app``; SpecError if two roles would share a host name.
 
     ``copy_env`` copies from ``environ``. For ``place`` and ``wishes`` see
     :func:`torchx.schedulers.docker.gangs.rules_for`.
@@ -164,7 +164,7 @@ def render_job(
 
 
 def _render_place(app_id: str, host: str) -> dict[str, object]:
-    """The names of a container. Its name is also a network alias, which stays when the container is renamed."""
+    """Return the names of a container. Its name is also a network alias, which stays when the container is renamed."""
     name = f"{app_id}-{host}"
     aliases = {app_id: {"Aliases": [host, name]}}
     return {"name": name, "hostname": host, "network": app_id, "networking_config": aliases}
@@ -186,7 +186,7 @@ def _host_names(app: AppDef) -> dict[str, str]:
 
 
 def _definition(role: Role) -> str:
-    """The role as JSON, with secrets masked: every user of the engine can read labels."""
+    """Return the role as JSON, with secrets masked: every user of the engine can read labels."""
     return _as_json(role_to_dict(masked(AppDef("", [role])).roles[0], fallback=repr))
 
 
@@ -196,7 +196,7 @@ def _as_json(value: object) -> str:
 
 
 def _readable(name: str, value: object) -> str:
-    """An argument of ``create`` in readable units.
+    """Return an argument of ``create`` in readable units.
 
     >>> _readable("mem_limit", 1 << 30), _readable("nano_cpus", 1500000000), _readable("ports", {"80/tcp": 80})
     ('1024 MB', '1.5 CPUs', '{"80/tcp":80}')
@@ -209,7 +209,7 @@ def _readable(name: str, value: object) -> str:
 
 
 def _copied(patterns: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables whose names match one of the patterns.
+    """Return the variables whose names match one of the patterns.
 
     >>> _copied(["NCCL_*"], {"NCCL_DEBUG": "INFO", "HOME": "/"})
     {'NCCL_DEBUG': 'INFO'}
@@ -259,7 +259,7 @@ def _render_gpus(count: int, first: int | None) -> list[dict[str, object]]:
 
 
 def _render_retries(most: int, policy: str) -> dict[str, object] | None:
-    """The engine's restart policy: https://docs.docker.com/engine/containers/start-containers-automatically/"""
+    """Return the engine's restart policy: https://docs.docker.com/engine/containers/start-containers-automatically/"""
     if most <= 0 or policy != REPLICA:
         return None
     return {"Name": "on-failure", "MaximumRetryCount": most}

@@ -21,7 +21,7 @@ _SHELL = "/bin/sh"
 
 
 def command(words: list[str], *, may_restart: bool) -> list[str]:
-    """The command that reads the file and executes a program.
+    """Return the command that reads the file and executes a program.
 
     >>> command(["python", "train.py"], may_restart=False)[-3:]
     ['torchx', 'python', 'train.py']
@@ -31,7 +31,7 @@ def command(words: list[str], *, may_restart: bool) -> list[str]:
 
 
 def put(container: Any, env: dict[str, str]) -> None:
-    """Writes the file into a container that has not been started; BackendError if its image has no shell."""
+    """Write the file into a container that has not been started; BackendError if its image has no shell."""
     try:
         stream, _ = container.get_archive(_SHELL)
         stream.close()

@@ -70,7 +70,7 @@ def _hang(client: Any, container: Container) -> None:
 
 
 def _inside(client: Any, container: Container, script: str) -> None:
-    """Starts a shell script in the container, and does not wait for it."""
+    """Start a shell script in the container, and does not wait for it."""
     with engine_errors(f"nothing can be run in container {container.name}"):
         made = client.api.exec_create(container.id, ["sh", "-c", script], user="root")
         client.api.exec_start(made["Id"], detach=True)

@@ -59,7 +59,7 @@ _ENDS = ("die", "died", "destroy", "remove")
 
 
 def may_start_again(app_id: str) -> bool:
-    """Evaluates the retry policy of a failed job, in a process that has all installed packages."""
+    """Evaluate the retry policy of a failed job, in a process that has all installed packages."""
     from torchx.supervisor import at_end
     from torchx.util.procs import own_program
 
@@ -105,7 +105,7 @@ class Watcher:
         self._marked: dict[str, float] = {}  # name of a container that another process stops -> when we saw that
 
     def run(self) -> None:
-        """Returns when the job is over, or when the engine is gone."""
+        """Return when the job is over, or when the engine is gone."""
         heard = self.clock()
         attempt = 0
         while True:
@@ -126,7 +126,7 @@ class Watcher:
             attempt += 1
 
     def end_all(self) -> None:
-        """Cancels the job."""
+        """Cancel the job."""
         for attempt in range(10):
             with suppress(OSError, RefusedError, ValueError):
                 job = self._job()
@@ -205,7 +205,7 @@ class Watcher:
         return self._began[attempt] + parse_timeout(limit) - self.clock()
 
     def _watch_silence(self, job: Job) -> float:
-        """Stops the attempt if it is silent. Returns the seconds until the next check; 0 if it was stopped."""
+        """Stop the attempt if it is silent. Returns the seconds until the next check; 0 if it was stopped."""
         wish = gangs.rules_of(job).watchdog
         if not wish:
             return LOOK_S
@@ -227,7 +227,7 @@ class Watcher:
         return max(due - self.clock(), 0.01)
 
     def _sample(self, job: Job) -> float:
-        """Samples the resource usage if it is due. Returns the seconds until the next sample."""
+        """Sample the resource usage if it is due. Returns the seconds until the next sample."""
         if self.clock() >= self._sample_due:
             from torchx.schedulers.docker.metrics import ContainersSampler
 
@@ -274,7 +274,7 @@ class Watcher:
         return [c for c in which if c.id not in waiting]
 
     def _stop(self, job: Job, which: list[Container] | None = None, **mark: bool) -> bool:
-        """Marks containers, or all that run, and stops them. Returns whether all were stopped."""
+        """Mark containers, or all that run, and stop them. Returns whether all were stopped."""
         which = [c for c in job.containers if not is_terminal(c.state)] if which is None else which
         self._rename((c, replace(c.mark, **mark)) for c in which)
         self._marked |= {
@@ -283,7 +283,7 @@ class Watcher:
         return self._end(job, which)
 
     def _again(self, job: Job, step: gangs.Step) -> None:
-        """Stops and restarts containers, as far as the engine lets it: the next step repeats the rest."""
+        """Stop and restarts containers, as far as the engine lets it: the next step repeats the rest."""
         by_failure = sorted(step.again, key=lambda c: c.state is not AppState.FAILED)
         # The first mark makes the decision final, whichever watcher carries it out.
         if not self._rename((c, step.mark(c, due=True)) for c in by_failure[:1]):
@@ -313,7 +313,7 @@ class Watcher:
             self._rename((c, step.mark(c, due=False)) for c in found if c.id in started)
 
     def _rename(self, which: Iterable[tuple[Container, Mark]]) -> bool:
-        """Changes marks. Returns whether all were changed: a concurrent cancel, for example, prevents it."""
+        """Change marks. Returns whether all were changed: a concurrent cancel, for example, prevents it."""
         wanted = [(c, join_name(c.name, mark)) for c, mark in which if mark != c.mark]
         answers = self.engine.post(target(f"/containers/{_full_name(c)}/rename", {"name": name}) for c, name in wanted)
         return all(answer == 204 for answer in answers)

@@ -29,7 +29,7 @@ _HAS_NAMES = sys.platform == "linux"  # abstract socket names, which are in no f
 
 
 def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *, later: bool = False) -> Process:
-    """Starts a watcher, as a process that forks and ends at once. It exits if the job already has one.
+    """Start a watcher, as a process that forks and end at once. It exits if the job already has one.
 
     Pass :data:`GO` to ``communicate`` when the job is submitted; without it, the watcher cancels what was submitted. It
     samples the resource usage every ``every_s`` seconds (0: never); if it starts ``later``, it does nothing else, and
@@ -45,7 +45,9 @@ def start(app_id: str, environ: Mapping[str, str], every_s: float = SAMPLE_S, *,
 
 
 def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[str, str] | None:
-    """The environment by which a watcher reaches the engine of a ``given`` client; None if only this process can."""
+    """Return the environment by which a watcher reaches the engine of a ``given`` client;
+    None if only this process can.
+    """
     found = dict(environ)
     if given is not None:
         for name in ENVIRONMENT:
@@ -61,7 +63,7 @@ def engine_environment(given: Any | None, environ: Mapping[str, str]) -> dict[st
 
 
 def place() -> str:
-    """Identifies the scope of the lock: this machine, or a network namespace on it."""
+    """Identify the scope of the lock: this machine, or a network namespace on it."""
     try:
         network = os.stat("/proc/self/ns/net").st_ino if _HAS_NAMES else 0
     except OSError:

@@ -29,7 +29,7 @@ class HasWorkspaceOpts(Ability):
 
     @abstractmethod
     def workspace_opts(self) -> runopts:
-        """Returns the options, in addition to those of the backend."""
+        """Return the options, in addition to those of the backend."""
 
 
 class BuildsWorkspaces(Ability):
@@ -37,7 +37,7 @@ class BuildsWorkspaces(Ability):
 
     @abstractmethod
     def build_workspaces(self, roles: list[Role], cfg: Mapping[str, CfgVal]) -> None:
-        """Builds the workspace of each role that has one and updates the roles in place."""
+        """Build the workspace of each role that has one and updates the roles in place."""
 
 
 class DiscardsWorkspaces(Ability):
@@ -45,7 +45,7 @@ class DiscardsWorkspaces(Ability):
 
     @abstractmethod
     def discard_workspaces(self, roles: list[Role]) -> None:
-        """Removes what was built for these roles and is used by no other job."""
+        """Remove what was built for these roles and is used by no other job."""
 
 
 class Exports(Ability):
@@ -53,7 +53,7 @@ class Exports(Ability):
 
     @abstractmethod
     def export(self, dryrun_info: AppDryRunInfo[Any]) -> Export:
-        """Returns what ``schedule`` would submit, as files. The code is next to them in the folder ``code``."""
+        """Return what ``schedule`` would submit, as files. The code is next to them in the folder ``code``."""
 
 
 class KnowsForeign(Ability):
@@ -61,15 +61,15 @@ class KnowsForeign(Ability):
 
     @abstractmethod
     def foreign(self) -> ForeignJobs:
-        """Returns a view of this backend that contains these jobs. Close it separately."""
+        """Return a view of this backend that contains these jobs. Close it separately."""
 
 
-class Measures(Ability):
+class ReportsUsage(Ability):
     """Reports the resource usage of replicas, running or ended."""
 
     @abstractmethod
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
-        """Returns the known usage of each replica; None if the job does not exist."""
+        """Return the known usage of each replica; None if the job does not exist."""
 
 
 class Diagnoses(Ability):
@@ -77,7 +77,7 @@ class Diagnoses(Ability):
 
     @abstractmethod
     def diagnose(self, cfg: Mapping[str, CfgVal], job: AppDryRunInfo[Any] | None = None) -> Iterable[Check]:
-        """Returns checks of the system, or of one job on it. A check runs when its ``ask`` is called.
+        """Return checks of the system, or of one job on it. A check runs when its ``ask`` is called.
 
         Args:
             job: the result of ``submit_dryrun``.
@@ -89,7 +89,7 @@ class NamesRights(Ability):
 
     @abstractmethod
     def rights(self, cfg: Mapping[str, CfgVal]) -> str:
-        """Returns the minimal permissions for jobs with these run options, in a form that an administrator applies."""
+        """Return the minimal permissions for jobs with these run options, in a form that an administrator applies."""
 
 
 class RunsTasks(Ability):
@@ -108,11 +108,11 @@ class RunsTasks(Ability):
 
     @abstractmethod
     def submit_tasks(self, dryrun_info: AppDryRunInfo[Any], tasks: TaskList) -> str:
-        """Submits the job once per task, with the task's values in place of ``{name}``, and returns the app id."""
+        """Submit the job once per task, with the task's values in place of ``{name}``, and return the app id."""
 
     @abstractmethod
     def describe_tasks(self, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse] | None:
-        """Describes some tasks, each like a job of its own with its cause; None if the sweep does not exist.
+        """Describe some tasks, each like a job of its own with its cause; None if the sweep does not exist.
 
         Raises:
             NotFoundError: the sweep has no such task.
@@ -120,10 +120,10 @@ class RunsTasks(Ability):
 
     @abstractmethod
     def cancel_task(self, app_id: str, number: int) -> None:
-        """Cancels one task. Does nothing if it has ended."""
+        """Cancel one task. Does nothing if it has ended."""
 
 
-class HearsChanges(Ability):
+class PushesChanges(Ability):
     """Is notified when jobs change.
 
     Attributes:
@@ -134,7 +134,7 @@ class HearsChanges(Ability):
 
     @abstractmethod
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
-        """Waits up to ``most_s`` seconds and returns those of these jobs that may have changed. None: query all."""
+        """Wait up to ``most_s`` seconds and return those of these jobs that may have changed. None: query all."""
 
 
 class SendsNotices(Ability):
@@ -142,7 +142,7 @@ class SendsNotices(Ability):
 
     @abstractmethod
     def take_notices(self, app_id: str) -> dict[str, str] | None:
-        """Returns the result per channel for a job that has ended: empty, or why sending failed.
+        """Return the result per channel for a job that has ended: empty, or why sending failed.
 
         An alarm of the job's watchdog has the key ``EVENT/CHANNEL``, see
         :func:`torchx.specs.wishes.notices.hang_event`. None: the job may still send notices.
@@ -154,7 +154,7 @@ class Simulates(Ability):
 
     @abstractmethod
     def simulate(self, app_id: str, fault: str, replica: tuple[str, int]) -> Simulation:
-        """Prepares a fault for a running job. Nothing happens before ``make`` of the result is called.
+        """Prepare a fault for a running job. Nothing happens before ``make`` of the result is called.
 
         Args:
             fault: one of :data:`torchx.schedulers.kit.simulations.FAULTS`.
@@ -171,15 +171,15 @@ class TakesDefaults(Ability):
 
     @abstractmethod
     def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
-        """Sets the function that reads the options from config files and the environment."""
+        """Set the function that reads the options from config files and the environment."""
 
 
-class Enters(Ability):
+class RunsInside(Ability):
     """Can start a process inside a running replica."""
 
     @abstractmethod
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
-        """Starts ``argv`` in the folder, environment and container of replica ``k`` of a role.
+        """Start ``argv`` in the folder, environment and container of replica ``k`` of a role.
 
         Args:
             tty: size of the terminal to allocate; None: use three pipes.
@@ -196,7 +196,7 @@ class Archives(Ability):
 
     @abstractmethod
     def archive(self, app_id: str, role: str, k: int, path: str, *, into: bool) -> InsideProcess:
-        """Returns a tar stream of ``path`` and everything below it, or, with ``into``, one that is unpacked there.
+        """Return a tar stream of ``path`` and everything below it, or, with ``into``, one that is unpacked there.
 
         If it fails or the data does not arrive, the caller copies through a process instead.
         """
@@ -214,11 +214,11 @@ class Forwards(Ability):
     """Can connect to ports of a replica without any program in the image."""
 
     @abstractmethod
-    def way_to(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
-        """Returns a function that connects to a port of a running replica; None if this is not permitted.
+    def port_opener(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
+        """Return a function that connects to a port of a running replica; None if this is not permitted.
 
         The connection reports on STDERR why it failed.
 
         Raises:
-            NotFoundError: as in :meth:`Enters.enter`.
+            NotFoundError: as in :meth:`RunsInside.enter`.
         """

@@ -6,7 +6,7 @@ attempts in a file in the job's folder, one JSON object per line, and calls :fun
 1. The job's :class:`~torchx.specs.wishes.retries.RetryRules` decide by the class of the failure.
 2. The same exception twice in a row ends the job, whatever its retry budget: a retry does not fix a bug.
 3. An attempt that made progress resets all retry budgets except that of ``error``.
-4. ``free`` stops after :data:`MOST_IN_A_ROW` attempts in a row without progress.
+4. ``free`` stops after :data:`MAX_IN_A_ROW` attempts in a row without progress.
 5. Hosts are avoided for a day: at most 8, and at most a tenth of all hosts (but at least one).
 """
 
@@ -32,14 +32,14 @@ if TYPE_CHECKING:
 
 ATTEMPTS_FILE, PROGRESS_FILE, CHECKPOINT_FILE = MARKS
 BEGINS = "begins"
-MOST_IN_A_ROW = 20
+MAX_IN_A_ROW = 20
 _AVOID_S = 24 * 3600.0
-_MOST_AVOIDED = 8
+_MAX_AVOIDED = 8
 _BY_THE_PROGRAM = ("error", "gpu_oom", "unknown")
 
 
 def policy_of(app: AppDef, scheduler: str, caps: Capabilities) -> RetryRules | None:
-    """The part of a job's retry policy that the backend supports; None if the job has no policy.
+    """Return the part of a job's retry policy that the backend supports; None if the job has no policy.
 
     Raises SpecError for an invalid policy and for one that explicitly names an action that the backend does not
     support, and NotSupportedError if it supports no policy.
@@ -90,8 +90,8 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
         last.why = f"{last.kind}: the same failure twice in a row"
     elif rule.times > 0 and count > rule.times:
         last.why = f"{last.kind}: all {rule.times} retries are used"
-    elif rule.times < 0 and _fruitless(attempts) > MOST_IN_A_ROW:
-        last.why = f"{last.kind}: {MOST_IN_A_ROW} retries in a row made no progress"
+    elif rule.times < 0 and _fruitless(attempts) > MAX_IN_A_ROW:
+        last.why = f"{last.kind}: {MAX_IN_A_ROW} retries in a row made no progress"
     else:
         last.why = f"{last.kind}: retry {count} of {rule.times}" if rule.times > 0 else f"{last.kind}: retried"
         last.again, last.avoid = True, _avoided(rules, attempts, hosts)
@@ -101,7 +101,7 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
 
 
 def digest(failure: Failure) -> str:
-    """A hash of an exception and where it was raised, without numbers and addresses; empty if it has no message.
+    """Return a hash of an exception and where it was raised, without numbers and addresses; empty if it has no message.
 
     >>> from torchx.specs.failures import Failure
     >>> digest(Failure("ValueError: step 17")) == digest(Failure("ValueError: step 923"))
@@ -121,7 +121,7 @@ def digest(failure: Failure) -> str:
 def put_down(
     folder: str, verdict: Verdict, rules: RetryRules, earlier: Sequence[Attempt], attempt: Attempt, *, hosts: int = 0
 ) -> Attempt:
-    """Records an attempt that has just ended in the job's folder on this machine, completed by :func:`judged`."""
+    """Record an attempt that has just ended in the job's folder on this machine, completed by :func:`judged`."""
     try:
         attempt.progress = os.stat(os.path.join(folder, PROGRESS_FILE)).st_mtime >= attempt.started > 0
     except OSError:
@@ -159,7 +159,7 @@ def begins_of(attempts: Sequence[Attempt]) -> dict[str, int]:
 
 
 def _counted(attempts: Sequence[Attempt]) -> int:
-    """The number of retries for the class of the last failure, including the next one."""
+    """Return the number of retries for the class of the last failure, including the next one."""
     kind, count = attempts[-1].kind, 0
     for attempt in reversed(attempts):
         if attempt.progress and kind != "error":
@@ -174,7 +174,7 @@ def _fruitless(attempts: Sequence[Attempt]) -> int:
 
 
 def _avoided(rules: RetryRules, attempts: Sequence[Attempt], hosts: int) -> list[str]:
-    most = min(_MOST_AVOIDED, max(1, hosts // 10)) if hosts else _MOST_AVOIDED
+    most = min(_MAX_AVOIDED, max(1, hosts // 10)) if hosts else _MAX_AVOIDED
     found: dict[str, None] = {}
     for attempt in reversed(attempts):
         if rules.rule(attempt.kind).avoid and attempts[-1].ended - attempt.ended < _AVOID_S:

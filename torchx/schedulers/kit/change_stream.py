@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 
-class Ear:
+class ChangeStream:
     """Reads streams of app ids, each in a thread of its own.
 
     >>> ear = Ear()

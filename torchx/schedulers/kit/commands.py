@@ -26,7 +26,7 @@ class ConnectedRunner(CommandRunner):
     """A runner over an unreliable connection, which can detect that a command ran although its response was lost."""
 
     def run_once(self, argv: Sequence[str], *, token: str, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs a command at most once, however often this method is called with the same token."""
+        """Run a command at most once, however often this method is called with the same token."""
         raise NotImplementedError
 
 
@@ -40,7 +40,7 @@ class Completed:
     stderr: str = ""
 
     def check(self) -> Completed:
-        """Returns itself if the command succeeded.
+        """Return itself if the command succeeded.
 
         Raises:
             CommandError: the command failed; the message contains the last line of its stderr.
@@ -57,7 +57,7 @@ class Completed:
 
 
 def last_line(text: str, otherwise: str = "it said nothing") -> str:
-    """The last line of a command's output that is not blank.
+    """Return the last line of a command's output that is not blank.
 
     >>> last_line("a\\n b \\n\\n"), last_line("")
     ('b', 'it said nothing')
@@ -74,7 +74,7 @@ class LocalCommandRunner:
     """
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs ``argv`` until it exits. A non-zero exit code is returned, not raised.
+        """Run ``argv`` until it exits. A non-zero exit code is returned, not raised.
 
         Args:
             timeout: seconds.

@@ -41,7 +41,7 @@ class Export:
 
 
 def split_script(script: str) -> tuple[str, str]:
-    """Splits a script into the part about its job and the part that is the same for every job."""
+    """Split a script into the part about its job and the part that is the same for every job."""
     head, mark, rest = script.partition(_SECTION)
     return head + "\n", (mark + rest).lstrip("\n")
 
@@ -71,7 +71,7 @@ def folder_of_a_run(files: Iterable[str], *, secrets_file: str, secrets: Iterabl
 
 
 def bases_of(info: AppDryRunInfo[Any]) -> dict[str, str]:
-    """Maps each image that contains the code of a role to its base image."""
+    """Map each image that contains the code of a role to its base image."""
     roles = info._app.roles if info._app is not None else []
     found = {role.image: info.submission.tags.get(f"image.{role.name}", "") for role in roles}
     return {image: base for image, base in found.items() if base and base != image}

@@ -30,7 +30,7 @@ class Files(Protocol):
     def remove(self, folder: str) -> None: ...
 
 
-MOST_GROWN = 1 << 20
+MAX_GROWN = 1 << 20
 """Maximum number of bytes that one call of ``grown`` returns per file. The next call returns the rest."""
 
 _SOONEST_S = 0.02
@@ -47,15 +47,15 @@ class LocalFiles:
     """``wait_s`` that a polling reader passes to :meth:`grown`; above 0 if calls are expensive."""
 
     def home(self) -> str:
-        """The user's home folder."""
+        """Return the user's home folder."""
         return os.path.expanduser("~")
 
     def torchx_home(self, *parts: str) -> str:
-        """A path below torchx's home folder. Creates nothing."""
+        """Return a path below torchx's home folder. Creates nothing."""
         return torchx_home(*parts)
 
     def cwd(self) -> str:
-        """The working directory of commands, and of jobs that do not name another."""
+        """Return the working directory of commands, and of jobs that do not name another."""
         return os.getcwd()
 
     def make_folder(self, path: str) -> None:
@@ -99,7 +99,7 @@ class LocalFiles:
         return found
 
     def grown(self, offsets: Mapping[str, int], wait_s: float = 0) -> dict[str, bytes]:
-        """Read what was appended to files after the offsets, at most :data:`MOST_GROWN` bytes of each.
+        """Read what was appended to files after the offsets, at most :data:`MAX_GROWN` bytes of each.
 
         Args:
             offsets: path -> offset to read from; a negative one counts from the end of the file.
@@ -111,7 +111,7 @@ class LocalFiles:
         deadline = time.monotonic() + wait_s
         pause = _SOONEST_S
         while True:
-            news = {path: data for path, at in offsets.items() if (data := self.read(path, at, MOST_GROWN))}
+            news = {path: data for path, at in offsets.items() if (data := self.read(path, at, MAX_GROWN))}
             left = deadline - time.monotonic()
             if news or left <= 0:
                 return news

@@ -49,7 +49,7 @@ class Lines(ABC):
 
     @abstractmethod
     def _read(self, *, patient: bool) -> _Blocks:
-        """Yields all lines in blocks of whole lines, see ``_Blocks``. Each part of a long line but the last is a
+        """Yield all lines in blocks of whole lines, see ``_Blocks``. Each part of a long line but the last is a
         :class:`Part`.
 
         Args:
@@ -70,11 +70,11 @@ class Lines(ABC):
             yield from StringIO(block.decode("utf-8", "replace"), newline="\n")
 
     def chunks(self) -> Iterator[bytes]:
-        """Yields blocks of whole lines as they were written. Only the last line may lack its line end."""
+        """Yield blocks of whole lines as they were written. Only the last line may lack its line end."""
         return filter(None, self._wanted(self._read(patient=True)))
 
     def _wanted(self, blocks: _Blocks) -> Iterator[bytes]:
-        """The lines that match. Ends the line of a :class:`Part` when another stream continues after it."""
+        """Yield the lines that match. Ends the line of a :class:`Part` when another stream continues after it."""
         regex, timestamps = self._query.regex, self._query.timestamps
         open_line: Hashable = None
         is_bar = False
@@ -95,7 +95,7 @@ class Lines(ABC):
 
 
 def _matching(block: bytes, regex: re.Pattern[str]) -> bytes:
-    """The lines of a block that match. A :class:`Part` that matches gets a line end."""
+    """Return the lines of a block that match. A :class:`Part` that matches gets a line end."""
     found = regex.search
     if isinstance(block, Part):
         return block + b"\n" if found(block.decode("utf-8", "replace")) else b""
@@ -132,7 +132,7 @@ class Cursor:
         self.scanned = self.position
 
     def begin_at(self, position: int, *, inside: bool = False) -> None:
-        """Moves to an offset."""
+        """Move to an offset."""
         self.position = self.scanned = position
         self.inside = inside
 
@@ -160,15 +160,15 @@ class Follower(Lines):
 
     @abstractmethod
     def _files(self) -> list[Cursor]:
-        """Returns the files to read, each with the range of the selected lines. Called once."""
+        """Return the files to read, each with the range of the selected lines. Called once."""
 
     @abstractmethod
     def _size(self, cursor: Cursor) -> int:
-        """Returns the current size of a file in bytes; 0 if it does not exist."""
+        """Return the current size of a file in bytes; 0 if it does not exist."""
 
     @abstractmethod
     def _read_at(self, cursor: Cursor, offset: int, size: int) -> bytes:
-        """Reads at most ``size`` bytes from ``offset`` on; empty if there are none now."""
+        """Read at most ``size`` bytes from ``offset`` on; empty if there are none now."""
 
     @abstractmethod
     def _ended(self, *, patient: bool) -> bool:
@@ -179,15 +179,15 @@ class Follower(Lines):
         """
 
     def _news(self, *, patient: bool, over: bool, moved: bool) -> None:
-        """Prepares the next read. Waits for new data if ``patient``, unless the job is ``over`` or the read before has
+        """Prepare the next read. Waits for new data if ``patient``, unless the job is ``over`` or the read before has
         found some (``moved``)."""
 
     def _notes(self, cursor: Cursor) -> Sequence[tuple[float, int]]:  # noqa: ARG002  # for subclasses
-        """The recorded pairs of Unix time and size of the file at that time, oldest first."""
+        """Return the recorded pairs of Unix time and size of the file at that time, oldest first."""
         return ()
 
     def _let_go(self) -> None:
-        """Closes open files until there is more to read."""
+        """Close open files until there is more to read."""
 
     def _close(self) -> None:
         """Releases all resources when reading has ended."""
@@ -195,7 +195,7 @@ class Follower(Lines):
     # -- what comes out --
 
     def poll(self) -> bytes | None:
-        """Returns the next block of :meth:`chunks`, ``b""`` if there is none yet, None at the end. Never waits.
+        """Return the next block of :meth:`chunks`, ``b""`` if there is none yet, None at the end. Never waits.
 
         With it, one thread can follow thousands of replicas.
         """
@@ -276,7 +276,7 @@ class Follower(Lines):
             self._close()
 
     def _progress_bars(self, cursors: list[Cursor]) -> _Blocks:
-        """Yields the unfinished lines that contain a carriage return, at limited intervals."""
+        """Yield the unfinished lines that contain a carriage return, at limited intervals."""
         now = time.monotonic()
         if now < self._redraw_at:
             return
@@ -289,18 +289,18 @@ class Follower(Lines):
                 yield cursor.path, Part(shown), cursor.written
 
     def _open_lines(self, cursors: list[Cursor]) -> _Blocks:
-        """Yields the last lines, which have no line end."""
+        """Yield the last lines, which have no line end."""
         for cursor in cursors:
             if rest := self._whole(cursor, cursor.position, cursor.scanned):
                 yield cursor.path, rest, cursor.written
 
     def _now(self, cursors: list[Cursor]) -> _Blocks:
-        """Yields what exists now. Subclasses with several files order it by the time of writing where it is known."""
+        """Yield what exists now. Subclasses with several files order it by the time of writing where it is known."""
         for cursor in cursors:
             yield from self._up_to(cursor)
 
     def _up_to(self, cursor: Cursor, until: int | None = None) -> _Blocks:
-        """Yields the lines of a file up to an offset, or to its current end."""
+        """Yield the lines of a file up to an offset, or to its current end."""
         if self._query.timestamps:
             yield from self._noted(cursor, until)
             if not self._over:  # the times of the rest will be recorded later
@@ -309,7 +309,7 @@ class Follower(Lines):
             yield cursor.path, block, cursor.written
 
     def _noted(self, cursor: Cursor, until: int | None) -> _Blocks:
-        """Yields the lines whose times are recorded. The time of a line is the first one at which it was complete."""
+        """Yield the lines whose times are recorded. The time of a line is the first one at which it was complete."""
         notes = self._notes(cursor)
         stop = min((end for end in (cursor.end, until) if end is not None), default=None)
         known = bisect_right(notes, cursor.scanned, key=itemgetter(1))
@@ -323,7 +323,10 @@ class Follower(Lines):
                 break
 
     def _take(self, cursor: Cursor, until: int | None = None) -> bytes:
-        """The next block; empty if no line is complete and none is long. Reads each byte of an open line only once."""
+        """Return the next block; empty if no line is complete and none is long.
+
+        Reads each byte of an open line only once.
+        """
         stop = min((end for end in (cursor.end, until) if end is not None), default=None)
         while True:
             scanned = cursor.scanned
@@ -344,7 +347,7 @@ class Follower(Lines):
                 return part
 
     def _part(self, cursor: Cursor) -> bytes:
-        """The next part of a long line; empty if the line is not long yet."""
+        """Return the next part of a long line; empty if the line is not long yet."""
         drawn = self._query.live  # then _progress_bars yields the rest of a line that has begun
         if (drawn or not cursor.inside) and cursor.scanned - cursor.position < long_lines.LONG_LINE:
             return b""
@@ -355,14 +358,14 @@ class Follower(Lines):
         return Part(part)
 
     def _whole(self, cursor: Cursor, start: int, end: int) -> bytes:
-        """Reads a range that was read before; fewer bytes if the file was truncated."""
+        """Read a range that was read before; fewer bytes if the file was truncated."""
         data = b""
         while start + len(data) < end and (more := self._read_at(cursor, start + len(data), end - start - len(data))):
             data += more
         return data
 
     def _skip_to_last(self, cursor: Cursor, count: int) -> None:
-        """Moves to the last ``count`` lines that exist now, including a last one without line end."""
+        """Move to the last ``count`` lines that exist now, including a last one without line end."""
         size = self._size(cursor)
         start, end = cursor.position, size if cursor.end is None else min(size, cursor.end)
         position, ends = end, count
@@ -398,7 +401,7 @@ class Piece:
 
 
 def whole_lines(pieces: Iterable[Piece], *, live: bool = False) -> Iterator[Piece]:
-    r"""Joins pieces into lines, per stream, so that lines of one stream do not interrupt a line of the other.
+    r"""Join pieces into lines, per stream, so that lines of one stream do not interrupt a line of the other.
 
     A line has the time of its first piece. Lines without line end come last. A long line is yielded in parts, and with
     ``live`` also a line that contains a carriage return.
@@ -429,7 +432,10 @@ def whole_lines(pieces: Iterable[Piece], *, live: bool = False) -> Iterator[Piec
 
 
 def within(lines: Iterable[Piece], query: LogQuery) -> Iterator[Piece]:
-    """The lines in the time range of a query. With ``follow``, the first line at or after ``until`` ends the stream."""
+    """Yield the lines in the time range of a query.
+
+    With ``follow``, the first line at or after ``until`` ends the stream.
+    """
     since = None if query.since is None else int(query.since * 1e9)
     until = None if query.until is None else int(query.until * 1e9)
     for line in lines:
@@ -454,7 +460,7 @@ class Seen:
         self._count = 0
 
     def news(self, pieces: Iterable[Piece]) -> Iterator[Piece]:
-        """Yields the pieces that were not read in an earlier pass."""
+        """Yield the pieces that were not read in an earlier pass."""
         last, skip = self.last, self._count
         for piece in pieces:
             if last and piece.time < last:
@@ -470,7 +476,7 @@ class Seen:
 
 
 def split_stamp(text: bytes) -> tuple[int, bytes]:
-    r"""Splits a leading RFC 3339 timestamp from a text: nanoseconds since the epoch (0 if there is none), and the text.
+    r"""Split a leading RFC 3339 timestamp from a text: nanoseconds since the epoch (0 if there is none), and the text.
 
     >>> split_stamp(b"1970-01-01T01:00:01.000000002+01:00 a b\n"), split_stamp(b"x y")
     ((1000000002, b'a b\n'), (0, b'x y'))

@@ -57,7 +57,7 @@ class LogQuery:
     def of(
         *, regex: str | None, since: datetime | None, until: datetime | None, should_tail: bool, streams: Stream | None
     ) -> LogQuery:
-        """Creates the query from the arguments of ``Scheduler.log_iter``. Times without zone are local.
+        """Create the query from the arguments of ``Scheduler.log_iter``. Times without zone are local.
 
         Raises:
             ConfigError: ``regex`` is not a regular expression.
@@ -71,7 +71,7 @@ class LogQuery:
         )
 
     def words(self) -> dict[str, Any]:
-        """The query as arguments of ``Scheduler.log_iter``, with times in UTC."""
+        """Return the query as arguments of ``Scheduler.log_iter``, with times in UTC."""
         from datetime import datetime, timezone
 
         def moment(at: float | None) -> datetime | None:
@@ -86,7 +86,7 @@ class LogQuery:
         }
 
     def matching(self, lines: Iterable[str]) -> Iterable[str]:
-        """The lines that match the regular expression; all lines if there is none."""
+        """Return the lines that match the regular expression; all lines if there is none."""
         if self.regex is None:
             return lines
         found = self.regex.search
@@ -113,12 +113,12 @@ def stamped(block: bytes, at: int, *, begun: bool = False) -> bytes:
 
 
 def not_started_again() -> NotFoundError:
-    """The error for ``previous`` if the replica had only one attempt."""
+    """Return the error for ``previous`` if the replica had only one attempt."""
     return NotFoundError("this replica was not started again", hint="omit `--previous`")
 
 
 def refuse_streams(query: LogQuery, system: str) -> None:
-    """Raises NotSupportedError for stdout or stderr alone, for a system that has one log for both."""
+    """Raise NotSupportedError for stdout or stderr alone, for a system that has one log for both."""
     if query.stream not in (None, Stream.COMBINED):
         said = f"{system} has one log for stdout and stderr, and cannot show `{query.stream.value}` alone"
         raise NotSupportedError(said, hint="omit `--streams`")

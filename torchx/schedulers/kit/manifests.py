@@ -26,7 +26,7 @@ def shown_yaml(item: dict[str, Any], *, in_lines: bool = False) -> str:
 
 
 def to_yaml(value: Any, *, in_lines: bool = False) -> str:
-    """Renders JSON types as YAML, or as JSON, a subset of YAML, if PyYAML is missing.
+    """Render JSON types as YAML, or as JSON, a subset of YAML, if PyYAML is missing.
 
     Quotes strings that readers such as kubectl's parse as another type, even if PyYAML does not.
 
@@ -62,7 +62,7 @@ def to_yaml(value: Any, *, in_lines: bool = False) -> str:
 
 
 def masked(value: Any) -> Any:
-    """A copy with the values of secret variables and arguments masked.
+    """Return a copy with the values of secret variables and arguments masked.
 
     >>> masked({"command": ["a", "--token", "t"], "environment": [{"name": "API_KEY", "value": "v"}]})
     {'command': ['a', '--token', '********'], 'environment': [{'name': 'API_KEY', 'value': '********'}]}

@@ -32,7 +32,7 @@ class NameRule:
         return name != "" and self.make(name) == name
 
     def make(self, text: str, *, room: int = 0) -> str:
-        """Turns ``text`` into a valid name.
+        """Turn ``text`` into a valid name.
 
         Replaces characters that are not allowed by dashes, strips dashes, dots and underscores, and truncates the name.
 

@@ -52,7 +52,10 @@ class NativeSystem:
     free: bool = True
 
     def policy(self, app: AppDef, caps: Capabilities) -> NativeRetries | None:
-        """The retries for a job's policy; None if the job has none. Logs which classes of ``standard`` are dropped."""
+        """Return the retries for a job's policy; None if the job has none.
+
+        Logs which classes of ``standard`` are dropped.
+        """
         rules = policy_of(app, self.name, caps)
         if rules is None:
             return None
@@ -63,7 +66,7 @@ class NativeSystem:
         return kept
 
     def keep(self, rules: RetryRules) -> NativeRetries:
-        """The part of a policy that the system supports.
+        """Return the part of a policy that the system supports.
 
         Drops rules of ``standard`` that it cannot implement, and rejects those that the user wrote explicitly.
 
@@ -99,7 +102,7 @@ class NativeSystem:
             self._refuse(str(rule), f"write `{rule.kind}:{self.most}`, which is its most")
 
     def _rule_of(self, group: tuple[str, ...], rules: RetryRules) -> RetryRule:
-        """The rule for a group of classes: the one that the user wrote, else the one with the most retries."""
+        """Return the rule for a group of classes: the one that the user wrote, else the one with the most retries."""
         found = [rule for rule in rules.rules if rule.kind in group]
         named = [rule for rule in found if rule.kind in rules.named]
         if len({rule.times for rule in named}) > 1:
@@ -119,7 +122,8 @@ class NativeSystem:
 
 
 def attempt_of(replica: ReplicaFacts, left: Evidence | None = None) -> Attempt:
-    """An attempt made from one failed process and what it left behind: times, host, class and cause, without decision.
+    """Return an attempt made from one failed process and what it left behind: times, host, class and cause, without
+    decision.
 
     >>> from torchx.schedulers.kit.facts import ReplicaFacts
     >>> from torchx.specs.api import AppState

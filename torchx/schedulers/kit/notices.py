@@ -22,7 +22,7 @@ PAUSES_S = (1.0, 5.0, 30.0, 120.0, 300.0)
 
 _ANSWER_S = 30.0
 _HOOK_S = 60.0
-_MOST_TEXT = 3000  # characters; chats reject longer texts
+_MAX_TEXT = 3000  # characters; chats reject longer texts
 
 
 class _RefusedError(Exception):
@@ -56,16 +56,16 @@ class Notice:
 
     @classmethod
     def of(cls, event: str, handle: str, name: str, status: AppStatus) -> Notice:
-        """Creates the notice for a job, with known secrets redacted."""
+        """Create the notice for a job, with known secrets redacted."""
         from torchx.util.redaction import redact
 
         text = redact(f"app:      {handle}\n{status.format()}\n")
-        text = text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT]}..."
+        text = text if len(text) <= _MAX_TEXT else f"{text[:_MAX_TEXT]}..."
         return cls(event, handle, name, str(status.state), text)
 
 
 def deliver(channel: str, settings: dict[str, Any], notice: Notice, pauses_s: Iterable[float] | None = None) -> str:
-    """Sends a notice. Returns an empty string, or why it could not be sent. Never raises, to not disturb the job.
+    """Send a notice. Returns an empty string, or why it could not be sent. Never raises, to not disturb the job.
 
     Args:
         pauses_s: pauses between attempts after transient errors; None: :data:`PAUSES_S`.
@@ -86,7 +86,8 @@ def deliver(channel: str, settings: dict[str, Any], notice: Notice, pauses_s: It
 
 
 def sender_of(scheduler: str, app_id: str) -> bytes:
-    """The program that sends the notices of a job, for :func:`torchx.supervisor.at_end.spawn`; empty if there is none.
+    """Return the program that sends the notices of a job, for :func:`torchx.supervisor.at_end.spawn`; empty if there is
+    none.
 
     For the process that takes over a job whose owner was killed.
     """

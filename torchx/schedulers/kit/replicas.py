@@ -26,7 +26,7 @@ class Replica:
 def replicas(
     app: AppDef, app_id: str, *, rank0_env: str = "", img_root: Callable[[Role], str] | None = None
 ) -> Iterator[Replica]:
-    """Yields every replica of every role. ``app`` is not changed.
+    """Yield every replica of every role. ``app`` is not changed.
 
     Args:
         app_id: value of the macro ``app_id``.

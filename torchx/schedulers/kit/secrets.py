@@ -15,7 +15,7 @@ from torchx.specs.secret import VALUES, Secret
 from torchx.util.redaction import learn
 from torchx.util.secrets import CERTAIN, grade
 
-MOST_BYTES = 128 << 10
+MAX_BYTES = 128 << 10
 """Limit of Linux for the size of one environment variable, with its name, ``=`` and NUL."""
 
 _COMMAND_S = 120.0  # enough for a user to type a passphrase
@@ -36,7 +36,7 @@ def is_value(secret: str) -> bool:
 
 
 def split(env: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Splits an environment into public and secret variables.
+    """Split an environment into public and secret variables.
 
     >>> split({"EPOCHS": "3", "HF_TOKEN": "hf_x"})
     ({'EPOCHS': '3'}, {'HF_TOKEN': 'hf_x'})
@@ -61,7 +61,7 @@ def check(env: Mapping[str, str], taken: Collection[str], scheduler: str) -> Non
 
 
 def revealed(env: Mapping[str, str], known: dict[str, str]) -> dict[str, str]:
-    """Replaces references in an environment by their values; raises ConfigError if one cannot be resolved.
+    """Replace references in an environment by their values; raise ConfigError if one cannot be resolved.
 
     New values are added to ``known``, usually ``specs.Submission.secrets``, so that a command runs once per submission.
     """
@@ -90,14 +90,14 @@ def sources(env: Mapping[str, str]) -> list[str]:
 
 
 def look_up(name: str, secret: Secret) -> str:
-    """Resolves the secret of the variable ``name``. Strips one trailing line end.
+    """Resolve the secret of the variable ``name``. Strips one trailing line end.
 
     The ConfigError, if there is no value, never contains the output of a command or the content of a file.
     """
     find = {"cmd": _from_command, "file": _from_file}.get(secret.kind, _from_variable)
     value = find(f"secret `{name}`", secret.place)
     value = value[:-1] if value.endswith("\n") else value
-    too_long = len(os.fsencode(f"{name}={value}")) >= MOST_BYTES
+    too_long = len(os.fsencode(f"{name}={value}")) >= MAX_BYTES
     if not value or "\0" in value or too_long:
         odd = "empty" if not value else "longer than 128 KiB" if too_long else "not text"
         raise ConfigError(f"secret `{name}`: what `{secret}` gives is {odd}", hint="no variable can have that value")
@@ -120,7 +120,7 @@ def _from_file(what: str, place: str) -> str:
         raise ConfigError(f"{what}: `{path}` is not a file")
     try:
         with open(path, "rb") as f:
-            return os.fsdecode(f.read(MOST_BYTES + 2))
+            return os.fsdecode(f.read(MAX_BYTES + 2))
     except OSError as e:
         raise ConfigError(f"{what}: `{path}` cannot be read: {e.strerror}") from None
 

@@ -59,7 +59,7 @@ def exports(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> li
 
 
 def env_words(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> list[str]:
-    """The words ``env -- NAME=value ...`` for the names that :func:`exports` skips; empty if there are none.
+    """Return the words ``env -- NAME=value ...`` for the names that :func:`exports` skips; empty if there are none.
 
     Raises:
         SpecError: a name is invalid in any environment.
@@ -76,7 +76,7 @@ def env_words(env: Mapping[str, str], late: Mapping[str, str] | None = None) -> 
 
 @functools.cache
 def read_script(module: str, name: str) -> str:
-    """Reads a shell script next to a module, without its leading comment.
+    """Read a shell script next to a module, without its leading comment.
 
     Args:
         module: ``__file__`` of the module.

@@ -36,6 +36,8 @@ class Simulation:
 
 
 def cannot(scheduler: str, fault: str, why: str, *, instead: str = "") -> NotSupportedError:
-    """The error of a backend that cannot cause a fault. ``instead``: the closest arguments of ``torchx simulate``."""
+    """Return the error of a backend that cannot cause a fault. ``instead``:
+    the closest arguments of ``torchx simulate``.
+    """
     hint = f"`torchx simulate {instead}` comes closest" if instead else ""
     return NotSupportedError(f"`{fault}` cannot be simulated on `{scheduler}`: {why}", hint=hint)

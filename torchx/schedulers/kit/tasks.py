@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Role:
-    """Returns the role that each task runs. ``timeout``: tasks may have a time limit.
+    """Return the role that each task runs. ``timeout``: tasks may have a time limit.
 
     Rejects a job with several replicas, retries, a watchdog or a time limit, which tasks of ``backend`` cannot have.
     """
@@ -38,13 +38,15 @@ def only_role(app: AppDef | None, backend: str, *, timeout: bool = False) -> Rol
 
 
 def as_replicas(app: AppDef, tasks: TaskList) -> AppDef:
-    """The job with one replica per task."""
+    """Return the job with one replica per task."""
     (role,) = app.roles
     return replace(app, roles=[replace(role, num_replicas=len(tasks.points))])
 
 
 def describe_sweep(app_id: str, table: TaskTable, state: AppState | None = None) -> DescribeAppResponse:
-    """The result of ``describe`` for a sweep. Its state follows from the tasks unless the backend reports one."""
+    """Return the result of ``describe`` for a sweep. Its state follows from the tasks unless the backend reports
+    one.
+    """
     state = table.state() if state is None else state
     answer = DescribeAppResponse(app_id=app_id, state=state, num_restarts=0, msg=table.summary(), tasks=table)
     answer.ended_at = (max(table.ended, default=0.0) or None) if is_terminal(state) else None
@@ -52,7 +54,7 @@ def describe_sweep(app_id: str, table: TaskTable, state: AppState | None = None)
 
 
 def describe_task(app_id: str, replica: ReplicaFacts, look: Look) -> DescribeAppResponse:
-    """The result of ``describe`` for one task; see :func:`torchx.schedulers.kit.verdict.describe`."""
+    """Return the result of ``describe`` for one task; see :func:`torchx.schedulers.kit.verdict.describe`."""
     from torchx.schedulers.kit.facts import JobFacts, RoleFacts
     from torchx.schedulers.kit.verdict import describe
 
@@ -73,7 +75,7 @@ def describe_task(app_id: str, replica: ReplicaFacts, look: Look) -> DescribeApp
 
 
 def waiting(answer: DescribeAppResponse) -> DescribeAppResponse:
-    """Sets the reason why a task has not started."""
+    """Set the reason why a task has not started."""
     answer.msg = "waits until other tasks of the sweep have ended"
     return answer
 
@@ -89,7 +91,7 @@ def check_numbers(app_id: str, numbers: Sequence[int], count: int) -> None:
 
 
 def values_line(point: Sequence[str]) -> str:
-    r"""The values of a task as one line of assignments for a POSIX shell whose variable ``nl`` is a line end.
+    r"""Return the values of a task as one line of assignments for a POSIX shell whose variable ``nl`` is a line end.
 
     >>> values_line(["its", "a\nb"])
     'v_0=its v_1=a"${nl}"b\n'
@@ -100,7 +102,8 @@ def values_line(point: Sequence[str]) -> str:
 def shell_words(
     names: Sequence[str], env: Mapping[str, str], words: Iterable[str], late: Mapping[str, str] | None = None
 ) -> tuple[list[str], list[str]]:
-    """The lines that export a task's variables, and the words of its command, for a shell with its values evaluated.
+    """Return the lines that export a task's variables, and the words of its command, for a shell with its values
+    evaluated.
 
     ``late``: other values in variables of that shell, see :func:`torchx.schedulers.kit.shell.quote`.
     """

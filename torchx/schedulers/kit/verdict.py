@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 8
 """How many failed replicas are inspected in one round."""
 
-_MOST = 32
+_MAX = 32
 """How many are inspected in total, in further rounds while all of them had only lost their peer."""
 
 _NAMED = 3
@@ -68,7 +68,7 @@ class Verdict:
 
 
 def fold(states: Iterable[AppState], *, min_replicas: int | None = None) -> AppState:
-    """The state of a gang of replicas.
+    """Return the state of a gang of replicas.
 
     If a replica failed, the gang has failed; if one was cancelled, the gang is cancelled. But an elastic gang continues
     and succeeds while ``min_replicas`` of its members do. A gang with both waiting and running or finished members is
@@ -94,7 +94,7 @@ def fold(states: Iterable[AppState], *, min_replicas: int | None = None) -> AppS
 
 
 def state_of(facts: JobFacts) -> AppState:
-    """The state of a job by its facts alone. ``list`` uses it, so that it agrees with ``status``.
+    """Return the state of a job by its facts alone. ``list`` uses it, so that it agrees with ``status``.
 
     >>> from torchx.schedulers.kit.facts import JobFacts, ReplicaFacts, RoleFacts
     >>> two = [ReplicaFacts(role="w", replica=k, state=s) for k, s in enumerate((AppState.FAILED, AppState.RUNNING))]
@@ -123,7 +123,9 @@ def _is_open(role: RoleFacts) -> bool:
 
 
 def role_state(role: RoleFacts, *, at_its_end: bool = False) -> AppState:
-    """The state of a role, as reported by its owner or its replicas; ``at_its_end``: its state when all have ended."""
+    """Return the state of a role, as reported by its owner or its replicas; ``at_its_end``:
+    its state when all have ended.
+    """
     members = fold((r.state for r in role.replicas), min_replicas=role.min_replicas)
     if role.state is not None:
         # the owner counts any lost replica as a failure, but an elastic role may have succeeded without it
@@ -137,7 +139,7 @@ def role_state(role: RoleFacts, *, at_its_end: bool = False) -> AppState:
 
 
 def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE) -> Verdict:
-    """The verdict on a job.
+    """Return the verdict on a job.
 
     Args:
         look: reads what failed replicas left behind; None: only the facts are used.
@@ -170,7 +172,7 @@ def judge(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE)
 
 
 def _suspects(facts: JobFacts, state: AppState) -> list[ReplicaFacts]:
-    """The replicas that may have failed first, in the order in which they ended.
+    """Return the replicas that may have failed first, in the order in which they ended.
 
     Those that were stopped come last. One of them may still be the cause: it failed by itself just before it was
     stopped, and the replica that seemed to fail first had only lost it as a peer.
@@ -201,7 +203,7 @@ def _inspect(suspects: Sequence[ReplicaFacts], look: Look | None, at_once: int) 
     found: dict[_Position, Failure] = {}
     # a replica that SIGTERM ended is a victim, whatever it left behind
     left = [r for r in suspects if r.signal != "SIGTERM"] or list(suspects[:at_once])
-    left = left[:_MOST]
+    left = left[:_MAX]
     while left and all(is_aftermath(failure) or not failure.summary() for failure in found.values()):
         some, left = left[:at_once], left[at_once:]
         at_once = max(at_once, min(2 * at_once, _AT_ONCE))
@@ -244,7 +246,7 @@ def _guilt(failure: Failure, stopped: bool) -> tuple[bool, bool, bool, float]:
 
 
 def _replica_state(replica: ReplicaFacts, facts: JobFacts, state: AppState, culprit: ReplicaFacts | None) -> AppState:
-    """The state of one replica as shown to users, which never contradicts the state of the job."""
+    """Return the state of one replica as shown to users, which never contradicts the state of the job."""
     own = replica.state
     if state in (AppState.PENDING, AppState.UNKNOWN) and facts.state is state:
         return state if own is not AppState.SUCCEEDED else own
@@ -342,7 +344,9 @@ def _not_retried(facts: JobFacts) -> str:
 
 
 def _waits(facts: JobFacts, state: AppState, failure: Failure | None) -> str:
-    """What the first stuck replica waits for, else the first waiting one, and how many others wait for the same."""
+    """Return what the first stuck replica waits for, else the first waiting one,
+    and how many others wait for the same.
+    """
     waiting = [r for r in facts.replicas() if r.reason and not is_terminal(r.state)]
     if not waiting:
         return _restarting(facts, failure) if state is AppState.RUNNING else ""
@@ -365,7 +369,7 @@ def _restarting(facts: JobFacts, failure: Failure | None) -> str:
 
 
 def _losses(facts: JobFacts) -> str:
-    """The replicas that an elastic job lost without failing."""
+    """Return the replicas that an elastic job lost without failing."""
     lost = [
         r for role in facts.roles if role.min_replicas is not None for r in role.replicas if r.state is AppState.FAILED
     ]
@@ -379,7 +383,10 @@ def _losses(facts: JobFacts) -> str:
 
 
 def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ONCE) -> DescribeAppResponse:
-    """The response of ``Scheduler.describe``: the facts and the verdict on them. Arguments: see :func:`judge`."""
+    """Return the response of ``Scheduler.describe``: the facts and the verdict on them.
+
+    Arguments: see :func:`judge`.
+    """
     verdict = judge(facts, look, at_once=at_once)
     return DescribeAppResponse(
         app_id=facts.app_id,
@@ -399,7 +406,7 @@ def describe(facts: JobFacts, look: Look | None = None, *, at_once: int = _AT_ON
 
 
 def on_answer(answer: DescribeAppResponse) -> DescribeAppResponse:
-    """Adds the verdict to the response of a backend that reports no facts: which replica failed first, and why.
+    """Add the verdict to the response of a backend that reports no facts: which replica failed first, and why.
 
     Returns the response unchanged if it already has a verdict or no replica failed.
     """

@@ -24,7 +24,7 @@ class View(_Base):
 
     @classmethod
     def of(cls, backend: Scheduler[Any]) -> Self:
-        """Creates the view of a scheduler: it behaves like the scheduler, except for the methods of this class.
+        """Create the view of a scheduler: it behaves like the scheduler, except for the methods of this class.
 
         It shares the connections and the configuration of the scheduler.
         """
@@ -44,7 +44,7 @@ def _combined(view: type[Any], backend: type[Any]) -> type[Any]:
 
 
 def by_view(method: _Method) -> _Method:
-    """Calls the method of the view that ``view_of`` chooses for the job in the first argument."""
+    """Call the method of the view that ``view_of`` chooses for the job in the first argument."""
 
     @functools.wraps(method)
     def call(self: Any, app_id: str, *rest: Any, **named: Any) -> Any:

@@ -39,7 +39,9 @@ class JobObjects:
     failed: bool = False
 
     def newest(self, back: int = 0) -> JobObjects:
-        """The last attempt, or the one ``back`` before it, of a job with separate Jobs for attempts; else all of it."""
+        """Return the last attempt, or the one ``back`` before it, of a job with separate Jobs for attempts;
+        else all of it.
+        """
         last = max(map(number_of, self.owners), default=0)
         if not last:
             return self
@@ -51,12 +53,12 @@ class JobObjects:
         return [read_owner(self.kind, item) for item in self.owners]
 
     def going(self) -> list[Object]:
-        """The owners that have not ended."""
+        """Return the owners that have not ended."""
         return [item for item in self.owners if not read_owner(self.kind, item).over]
 
 
 def number_of(item: Object) -> int:
-    """Number of the attempt that an object belongs to, from 1; 0 if the cluster alone restarts the job."""
+    """Return number of the attempt that an object belongs to, from 1; 0 if the cluster alone restarts the job."""
     return int(names.labels_of(item).get(names.LABEL_ATTEMPT) or 0)
 
 
@@ -189,7 +191,9 @@ _READERS = {JOB: _read_job, JOBSET: _read_jobset, KUBEFLOW: _read_trainjob, PYTO
 
 
 def _ended_indexes(status: Object) -> dict[int, AppState]:
-    """Final states by replica, from ``completedIndexes`` and ``failedIndexes`` of an Indexed Job, such as ``0,3-5``."""
+    """Return final states by replica, from ``completedIndexes`` and ``failedIndexes`` of an Indexed Job,
+    such as ``0,3-5``.
+    """
     found = {}
     for name, state in (("completedIndexes", AppState.SUCCEEDED), ("failedIndexes", AppState.FAILED)):
         for piece in str(status.get(name) or "").split(","):
@@ -332,7 +336,7 @@ def _removed(
 
 
 def definition(owners: Iterable[Object]) -> AppDef | None:
-    """The AppDef in the annotation of an owner; None if there is none or it cannot be parsed."""
+    """Return the AppDef in the annotation of an owner; None if there is none or it cannot be parsed."""
     for item in owners:
         text = names.annotations_of(item).get(names.ANNOTATION_APP)
         if text:
@@ -408,7 +412,7 @@ def _without_pod(role: str, replica: int, owners: Sequence[Owner], missing: str)
 
 
 def _state_of_role(owners: Sequence[Owner]) -> AppState | None:
-    """The state of a role from its owners; before Kubernetes 1.22 each replica has one."""
+    """Return the state of a role from its owners; before Kubernetes 1.22 each replica has one."""
     states = {owner.state for owner in owners}
     if len(states) == 1:
         return states.pop()

@@ -10,7 +10,7 @@ from typing import Any
 from torchx.runs import Run, default_registry
 from torchx.schedulers.api import DescribeAppResponse, ListAppResponse, Scheduler
 from torchx.schedulers.kit.caps import COMMON
-from torchx.schedulers.kit.change_stream import Ear
+from torchx.schedulers.kit.change_stream import ChangeStream
 from torchx.schedulers.kit.facts import JobFacts
 from torchx.schedulers.kit.inside import Duplex, InsideProcess, Tty, described
 from torchx.schedulers.kit.logs import LogQuery, refuse_streams
@@ -84,7 +84,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         self._contexts: dict[str, str | None] = {}
         self._found: dict[str, JobObjects] = {}
         self._in_buckets: dict[str, BucketCode] = {}  # by URL
-        self._ear = Ear()
+        self._ear = ChangeStream()
         self._pollers: dict[str, JobPoller] = {}
         self._defaults: Callable[[], Mapping[str, CfgVal]] = dict
 
@@ -121,7 +121,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         self._defaults = defaults
 
     def _api_of(self, app_id: str) -> KubeApi:
-        """The cluster of a job, from the run registry, or else from the configuration."""
+        """Return the cluster of a job, from the run registry, or else from the configuration."""
         if app_id not in self._contexts:
             run = self._record(app_id)
             cfg = self._defaults() if run is None else {"context": run.cfg.get("context", {}).get("value")}
@@ -129,7 +129,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return self._api(self._contexts[app_id])
 
     def _locate(self, app_id: str) -> tuple[KubeApi, str, str]:
-        """The cluster, the namespace and the name of a job."""
+        """Return the cluster, the namespace and the name of a job."""
         return self._api_of(app_id), *split_id(app_id)
 
     def _record(self, app_id: str) -> Run | None:
@@ -168,7 +168,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return described
 
     def _seen_by_watch(self, app_id: str) -> JobObjects | None:
-        """A job that has ended and was deleted since, as a watch has last seen it."""
+        """Return a job that has ended and was deleted since, as a watch has last seen it."""
         found = self._found.pop(app_id, None)
         return found if found is not None and found.owners and not found.going() else None
 
@@ -220,14 +220,14 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return answers.facts_of(app_id, found, pods, missing=missing, ended=ended)
 
     def _state(self, api: KubeApi, app_id: str, found: JobObjects) -> AppState:
-        """The state of a job as in :meth:`describe`, without querying reasons."""
+        """Return the state of a job as in :meth:`describe`, without querying reasons."""
         if any(map(answers.is_sweep, found.owners)):
             return sweeps.table_of(found.owners[0], read_pods(found.pods)).state()
         ended = functools.partial(events.how_it_ended, api, split_id(app_id)[0])
         return state_of(answers.facts_of(app_id, found, ended=ended))
 
     def _likeliest(self, app_ids: Iterable[str]) -> Sequence[str]:
-        """The kinds to look for; those that these jobs had last time come first."""
+        """Return the kinds to look for; those that these jobs had last time come first."""
         known = {found.kind for app_id in app_ids if (found := self._found.get(app_id)) and found.owners}
         return sorted(self.owners, key=lambda kind: kind not in known)
 
@@ -274,7 +274,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         ]
 
     def _look(self, app_id: str) -> Snapshot:
-        """The pods of a job, and whether it has ended."""
+        """Return the pods of a job, and whether it has ended."""
         found = self._find(app_id, self._likeliest([app_id]))
         if found is None:
             return Snapshot([], ended=True)
@@ -294,19 +294,19 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
     def enter(self, app_id: str, role: str, k: int, argv: Sequence[str], tty: Tty | None = None) -> InsideProcess:
         return inside.PodProcess(self._api_of(app_id), self._running(app_id, role, k), argv, tty)
 
-    def way_to(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
+    def port_opener(self, app_id: str, role: str, k: int) -> Callable[[int], Duplex] | None:
         """See :class:`torchx.schedulers.kit.abilities.Forwards`."""
-        return inside.way_to(self._api_of(app_id), self._running(app_id, role, k))
+        return inside.port_opener(self._api_of(app_id), self._running(app_id, role, k))
 
     def _running(self, app_id: str, role: str, k: int) -> Object:
-        """The pod of a running replica."""
+        """Return the pod of a running replica."""
         pods = self._look_at_pods(app_id).pods_of(role, k)
         if not inside.is_running(pods):
             raise described(self.describe(app_id), app_id, role, k)
         return pods[-1]
 
     def metrics(self, app_id: str) -> _Metrics | None:
-        """See :class:`torchx.schedulers.kit.abilities.Measures`."""
+        """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""
         replicas = self.log_replicas(app_id)
         if replicas is None:
             return None
@@ -319,7 +319,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
 
     @staticmethod
     def _selector(app_id: str) -> dict[str, object]:
-        """A query that selects at least the pods of a job."""
+        """Return a query that selects at least the pods of a job."""
         return queries.selector([split_id(app_id)[1]])
 
     def wait_for_end(self, app_id: str, timeout_s: float) -> None:
@@ -333,7 +333,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
             queries.watch_for_the_end(api, namespace, name, found, timeout_s)
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
-        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: by a watch of jobs, and one of their pods."""
+        """See :class:`torchx.schedulers.kit.abilities.PushesChanges`: by a watch of jobs, and one of their pods."""
         streams: dict[str, Callable[[], Iterable[str]]] = {}
         for app_id in app_ids:
             namespace, api = split_id(app_id)[0], self._api_of(app_id)
@@ -375,7 +375,7 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         super().close()
 
     def _owners(self, app_id: str) -> tuple[KubeApi, JobObjects | None]:
-        """The cluster of a job, and the owners of its pods."""
+        """Return the cluster of a job, and the owners of its pods."""
         found = self._find(app_id, self._likeliest([app_id]), pods=False)
         if found is not None:
             self._found[app_id] = found

@@ -55,7 +55,8 @@ _ANSWER_S = 30.0
 
 
 def path_of(kind: str, namespace: str | None, name: str = "") -> str:
-    """API path of an object, or without a name, of all objects of a kind. A namespace of None means all of them.
+    """Return the API path of an object, or without a name, of all objects of a kind. A namespace of None means all of
+    them.
 
     >>> path_of("Job", "team a", "train")
     '/apis/batch/v1/namespaces/team%20a/jobs/train'
@@ -66,12 +67,12 @@ def path_of(kind: str, namespace: str | None, name: str = "") -> str:
 
 
 def path_to(kind: str, item: Object) -> str:
-    """API path of an existing object."""
+    """Return the API path of an existing object."""
     return path_of(kind, item["metadata"]["namespace"], item["metadata"]["name"])
 
 
 def group_of(kind: str) -> str:
-    """API group of a kind; empty for the core group.
+    """Return the API group of a kind; empty for the core group.
 
     >>> group_of("Job"), group_of("Pod")
     ('batch', '')
@@ -81,7 +82,7 @@ def group_of(kind: str) -> str:
 
 
 def kind_of(item: Mapping[str, Any]) -> str:
-    """The key of :data:`PLURALS` for an object that has ``apiVersion`` and ``kind``."""
+    """Return the key of :data:`PLURALS` for an object that has ``apiVersion`` and ``kind``."""
     group = str(item["apiVersion"])
     kind = str(item["kind"])
     if kind == "Job" and group.startswith("batch.volcano.sh"):
@@ -132,7 +133,7 @@ class KubeApi:
         return self._client
 
     def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         if self._client is not None:
             self._client.rest_client.pool_manager.clear()
 
@@ -219,7 +220,7 @@ class KubeApi:
             asked["continue"] = metadata["continue"]
 
     def groups(self) -> set[str]:
-        """The APIs of the cluster, such as ``jobset.x-k8s.io/v1alpha2``; empty if we may not list them."""
+        """Return the APIs of the cluster, such as ``jobset.x-k8s.io/v1alpha2``; empty if we may not list them."""
         found = unless_forbidden(lambda: self.get("/apis").get("groups") or (), ())
         return {str(version.get("groupVersion")) for group in found for version in group.get("versions") or ()}
 
@@ -243,7 +244,7 @@ class KubeApi:
         return bool((answer.get("status") or {}).get("allowed", True))
 
     def namespace(self) -> str:
-        """The namespace of kubeconfig's context, or of this pod."""
+        """Return the namespace of kubeconfig's context, or of this pod."""
         found = self.client and self._namespace  # `client` loads kubeconfig, which sets it
         return found or "default"
 
@@ -258,7 +259,9 @@ class KubeApi:
         return self._whole(_Request("GET", path, query or {})).decode("utf-8", "replace")
 
     def stream(self, path: str, query: Mapping[str, object] | None = None, *, timeout_s: float | None = None) -> Any:
-        """An open ``urllib3`` response, which the caller closes; reading fails after ``timeout_s`` without data."""
+        """Return an open ``urllib3`` response, which the caller closes;
+        reading fails after ``timeout_s`` without data.
+        """
         return self._retried(lambda: self._send(_Request("GET", path, query or {}, timeout_s=timeout_s)))
 
     def upgraded(self, path: str, query: Mapping[str, object], headers: Mapping[str, str]) -> Any:
@@ -296,7 +299,7 @@ class KubeApi:
         return found if isinstance(found, dict) else {}
 
     def _whole(self, request: _Request) -> bytes:
-        """The whole body of a response."""
+        """Return the whole body of a response."""
 
         def read() -> bytes:
             response = self._send(request)
@@ -314,7 +317,7 @@ class KubeApi:
         return self._retried(read)
 
     def _retried(self, call: Callable[[], _T]) -> _T:
-        """The result of a call, which is repeated with exponential backoff if it fails transiently.
+        """Return the result of a call, which is repeated with exponential backoff if it fails transiently.
 
         Every verb can be retried, because each object that we create has a unique name.
         """
@@ -329,7 +332,7 @@ class KubeApi:
             attempt += 1
 
     def _send(self, request: _Request) -> Any:
-        """A successful response to one request."""
+        """Return a successful response to one request."""
         response = self._request(request)
         if response.status >= 300:
             # An API server that is starting does not know all rights and all kinds at once.
@@ -391,7 +394,7 @@ class KubeApi:
 
 
 def _right(request: _Request) -> tuple[str, str]:
-    """The right that a request needs: the verb, and the path without the name of the object.
+    """Return the right that a request needs: the verb, and the path without the name of the object.
 
     >>> _right(_Request("GET", "/api/v1/namespaces/team/pods/a-0/log", {}))
     ('GET', '/api/v1/namespaces/team/pods/*/log')

@@ -17,7 +17,7 @@ from torchx.specs.api import AppDryRunInfo, Role
 
 _UNITS = {"": 1.0, "n": 1e-9, "u": 1e-6, "m": 1e-3, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 _UNITS |= {f"{letter}i": 1024.0**power for power, letter in enumerate("KMGTPE", start=1)}
-_MOST_IMAGES = 50  # the default maximum in the status of a node
+_MAX_IMAGES = 50  # the default maximum in the status of a node
 _TRANSIENT = re.compile(
     r"exceeded quota|time(d )?out|connection refused|failed calling webhook|invalid JSON", re.IGNORECASE
 )
@@ -48,7 +48,7 @@ class HastyApi(KubeApi):
 def of_cluster(
     api: KubeApi, namespace: str, kind: str, needed: Callable[[], dict[str, str]], queues: Mapping[str, str]
 ) -> list[Check]:
-    """The checks of a cluster for jobs of a kind, a key of :data:`OWNERS` or ``auto``.
+    """Return the checks of a cluster for jobs of a kind, a key of :data:`OWNERS` or ``auto``.
 
     ``needed`` returns the rights that they need there: kind -> verbs. ``queues`` has names of queues by their plural.
     """
@@ -62,7 +62,7 @@ def of_cluster(
 
 
 def of_job(api: KubeApi, namespace: str, job: AppDryRunInfo[Any], objects: Callable[[], list[Object]]) -> list[Check]:
-    """The checks of one job; ``objects`` returns its objects on this cluster."""
+    """Return the checks of one job; ``objects`` returns its objects on this cluster."""
     nodes = once(lambda: unless_forbidden(lambda: api.items("/api/v1/nodes"), []))
     templates, roles = [*_pod_templates(job.request.resource)], job._app.roles if job._app is not None else []
     specs = [template["spec"] for template in templates]
@@ -101,7 +101,7 @@ def _cluster(api: KubeApi) -> str | Finding:
 
 
 def _named(api: KubeApi, namespace: str, names: Iterable[tuple[str, str]]) -> Iterator[Check]:
-    """A check for each pair of a plural and a name; pairs with an empty name are skipped."""
+    """Yield a check for each pair of a plural and a name; pairs with an empty name are skipped."""
     for plural, name in dict.fromkeys(names):
         if name:
             word, base, make = (text.format(space=namespace, name=name) for text in _NAMED[plural])
@@ -156,7 +156,7 @@ def _rights(api: KubeApi, namespace: str, needed: dict[str, str]) -> str | list[
 
 
 def _pod_templates(item: Any) -> Iterator[Object]:
-    """The pod templates within an object."""
+    """Yield the pod templates within an object."""
     if isinstance(item, dict) and item.get("kind") == "TrainJob":  # the resources are not in its template
         (template,) = _pod_templates(item["spec"]["runtimePatches"])
         container = {**template["spec"]["containers"][0], "resources": item["spec"]["trainer"]["resourcesPerNode"]}
@@ -181,7 +181,7 @@ def _admission(api: KubeApi, objects: Callable[[], list[Object]]) -> str | Findi
 
 
 def _references(spec: Object) -> Iterator[tuple[str, str]]:
-    """The objects without which a pod cannot start: plural and name."""
+    """Yield the objects without which a pod cannot start: plural and name."""
     yield "serviceaccounts", spec.get("serviceAccountName") or ""
     yield "priorityclasses", spec.get("priorityClassName") or ""
     for volume in spec.get("volumes") or ():
@@ -191,7 +191,7 @@ def _references(spec: Object) -> Iterator[tuple[str, str]]:
 
 
 def _requests(spec: Object) -> dict[str, float]:
-    """The resource requests of a pod, summed over its containers."""
+    """Return the resource requests of a pod, summed over its containers."""
     found: dict[str, float] = {}
     for container in spec["containers"]:
         for name, text in ((container.get("resources") or {}).get("requests") or {}).items():
@@ -266,4 +266,4 @@ def _has_image(nodes: list[Object], image: str) -> bool | None:
     short = image.removeprefix("docker.io/").removeprefix("library/")
     if any(str(name).endswith(short) for images in there for one in images for name in one.get("names") or ()):
         return True
-    return False if there and all(len(images) < _MOST_IMAGES for images in there) else None
+    return False if there and all(len(images) < _MAX_IMAGES for images in there) else None

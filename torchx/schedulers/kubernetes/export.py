@@ -17,7 +17,9 @@ JOB_FILE, CODE_FILE = "job.yaml", "code.yaml"
 
 
 def export(job: KubernetesJob, bases: Mapping[str, str]) -> Export:
-    """The objects of a job; NotSupportedError for code in a bucket, whose URL is signed when the job is submitted."""
+    """Return the objects of a job; NotSupportedError for code in a bucket,
+    whose URL is signed when the job is submitted.
+    """
     objects: list[dict[str, Any]] = job.resource["items"] if job.resource["kind"] == "List" else [job.resource]
     if any(SCRIPT in item.get("stringData", {}) for item in objects):
         raise NotSupportedError(

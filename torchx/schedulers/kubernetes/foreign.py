@@ -88,7 +88,7 @@ class ForeignKubeJobs(ForeignJobs, KubeScheduler):
         return [(replica.role, replica.replica) for replica in facts.replicas()]
 
     def _look_up(self, app_id: str) -> tuple[KubeApi, JobObjects | None]:
-        """A job with its labelled pods; None if it does not exist."""
+        """Return a job with its labelled pods; None if it does not exist."""
         api = self._api_of(app_id)
         namespace, kind, name = _parts(app_id)
         item = _get(api, KINDS.get(kind, ""), namespace, name)
@@ -144,7 +144,7 @@ def labelled(pods: Iterable[Object]) -> list[Object]:
 
 
 def as_job(item: Object) -> Object:
-    """A RayJob or a RayCluster as a Job with the same state and reason."""
+    """Return a RayJob or a RayCluster as a Job with the same state and reason."""
     status = item.get("status") or {}
     kept = {"metadata": item["metadata"], "spec": {"suspend": (item.get("spec") or {}).get("suspend")}}
     name = {"SUCCEEDED": "Complete", "FAILED": "Failed", "STOPPED": "Failed"}.get(str(status.get("jobStatus")))
@@ -177,7 +177,7 @@ def _get(api: KubeApi, kind: str, namespace: str, name: str) -> Object | None:
 
 
 def _top(api: KubeApi, namespace: str, kind: str, item: Object) -> tuple[str, Object]:
-    """The topmost owner of an object among the kinds of jobs."""
+    """Return the topmost owner of an object among the kinds of jobs."""
     references = item["metadata"].get("ownerReferences") or ()
     for owner in (ref for ref in references if ref.get("kind") in KINDS.values()):
         above = unless_forbidden(lambda o=owner: _get(api, o["kind"], namespace, o["name"]), None)  # type: ignore[misc]  # a default of the loop's own
@@ -187,7 +187,7 @@ def _top(api: KubeApi, namespace: str, kind: str, item: Object) -> tuple[str, Ob
 
 
 def _pods_below(api: KubeApi, namespace: str, uid: str) -> list[Object]:
-    """The pods that an object owns directly or indirectly."""
+    """Return the pods that an object owns directly or indirectly."""
     wanted = {uid}
     between = [item for kind in _BETWEEN for item in _all(api, kind, namespace)]
     while more := {str(i["metadata"].get("uid")) for i in between if _owners(i) & wanted} - wanted:

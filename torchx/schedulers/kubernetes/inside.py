@@ -71,7 +71,7 @@ class PodProcess(MarkedProcess):
         return None
 
     def _code(self) -> int | None:
-        """The exit code in the final status of an exec; None if it has none, then ``_why`` is the reason."""
+        """Return the exit code in the final status of an exec; None if it has none, then ``_why`` is the reason."""
         try:
             status = json.loads(self._status)
             if status.get("status") == "Success":
@@ -100,8 +100,10 @@ class PodProcess(MarkedProcess):
         return self._mark.code
 
 
-def way_to(api: KubeApi, pod: Object) -> Callable[[int], PodPort] | None:
-    """A function that connects to a port of a running pod; None if the cluster rejects this or the node is lost."""
+def port_opener(api: KubeApi, pod: Object) -> Callable[[int], PodPort] | None:
+    """Return a function that connects to a port of a running pod;
+    None if the cluster rejects this or the node is lost.
+    """
     path = f"{path_to('Pod', pod)}/portforward"
     try:
         Spdy(api, path, _FORWARD, ()).close()

@@ -32,7 +32,8 @@ BY_TORCHX = NativeRetries(times=0, retried=frozenset())
 
 
 def policy(app: AppDef, kind: str, caps: Capabilities, version: tuple[int, int]) -> NativeRetries | None:
-    """The retries of the Jobs of a job of this kind (a key of :data:`names.OWNERS`) under its policy, if it has one.
+    """Return the retries of the Jobs of a job of this kind (a key of :data:`names.OWNERS`) under its policy, if it has
+    one.
 
     SpecError, NotSupportedError or BackendError if the policy is not supported.
     """
@@ -81,7 +82,8 @@ def spare_of(role: Role) -> int:
 
 
 def render(role: Role, retries: NativeRetries, template: Object) -> Object:
-    """The fields of a Job that implement the policy; with :data:`BY_TORCHX`, only its number of tolerated failures.
+    """Return the fields of a Job that implement the policy; with :data:`BY_TORCHX`, only its number of tolerated
+    failures.
 
     SpecError if an overlay sets ``restartPolicy``, which such a Job does not allow.
     """
@@ -108,13 +110,13 @@ def render(role: Role, retries: NativeRetries, template: Object) -> Object:
 
 
 def recorded(owners: Iterable[Object]) -> list[Attempt]:
-    """The attempts recorded in an annotation of the Jobs of the following attempt."""
+    """Return the attempts recorded in an annotation of the Jobs of the following attempt."""
     notes = (names.annotations_of(item).get(names.ANNOTATION_ATTEMPTS) for item in owners)
     return next((read_attempts(text.splitlines()) for text in notes if text), [])
 
 
 def attempts_of(app: AppDef | None, items: Sequence[Object], *, over: bool) -> list[Attempt]:
-    """The attempts that have ended, oldest first: each failed pod is one. Empty for a job without a policy.
+    """Return the attempts that have ended, oldest first: each failed pod is one. Empty for a job without a policy.
 
     After the last pod of a replica, another one follows unless the job is ``over``.
     """

@@ -119,7 +119,7 @@ def _suspend(api: KubeApi, kind: str, path: str, annotation: str) -> None:
 
 
 def mark(annotation: str) -> Object:
-    """A patch that sets an annotation to the current time."""
+    """Return a patch that sets an annotation to the current time."""
     now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     return {"metadata": {"annotations": {annotation: now}}}
 
@@ -152,7 +152,7 @@ def delete(api: KubeApi, found: JobObjects, namespace: str, name: str) -> None:
 
 
 def _abort_command(item: Object) -> Object:
-    """The request to Volcano to abort a job: https://volcano.sh/en/docs/vcjob/"""
+    """Return the request to Volcano to abort a job: https://volcano.sh/en/docs/vcjob/"""
     metadata = item["metadata"]
     reference = {**_reference(item, item), "controller": True}
     return {

@@ -32,9 +32,9 @@ _Lines = Iterator[tuple[int, bytes]]
 _EVERY_S = 1.0
 _SHARE = 10
 """Polling takes at most one part in so many of the time: in a large job, one poll takes seconds."""
-_MOST_PAUSE_S = 15.0
+_MAX_PAUSE_S = 15.0
 """The longest pause between two polls; a poll also takes long during an outage, or if this process was stopped."""
-_MOST_TAILS = 4
+_MAX_TAILS = 4
 """How many logs are read at most to explain a failure, if the status of the pods is not sufficient."""
 _TAIL_LINES = 400
 _TAIL_BYTES = 1 << 16
@@ -51,7 +51,7 @@ class Snapshot:
             self._pods.setdefault((role, replica_of(pod["metadata"])), []).append(pod)
 
     def pods_of(self, role: str, replica: int) -> list[Object]:
-        """The pods of one replica, oldest first."""
+        """Return the pods of one replica, oldest first."""
         return self._pods.get((role_label(role), replica), [])
 
 
@@ -77,13 +77,13 @@ class JobPoller:
             logger("torchx.schedulers").warning(message)
 
     def now(self) -> Snapshot:
-        """The current state, at most a second old."""
+        """Return the current state, at most a second old."""
         with self._lock:
             begun = time.monotonic()
             if self._seen is None or (begun >= self._due and not self._once):
                 self._seen = self._poll_through_outages()
                 now = time.monotonic()
-                self._due = max(begun + _EVERY_S, now + min((now - begun) * (_SHARE - 1), _MOST_PAUSE_S))
+                self._due = max(begun + _EVERY_S, now + min((now - begun) * (_SHARE - 1), _MAX_PAUSE_S))
             return self._seen
 
     def _poll_through_outages(self) -> Snapshot:
@@ -93,10 +93,10 @@ class JobPoller:
             except TransientError as e:
                 if self._outage is None:
                     raise
-                time.sleep(self._outage.bear(e))  # other threads wait for the lock
+                time.sleep(self._outage.retry_delay_s(e))  # other threads wait for the lock
                 continue
             if self._outage is not None:
-                self._outage.over()
+                self._outage.recovered()
             return seen
 
 
@@ -144,9 +144,9 @@ class ReplicaLog(Lines):
             except TransientError as e:
                 if not query.follow:
                     raise
-                time.sleep(outage.bear(e))
+                time.sleep(outage.retry_delay_s(e))
                 continue
-            outage.over()
+            outage.recovered()
             there = {str(pod["metadata"].get("uid")) for pod in pods}
             if not query.follow or (seen.ended and all(log.done or uid not in there for uid, log in logs.items())):
                 return
@@ -154,7 +154,8 @@ class ReplicaLog(Lines):
 
 
 def previous_run(api: KubeApi, pods: Sequence[Object], query: LogQuery) -> _Lines:
-    """The log of the role's container before its last restart, or of the previous one of ``pods`` (oldest first).
+    """Return the log of the role's container before its last restart, or of the previous one of ``pods`` (oldest
+    first).
 
     NotFoundError if the replica was not restarted, or that log was deleted.
     """
@@ -225,7 +226,7 @@ class EvidenceReader:
         self._api = api
         self._namespace = namespace
         self._pods = pods
-        self._tails = _MOST_TAILS
+        self._tails = _MAX_TAILS
 
     def __call__(self, replicas: Sequence[ReplicaFacts], /) -> list[Evidence]:
         found = []

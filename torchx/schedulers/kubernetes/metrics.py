@@ -24,7 +24,7 @@ _UNAVAILABLE = (403, 404, 503)  # no right, or no server behind the API
 def read(
     api: KubeApi, namespace: str, newest: Mapping[tuple[str, int], Object], query: Mapping[str, object]
 ) -> list[ReplicaMetrics]:
-    """The usage of each replica, from its ``newest`` pod; ``query`` selects the pods of the job.
+    """Return the usage of each replica, from its ``newest`` pod; ``query`` selects the pods of the job.
 
     NotSupportedError if the cluster has no metrics API, and we may not query its kubelets.
     """
@@ -83,7 +83,7 @@ def _of_kubelets(api: KubeApi, namespace: str, pods: Sequence[Object]) -> dict[s
 
 
 def _amount(text: object) -> float | None:
-    """A quantity; None if it is missing or invalid."""
+    """Return a quantity; None if it is missing or invalid."""
     try:
         return None if text is None else amount(text)
     except (ValueError, ParseError):

@@ -92,7 +92,7 @@ def label_value(text: str) -> str:
 
 
 def role_label(name: str) -> str:
-    """The label of a role: its name, or if that is not a valid label value, one that differs for each name.
+    """Return the label of a role: its name, or if that is not a valid label value, one that differs for each name.
 
     >>> role_label("trainer"), role_label("a/1"), role_label("тренер")
     ('trainer', 'a-1-f5964052', '5ba4e307')
@@ -102,10 +102,10 @@ def role_label(name: str) -> str:
 
 
 def labels_of(item: Object) -> dict[str, Any]:
-    """The labels of an object."""
+    """Return the labels of an object."""
     return (item.get("metadata") or {}).get("labels") or {}
 
 
 def annotations_of(item: Object) -> dict[str, Any]:
-    """The annotations of an object."""
+    """Return the annotations of an object."""
     return (item.get("metadata") or {}).get("annotations") or {}

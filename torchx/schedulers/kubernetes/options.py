@@ -138,7 +138,7 @@ class KubernetesOpts(StructuredOpts):
         return self.code != BUCKET and not self.is_image()
 
     def expected_kind(self) -> str:
-        """The kind of the job as far as the options determine it."""
+        """Return the kind of the job as far as the options determine it."""
         return self.kind if self.kind != AUTO else VOLCANO if self.queue else JOB
 
 
@@ -177,7 +177,7 @@ class KubernetesMCADOpts(StructuredOpts):
     """version of the AppWrapper: v1beta2, or v1beta1 for an older MCAD"""
 
     def form(self) -> str:
-        """The ``apiVersion`` of the AppWrapper; ConfigError if it is unknown, or does not support an option."""
+        """Return the ``apiVersion`` of the AppWrapper; ConfigError if it is unknown, or does not support an option."""
         form = FORMS.get(self.appwrapper_version)
         if form is None:
             raise ConfigError(f"appwrapper_version `{self.appwrapper_version}` is not one of {', '.join(FORMS)}")

@@ -32,7 +32,7 @@ from torchx.util.records import replace
 if TYPE_CHECKING:
     from torchx.schedulers.kit.facts import Look
 
-_MOST_KEPT = 100
+_MAX_KEPT = 100
 _BY_CONTROLLER = re.compile(r"(batch\.kubernetes\.io/.*)?(controller-uid|job-name|job-tracking)|kubectl\..*")
 
 
@@ -94,7 +94,9 @@ def cancel(api: KubeApi, found: JobObjects) -> None:
 
 
 def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -> Object:
-    """The Job of the next attempt, from that of the last one and the attempts so far, which ``note`` records on it."""
+    """Return the Job of the next attempt, from that of the last one and the attempts so far,
+    which ``note`` records on it.
+    """
     last, memory = attempts[-1], attempts[-2].memory if len(attempts) > 1 else 1.0
     metadata, number = item["metadata"], number_of(item) + 1
     labels = {**_without_controller_marks(metadata["labels"]), names.LABEL_ATTEMPT: str(number)}
@@ -103,7 +105,7 @@ def next_job(item: Object, attempts: Sequence[Attempt], *, note: bool = False) -
     for mark in (names.ANNOTATION_STOPPED, names.ANNOTATION_ATTEMPTS):
         annotations.pop(mark, None)
     if note:
-        annotations[names.ANNOTATION_ATTEMPTS] = "".join(map(to_line, attempts[-_MOST_KEPT:]))
+        annotations[names.ANNOTATION_ATTEMPTS] = "".join(map(to_line, attempts[-_MAX_KEPT:]))
     spec = {key: value for key, value in copy.deepcopy(item["spec"]).items() if key not in ("selector", "suspend")}
     spec["parallelism"] = spec["completions"]
     if names.LABEL_QUEUE in labels:

@@ -42,7 +42,10 @@ def check(opts: KubernetesOpts) -> None:
 
 
 def overlay(opts: KubernetesOpts, labels: Mapping[str, str]) -> Object:
-    """The overlay for pods with these labels. A key that ends with ``!`` is a requirement, others are preferences."""
+    """Return the overlay for pods with these labels.
+
+    A key that ends with ``!`` is a requirement, others are preferences.
+    """
     mine = {key: labels[key] for key in (LABEL_UNIQUE_NAME, LABEL_ROLE_INDEX) if key in labels}
     spec: Object = {}
     if opts.node_selector:

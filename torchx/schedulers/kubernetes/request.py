@@ -70,14 +70,14 @@ class KubernetesJob:
 
 
 def rules_of(app: AppDef, app_id: str, opts: KubernetesOpts, **more: Any) -> JobRules:
-    """The rules for the objects of an app; ``more`` are further fields."""
+    """Return the rules for the objects of an app; ``more`` are further fields."""
     overlay = read_overlay(opts.pod_overlay) if opts.pod_overlay else {}
     metadata = definition_of(app)
     return JobRules(opts, overlay, submission=app_id, timeout_s=Wishes.of(app).timeout_s, metadata=metadata, **more)
 
 
 def secret_of(app: AppDef, app_id: str, *, namespace: str, session: str) -> Object | None:
-    """The Secret of an app, with references in place of values that are not looked up yet; None if it needs none.
+    """Return the Secret of an app, with references in place of values not looked up yet; None if it needs none.
 
     https://kubernetes.io/docs/concepts/configuration/secret/
     """
@@ -101,12 +101,12 @@ def _secret_names(role: Role) -> list[str]:
 
 
 def unique_id(app: AppDef) -> str:
-    """A unique name for an app, short enough for the names of its pods."""
+    """Return a unique name for an app, short enough for the names of its pods."""
     return make_unique(DNS_LABEL.make(app.name, room=63 - MAX_APP_ID + 1 + _RANDOM), _RANDOM)
 
 
 def role_names(app: AppDef) -> list[str]:
-    """A unique name for each role that is valid in names of objects.
+    """Return a unique name for each role that is valid in names of objects.
 
     >>> from torchx.specs.api import AppDef, Role
     >>> role_names(AppDef("a", [Role("Trainer/1", "i"), Role("trainer_1", "i")]))
@@ -133,7 +133,7 @@ def each_role(app: AppDef, app_id: str, rules: JobRules) -> Iterator[tuple[Role,
 
 
 def headless_service(app: AppDef, app_id: str, rules: JobRules) -> Object:
-    """The Service that gives every pod a DNS name: ``<host name>.<app id>``."""
+    """Return the Service that gives every pod a DNS name: ``<host name>.<app id>``."""
     ports = sorted({port for role in app.roles for port in role.port_map.values()})
     spec: Object = {
         "clusterIP": "None",
@@ -146,7 +146,7 @@ def headless_service(app: AppDef, app_id: str, rules: JobRules) -> Object:
 
 
 def definition_of(app: AppDef) -> dict[str, str]:
-    """The app's definition as an annotation, with secrets masked; empty if it is too large."""
+    """Return the app's definition as an annotation, with secrets masked; empty if it is too large."""
     shown = serialize.masked(app)
     for role, own in zip(shown.roles, app.roles):  # noqa: B905  # a copy has as many
         # The name of a Kubernetes Secret is not secret.
@@ -158,7 +158,7 @@ def definition_of(app: AppDef) -> dict[str, str]:
 def metadata_of(
     name: str, rules: JobRules, labels: Mapping[str, str], annotations: Mapping[str, str] | None = None
 ) -> Object:
-    """The metadata of an object."""
+    """Return the metadata of an object."""
     marks = {names.ANNOTATION_SUBMISSION: rules.submission} if rules.submission else {}
     return {
         "name": name,
@@ -169,7 +169,7 @@ def metadata_of(
 
 
 def metadata_of_app(app: AppDef, app_id: str, rules: JobRules, annotations: Mapping[str, str] | None = None) -> Object:
-    """The metadata of an object that has the app's name."""
+    """Return the metadata of an object that has the app's name."""
     return metadata_of(app_id, rules, specs.object_labels(app, app_id, session=rules.session), annotations)
 
 
@@ -192,7 +192,7 @@ def template_of(
     rank0: str,
     number: str = BY_JOB,
 ) -> Object:
-    """The pod template of one replica, or of all replicas if ``replica_id`` is :data:`pods.REPLICA`.
+    """Return the pod template of one replica, or of all replicas if ``replica_id`` is :data:`pods.REPLICA`.
 
     ``rank0`` is the host name of replica 0. In a template of all replicas, ``number`` is the field of the pod with the
     replica's number.
@@ -223,7 +223,7 @@ def template_of(
 def shared_template(
     role: Role, rules: JobRules, app_id: str, labels: Mapping[str, str], *, rank0: str, number: str = BY_JOB
 ) -> Object:
-    """The pod template of all replicas of a role, which read their number from their environment."""
+    """Return the pod template of all replicas of a role, which read their number from their environment."""
     template = template_of(role, rules, app_id, labels, replica_id=specs.REPLICA, rank0=rank0, number=number)
     if specs.REPLICA in json.dumps(template, ensure_ascii=False):
         raise SpecError(

@@ -30,10 +30,10 @@ from torchx.workspace.images.progress import Display, megabytes
 
 AUTO, BUCKET, INLINE, REGISTRY = "auto", "bucket", "inline", "registry"
 WAYS = (AUTO, BUCKET, INLINE, REGISTRY)
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 """Limit after compression. A ConfigMap holds 1 MiB: https://kubernetes.io/docs/concepts/configuration/configmap/"""
 
-_MOST_UNPACKED = 100 << 20
+_MAX_UNPACKED = 100 << 20
 _TIME = 347155200  # 1981, as in images
 _FILE = "code.tgz"
 _VOLUME = "torchx-code"
@@ -59,7 +59,7 @@ class Code:
     hash: str
 
     def as_object(self, metadata: Object) -> Object:
-        """The ConfigMap of the volume."""
+        """Return the ConfigMap of the volume."""
         script = {SCRIPT: read_script(__file__, SCRIPT)}
         data = {_FILE: base64.b64encode(self.data).decode()}
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": script, "binaryData": data}
@@ -75,7 +75,7 @@ class BucketCode:
     quiet: bool = False
 
     def as_object(self, metadata: Object) -> Object:
-        """The Secret of the volume, whose URL :func:`signed` replaces by a signed one."""
+        """Return the Secret of the volume, whose URL :func:`signed` replaces by a signed one."""
         data = {URL: self.url, SCRIPT: read_script(__file__, SCRIPT)}
         return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": data}
 
@@ -96,14 +96,14 @@ def pack(workspace: Workspace) -> Code:
     """Pack a workspace; TooLargeError if a ConfigMap cannot hold it. Other errors are those of :func:`entries_of`."""
     entries = entries_of(workspace)
     data = bytearray()
-    if sum(entry.size for entry in entries) <= _MOST_UNPACKED:
+    if sum(entry.size for entry in entries) <= _MAX_UNPACKED:
         for block in archive_of(entries):
             data += block
-            if len(data) > MOST_BYTES:
+            if len(data) > MAX_BYTES:
                 break
-    if not data or len(data) > MOST_BYTES:
+    if not data or len(data) > MAX_BYTES:
         raise TooLargeError(
-            f"the workspace `{workspace}` is larger than the {MOST_BYTES // 1000} kB, compressed, of inline code",
+            f"the workspace `{workspace}` is larger than the {MAX_BYTES // 1000} kB, compressed, of inline code",
             hint="exclude what the job does not need in `.torchxignore`; or push an image: "
             "`-cfg image_repo=<registry>/<name>`; or name a bucket: `-cfg bucket=s3://<name>`",
         )
@@ -111,13 +111,17 @@ def pack(workspace: Workspace) -> Code:
 
 
 def plan(workspace: Workspace, bucket: str, *, quiet: bool = False) -> BucketCode:
-    """The location of the archive of a workspace, which is not uploaded yet; errors are those of :func:`entries_of`."""
+    """Return the location of the archive of a workspace, which is not uploaded yet;
+    errors are those of :func:`entries_of`.
+    """
     found = content.content_hash(entries_of(workspace))
     return BucketCode(workspace, found, f"{bucket.rstrip('/')}/{found.replace(':', '-')}.tgz", quiet)
 
 
 def entries_of(workspace: Workspace) -> list[Entry]:
-    """The files of a workspace that is shipped without an image; ConfigError if a ``Dockerfile.torchx`` needs one."""
+    """Return the files of a workspace that is shipped without an image;
+    ConfigError if a ``Dockerfile.torchx`` needs one.
+    """
     entries = content.entries(workspace)
     if any(entry.path == TORCHX_DOCKERFILE for entry in entries):
         hint = "push an image: `-cfg code=registry,image_repo=<registry>/<name>`"
@@ -126,7 +130,7 @@ def entries_of(workspace: Workspace) -> list[Entry]:
 
 
 def archive_of(entries: Iterable[Entry]) -> Iterator[bytes]:
-    """A reproducible ``.tgz`` archive of files."""
+    """Yield a reproducible ``.tgz`` archive of files."""
     packer = zlib.compressobj(6, wbits=31)
     for entry in entries:
         yield packer.compress(archive.header_of(entry, entry.path, _TIME))
@@ -142,14 +146,16 @@ def names_of(app_id: str, codes: Mapping[int, Code | BucketCode]) -> dict[str, s
 
 
 def objects_of(codes: Mapping[int, Code | BucketCode], owner: Object) -> list[Object]:
-    """The ConfigMaps or Secrets with the code of the roles; ``owner`` is the metadata of the app's first object."""
+    """Return the ConfigMaps or Secrets with the code of the roles;
+    ``owner`` is the metadata of the app's first object.
+    """
     different = {code.hash: code for code in codes.values()}
     named = names_of(owner["name"], codes).items()
     return [different[code].as_object(metadata_of_part(name, owner)) for code, name in named]
 
 
 def metadata_of_part(name: str, owner: Object) -> Object:
-    """The metadata of a dependent object of a job, from those of its first object."""
+    """Return the metadata of a dependent object of a job, from those of its first object."""
     labels = {key: value for key, value in owner["labels"].items() if key != LABEL_QUEUE}
     marks = {key: value for key, value in owner["annotations"].items() if key == ANNOTATION_SUBMISSION}
     return {"name": name, "namespace": owner["namespace"], "labels": labels, "annotations": marks}
@@ -166,7 +172,7 @@ def mount(pod: Object, code: Code | BucketCode, name: str) -> None:
 
 
 def without_data(resource: Object) -> Object:
-    """A copy to print, with the size or the URL of the code instead of the code."""
+    """Return a copy to print, with the size or the URL of the code instead of the code."""
     if resource.get("kind") == "List":
         return {**resource, "items": [without_data(item) for item in resource["items"]]}
     texts = resource.get("data") or resource.get("stringData") or {}
@@ -183,7 +189,8 @@ def without_data(resource: Object) -> Object:
 
 
 def signed(item: Object, codes: Mapping[str, BucketCode]) -> Object:
-    """An object as it is submitted: if it is the Secret of an archive, upload the archive and insert its signed URL.
+    """Return an object as it is submitted: if it is the Secret of an archive, upload the archive and insert its signed
+    URL.
 
     ``codes`` has the content of each archive by its URL. Errors are those of :func:`upload`.
     """

@@ -27,7 +27,9 @@ _WHY_NOT = {
 def simulation(
     api: KubeApi, items: Sequence[Object], fault: str, replica: tuple[str, int], *, roles: Sequence[str], backend: str
 ) -> Simulation:
-    """The simulation of a fault of a job with these pods and ``roles``; see :class:`.kit.abilities.Simulates`."""
+    """Return the simulation of a fault of a job with these pods and ``roles``;
+    see :class:`.kit.abilities.Simulates`.
+    """
     if fault in _WHY_NOT:
         raise cannot(backend, fault, _WHY_NOT[fault], instead="preempt" if fault == "node" else "kill")
     running = [pod for pod in read_pods(items) if pod.facts.state is AppState.RUNNING]

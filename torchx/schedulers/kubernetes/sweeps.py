@@ -34,12 +34,12 @@ from torchx.specs.api import AppDef, AppState, is_terminal
 from torchx.specs.tasks import TaskList, TaskTable, placeholders
 from torchx.util.records import replace
 
-MOST_TASKS = 100_000
+MAX_TASKS = 100_000
 """The limit of an Indexed Job with ``backoffLimitPerIndex``."""
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 """The limit for the values. A ConfigMap holds 1 MiB."""
 _DEFAULT_PARALLEL = 100
-_MOST_CONFLICTS = 20
+_MAX_CONFLICTS = 20
 _FOLDER = "/torchx-values"
 _VOLUME = "torchx-values"
 
@@ -54,10 +54,10 @@ def check(job: KubernetesJob, app: AppDef | None, tasks: TaskList, version: tupl
         raise NotSupportedError(
             f"Kubernetes {version[0]}.{version[1]} ends a Job at its first failure; {since} does not"
         )
-    if len(tasks.points) > MOST_TASKS:
-        raise NotSupportedError(f"an Indexed Job has {MOST_TASKS:,} tasks at most")
-    if sum(len(values_line(point).encode()) for point in tasks.points) > MOST_BYTES:
-        raise NotSupportedError(f"the values are longer than the {MOST_BYTES // 1000} kB of a ConfigMap")
+    if len(tasks.points) > MAX_TASKS:
+        raise NotSupportedError(f"an Indexed Job has {MAX_TASKS:,} tasks at most")
+    if sum(len(values_line(point).encode()) for point in tasks.points) > MAX_BYTES:
+        raise NotSupportedError(f"the values are longer than the {MAX_BYTES // 1000} kB of a ConfigMap")
 
 
 def with_values(objects: list[Object], tasks: TaskList) -> list[Object]:
@@ -93,7 +93,7 @@ def with_values(objects: list[Object], tasks: TaskList) -> list[Object]:
 
 
 def table_of(item: Object, pods: Sequence[Pod]) -> TaskTable:
-    """The states of all tasks: from the Job, and for running and failed tasks, from the pods."""
+    """Return the states of all tasks: from the Job, and for running and failed tasks, from the pods."""
     count, owner = int(item["spec"]["completions"]), read_owner(JOB, item)
     over = owner.state if owner.state is not None and is_terminal(owner.state) else None
     table = TaskTable(
@@ -119,7 +119,7 @@ def table_of(item: Object, pods: Sequence[Pod]) -> TaskTable:
 
 
 def describe(app_id: str, item: Object, pods: Sequence[Pod]) -> DescribeAppResponse:
-    """The answer for the sweep."""
+    """Return the answer for the sweep."""
     owner = read_owner(JOB, item)
     answer = describe_sweep(app_id, table_of(item, pods))
     if owner.reason and not is_terminal(answer.state):
@@ -132,7 +132,7 @@ def describe(app_id: str, item: Object, pods: Sequence[Pod]) -> DescribeAppRespo
 def describe_some(
     api: KubeApi, app_id: str, item: Object, pods: Sequence[Pod], numbers: Sequence[int]
 ) -> list[DescribeAppResponse]:
-    """The answers for some tasks, with the causes of failures."""
+    """Return the answers for some tasks, with the causes of failures."""
     table = table_of(item, pods)
     check_numbers(app_id, numbers, len(table.states))
     app = definition([item])
@@ -157,7 +157,7 @@ def cancel_task(api: KubeApi, item: Object, pods: Sequence[Pod], k: int) -> None
     written: set[int] = set()
     # Another process may cancel another task at the same moment: the Job counts, and the ConfigMap, which the script of
     # the tasks reads, is written again until it agrees with it.
-    while written != (skipped := _skip(api, path_to("Job", item), k)):
+    while written != (skipped := _skipped_after(api, path_to("Job", item), k)):
         text = "".join(f"{number}\n" for number in sorted(skipped))
         api.patch(path_of("ConfigMap", namespace, name), {"data": {"skipped": text}})
         written = skipped
@@ -166,7 +166,7 @@ def cancel_task(api: KubeApi, item: Object, pods: Sequence[Pod], k: int) -> None
             api.delete(path_of("Pod", namespace, pod.name))
 
 
-def _skip(api: KubeApi, path: str, k: int) -> set[int]:
+def _skipped_after(api: KubeApi, path: str, k: int) -> set[int]:
     """Add a task to those that a Job skips, and return all of them."""
     conflicts = 0
     while k not in (skipped := _skipped(item := api.get(path))):
@@ -176,7 +176,7 @@ def _skip(api: KubeApi, path: str, k: int) -> set[int]:
             api.patch(path, {"metadata": {"resourceVersion": version, "annotations": marks}})
         except ApiError as e:
             conflicts += 1
-            if e.status != CONFLICT or conflicts > _MOST_CONFLICTS:
+            if e.status != CONFLICT or conflicts > _MAX_CONFLICTS:
                 raise
     return skipped
 

@@ -16,7 +16,9 @@ from torchx.supervisor.statefile import CANCELLED, LOST, SUCCEEDED, TASKS, TERMI
 
 
 def facts_of(job: JobState, folder: str) -> JobFacts:
-    """The facts in the state file of a job, whose logs are in ``folder`` unless that file names another folder."""
+    """Return the facts in the state file of a job, whose logs are in ``folder`` unless that file names another
+    folder.
+    """
     here = os.uname().nodename
     host = job.facts.get("host", "")
     over = job.state in TERMINAL
@@ -61,7 +63,7 @@ def facts_of(job: JobState, folder: str) -> JobFacts:
 
 
 def listed(job: JobState, folder: str) -> ListAppResponse:
-    """The job's entry in a list."""
+    """Return the job's entry in a list."""
     from torchx.schedulers.kit.verdict import state_of
 
     facts = job.facts
@@ -75,7 +77,7 @@ def listed(job: JobState, folder: str) -> ListAppResponse:
 
 
 def table_of(job: JobState) -> TaskTable:
-    """The states of a sweep's tasks."""
+    """Return the states of a sweep's tasks."""
     lines = job.replicas
     states = AppState.__members__
     return TaskTable(
@@ -87,12 +89,12 @@ def table_of(job: JobState) -> TaskTable:
 
 
 def state_of_sweep(job: JobState) -> AppState:
-    """The state of a sweep: it follows from its tasks while it runs; at the end its supervisor records it."""
+    """Return the state of a sweep: it follows from its tasks while it runs; at the end its supervisor records it."""
     return AppState[job.state] if job.state in TERMINAL else table_of(job).state()
 
 
 def replica_facts(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFacts:
-    """The facts in a replica's line of the state file."""
+    """Return the facts in a replica's line of the state file."""
     code, name = line.exit, ""
     if code is not None and code < 0:
         name, code = signal_name(-code), None
@@ -112,7 +114,7 @@ def replica_facts(role: str, k: int, line: ReplicaLine, host: str) -> ReplicaFac
 
 
 def look(logs: str, replicas: Sequence[ReplicaFacts], begins: Mapping[str, int] | None = None) -> list[Evidence]:
-    """Reads what replicas left behind below ``logs``: torchelastic's error file, and the end of their output."""
+    """Read what replicas left behind below ``logs``: torchelastic's error file, and the end of their output."""
     from torchx.schedulers.batch.folders import left_by
     from torchx.schedulers.kit.files import LocalFiles
 
@@ -124,7 +126,7 @@ def look(logs: str, replicas: Sequence[ReplicaFacts], begins: Mapping[str, int] 
 
 
 def url_path(path: str) -> str:
-    """The path as a part of a ``file:`` URL."""
+    """Return the path as a part of a ``file:`` URL."""
     if path.isascii() and not any(c in path for c in " %?#"):
         return path
     from urllib.parse import quote

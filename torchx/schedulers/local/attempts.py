@@ -26,18 +26,18 @@ _WAITING = (AppState.RUNNING, AppState.PENDING)
 
 
 def command(folder: str, policy: str) -> list[str]:
-    """The command that the supervisor runs after each attempt."""
+    """Return the command that the supervisor runs after each attempt."""
     return own_program("torchx.schedulers.local.attempts", folder, policy)
 
 
 def main() -> None:
-    """Exits with 0 if the job is restarted, else with 1."""
+    """Exit with 0 if the job is restarted, else with 1."""
     folder, policy = sys.argv[1:]
     sys.exit(0 if attempt_ended(folder, RetryRules.parse(policy)).again else 1)
 
 
 def attempt_ended(folder: str, rules: RetryRules) -> Attempt:
-    """Records the attempt that has just ended, with the decision on another one."""
+    """Record the attempt that has just ended, with the decision on another one."""
     job = read_state(os.path.join(folder, STATE_FILE))
     logs = job.facts.get("logs", folder)
     earlier = attempts_in(folder)

@@ -16,12 +16,12 @@ from torchx.util.procs import find_program
 
 
 def of_machine() -> list[Check]:
-    """Checks of this machine."""
+    """Check of this machine."""
     return [Check("machine", _machine), Check("torchrun", _torchrun)]
 
 
 def of_job(request: PopenRequest, app: AppDef) -> list[Check]:
-    """Checks of one job."""
+    """Check of one job."""
     return [
         Check("programs", lambda: _programs(request, app), certain=(SpecError,)),
         Check("size", lambda: _size(app)),

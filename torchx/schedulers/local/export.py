@@ -15,7 +15,7 @@ SCRIPT = "job.sh"
 
 
 def export(request: PopenRequest) -> Export:
-    """The script of a job, and the part that is the same for every job."""
+    """Return the script of a job, and the part that is the same for every job."""
     roles = request.role_params
     late = {request.log_dir: "logs"}
     members = [(role, param) for role, params in roles.items() for param in params]
@@ -77,6 +77,6 @@ def _replica(number: int, param: ReplicaParam, env: dict[str, str], late: dict[s
 
 
 def _below_here(cwd: str | None) -> str:
-    """The folder of a replica, relative to that of the code if it is inside of it."""
+    """Return the folder of a replica, relative to that of the code if it is inside of it."""
     inside = os.path.relpath(os.path.realpath(cwd or "."), os.path.realpath("."))
     return str(cwd) if inside.split("/")[0] == ".." else inside

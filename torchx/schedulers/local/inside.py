@@ -14,7 +14,7 @@ from torchx.supervisor.statefile import RUNNING
 
 
 def enter(job: LocalJob, role: str, k: int, argv: Sequence[str], tty: Tty | None) -> InsideProcess:
-    """Starts ``argv`` beside a replica that runs on this machine. It has the marks of the job's processes."""
+    """Start ``argv`` beside a replica that runs on this machine. It has the marks of the job's processes."""
     job.replica_folder(role, k)
     state = job.read()
     if state is None:

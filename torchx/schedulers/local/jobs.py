@@ -61,7 +61,7 @@ class LocalJob:
             ) from e
 
     def describe(self) -> DescribeAppResponse | None:
-        """The response of ``describe``, cached until the state changes."""
+        """Return the response of ``describe``, cached until the state changes."""
         job = self.read()
         if job is None:
             return None
@@ -71,7 +71,7 @@ class LocalJob:
         return LocalAnswer(self, self._answer)
 
     def still_there(self) -> Callable[[], bool]:
-        """A function that checks with one system call whether the job still exists."""
+        """Return a function that checks with one system call whether the job still exists."""
         return partial(os.access, os.path.join(self.folder, STATE_FILE), os.F_OK)
 
     def may_have_secrets(self) -> bool:
@@ -82,12 +82,12 @@ class LocalJob:
         return True
 
     def logs(self) -> str:
-        """The folder that contains the replicas' folders."""
+        """Return the folder that contains the replicas' folders."""
         job = self._seen or self.read()
         return job.facts.get("logs", self.folder) if job else self.folder
 
     def replica_folder(self, role: str, k: int) -> str:
-        """The folder of one replica. Raises NotFoundError if the job has no such role or replica."""
+        """Return the folder of one replica. Raises NotFoundError if the job has no such role or replica."""
         job = self._seen or self.read()
         counts = dict(job.roles) if job else {}
         if not 0 <= k < counts.get(role, 0):
@@ -99,7 +99,7 @@ class LocalJob:
         return replica_folder(self.logs(), role, k)
 
     def task_log(self, k: int) -> str:
-        """The log file of task ``k`` of a sweep."""
+        """Return the log file of task ``k`` of a sweep."""
         from torchx.schedulers.kit.tasks import check_numbers
 
         job = self._seen or self.read()
@@ -125,7 +125,9 @@ class LocalJob:
         return describe(facts, partial(look, job.facts.get("logs", self.folder), begins=begins))
 
     def roles(self) -> list[Role]:
-        """The roles as submitted, with secrets masked; if not recorded, only their names and numbers of replicas."""
+        """Return the roles as submitted, with secrets masked; if not recorded,
+        only their names and numbers of replicas.
+        """
         if self._roles is None:
             self._roles = self._read_roles()
         return self._roles
@@ -171,7 +173,7 @@ class LocalJobs:
         self._made = ""
 
     def find(self, app_id: str) -> str | None:
-        """The folder of a job in any session; None if it does not exist."""
+        """Return the folder of a job in any session; None if it does not exist."""
         name = folder_name(app_id)
         for base in self.bases():
             for session in (folder_name(self.session), *_names(base)):
@@ -181,7 +183,7 @@ class LocalJobs:
         return None
 
     def all(self) -> list[str]:
-        """The folders of all jobs of all sessions."""
+        """Return the folders of all jobs of all sessions."""
         return [
             os.path.join(base, session, job)
             for base in self.bases()
@@ -218,7 +220,9 @@ class LocalJobs:
         )
 
     def retention_due(self, folder: str) -> dict[str, Any] | None:
-        """The limits that the supervisor applies to old jobs at its end; None if that was done in the last hour."""
+        """Return the limits that the supervisor applies to old jobs at its end;
+        None if that was done in the last hour.
+        """
         base = os.path.dirname(os.path.dirname(folder))
         stamp = os.path.join(base, ".tidied")
         with suppress(OSError):
@@ -235,7 +239,7 @@ class LocalJobs:
 
     @staticmethod
     def bases() -> tuple[str, ...]:
-        """The folders of jobs: below torchx's home, and in the temporary folder if the home is not writable."""
+        """Return the folders of jobs: below torchx's home, and in the temporary folder if the home is not writable."""
         home = torchx_home("local")
         ours = os.path.join(os.environ.get("TMPDIR") or "/tmp", f"torchx-{os.getuid()}")  # noqa: S108  # mode 0700
         return (home, os.path.join(ours, "local")) if _is_ours(ours) else (home,)
@@ -289,7 +293,7 @@ def _is_ours(folder: str) -> bool:
 
 
 def _refuse_full_disk(folder: str) -> None:
-    """A job on a full disk could not even record its failure."""
+    """Record the failure, which a job on a full disk could not do."""
     disk = os.statvfs(folder)
     if disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), folder)

@@ -92,11 +92,13 @@ class LogIterator(Follower):
         return cursor
 
     def _notes(self, cursor: Cursor) -> list[tuple[float, int]]:  # noqa: ARG002  # there is one file
-        """The times at which the supervisor saw the lines: a fraction of a second late, up to a second in long jobs."""
+        """Return the times at which the supervisor saw the lines: a fraction of a second late,
+        up to a second in long jobs.
+        """
         return self._records(TIMES_INDEX)
 
     def _records(self, index: str) -> list[tuple[float, int]]:
-        """The times in an index, with the size of this log file at each."""
+        """Return the times in an index, with the size of this log file at each."""
         from torchx.supervisor.follow import RECORD
 
         folder, name = os.path.split(self._log_file)
@@ -143,6 +145,6 @@ class LogIterator(Follower):
 
 
 def open_log(scheduler: Scheduler[Any], app_id: str, folder: str, query: LogQuery, job_end: JobEnd) -> LogIterator:
-    """The lines of one replica that the query selects."""
+    """Return the lines of one replica that the query selects."""
     path = os.path.join(folder, f"{query.stream.value}.log" if query.stream else COMBINED_LOG)
     return LogIterator(app_id, path, scheduler, query.follow, query=query, job_end=job_end)

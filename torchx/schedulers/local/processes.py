@@ -20,7 +20,7 @@ class PopenProtocol(Protocol):
         """Exit code, ``-n`` for signal n; None until :meth:`poll` or :meth:`wait` has returned it."""
 
     def poll(self) -> int | None:
-        """The exit code; None while it runs."""
+        """Return the exit code; None while it runs."""
 
     def wait(self, timeout: float | None = None) -> int:
         """Wait until the process has ended and return the exit code."""

@@ -98,7 +98,7 @@ class PopenRequest:
 def render_request(
     app: AppDef, opts: Opts, provider: ImageProvider, *, session: str, extra_paths: Sequence[str] = ()
 ) -> PopenRequest:
-    """The request for a job. ``extra_paths`` are folders to search for programs before ``PATH``."""
+    """Return the request for a job. ``extra_paths`` are folders to search for programs before ``PATH``."""
     app_id = make_unique(FILE_NAME.make(app.name))
     base = os.path.abspath(os.path.expanduser(opts.log_dir)) if opts.log_dir else torchx_home("local")
     logs = os.path.join(base, folder_name(session), app_id)
@@ -128,7 +128,7 @@ def render_request(
 
 
 def replica_requests(request: PopenRequest, base_env: dict[str, str], *, resolve: bool = True) -> list[dict[str, Any]]:
-    """The roles in the format of the supervisor, with folders checked and, if ``resolve``, programs located.
+    """Return the roles in the format of the supervisor, with folders checked and, if ``resolve``, programs located.
 
     A replica's own variables override ``base_env``. Raises SpecError if a program or working directory does not exist.
     """

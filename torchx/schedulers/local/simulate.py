@@ -19,7 +19,7 @@ _WORDS = {
 
 
 def simulation(job: LocalJob, fault: str, replica: tuple[str, int]) -> Simulation:
-    """Prepares a fault; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
+    """Prepare a fault; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
     if fault in _WORDS:
         word, says = _WORDS[fault]
         return Simulation(says, partial(_send, job, word))

@@ -70,7 +70,7 @@ def submit(jobs: LocalJobs, request: PopenRequest, info: AppDryRunInfo[PopenRequ
 
 
 def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> list[str]:
-    """Sets variables for the files of checkpoints and progress. Returns the program that decides on another attempt."""
+    """Set variables for the files of checkpoints and progress. Returns the program that decides on another attempt."""
     if not policy:
         return []
     from torchx.schedulers.kit.attempts import CHECKPOINT_FILE, PROGRESS_FILE
@@ -83,7 +83,7 @@ def _prepare_retries(folder: str, roles: list[dict[str, Any]], policy: str) -> l
 
 
 def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, Any]:
-    """The options of the supervisor's watchdog; empty if there is none."""
+    """Return the options of the supervisor's watchdog; empty if there is none."""
     if not text:
         return {}
     from torchx.schedulers.kit.attempts import PROGRESS_FILE
@@ -103,7 +103,9 @@ def _watchdog(folder: str, roles: list[dict[str, Any]], text: str) -> dict[str, 
 
 
 def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:
-    """The options of the supervisor's time limit, with a request for a checkpoint before it if the policy has one."""
+    """Return the options of the supervisor's time limit,
+    with a request for a checkpoint before it if the policy has one.
+    """
     from torchx.schedulers.kit.attempts import CHECKPOINT_FILE, PROGRESS_FILE
     from torchx.specs.wishes.retries import RetryRules
     from torchx.specs.wishes.timeouts import parse_timeout
@@ -118,7 +120,7 @@ def _limit(folder: str, request: PopenRequest) -> dict[str, Any]:
 
 
 def base_environment(request: PopenRequest) -> dict[str, str]:
-    """The environment of all replicas: the caller's, plus a port if there are several replicas."""
+    """Return the environment of all replicas: the caller's, plus a port if there are several replicas."""
     env = dict(os.environ)
     env["PATH"] = program_path(os.environ)
     if sum(map(len, request.role_params.values())) > 1:
@@ -127,7 +129,7 @@ def base_environment(request: PopenRequest) -> dict[str, str]:
 
 
 def facts_of_request(request: PopenRequest, session: str, logs: str) -> dict[str, str]:
-    """The constant fields of the job's state file."""
+    """Return the constant fields of the job's state file."""
     first = next((p[0] for p in request.role_params.values() if p), None)
     handle = first.env.get("TORCHX_JOB_ID") if first else None
     return {

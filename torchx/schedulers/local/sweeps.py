@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def submit(jobs: LocalJobs, info: AppDryRunInfo[PopenRequest], tasks: TaskList) -> str:
-    """Starts a sweep and returns its app id. The errors are those of a single job and of :func:`only_role`."""
+    """Start a sweep and return its app id. The errors are those of a single job and of :func:`only_role`."""
     from torchx.supervisor.task_client import TasksError, start
     from torchx.util.machine import cpu_count
 
@@ -85,14 +85,14 @@ def _tasks(
 
 
 def describe(job: JobState, app_id: str) -> DescribeAppResponse:
-    """The response for a sweep, without causes of failed tasks."""
+    """Return the response for a sweep, without causes of failed tasks."""
     answer = describe_sweep(app_id, table_of(job), state_of_sweep(job))
     answer.started_at, answer.ui_url = job.created or None, f"file://{url_path(job.facts['logs'])}"
     return answer
 
 
 def describe_some(job: JobState, app_id: str, numbers: Sequence[int]) -> list[DescribeAppResponse]:
-    """The responses for some tasks, each with its cause."""
+    """Return the responses for some tasks, each with its cause."""
     check_numbers(app_id, numbers, len(job.replicas))
     logs, role = job.facts["logs"], job.roles[0][0]
 
@@ -106,7 +106,9 @@ def describe_some(job: JobState, app_id: str, numbers: Sequence[int]) -> list[De
 
 
 def metrics(job: JobState, folder: str, number: int | None) -> list[ReplicaMetrics]:
-    """The usage of one task, with its samples, or, if ``number`` is None, summaries of all tasks that have ended."""
+    """Return the usage of one task, with its samples, or, if ``number`` is None,
+    summaries of all tasks that have ended.
+    """
     from torchx.schedulers.kit.files import LocalFiles
     from torchx.schedulers.kit.metrics import AttemptUsage, ReplicaMetrics, read_kept
 

@@ -34,7 +34,7 @@ class Exit:
 
     @staticmethod
     def parse(text: str) -> Exit | None:
-        """Parses the file ``exit``; None if it is empty or damaged.
+        """Parse the file ``exit``; None if it is empty or damaged.
 
         >>> Exit.parse("3 0 1700000000")
         Exit(code=3, killed=False, at=1700000000.0)
@@ -47,7 +47,7 @@ class Exit:
 
 
 def left_row(app_id: str, role: int, k: int, *, left: Exit | None, report: str) -> Row | None:
-    """A replica that LSF no longer knows, from its exit file and LSF's report; None if there is neither."""
+    """Return a replica that LSF no longer knows, from its exit file and LSF's report; None if there is neither."""
     ended = report_end(report)
     code = str(left.code) if left is not None else ended[0] if ended else None
     if code is None:
@@ -65,7 +65,9 @@ def left_row(app_id: str, role: int, k: int, *, left: Exit | None, report: str) 
 
 
 def nothing_left(app_id: str, role: int, k: int, *, young: bool) -> Row:
-    """A replica without traces: pending while ``young``, since LSF's answers lag; later it counts as cancelled."""
+    """Return a replica without traces: pending while ``young``, since LSF's answers lag;
+    later it counts as cancelled.
+    """
     if young:
         return Row("", "PEND", app_id, role, k, pend_reason="New job is waiting for scheduling")
     return Row("", "EXIT", app_id, role, k, exit_reason="")
@@ -160,7 +162,7 @@ def replica_facts(role: str, row: Row, left: Exit | None = None, *, rank0_waits:
 
 
 def replica_state(row: Row, left: Exit | None = None) -> AppState:
-    """The state of one replica. If its owner killed it, it is cancelled, unless it had failed before."""
+    """Return the state of one replica. If its owner killed it, it is cancelled, unless it had failed before."""
     state = app_state(row.stat)
     if state is not AppState.FAILED or _failed_by_itself(left):
         return state
@@ -217,7 +219,7 @@ def by_app(found: Iterable[Row]) -> dict[str, list[Row]]:
 
 
 def line_of(job: Known) -> ListAppResponse:
-    """A job as an entry of a list."""
+    """Return a job as an entry of a list."""
     app_id, state = job.facts.app_id, state_of(job.facts) if job.answer is None else job.answer.state
     return ListAppResponse(app_id=app_id, state=state, name=app_id.rpartition("-")[0] or app_id)
 

@@ -58,7 +58,7 @@ def policy(app: AppDef, opts: Opts, caps: Capabilities) -> RetryRules | None:
 
 
 def main() -> None:
-    """Prints ``again`` after it has written the next submission script, ``end``, or ``stopped`` for a cancelled job.
+    """Print ``again`` after it has written the next submission script, ``end``, or ``stopped`` for a cancelled job.
 
     Arguments: how the attempt ended (``failed``, ``timeout``, ``killed`` or ``requeued``), the numbers of role and
     replica, and the replica's previous host.
@@ -75,7 +75,7 @@ def main() -> None:
 
 
 def attempt_ended(folder: str, how: str, failed: tuple[int, int], *, host: str = "") -> Attempt | None:
-    """Records the attempt that has just ended, and whether to start another one; None if the job was cancelled.
+    """Record the attempt that has just ended, and whether to start another one; None if the job was cancelled.
     ``failed`` are the numbers of the role and replica that failed, ``host`` is its previous one, if LSF requeued it.
     """
     kind = _kind(how, host)
@@ -100,7 +100,7 @@ def attempt_ended(folder: str, how: str, failed: tuple[int, int], *, host: str =
 
 
 def next_submission(folder: str, attempt: Attempt) -> str:
-    """The script that submits what follows this attempt."""
+    """Return the script that submits what follows this attempt."""
     app_id, app = _job(folder)
     with open(os.path.join(folder, OPTIONS_FILE), encoding="utf-8") as f:
         opts = Opts(**json.load(f))
@@ -126,7 +126,7 @@ def _began(folder: str, number: int) -> float:
 
 
 def _kind(how: str, host: str) -> str:
-    """The class of an end caused by LSF; empty: the program failed."""
+    """Return the class of an end caused by LSF; empty: the program failed."""
     if how == "requeued":
         state = [line.split() for line in output_lines("bhosts", "-w", host)[1:]]
         return "node" if any(len(row) > 1 and row[1].startswith(_GONE) for row in state) else "preempted"
@@ -157,7 +157,7 @@ def _known(place: JobFolder, app_id: str, app: AppDef, failed: tuple[int, int]) 
 
 
 def _with_ends(facts: JobFacts, failed: tuple[int, int], kind: str, host: str) -> JobFacts:
-    """Marks the replicas that LSF has ended or lost."""
+    """Mark the replicas that LSF has ended or lost."""
     for index, of in enumerate(facts.roles):
         for one in list(of.replicas):
             end = kind if (index, one.replica) == failed else "node" if one.native in _LOST else ""

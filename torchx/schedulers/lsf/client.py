@@ -29,7 +29,7 @@ NOTHING = re.compile(r"(?i)no (unfinished |matching )?job|not found|no such job|
 
 
 def bjobs(run: Run, app_ids: list[str]) -> list[Row]:
-    """The replicas of one job, or of all jobs, by one command. Raises CommandError if LSF rejects the query."""
+    """Return the replicas of one job, or of all jobs, by one command. Raises CommandError if LSF rejects the query."""
     only = ["-g", group_of(app_ids[0])] if len(app_ids) == 1 else []
     done = run(["bjobs", "-a", "-o", FORMAT, *only])
     found = [row for row in rows(done.stdout) if not only or row.app_id == app_ids[0]]
@@ -39,12 +39,15 @@ def bjobs(run: Run, app_ids: list[str]) -> list[Row]:
 
 
 def find_rank0_host(role: Role) -> str:
-    """A host with free slots for a replica of this role, from ``bhosts``. Raises BackendError if there is none."""
+    """Return a host with free slots for a replica of this role, from ``bhosts``.
+
+    Raises BackendError if there is none.
+    """
     return find_rank0_host_from_bhosts_stdout(LocalCommandRunner().run(["bhosts"]).check().stdout, role)
 
 
 def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
-    """A host with free slots for a replica of this role, from the output of ``bhosts``."""
+    """Return a host with free slots for a replica of this role, from the output of ``bhosts``."""
     slots = max(1, role.resource.cpu)
     for words in map(str.split, msg.splitlines()):
         if len(words) > 4 and words[1] == "ok":
@@ -55,7 +58,7 @@ def find_rank0_host_from_bhosts_stdout(msg: str, role: Role) -> str:
 
 
 def refusal(done: Completed) -> CommandError:
-    """The error for a rejected submission, with LSF's message."""
+    """Return the error for a rejected submission, with LSF's message."""
     said = last_line(done.stderr, f"its submission ended with exit code {done.returncode}")
     return CommandError(
         f"LSF did not take the job: {said}",

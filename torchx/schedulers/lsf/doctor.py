@@ -8,7 +8,7 @@ from torchx.schedulers.kit.findings import Check, Finding, bad, doubt, no_such
 
 
 def checks(run: Run, queue: str, remote: str) -> list[Check]:
-    """Checks of a cluster; ``run`` runs a command on the login node, once."""
+    """Check of a cluster; ``run`` runs a command on the login node, once."""
     return [
         Check("LSF", lambda: run(["lsid"]).check().stdout.strip().partition("\n")[0]),
         Check("queue", lambda: _queue(run, queue)),

@@ -11,7 +11,7 @@ from torchx.specs.api import AppDef
 
 
 def export(submission: Submission, app: AppDef) -> Export:
-    """The files of a submission, whose scripts find their folder by themselves."""
+    """Return the files of a submission, whose scripts find their folder by themselves."""
     secrets = [*dict.fromkeys(name for role in app.roles for name in split(role.env)[1])]
     files = [*submission.files, "job.json"]
     unset = " ".join([*submission.env, ""])

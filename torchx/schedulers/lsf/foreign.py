@@ -45,7 +45,7 @@ class Job:
     role: str = JOB
 
     def path(self, field: str) -> str:
-        """An output file, with patterns expanded:
+        """Return an output file, with patterns expanded:
         https://www.ibm.com/docs/en/SSWRJV_10.1.0/lsf_command_ref/bsub.o.1.html.
         """
         name = self.fields.get(field, "").replace("%J", self.row.jobid).replace("%I", str(self.index))
@@ -78,8 +78,8 @@ class ReportedOutputs(Outputs):
 
 
 def own_words(text: str) -> str:
-    r"""The job's output in a file of ``bsub -o``, without LSF's reports. They come first, or last if the site writes
-    output at once.
+    r"""Return the job's output in a file of ``bsub -o``, without LSF's reports. They come first, or last if the site
+    writes output at once.
 
     >>> own_words("Sender: LSF System <a@b>\n...\nThe output (if any) follows:\n\nfine\n")
     '\n\nfine\n'
@@ -121,7 +121,7 @@ class ForeignLsfJobs(ForeignAtSites):
         return ReportedOutputs(self._site(app_id).files, app_id, self._asked(app_id))
 
     def open_logs(self, app_id: str, replicas: Sequence[tuple[str, int]], query: LogQuery) -> Sequence[Iterable[str]]:
-        """Reads the files. For a running job without any, a query that does not follow gets the output of ``bpeek``."""
+        """Read the files. For a running job without any, a query that does not follow gets the output of ``bpeek``."""
         site = self._site(app_id)
         plain = query == LogQuery(regex=query.regex, last=query.last)
         jobs = {(job.role, job.row.k): job for job in self._asked(app_id)} if plain else {}

@@ -55,7 +55,7 @@ def _complete() -> bool:
 
 
 def _hosts() -> dict[tuple[str, int], str]:
-    """The hosts of the replicas that run or have succeeded."""
+    """Return the hosts of the replicas that run or have succeeded."""
     found = {}
     for role in _roles():
         folder = folder_name(role.name)

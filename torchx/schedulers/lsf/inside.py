@@ -26,7 +26,9 @@ _IN_CONTAINER = "\ntorchx_container "
 
 
 def host_of(folder: JobFolder, replicas: Sequence[ReplicaFacts], app_id: str, role: str, k: int) -> str:
-    """The host of a running replica or task; raises NotFoundError, or NotSupportedError if it is in a container."""
+    """Return the host of a running replica or task; raises NotFoundError,
+    or NotSupportedError if it is in a container.
+    """
     found = next((r for r in replicas if (r.role, r.replica) == (role, k)), None)
     if found is None or found.state is not AppState.RUNNING or not found.host:
         raise not_running(app_id, role, k, str(found.state if found else AppState.UNKNOWN))
@@ -35,7 +37,7 @@ def host_of(folder: JobFolder, replicas: Sequence[ReplicaFacts], app_id: str, ro
 
 
 def refuse_container(folder: JobFolder, app_id: str, role: str, k: int, host: str) -> None:
-    """Raises :class:`NotSupportedError` if the job's replicas run in containers."""
+    """Raise :class:`NotSupportedError` if the job's replicas run in containers."""
     if _IN_CONTAINER in folder.text(REPLICAS_FILE):
         raise NotSupportedError(
             f"replica {role}/{k} of `{app_id}` runs in a container, which torchx cannot enter on LSF",

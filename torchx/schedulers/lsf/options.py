@@ -68,7 +68,7 @@ class Opts(StructuredOpts):
 
 
 def job_dir(cfg: Mapping[str, CfgVal]) -> str | None:
-    """The option ``jobdir``; an absolute path if it is on this machine."""
+    """Return the option ``jobdir``; an absolute path if it is on this machine."""
     given = str(cfg.get("jobdir") or "")
     if not given:
         return None
@@ -102,7 +102,8 @@ def check(app: AppDef, opts: Opts) -> None:
 
 
 def bsub_words(app: AppDef, opts: Opts) -> list[str]:
-    """The options of ``bsub`` for a job with a retry policy: rerun it if a host is lost, warn it of its time limit.
+    """Return the options of ``bsub`` for a job with a retry policy: rerun it if a host is lost, warn it of its time
+    limit.
 
     >>> from torchx.specs.api import AppDef
     >>> bsub_words(AppDef("a", metadata={"torchx/retry": "standard"}), Opts(time="1:30"))

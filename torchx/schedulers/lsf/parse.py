@@ -18,7 +18,7 @@ DELIMITER = "|"
 
 
 def custom_format(fields: Iterable[str]) -> str:
-    """The value for ``bjobs -o``."""
+    """Return the value for ``bjobs -o``."""
     return f"{' '.join(fields)} delimiter='{DELIMITER}'"
 
 
@@ -60,7 +60,7 @@ class Row:
 
 
 def job_name(app_id: str, role_index: int, role: str, k: int) -> str:
-    """The name of a replica's LSF job, as shown by ``bjobs`` and parsed by :func:`rows`.
+    """Return the name of a replica's LSF job, as shown by ``bjobs`` and parsed by :func:`rows`.
 
     >>> job_name("train-x1", 0, "trainer", 3)
     'train-x1.0-trainer.3'
@@ -70,7 +70,7 @@ def job_name(app_id: str, role_index: int, role: str, k: int) -> str:
 
 
 def rows(text: str, *, now: float | None = None) -> list[Row]:
-    """The jobs in the output of ``bjobs -o FORMAT``; foreign jobs and other lines are left out.
+    """Return the jobs in the output of ``bjobs -o FORMAT``; foreign jobs and other lines are left out.
 
     Of several jobs with one name the newest counts: the others remain from an interrupted submission. The year, which
     LSF omits, is inferred from ``now``.
@@ -94,7 +94,7 @@ def rows(text: str, *, now: float | None = None) -> list[Row]:
 
 
 def whole(text: str) -> int:
-    """A number as LSF prints it; 0 for other text.
+    """Return a number as LSF prints it; 0 for other text.
 
     >>> whole("7"), whole("-"), whole("9" * 5000)
     (7, 0, 0)
@@ -103,7 +103,7 @@ def whole(text: str) -> int:
 
 
 def _indexed(text: str) -> tuple[str, int]:
-    """A word and the index in brackets after it, or 0.
+    """Return a word and the index in brackets after it, or 0.
 
     >>> _indexed("train[3]"), _indexed("train")
     (('train', 3), ('train', 0))
@@ -147,7 +147,7 @@ def name_parts(name: str) -> tuple[str, str, str] | None:
 
 
 def row_of(values: Mapping[str, str], now: float | None = None, *, app_id: str = "", role: int = 0, k: int = 0) -> Row:
-    """A row of the table; the other arguments are attributes of :class:`Row`."""
+    """Return a row of the table; the other arguments are attributes of :class:`Row`."""
     return Row(
         jobid=values["jobid"],
         stat=values.get("stat", ""),
@@ -166,7 +166,7 @@ def row_of(values: Mapping[str, str], now: float | None = None, *, app_id: str =
 
 
 def group_of(app_id: str) -> str:
-    """The LSF job group of a job.
+    """Return the LSF job group of a job.
 
     It is at the top level, because the owner of a group may control all jobs below it: a common parent would belong to
     the first user of torchx. https://www.ibm.com/docs/en/spectrum-lsf/10.1.0?topic=jobs-job-groups
@@ -179,7 +179,7 @@ _MOMENT = re.compile(r"(?:\w{3} )?(\w{3}) +(\d{1,2}) (\d{1,2}):(\d{2})(?::(\d{2}
 
 
 def moment(text: str, now: float | None = None) -> float | None:
-    """A time in LSF's format as Unix time: ``Nov 21 20:57``; some sites add weekday, seconds and year.
+    """Return a time in LSF's format as Unix time: ``Nov 21 20:57``; some sites add weekday, seconds and year.
 
     Without a year it is the most recent such date up to two weeks ahead. A time with a mark (``L``: estimated from the
     limit) is in the future, and returned as None.

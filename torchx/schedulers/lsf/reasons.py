@@ -209,7 +209,7 @@ def why_ended(reason: str) -> str:
 
 
 def term(reason: str) -> str:
-    """The keyword of a termination reason; empty if there is none."""
+    """Return the keyword of a termination reason; empty if there is none."""
     found = re.match(r"\s*(TERM_[A-Z_]+)", reason)
     return found[1] if found else ""
 

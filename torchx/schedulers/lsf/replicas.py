@@ -48,7 +48,9 @@ ENV_RANK0_PORT = "TORCHX_RANK0_PORT"
 
 
 def render_replicas(app_id: str, app: AppDef, members: list[Replica], cfg: Opts, *, whole: bool = True) -> str:
-    """The text of ``replicas.sh`` for these replicas; not ``whole``: without the part that is the same in every job."""
+    """Return the text of ``replicas.sh`` for these replicas; not ``whole``:
+    without the part that is the same in every job.
+    """
     own_network = in_docker(cfg) and not cfg.host_network  # the ports of the host do not apply to replicas
     wishes, more = Wishes.of(app), []
     python, watch = ((sys.executable or "python3") if wish else "" for wish in (wishes.retry, wishes.watchdog))
@@ -101,7 +103,9 @@ def _replica(app_id: str, index: int, member: Replica, cfg: Opts, *, retry: bool
 
 
 def render_secrets(app: AppDef, members: list[Replica], known: dict[str, str]) -> str:
-    """The text of ``secrets.sh``, which replicas read; empty without secrets. ``known``: the looked-up values."""
+    """Return the text of ``secrets.sh``, which replicas read; empty without secrets. ``known``:
+    the looked-up values.
+    """
     numbers = {role.name: index for index, role in enumerate(app.roles)}
     cases = []
     for member in members:
@@ -115,14 +119,16 @@ def _container(name: str) -> str:
 
 
 def get_command(job_name: str, role: Role, cfg: Opts) -> str:
-    """The shell command line of one replica."""
+    """Return the shell command line of one replica."""
     if in_docker(cfg):
         return get_docker_command(job_name, role, cfg)
     return " ".join(map(quote, [role.entrypoint, *role.args]))
 
 
 def get_docker_command(job_name: str, role: Role, cfg: Opts) -> str:
-    """The shell command line of a replica in a container, run as the user; ``$job`` is the job's folder there, too."""
+    """Return the shell command line of a replica in a container, run as the user; ``$job`` is the job's folder there,
+    too.
+    """
     words = []
     late = ['-u "$(id -u):$(id -g)"', '-v "$job:$job"', f"-e {ENV_RANK0_HOST}", f"-e {ENV_RANK0_PORT}"]
     late += ["-e TORCHELASTIC_ERROR_FILE", f"-e {ENV_CHECKPOINT}", f"-e {ENV_PROGRESS}"]

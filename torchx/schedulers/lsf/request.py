@@ -73,7 +73,7 @@ class LsfBsub:
     arrays: Arrays | None = None
 
     def check(self) -> None:
-        """Renders one replica per role, because the others differ by macros only. Raises SpecError for a word that
+        """Render one replica per role, because the others differ by macros only. Raises SpecError for a word that
         cannot be passed to a program, and ConfigError for options that ``bsub`` does not accept.
         """
         app = copy.deepcopy(self.app)
@@ -83,18 +83,20 @@ class LsfBsub:
         sample.materialize(), sample.replicas(whole=False)
 
     def materialize(self, rank0_host: str = RANK0_HOST) -> str:
-        """The submission script; ``rank0_host`` is the host for replica 0, by default chosen by LSF."""
+        """Return the submission script; ``rank0_host`` is the host for replica 0, by default chosen by LSF."""
         return get_submit_script(self.app_id, self.cmd, self.app, self.cfg, rank0_host, self.after, self.arrays)
 
     def secrets(self, known: dict[str, str]) -> str:
-        """The file from which replicas read their secrets; empty if there are none. ``known``: the looked-up values."""
+        """Return the file from which replicas read their secrets; empty if there are none. ``known``:
+        the looked-up values.
+        """
         return render_secrets(self.app, self._members(), known)
 
     def _members(self) -> list[Replica]:
         return list(replicas(self.app, self.app_id, rank0_env=ENV_RANK0_HOST))
 
     def replicas(self, *, whole: bool = True) -> str:
-        """The script that the LSF jobs run; not ``whole``: without the part that is the same in every job."""
+        """Return the script that the LSF jobs run; not ``whole``: without the part that is the same in every job."""
         if self.arrays is not None:
             return self.arrays.script(self.app_id, self._members()[0].role)
         return render_replicas(self.app_id, self.app, self._members(), self.cfg, whole=whole)
@@ -111,7 +113,8 @@ class LsfBsub:
 
 
 def after(app: AppDef) -> str:
-    """The condition for ``bsub -w`` under which a job starts. All LSF jobs of an earlier one share a name prefix.
+    """Return the condition for ``bsub -w`` under which a job starts. All LSF jobs of an earlier one share a name
+    prefix.
 
     >>> from torchx.specs.api import AppDef
     >>> after(AppDef("a", metadata={"torchx/after": "ok:lsf://torchx/train-x1 fail:lsf://torchx/eval-x2"}))
@@ -136,7 +139,7 @@ def get_submit_script(  # noqa: PLR0917  # the signature is part of the public i
     after: str = "",
     arrays: Arrays | None = None,
 ) -> str:
-    """The script that submits all replicas or none; it is in the job's folder, next to ``replicas.sh``.
+    """Return the script that submits all replicas or none; it is in the job's folder, next to ``replicas.sh``.
 
     Args:
         cmd: the program that runs it.
@@ -187,7 +190,7 @@ def get_bsub(  # noqa: PLR0917  # the signature is part of the public interface
     again: Sequence[str] = (),
     elements: str = "",
 ) -> str:
-    """The ``bsub`` of one replica, or of an array, as a line of the submission script.
+    """Return the ``bsub`` of one replica, or of an array, as a line of the submission script.
 
     Args:
         head_job_name: the job that has to start first; the job itself: submit it on hold; empty: none.
@@ -248,7 +251,7 @@ def _extra_words(cfg: Opts) -> list[str]:
 
 
 def cleanup_str(data: str) -> str:
-    """``data`` as a part of names in LSF: letters, digits, ``_`` and ``-``, starting with a letter.
+    """Return ``data`` as a part of names in LSF: letters, digits, ``_`` and ``-``, starting with a letter.
 
     >>> cleanup_str("My Job/7")
     'My-Job-7'
@@ -257,7 +260,9 @@ def cleanup_str(data: str) -> str:
 
 
 def shown_part(app: AppDef) -> tuple[AppDef, str]:
-    """The job as a dry run shows it: secrets masked, a few replicas of each role, and a note about the others."""
+    """Return the job as a dry run shows it: secrets masked, a few replicas of each role,
+    and a note about the others.
+    """
     shown = masked(app)
     for role in shown.roles:
         role.num_replicas = min(role.num_replicas, _SHOWN)

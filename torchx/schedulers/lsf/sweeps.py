@@ -40,12 +40,12 @@ SWEEP_FILE = "sweep"
 """File in the folder of a sweep: the limit of running tasks, and the size of an array."""
 VALUES_FILE = "values"
 _ENDS = "ends."
-_DEFAULT_MOST = 1000  # LSF's default for MAX_JOB_ARRAY_SIZE
+_DEFAULT_MAX = 1000  # LSF's default for MAX_JOB_ARRAY_SIZE
 _TASK = "@TORCHX_TASK@"
 
 
 def check(app: AppDef | None, cfg: Opts) -> None:
-    """Raises NotSupportedError for a job that cannot be the task of an array."""
+    """Raise NotSupportedError for a job that cannot be the task of an array."""
     role = only_role(app, "lsf", timeout=True)
     if in_docker(cfg):
         raise NotSupportedError("the tasks of job arrays on LSF do not run in containers")
@@ -56,9 +56,9 @@ def check(app: AppDef | None, cfg: Opts) -> None:
 
 
 def most_tasks(run: Run) -> int:
-    """The maximum size of an array on this cluster, and its highest index."""
+    """Return the maximum size of an array on this cluster, and its highest index."""
     found = re.search(r"MAX_JOB_ARRAY_SIZE\s*=\s*(\d+)", run(["bparams", "-l"]).stdout)
-    return max(int(found[1]), 1) if found else _DEFAULT_MOST
+    return max(int(found[1]), 1) if found else _DEFAULT_MAX
 
 
 @dataclass(kw_only=True)
@@ -74,7 +74,10 @@ class Arrays:
         return {VALUES_FILE: values, SWEEP_FILE: f"{self.tasks.max_parallel} {self.size}\n"}
 
     def bsubs(self, app_id: str, role: Role, cfg: Opts) -> list[str]:
-        """The lines that submit the arrays. Several are on hold; with a limit each waits for the previous one."""
+        """Return the lines that submit the arrays.
+
+        Several are on hold; with a limit each waits for the previous one.
+        """
         from torchx.schedulers.lsf.request import get_bsub
 
         count, width = len(self.tasks.points), self.tasks.max_parallel
@@ -89,7 +92,7 @@ class Arrays:
         return lines
 
     def script(self, app_id: str, role: Role) -> str:
-        """The script of all array elements; its arguments are the role's number and the array's first task."""
+        """Return the script of all array elements; its arguments are the role's number and the array's first task."""
         env = dict(role.env)
         if ENV_JOB_ID in env:
             env[ENV_JOB_ID] = f"{env[ENV_JOB_ID]}/{_TASK}"
@@ -126,7 +129,7 @@ def size_of(note: str) -> tuple[int, int]:
 
 
 def report_name(k: int, size: int) -> str:
-    """The name of LSF's report about a task.
+    """Return the name of LSF's report about a task.
 
     >>> report_name(1002, 1000)
     '0.1000.3'
@@ -147,7 +150,7 @@ def ends_of(folder: JobFolder) -> dict[tuple[int, int], Exit]:
 
 
 def describe(facts: JobFacts, width: int) -> DescribeAppResponse:
-    """The answer for the sweep, with its replicas as tasks. A task on an unresponsive host counts as running."""
+    """Return the answer for the sweep, with its replicas as tasks. A task on an unresponsive host counts as running."""
     replicas = facts.replicas()
     table = TaskTable(
         states=[AppState.RUNNING if r.state is AppState.UNKNOWN else r.state for r in replicas],
@@ -161,7 +164,7 @@ def describe(facts: JobFacts, width: int) -> DescribeAppResponse:
 
 
 def describe_some(facts: JobFacts, numbers: Sequence[int], look: Look) -> list[DescribeAppResponse]:
-    """The answers for some tasks, with their causes."""
+    """Return the answers for some tasks, with their causes."""
     replicas = facts.replicas()
     check_numbers(facts.app_id, numbers, len(replicas))
     return [describe_task(f"{facts.app_id}/{k}", replicas[k], look) for k in numbers]

@@ -85,7 +85,7 @@ class Job:
 
 
 def bare(app_id: str, records: Sequence[JobRecord]) -> Job:
-    """A job of which only Slurm's records are known."""
+    """Return a job of which only Slurm's records are known."""
     return Job(app_id=app_id, records=records, events=JobEvents())
 
 
@@ -249,7 +249,7 @@ def telling_files(job: Job) -> list[str]:
 
 
 def _where(job: Job) -> str:
-    """The node that failed, from the logs of steps; else the nodes of the job."""
+    """Return the node that failed, from the logs of steps; else the nodes of the job."""
     named = [found[1] for text in job.texts.values() if (found := NODE_FAILURE.search(text))]
     if named:
         return f": {named[0]}"
@@ -271,7 +271,7 @@ def _batch_failure(job: Job) -> str:
 
 
 def _memory_sentence(job: Job, role: Role) -> str:
-    """A sentence if Slurm's records of the job and its steps show that memory ran out; else empty."""
+    """Return a sentence if Slurm's records of the job and its steps show that memory ran out; else empty."""
     worst = max((step.max_rss for step in job.steps), default=0)
     if any(step.state == "OUT_OF_MEMORY" for step in (*job.records, *job.steps)):
         return "out of memory" + (f": a step used {worst // _MIB} MiB" if worst else "")
@@ -282,7 +282,7 @@ def _memory_sentence(job: Job, role: Role) -> str:
 
 
 def explained(left: Evidence, *, signal: str) -> Evidence:
-    """The evidence of a replica that ``signal`` ended (empty: none), with a reason from Slurm's messages."""
+    """Return the evidence of a replica that ``signal`` ended (empty: none), with a reason from Slurm's messages."""
     oom = _OOM_KILL.search(left.said)
     if signal == "SIGKILL" and (oom or _OVER_MEMORY.search(left.said)):
         figures = next((m for m in _OVER_MEMORY.finditer(left.said) if m[1]), None)

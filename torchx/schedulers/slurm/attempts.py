@@ -41,14 +41,14 @@ def policy(app: AppDef, caps: Capabilities) -> RetryRules | None:
 
 
 def main() -> None:
-    """Prints ``again HOSTS MEMORY`` (hosts to avoid, or ``-``; memory in thousandths of the request), or ``end``."""
+    """Print ``again HOSTS MEMORY`` (hosts to avoid, or ``-``; memory in thousandths of the request), or ``end``."""
     attempt = attempt_ended(os.getcwd(), sys.argv[1])
     answer = f"again {','.join(attempt.avoid) or '-'} {round(attempt.memory * 1000)}" if attempt.again else "end"
     sys.stdout.write(answer + "\n")
 
 
 def attempt_ended(folder: str, how: str) -> Attempt:
-    """Records the attempt that has just ended, and whether to start another one.
+    """Record the attempt that has just ended, and whether to start another one.
 
     Args:
         how: ``failed``: a replica failed; ``timeout``: the time limit is near; ``requeued``: Slurm ended the attempt
@@ -77,20 +77,20 @@ def attempt_ended(folder: str, how: str) -> Attempt:
 
 
 def seen_from_inside(folder: str, state: str, **known: Any) -> tuple[Job, JobFolder]:
-    """The job whose script runs this, with what is ``known`` instead of Slurm's record; and its folder."""
+    """Return the job whose script runs this, with what is ``known`` instead of Slurm's record; and its folder."""
     job_id, files = os.environ.get("SLURM_JOB_ID", "0"), LocalFiles()
     job = files_of(files, {job_id: [JobRecord(job_id=job_id, state=state, folder=folder, **known)]}, {})[job_id]
     return job, job.folder or JobFolder(files, folder)
 
 
 def left_in(folder: JobFolder, replicas: Sequence[ReplicaFacts]) -> list[Evidence]:
-    """What failed replicas left behind in a job's folder."""
+    """Return what failed replicas left behind in a job's folder."""
     left = folder.evidence([(r.role, r.replica) for r in replicas], said=STEP_LOG)
     return [explained(found, signal=r.signal) for found, r in zip(left, replicas, strict=True)]
 
 
 def _last_state() -> str:
-    """The final state of a requeued job's last run in Slurm's accounting, or ``NODE_FAIL``."""
+    """Return the final state of a requeued job's last run in Slurm's accounting, or ``NODE_FAIL``."""
     job_id = os.environ.get("SLURM_JOB_ID", "0")
     states = [base_state(line) for line in output_lines("sacct", "-D", "-X", "-n", "-P", "-j", job_id, "-o", "State")]
     before = [state for state in states if state not in ("RUNNING", "PENDING")]
@@ -101,7 +101,7 @@ def _last_state() -> str:
 
 
 def _hosts(job: Job, kind: str, failure: Failure | None) -> list[str]:
-    """The failed hosts, or the host of the replica that failed first."""
+    """Return the failed hosts, or the host of the replica that failed first."""
     if kind != "node":
         return [failure.host] if failure and failure.host else []
     known = sorted({e.host for e in job.events.replicas.values() if e.host})
@@ -114,7 +114,7 @@ def _hosts(job: Job, kind: str, failure: Failure | None) -> list[str]:
 
 
 def _named(job: Job) -> set[str]:
-    """The hosts that step logs name as failed. Slurm ends replicas on healthy hosts for the same reason."""
+    """Return the hosts that step logs name as failed. Slurm ends replicas on healthy hosts for the same reason."""
     if job.folder is None:
         return set()
     paths = [os.path.join(job.folder.path, path, STEP_LOG) for path in job.events.replicas]
@@ -123,7 +123,7 @@ def _named(job: Job) -> set[str]:
 
 
 def _number_of_hosts() -> int:
-    """The number of nodes in the job's partition; 0 if Slurm does not report it."""
+    """Return the number of nodes in the job's partition; 0 if Slurm does not report it."""
     partition = os.environ.get("SLURM_JOB_PARTITION", "")
     rows = output_lines("sinfo", "-h", *(["-p", partition] if partition else []), "-o", "%D")
     return sum(int(row) for row in rows if row.strip().isdigit())

@@ -46,7 +46,7 @@ _HINTS = (
         "ask the cluster's administrators for the limits of your account",
     ),
 )
-_MOST_IDS = 500  # per command
+_MAX_IDS = 500  # per command
 _ACCOUNTING_PATIENCE_S = 2.0  # short: it only adds details
 
 
@@ -57,7 +57,7 @@ def inherited() -> list[str]:
 
 
 def hint_for(stderr: str) -> str:
-    """What to do after ``sbatch`` rejected a job; empty if there is no advice.
+    """Return what to do after ``sbatch`` rejected a job; empty if there is no advice.
 
     >>> hint_for("sbatch: error: invalid partition specified: x")
     '`sinfo` shows the partitions'
@@ -66,7 +66,7 @@ def hint_for(stderr: str) -> str:
 
 
 def squeue_argv(app_ids: Iterable[str]) -> list[str]:
-    """The query for jobs in the controller's memory; without ids for all of the user's."""
+    """Return the query for jobs in the controller's memory; without ids for all of the user's."""
     ids = ",".join(app_ids)
     chosen = [f"--jobs={ids}"] if ids else ["--me"]
     fields = ",".join(f"{name}:{SEPARATOR}" for name in SQUEUE_FIELDS)
@@ -74,7 +74,7 @@ def squeue_argv(app_ids: Iterable[str]) -> list[str]:
 
 
 def sacct_argv(app_ids: Iterable[str], *, steps: bool = False) -> list[str]:
-    """The query for jobs in accounting; without ids for all of the user's in the last two weeks."""
+    """Return the query for jobs in accounting; without ids for all of the user's in the last two weeks."""
     ids = ",".join(app_ids)
     chosen = [f"--jobs={ids}"] if ids else [f"--starttime=now-{_LISTED_DAYS}days"]
     chosen += [] if steps else ["--allocations"]
@@ -83,7 +83,7 @@ def sacct_argv(app_ids: Iterable[str], *, steps: bool = False) -> list[str]:
 
 
 def parse_version(text: str) -> tuple[int, int]:
-    """The release in ``slurm-wlm 22.05.8``.
+    """Return the release in ``slurm-wlm 22.05.8``.
 
     >>> parse_version("slurm 24.11.0-0rc1")
     (24, 11)
@@ -95,12 +95,12 @@ def parse_version(text: str) -> tuple[int, int]:
 
 
 def version() -> tuple[int, int]:
-    """The release of Slurm on this machine: ``(22, 5)`` for 22.05.8. Raises CommandError without Slurm."""
+    """Return the release of Slurm on this machine: ``(22, 5)`` for 22.05.8. Raises CommandError without Slurm."""
     return parse_version(LocalCommandRunner().run(["sinfo", "--version"], timeout=10).check().stdout)
 
 
 def parse_sbatch(text: str) -> str:
-    """The job id in the answer of ``sbatch --parsable``: ``7`` or ``7;cluster``.
+    """Return the job id in the answer of ``sbatch --parsable``: ``7`` or ``7;cluster``.
 
     >>> parse_sbatch("7;tst\\n")
     '7'
@@ -145,7 +145,7 @@ class SlurmQueries:
                 self._seen = dict(zip(lines_of(done.stdout), found, strict=True))
             return found
 
-        if app_ids is None or len(app_ids) <= _MOST_IDS:
+        if app_ids is None or len(app_ids) <= _MAX_IDS:
             return self._ask(app_ids, ask)
         mine = self._ask(None, ask)
         others = [i for i in app_ids if i not in mine]  # jobs of other users, or gone
@@ -170,7 +170,9 @@ class SlurmQueries:
             return {}
 
     def named(self, name: str, age_s: float) -> str:
-        """The id of the job with this name in accounting, submitted ``age_s`` seconds ago; empty if there is none."""
+        """Return the id of the job with this name in accounting, submitted ``age_s`` seconds ago;
+        empty if there is none.
+        """
         since = f"now-{int(age_s / 3600) + 2}hours"  # the clocks may differ
         form = ["--noheader", "--parsable2", "--allocations", "--format=JobIDRaw"]
         argv = ["sacct", *form, f"--name={name}", f"--starttime={since}"]
@@ -179,14 +181,16 @@ class SlurmQueries:
         return min(ids, key=int) if all(i.isdecimal() for i in ids) and ids else ""
 
     def submitted(self, name: str) -> str | None:
-        """The id of the user's job with this name in the controller's memory; None if there is none."""
+        """Return the id of the user's job with this name in the controller's memory; None if there is none."""
         # %F is the id of the job, also for the tasks of an array.
         argv = ["squeue", "--noheader", "--states=all", "--me", f"--name={name}", "--format=%F"]
         ids = self._run(argv).check().stdout.split()
         return min(ids, key=int) if ids else None
 
     def commented(self, comment: str) -> str | None:
-        """The id of the user's job with this comment, for scripts that set their own name; None if there is none."""
+        """Return the id of the user's job with this comment, for scripts that set their own name;
+        None if there is none.
+        """
         done = self._run(["squeue", "--noheader", "--states=all", "--me", "--format=%F %k"])
         ids = [line.split()[0] for line in done.check().stdout.splitlines() if line.split()[1:] == [comment]]
         return min(ids, key=int) if ids else None
@@ -201,8 +205,8 @@ class SlurmQueries:
         if app_ids is None:
             return _by_id(ask(()))
         found: list[JobRecord] = []
-        for start in range(0, len(app_ids), _MOST_IDS):
-            found += ask(app_ids[start : start + _MOST_IDS])
+        for start in range(0, len(app_ids), _MAX_IDS):
+            found += ask(app_ids[start : start + _MAX_IDS])
         return _by_id(found)
 
 

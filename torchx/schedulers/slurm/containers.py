@@ -31,7 +31,7 @@ def container_words(replica: SlurmReplicaRequest) -> tuple[list[str], list[str]]
 
 
 def environment(replica: SlurmReplicaRequest, env: Mapping[str, str]) -> dict[str, str]:
-    """The environment outside of the container that gives the program inside the wanted one.
+    """Return the environment outside of the container that gives the program inside the wanted one.
 
     Apptainer lets the image override some variables:
     https://apptainer.org/docs/user/latest/environment_and_metadata.html#environment-overview.
@@ -62,7 +62,7 @@ def setup_lines(replica: SlurmReplicaRequest) -> list[str]:
 
 
 def pyxis_image(image: str) -> str:
-    """An image in enroot's syntax: ``#`` between the registry and the rest.
+    """Return an image in enroot's syntax: ``#`` between the registry and the rest.
 
     >>> pyxis_image("ghcr.io/pytorch/torchx:0.7"), pyxis_image("ubuntu:22.04"), pyxis_image("/shared/a.sqsh")
     ('ghcr.io#pytorch/torchx:0.7', 'ubuntu:22.04', '/shared/a.sqsh')
@@ -73,7 +73,7 @@ def pyxis_image(image: str) -> str:
 
 
 def apptainer_image(image: str) -> str:
-    """An image in apptainer's syntax: names in a registry need a scheme.
+    """Return an image in apptainer's syntax: names in a registry need a scheme.
 
     >>> apptainer_image("ubuntu:22.04"), apptainer_image("/shared/a.sif"), apptainer_image("oras://r/x")
     ('docker://ubuntu:22.04', '/shared/a.sif', 'oras://r/x')
@@ -100,5 +100,5 @@ def _apptainer(replica: SlurmReplicaRequest) -> list[str]:
 
 
 def _mounts(replica: SlurmReplicaRequest) -> list[str]:
-    """The folders of the job and its code, at the same path inside and outside, and the role's mounts."""
+    """Return the folders of the job and its code, at the same path inside and outside, and the role's mounts."""
     return ['"$folder:$folder"', *(['"$dir:$dir"'] if replica.code else []), *map(quote, replica.mounts)]

@@ -31,7 +31,7 @@ _MINE = (
 
 
 def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
-    """Checks of a cluster, on login node ``remote`` or else here, and of the run options for it."""
+    """Check of a cluster, on login node ``remote`` or else here, and of the run options for it."""
     words = [f"--{name}={value}" for name in NODE_OPTIONS if (value := getattr(opts, name))]
     return [
         Check("Slurm", lambda: _version(run)),
@@ -43,7 +43,9 @@ def of_cluster(run: Run, opts: SlurmOpts, remote: str) -> list[Check]:
 
 
 def of_job(run: Run, submission: Submission, without_memory: Callable[[Completed], bool]) -> list[Check]:
-    """The trial of one job; ``without_memory``: whether a job so rejected is resubmitted without a memory request."""
+    """Return the trial of one job; ``without_memory``: whether a job so rejected is resubmitted without a memory
+    request.
+    """
     argv = submission.argv
     at = next(i for i, word in enumerate(argv) if word.startswith(f"{submission.folder}/"))  # its arguments follow
     script = submission.files[posixpath.basename(argv[at])]

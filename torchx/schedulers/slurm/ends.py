@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.metrics import ReplicaMetrics
 
 _LAST_LINE = 128
-_MOST_HEARD = 500
-_MOST_SWEEPS = 20  # each poll reads their notes completely
+_MAX_HEARD = 500
+_MAX_SWEEPS = 20  # each poll reads their notes completely
 _LOOK_S = 0.2
 
 
-class EndsOfJobs(BatchScheduler):
+class ReportsItsEnd(BatchScheduler):
     """The part of the backend that reads the jobs' own records. Arguments: see :class:`BatchScheduler`."""
 
     hears_all = False
@@ -43,10 +43,12 @@ class EndsOfJobs(BatchScheduler):
         self._ended: set[str] = set()  # according to their files, which count for one query
 
     def changed(self, app_ids: Sequence[str], most_s: float) -> set[str] | None:
-        """See :class:`torchx.schedulers.kit.abilities.HearsChanges`: jobs and tasks here record their ends in files."""
+        """See :class:`torchx.schedulers.kit.abilities.PushesChanges`:
+        jobs and tasks here record their ends in files.
+        """
         deadline = time.monotonic() + most_s
-        sweeps = [i for i in app_ids if i.startswith(SWEEP_PREFIX)][:_MOST_SWEEPS]
-        heard = dict.fromkeys([*self._queries.running(app_ids)[:_MOST_HEARD], *sweeps])
+        sweeps = [i for i in app_ids if i.startswith(SWEEP_PREFIX)][:_MAX_SWEEPS]
+        heard = dict.fromkeys([*self._queries.running(app_ids)[:_MAX_HEARD], *sweeps])
         folders = {
             folder.path: i
             for site, ids in self._by_site([*heard])
@@ -67,7 +69,7 @@ class EndsOfJobs(BatchScheduler):
         return ended
 
     def _new_ends(self, folders: Mapping[str, str]) -> set[str]:
-        """The jobs (by folder) whose ``events`` have recorded the end since the last call."""
+        """Return the jobs (by folder) whose ``events`` have recorded the end since the last call."""
         over = set()
         for folder, app_id in folders.items():
             path = f"{folder}/{EVENTS_FILE}"
@@ -86,7 +88,9 @@ class EndsOfJobs(BatchScheduler):
         return over
 
     def _sweep(self, app_id: str) -> Sweep | None:
-        """The sweep with this id, or the sweep of this task; None if the id is neither, or its folder is unknown."""
+        """Return the sweep with this id, or the sweep of this task; None if the id is neither,
+        or its folder is unknown.
+        """
         app_id = JobId.of(app_id).job
         if not app_id.startswith(SWEEP_PREFIX):
             return None
@@ -94,7 +98,7 @@ class EndsOfJobs(BatchScheduler):
         return None if folder is None else Sweep(app_id, folder, run)
 
     def _succeeded(self, site: Site, folders: Mapping[str, JobFolder]) -> dict[str, list[JobRecord]]:
-        """Records of jobs that succeeded according to their own files, so that Slurm need not be queried."""
+        """Record of jobs that succeeded according to their own files, so that Slurm need not be queried."""
         paths = {f.file(EVENTS_FILE): (i, f) for i, f in folders.items() if i in self._ended}
         found = {}
         for path, text in read_whole(site.files, paths).items():
@@ -129,7 +133,7 @@ class EndsOfJobs(BatchScheduler):
         return {} if folder is None else taken(folder)
 
     def _sampler(self, info: AppDryRunInfo[SlurmBatchRequest]) -> dict[str, str]:
-        """The program that samples replicas, as a file for nodes without torchx; empty if it is not wanted."""
+        """Return the program that samples replicas, as a file for nodes without torchx; empty if it is not wanted."""
         from torchx.supervisor import metrics
 
         if info.request.sample_s and info.submission.sample_s is not None:
@@ -138,7 +142,7 @@ class EndsOfJobs(BatchScheduler):
 
     @by_view
     def metrics(self, app_id: str) -> list[ReplicaMetrics] | None:
-        """See :class:`torchx.schedulers.kit.abilities.Measures`."""
+        """See :class:`torchx.schedulers.kit.abilities.ReportsUsage`."""
         from torchx.schedulers.kit.metrics import read_kept
 
         folder = self._folder(app_id)

@@ -72,7 +72,7 @@ class JobEvents:
 
 
 def parse_events(text: str) -> JobEvents:
-    """Parses the file. Damaged and unfinished lines, and those of a newer torchx, are skipped.
+    """Parse the file. Damaged and unfinished lines, and those of a newer torchx, are skipped.
 
     >>> parse_events("5 start 0 7\\n5 up w/0 n1\\n9 down w/0 3\\n9 end 3\\n").replicas["w/0"].exit_code
     3

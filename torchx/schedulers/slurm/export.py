@@ -11,7 +11,7 @@ from torchx.schedulers.slurm.request import SCRIPT_FILE, SlurmBatchRequest
 
 
 def export(submission: Submission, request: SlurmBatchRequest) -> Export:
-    """The files of a submission; the script is split into the job's part and the part shared by all jobs."""
+    """Return the files of a submission; the script is split into the job's part and the part shared by all jobs."""
     head, machinery = split_script(submission.files[SCRIPT_FILE])
     head = head.replace(f"\ncwd={quote(request.cwd)}\n", f"\ncwd=$folder/{CODE}\n")
     more = {name: text for name, text in submission.files.items() if name != SCRIPT_FILE}

@@ -68,12 +68,12 @@ class Waiting:
     def as_before(
         self, records: Mapping[str, Sequence[JobRecord]], folders: Mapping[str, JobFolder]
     ) -> dict[str, Known]:
-        """The cached jobs among these whose records have not changed. Arguments: see :func:`files_of`."""
+        """Return the cached jobs among these whose records have not changed. Arguments: see :func:`files_of`."""
         found = {i: self._known[i] for i in records if i in self._known}
         return {i: known for i, (seen, known) in found.items() if seen == _seen(records[i], folders.get(i))}
 
     def keep(self, job: Job, folder: JobFolder | None) -> Known:
-        """The facts about a job; caches them, with its recorded ``folder``, if it has never started."""
+        """Return the facts about a job; caches them, with its recorded ``folder``, if it has never started."""
         facts = facts_of(job)
         # An expected start is phrased relative to now. A job that has started before may still write files.
         idle = all(r.state == "PENDING" and r.started is None and not r.restarts for r in job.records)
@@ -90,7 +90,7 @@ def _seen(records: Sequence[JobRecord], folder: JobFolder | None) -> object:
 
 
 def job_id_in(folder: JobFolder) -> str:
-    """The id that the script of the job in this folder has recorded; empty if it has not started."""
+    """Return the id that the script of the job in this folder has recorded; empty if it has not started."""
     return parse_events(folder.text(EVENTS_FILE)).job_id
 
 
@@ -114,7 +114,7 @@ class LegacyFolder(JobFolder):
 
     @classmethod
     def find(cls, files: Files, index: str, app_id: str) -> LegacyFolder | None:
-        """The job's folder from the index in the current folder; None if the job is not in it."""
+        """Return the job's folder from the index in the current folder; None if the job is not in it."""
         here = JobFolder(files, files.cwd())
         for line in reversed(here.text(index).splitlines()):
             name, found, path = line.partition(" = ")

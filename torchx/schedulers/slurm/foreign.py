@@ -42,7 +42,7 @@ _Shown = dict[str, str]
 JOB, TASK, COMPONENT = "job", "task", "component"
 _OWN_LINE = ("Command", "WorkDir", "StdErr", "StdOut")
 _ACCOUNTED = ("JobID", "JobIDRaw", "User", "NodeList", "SubmitLine", "WorkDir", "JobName")
-_MOST_SCRIPT = 1 << 20
+_MAX_SCRIPT = 1 << 20
 
 _NO_FILE = (
     "`salloc` and `srun` write to the terminal that started them; the output of a job that ended long ago is found"
@@ -103,7 +103,7 @@ class ForeignSlurmJobs(ForeignAtSites):
 
 
 def _of_job(app_id: str, records: Mapping[str, list[JobRecord]]) -> dict[str, list[JobRecord]]:
-    """The records of a job, or of each task of an array."""
+    """Return the records of a job, or of each task of an array."""
     return {i: found for i, found in records.items() if i == app_id or i.startswith(f"{app_id}_")}
 
 
@@ -205,7 +205,7 @@ class SlurmOutputs(Outputs):
         return shown
 
     def _filled(self, shown: _Shown) -> _Shown:
-        """Replaces patterns in file names, which Slurm does not always expand."""
+        """Replace patterns in file names, which Slurm does not always expand."""
         job, task = shown.get("JobId", ""), shown.get("ArrayTaskId", "")
         values = {"j": job, "J": job, "A": shown.get("ArrayJobId", job), "a": task or "4294967294"}
         values |= {"x": shown.get("JobName", ""), "u": shown.get("UserId", "").partition("(")[0], "s": "batch"}
@@ -221,7 +221,7 @@ class SlurmOutputs(Outputs):
         return {**shown, **names}
 
     def _in_script(self, path: str) -> list[tuple[str, str]]:
-        text = self.files.read(path, 0, _MOST_SCRIPT) if path else None
+        text = self.files.read(path, 0, _MAX_SCRIPT) if path else None
         try:
             return [(d.option, d.value) for d in directives((text or b"").decode("utf-8", "replace"))]
         except SpecError:
@@ -229,7 +229,7 @@ class SlurmOutputs(Outputs):
 
 
 def parse_scontrol(text: str) -> list[_Shown]:
-    r"""The output of ``scontrol show job``: a dict for each job, task or component.
+    r"""Return the output of ``scontrol show job``: a dict for each job, task or component.
 
     >>> parse_scontrol("JobId=8 ArrayTaskId=2 JobName=my job\n   UserId=me(7)\n   Command=/x a b=c\n")
     [{'JobId': '8', 'ArrayTaskId': '2', 'JobName': 'my job', 'UserId': 'me(7)', 'Command': '/x a b=c'}]

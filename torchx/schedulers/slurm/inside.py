@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def host_of(folder: JobFolder, role: str, k: int) -> str:
-    """The node on which a replica runs, from the job's events; empty if it does not run."""
+    """Return the node on which a replica runs, from the job's events; empty if it does not run."""
     events = parse_events(folder.text(EVENTS_FILE))
     found = events.replicas.get(f"{folder_name(role)}/{k}")
     over = found is None or found.exit_code is not None or events.exit_code is not None
@@ -47,7 +47,7 @@ def of_task(sweep: Sweep, run: Run, task: int | None, role: str, k: int) -> tupl
 
 
 def component_of(run: Run, host: str, nodes: Mapping[int, str]) -> int | None:
-    """The component of a heterogeneous job whose node list contains a host; None for a single component."""
+    """Return the component of a heterogeneous job whose node list contains a host; None for a single component."""
     if len(nodes) < 2:
         return None
     found = {component: run(["scontrol", "show", "hostnames", some]) for component, some in nodes.items()}
@@ -55,7 +55,7 @@ def component_of(run: Run, host: str, nodes: Mapping[int, str]) -> int | None:
 
 
 def step_words(app_id: str, host: str, *, component: int | None, tty: bool) -> list[str]:
-    """The command that starts a step on a job's node; silent, because the script reports how it ended."""
+    """Return the command that starts a step on a job's node; silent, because the script reports how it ended."""
     words = ["srun", f"--jobid={app_id}", "--overlap", "--nodes=1", "--ntasks=1", f"--nodelist={host}", "--mem=0"]
     words += ["--export=ALL", "--chdir=/", "-QQ", "--unbuffered"]
     words += [f"--het-group={component}"] if component is not None else []

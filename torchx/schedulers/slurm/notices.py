@@ -36,7 +36,7 @@ NOTICES_FILE = "notices.json"
 SENT_FILE = "notices.sent"
 _DONE = "."
 _PAUSES_S = (1.0, 5.0)
-_MOST_S = 60  # the job holds its nodes meanwhile; watchers send what is left
+_MAX_S = 60  # the job holds its nodes meanwhile; watchers send what is left
 _PATIENCE_S = 75.0  # of watchers, before they assume that the script sends nothing more
 
 
@@ -46,13 +46,13 @@ def is_wanted(wishes: Wishes) -> bool:
 
 
 def content(plan: Mapping[str, Any] | None, session: str) -> str:
-    """The file with the addresses; empty if there are none."""
+    """Return the file with the addresses; empty if there are none."""
     channels = {c: settings for c, settings in (plan or {}).get("channels", {}).items() if c in FAR}
     return json.dumps({**plan, "channels": channels, "session": session}) if plan and channels else ""
 
 
 def taken(folder: JobFolder) -> dict[str, str] | None:
-    """The notices that the script of an ended job has sent; stops it from sending more.
+    """Return the notices that the script of an ended job has sent; stops it from sending more.
 
     Returns:
         Error by way (``EVENT/WAY`` for alarms), empty for success. None: the script may still be sending.
@@ -72,8 +72,8 @@ def taken(folder: JobFolder) -> dict[str, str] | None:
 
 
 def main() -> None:
-    """Sends the due notices. Arguments: ``CODE TERMINATED`` at the script's end, ``hang`` for an alarm."""
-    signal.alarm(_MOST_S)  # kills this process
+    """Send the due notices. Arguments: ``CODE TERMINATED`` at the script's end, ``hang`` for an alarm."""
+    signal.alarm(_MAX_S)  # kills this process
     try:
         with open(NOTICES_FILE, encoding="utf-8") as file:
             plan = json.load(file)
@@ -102,7 +102,9 @@ def main() -> None:
 
 
 def status_here(state: str, code: int | None = None, *, hang: str = "") -> AppStatus:
-    """The job in the current folder, as its script sees it: with Slurm's ``state`` and the watchdog's new finding."""
+    """Return the job in the current folder, as its script sees it:
+    with Slurm's ``state`` and the watchdog's new finding.
+    """
     ended = None if code is None else time.time()
     job, folder = seen_from_inside(os.getcwd(), state, ended=ended, exit_code=code)
     found = describe(facts_of(job), functools.partial(left_in, folder))

@@ -115,7 +115,7 @@ class SlurmOpts(StructuredOpts):
         return opts
 
     def check(self) -> None:
-        """Raises ConfigError for values that Slurm would reject later, or accept although they break the job."""
+        """Raise ConfigError for values that Slurm would reject later, or accept although they break the job."""
         if self.replicas_per_node < 1:
             raise ConfigError(f"run option `replicas_per_node` is `{self.replicas_per_node}`", hint="it is 1 or more")
         if self.container is not None and self.container not in RUNTIMES:
@@ -157,7 +157,9 @@ def early_warning(opts: SlurmOpts) -> int:
 
 
 def job_words(opts: SlurmOpts, early: int = 0) -> list[str]:
-    """The job's options for sbatch; its script alone gets the signal ``early``, so many seconds before the limit."""
+    """Return the job's options for sbatch; its script alone gets the signal ``early``,
+    so many seconds before the limit.
+    """
     given = {
         "comment": opts.comment,
         "mail-type": opts.mail_type,
@@ -169,7 +171,7 @@ def job_words(opts: SlurmOpts, early: int = 0) -> list[str]:
 
 
 def node_options(role: Role, opts: SlurmOpts, *, nomem: bool) -> tuple[Options, Options]:
-    """What a role's replicas request from a node, for ``sbatch``; and each one's share, for ``srun``."""
+    """Return what a role's replicas request from a node, for ``sbatch``; and each one's share, for ``srun``."""
     together = opts.replicas_per_node
     resource = role.resource
     sbatch: Options = {"requeue": None} if role.max_retries > 0 else {}
@@ -196,7 +198,7 @@ def node_options(role: Role, opts: SlurmOpts, *, nomem: bool) -> tuple[Options, 
 
 
 def _gres(resource: Resource, given: str | None, times: int) -> str:
-    """Generic resources of ``times`` replicas: ``gpu:a100:4,nvme:1``; https://slurm.schedmd.com/gres.html."""
+    """Return the generic resources of ``times`` replicas: ``gpu:a100:4,nvme:1``; https://slurm.schedmd.com/gres.html."""
     gpu, more = "gpu", {}
     for item in filter(None, (part.strip() for part in (given or "").split(","))):
         name, _, count = item.rpartition(":")

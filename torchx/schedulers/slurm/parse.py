@@ -65,7 +65,7 @@ class JobRecord:
 
 
 def parse_squeue(text: str, seen: Mapping[str, JobRecord] | None = None) -> list[JobRecord]:
-    """Parses the output of ``squeue`` with :data:`SQUEUE_FIELDS`. Raises ParseError if a line has too few fields.
+    """Parse the output of ``squeue`` with :data:`SQUEUE_FIELDS`. Raises ParseError if a line has too few fields.
 
     The records of lines that were ``seen`` before are reused: most of thousands of pending jobs do not change.
     """
@@ -74,17 +74,17 @@ def parse_squeue(text: str, seen: Mapping[str, JobRecord] | None = None) -> list
 
 
 def lines_of(text: str) -> list[str]:
-    """The lines of an answer, one per record."""
+    """Return the lines of an answer, one per record."""
     return [line for line in text.split("\n") if line.strip()]
 
 
 def parse_sacct(text: str) -> list[JobRecord]:
-    """Parses the output of ``sacct`` with :data:`SACCT_FIELDS`, including steps. Errors as :func:`parse_squeue`."""
+    """Parse the output of ``sacct`` with :data:`SACCT_FIELDS`, including steps. Errors as :func:`parse_squeue`."""
     return [_of_row(_row(line, SACCT_FIELDS, "sacct", text)) for line in lines_of(text)]
 
 
 def _of_row(row: Mapping[str, str]) -> JobRecord:
-    """A record from either command: some fields have two names."""
+    """Return a record from either command: some fields have two names."""
 
     def cell(*names: str) -> str:
         return next((row[name] for name in names if name in row), "")

@@ -168,7 +168,7 @@ def app_state(slurm_state: str | Iterable[str]) -> AppState:
 
 
 def base_state(slurm_states: str | Iterable[str]) -> str:
-    """The most specific one of Slurm's states; an unknown state is returned unchanged.
+    """Return the most specific one of Slurm's states; an unknown state is returned unchanged.
 
     >>> base_state(["COMPLETED", "COMPLETING"]), base_state("CANCELLED+")
     ('COMPLETED', 'CANCELLED')
@@ -182,7 +182,7 @@ def base_state(slurm_states: str | Iterable[str]) -> str:
 
 
 def get_appstate_from_job(job: dict[str, object]) -> AppState:
-    """The state of a job in ``squeue --json``: a string, or a list in newer releases.
+    """Return the state of a job in ``squeue --json``: a string, or a list in newer releases.
 
     >>> get_appstate_from_job({"job_state": ["RUNNING"]})
     RUNNING (3)
@@ -192,7 +192,7 @@ def get_appstate_from_job(job: dict[str, object]) -> AppState:
 
 
 def reason_sentence(reason: str) -> str:
-    """The meaning of a reason; empty if it has none.
+    """Return the meaning of a reason; empty if it has none.
 
     >>> reason_sentence("QOSMaxGRESPerUser")
     'its QOS allows no more GPUs or other generic resources per user'
@@ -212,7 +212,9 @@ def reason_sentence(reason: str) -> str:
 
 
 def _limit_sentence(code: str) -> str:
-    """The meaning of ``QOSGrpCpuLimit``, ``AssocMaxGRESPerJob``, ``MaxJobsPerAccount`` and so on; empty for others."""
+    """Return the meaning of ``QOSGrpCpuLimit``, ``AssocMaxGRESPerJob``, ``MaxJobsPerAccount`` and so on;
+    empty for others.
+    """
     prefix, owner = next(pair for pair in _OWNERS if code.startswith(pair[0]))
     name = code.removeprefix(prefix).removesuffix("Limit")
     for scope, text in _SCOPES.items():

@@ -37,7 +37,7 @@ RANK0_ENV = "TORCHX_RANK0_HOST"
 SCRIPT_FILE = "job.sh"
 RETRIES_FILE = "retries.sh"
 LAUNCH_FILE = "launch.sh"
-MOST_SCRIPT = 3 << 20
+MAX_SCRIPT = 3 << 20
 """Maximum size of a script passed to ``sbatch``, bytes; Slurm's default limit is 4 MiB (``max_script_size``)."""
 
 _LATE = {APP_ID: "SLURM_JOB_ID", RDZV_ID: "rdzv"}
@@ -82,7 +82,7 @@ class SlurmReplicaRequest:
 
     @classmethod
     def from_role(cls, name: str, role: Role, cfg: SlurmOpts | Mapping[str, Any], nomem: bool) -> SlurmReplicaRequest:
-        """The request of one replica; ``name`` ends with its number, and macros in ``role`` are replaced."""
+        """Return the request of one replica; ``name`` ends with its number, and macros in ``role`` are replaced."""
         opts = cfg if isinstance(cfg, SlurmOpts) else SlurmOpts.from_cfg(cfg)
         sbatch_opts, srun_opts = node_options(role, opts, nomem=nomem)
         k = name.rpartition("-")[2]
@@ -102,7 +102,7 @@ class SlurmReplicaRequest:
         )
 
     def materialize(self) -> tuple[list[str], list[str]]:
-        """The options for ``sbatch``, and the step's shell words: options, program, arguments."""
+        """Return the options for ``sbatch``, and the step's shell words: options, program, arguments."""
         sbatch_args = [f"--job-name={self.name}"]
         sbatch_args += [f"--{k}" if v is None else f"--{k}={v}" for k, v in self.sbatch_opts.items()]
         srun_args = [quote(f"--{k}" if v is None else f"--{k}={v}", _LATE) for k, v in self.srun_opts.items()]
@@ -157,11 +157,11 @@ class SlurmBatchRequest:
     sample_s: float = SAMPLE_S
 
     def materialize(self) -> str:
-        """The script."""
+        """Return the script."""
         return render(self)
 
     def secrets(self, known: dict[str, str]) -> str:
-        """The file from which steps read their secrets; empty without any. ``known``: the looked-up values."""
+        """Return the file from which steps read their secrets; empty without any. ``known``: the looked-up values."""
         places: dict[str, list[str]] = {}
         for replica in self.replicas.values():
             lines = exports(revealed(split(replica.env)[1], known), _LATE)
@@ -171,7 +171,7 @@ class SlurmBatchRequest:
         return f"case $0 in\n{''.join(cases)}esac\n" if cases else ""
 
     def check(self) -> None:
-        """Renders one replica per role, because the others differ by macros only. Raises SpecError for a word that
+        """Render one replica per role, because the others differ by macros only. Raises SpecError for a word that
         cannot be passed to a program, and ConfigError for a run option that ``sbatch`` does not accept.
         """
         sample = copy.copy(self)
@@ -179,7 +179,7 @@ class SlurmBatchRequest:
         render(sample)
 
     def without_memory(self) -> SlurmBatchRequest:
-        """This request without its memory requests, for partitions that reject them."""
+        """Return this request without its memory requests, for partitions that reject them."""
         other = copy.deepcopy(self)
         for replica in other.replicas.values():
             replica.sbatch_opts.pop("mem", None)
@@ -202,8 +202,8 @@ class SlurmBatchRequest:
 def make_request(
     app: AppDef, opts: SlurmOpts, *, name: str, cwd: str, retry: RetryRules | None = None
 ) -> SlurmBatchRequest:
-    """The request of a job; the keywords are attributes of :class:`SlurmBatchRequest`. Raises NotSupportedError for
-    mounts without containers.
+    """Return the request of a job; the keywords are attributes of :class:`SlurmBatchRequest`. Raises NotSupportedError
+    for mounts without containers.
     """
     if any(role.mounts for role in app.roles) and not (opts.container or opts.container_image):
         raise NotSupportedError(
@@ -236,7 +236,7 @@ def make_request(
 
 
 def render(request: SlurmBatchRequest) -> str:
-    """The script of a job."""
+    """Return the script of a job."""
     preamble, program = read_script(__file__, SCRIPT_FILE).split("# @JOB@\n")
     replicas = list(request.replicas.values())
     groups = _groups(replicas)
@@ -331,7 +331,7 @@ def _arrays(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]])
 
 
 def _functions(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest]], number: int) -> list[str]:
-    """A shell function for each replica of a group, and one for their common environment."""
+    """Return a shell function for each replica of a group, and one for their common environment."""
     index = {id(replica): i for i, replica in enumerate(request.replicas.values())}
     group = groups[number]
     envs = {id(replica): environment(replica, split(replica.env)[0]) for replica in group}
@@ -362,7 +362,7 @@ def _functions(request: SlurmBatchRequest, groups: list[list[SlurmReplicaRequest
 
 
 def _growing(option: str) -> str:
-    """An option of a step whose memory request grows with the job's attempts."""
+    """Return an option of a step whose memory request grows with the job's attempts."""
     size = option.removeprefix("--mem=")
     return f"--mem=$(({size} * memory / 1000))" if option != size and size.isdigit() else option
 
@@ -390,18 +390,18 @@ def _option(name: str, value: str | None) -> str:
 
 
 def launcher(script: str) -> str:
-    """A short script with the same directives that starts the whole script from the job's folder."""
+    """Return a short script with the same directives that starts the whole script from the job's folder."""
     head = [line for line in script.split("\n", 40)[:40] if line.startswith(("#!", "#SBATCH"))]
     return "\n".join([*head, f'exec bash "$PWD/{SCRIPT_FILE}"']) + "\n"
 
 
 def choice_of_folder(replica: SlurmReplicaRequest, cwd: str) -> str:
-    """A shell line that changes to the replica's folder, or to ``cwd`` on nodes without it."""
+    """Return a shell line that changes to the replica's folder, or to ``cwd`` on nodes without it."""
     return f"cd {quote(_folder_of(replica) or cwd)} 2>/dev/null || cd {quote(cwd)} || exit 78"
 
 
 def _folder_of(replica: SlurmReplicaRequest) -> str:
-    """The folder to run in: the image, or the code if the image is a container's."""
+    """Return the folder to run in: the image, or the code if the image is a container's."""
     found = replica.code if replica.container else replica.image
     return os.path.abspath(os.path.expanduser(found)) if _is_path(found) else ""
 

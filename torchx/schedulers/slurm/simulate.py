@@ -27,7 +27,9 @@ _SIGNALS = {"kill": ["--signal=KILL"], "hang": ["--ctld", "--signal=STOP"]}
 def simulation(
     run: Run, job_id: str, fault: str, replica: _Replica, *, replicas: Sequence[_Replica], files: Files
 ) -> Simulation:
-    """The simulation of a fault on one of ``replicas``; see :class:`torchx.schedulers.kit.abilities.Simulates`."""
+    """Return the simulation of a fault on one of ``replicas``;
+    see :class:`torchx.schedulers.kit.abilities.Simulates`.
+    """
     if fault == "oom":
         why = "Slurm limits the memory of each step, and the memory of a replica cannot be filled from outside"
         raise cannot("slurm", fault, why, instead="kill")
@@ -62,7 +64,7 @@ def _do(run: Run, argv: list[str]) -> None:
 
 
 def _sooner(shown: dict[str, str]) -> int:
-    """A time limit in minutes that ends the job soon. Raises BackendError if the job's own limit is as near."""
+    """Return a time limit in minutes that ends the job soon. Raises BackendError if the job's own limit is as near."""
     ran_s = seconds(shown.get("RunTime", "")) or 0
     limit = max(1, ran_s // 60)
     own_s = seconds(shown.get("TimeLimit", "")) or 0
@@ -81,7 +83,10 @@ def _is_warned(files: Files, folder: str) -> bool:
 
 
 def _step(run: Run, job_id: str, index: int) -> tuple[str, str]:
-    """The step of a replica, which is named after its number, and its host. Raises BackendError if it does not run."""
+    """Return the step of a replica, which is named after its number, and its host.
+
+    Raises BackendError if it does not run.
+    """
     rows = run(["squeue", "--steps", f"--jobs={job_id}", "--noheader", "--format=%i|%N|%j"]).check().stdout
     for row in rows.splitlines():
         step, host, name = (*row.strip().split("|", 2), "", "")[:3]
@@ -91,7 +96,7 @@ def _step(run: Run, job_id: str, index: int) -> tuple[str, str]:
 
 
 def _node_fails(run: Run, host: str) -> Simulation:
-    """Takes a node down and resumes it. Raises NotSupportedError if other users have jobs there."""
+    """Take a node down and resumes it. Raises NotSupportedError if other users have jobs there."""
     users = run(["squeue", "--noheader", f"--nodelist={host}", "--format=%u"]).check().stdout.split()
     me = run(["id", "-un"]).check().stdout.strip()
     if others := sorted({user for user in users if user != me}):

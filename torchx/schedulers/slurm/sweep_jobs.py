@@ -15,7 +15,7 @@ from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.metrics import ReplicaMetrics, read_kept
 from torchx.schedulers.kit.views import View, by_view
 from torchx.schedulers.slurm import sweeps
-from torchx.schedulers.slurm.ends import EndsOfJobs
+from torchx.schedulers.slurm.ends import ReportsItsEnd
 from torchx.schedulers.slurm.events import SWEEP_PREFIX
 from torchx.schedulers.slurm.request import SlurmBatchRequest
 from torchx.schedulers.slurm.scripts.jobs import ScriptJobs
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _Replica = tuple[str, int]
 
 
-class SpecialJobs(EndsOfJobs):
+class SpecialJobs(ReportsItsEnd):
     """The part of the backend that knows special jobs. Arguments: see :class:`BatchScheduler`."""
 
     def view_of(self, app_id: str) -> BatchScheduler:
@@ -74,7 +74,7 @@ class SpecialJobs(EndsOfJobs):
 
     @by_view
     def cancel_task(self, app_id: str, number: int) -> None:
-        """Does nothing: no sweep."""
+        """Do nothing: no sweep."""
 
     def _query(
         self, site: Site, app_ids: list[str], folders: Mapping[str, JobFolder]
@@ -95,7 +95,7 @@ class SweepJobs(View, BatchScheduler):
     task: int | None
 
     def answer(self) -> DescribeAppResponse | None:
-        """What became of the sweep, or of the task."""
+        """Return what became of the sweep, or of the task."""
         if self.task is None:
             return self.sweep.describe()
         return next(iter(self.describe_tasks(self.sweep.app_id, [self.task]) or ()), None)

@@ -61,7 +61,7 @@ _WHOLE = [
 _NUMBER = "@TORCHX_TASK@"
 _WHICH = "\ue001task\ue001"
 _LATE = {APP_ID: "app_id", RDZV_ID: "SLURM_JOB_ID", _NUMBER: "k"}
-_DEFAULT_MOST = 1001  # Slurm's default for MaxArraySize
+_DEFAULT_MAX = 1001  # Slurm's default for MaxArraySize
 NO_ROOM = re.compile(r"job submit limit|SubmitJobsPer|MaxSubmitJob|GrpSubmit|job array specification", re.IGNORECASE)
 """Matches rejections of an array because of a limit on the user's jobs or on the array's size."""
 
@@ -76,7 +76,7 @@ class Arrays:
     size: int
 
     def submission(self, made: Submission, request: SlurmBatchRequest) -> Submission:
-        """The submission of the first array instead of the single job, with the files for all arrays."""
+        """Return the submission of the first array instead of the single job, with the files for all arrays."""
         replica = next(iter(request.replicas.values()))
         count = min(self.size, len(self.tasks.points))
         folder = made.folder
@@ -95,7 +95,7 @@ class Arrays:
 
 
 def check(request: SlurmBatchRequest, app: AppDef | None) -> None:
-    """Raises NotSupportedError for a job that cannot be the task of an array."""
+    """Raise NotSupportedError for a job that cannot be the task of an array."""
     if app is not None and is_script(app.roles):
         raise NotSupportedError("a batch script of your own is not the task of a job array")
     if request.retry or request.max_retries:
@@ -113,7 +113,7 @@ def is_whole(request: SlurmBatchRequest) -> bool:
 
 
 def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
-    """The script of a job for a task, with its values in the variables ``v_0`` and so on."""
+    """Return the script of a job for a task, with its values in the variables ``v_0`` and so on."""
     # `quote` puts words with this character in single quotes.
     marks = {name: f"\ue001{i}\ue001" for i, name in enumerate(tasks.names)}
     made = copy.deepcopy(request)
@@ -128,7 +128,7 @@ def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
 
 
 def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList, size: int) -> str:
-    """The script of all arrays of a sweep."""
+    """Return the script of all arrays of a sweep."""
     head, program = read_script(__file__, ARRAY_FILE).split("# @JOB@\n")
     lines = [
         "#!/bin/bash",
@@ -158,9 +158,9 @@ def _program(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: Ta
 
 
 def most_tasks(run: Run) -> int:
-    """The maximum number of tasks in an array on this cluster."""
+    """Return the maximum number of tasks in an array on this cluster."""
     found = re.search(r"MaxArraySize\s*=\s*(\d+)", run(["scontrol", "show", "config"]).stdout)
-    return max(int(found[1]), 1) if found else _DEFAULT_MOST
+    return max(int(found[1]), 1) if found else _DEFAULT_MAX
 
 
 # -- what became of them --------------------------------------------------------------------------------------
@@ -182,7 +182,7 @@ class Sweep:
         self.chunks = self._chunks()
 
     def look(self) -> TaskTable | None:
-        """The states of the tasks; None if the folder is gone.
+        """Return the states of the tasks; None if the folder is gone.
 
         It takes one query, or none after all tasks have recorded their ends by themselves. Tasks without such a record,
         because they were killed, take further queries.
@@ -228,30 +228,30 @@ class Sweep:
         return sum(1 for _ in certain) >= self.count
 
     def more(self, table: TaskTable) -> None:
-        """Submits the remaining arrays if the last task of the previous one did not do so."""
+        """Submit the remaining arrays if the last task of the previous one did not do so."""
         submitted = sum(n for _, n, _ in self.chunks)
         is_due = submitted < len(table.states) and not self._has(_CANCELLED)
         if is_due and (submitted == 0 or is_terminal(table.states[submitted - 1])):
             self.submit_more()
 
     def submit_more(self) -> None:
-        """Submits as many arrays as the cluster accepts."""
+        """Submit as many arrays as the cluster accepts."""
         self._run(["bash", self.folder.file(ARRAY_FILE), "more", self.app_id.removeprefix(SWEEP_PREFIX)])
 
     def begin(self) -> None:
-        """Records the first array, and submits the others."""
+        """Record the first array, and submit the others."""
         ((first, count, job_id),) = self.chunks
         self._write(CHUNKS_FILE, b"%d %d %s\n" % (first, count, job_id.encode()))
         if count < self.count:
             self.submit_more()
 
     def cancel(self) -> Completed:
-        """Stops the submission of arrays; returns the answer of the command that cancels the others."""
+        """Stop the submission of arrays; return the answer of the command that cancels the others."""
         self._write(_CANCELLED, b"")
         return self._run(["scancel", *(job_id for _, _, job_id in self._chunks())])
 
     def cancel_task(self, k: int) -> Completed | None:
-        """Keeps a task from starting; returns the answer of the command that cancels it if it was submitted."""
+        """Keep a task from starting; return the answer of the command that cancels it if it was submitted."""
         self._write(f"{_SKIPPED}{k}", b"")
         self.chunks = self._chunks()
         element = self.element(k)
@@ -278,7 +278,7 @@ class Sweep:
         return self._has(SCRIPT_FILE)
 
     def task_folder(self, k: int) -> JobFolder:
-        """The folder of a task that is a complete job."""
+        """Return the folder of a task that is a complete job."""
         return JobFolder(self.folder.files, posixpath.join(self.folder.path, "tasks", str(k)))
 
     def element(self, k: int) -> str:
@@ -287,7 +287,7 @@ class Sweep:
         return f"{job_id}_{k - first}" if job_id else ""
 
     def log_path(self, role: str, k: int) -> LogPaths:
-        """The file for both streams of a task."""
+        """Return the file for both streams of a task."""
         first, _ = self._array_of(k)
         return LogPaths(posixpath.join(self.folder.path, folder_name(role), f"{first}+{k - first}.log"))
 
@@ -307,7 +307,7 @@ class Sweep:
         return None not in self.folder.files.sizes([self.folder.file(name)]).values()
 
     def _stopped(self) -> Container[int]:
-        """The tasks that were cancelled."""
+        """Return the tasks that were cancelled."""
         names = self.folder.files.names(self.folder.path)
         words = (name.removeprefix(_SKIPPED) for name in names if name.startswith(_SKIPPED))
         return range(self.count) if _CANCELLED in names else {int(word) for word in words if word.isdecimal()}
@@ -333,7 +333,7 @@ class Sweep:
         return self._by_number(done.check().stdout)
 
     def _by_number(self, text: str) -> dict[int, AppState]:
-        """The states of tasks, from lines ``7_3|RUNNING`` and ``7_[4-9,12%2]|PENDING``."""
+        """Return the states of tasks, from lines ``7_3|RUNNING`` and ``7_[4-9,12%2]|PENDING``."""
         begins = {job_id: first for first, _, job_id in self.chunks}
         found: dict[int, AppState] = {}
         for line in text.splitlines():
@@ -356,7 +356,7 @@ class Sweep:
     # -- answers -----------------------------------------------------------------------------------------
 
     def describe(self) -> DescribeAppResponse | None:
-        """The answer for the sweep. Submits arrays that are due."""
+        """Return the answer for the sweep. Submits arrays that are due."""
         table = self.look()
         if table is None:
             return None
@@ -366,7 +366,7 @@ class Sweep:
         return answer
 
     def describe_some(self, table: TaskTable, numbers: Sequence[int]) -> list[DescribeAppResponse]:
-        """The answers for some tasks, with their causes."""
+        """Return the answers for some tasks, with their causes."""
         check_numbers(self.app_id, numbers, len(table.states))
         role = next((role.name for role in self.folder.roles()), "")
         answers = []
@@ -389,13 +389,13 @@ class Sweep:
         return ends_of(self.folder.files, [self.log_path(r.role, r.replica).stdout for r in replicas])
 
     def open_log(self, role: str, k: int, query: LogQuery, is_over: Callable[[], bool]) -> BatchLog:
-        """The lines of one task that a query selects."""
+        """Return the lines of one task that a query selects."""
         check_query(query)
         return BatchLog(self.folder.files, self.log_path(role, k), query, is_over)
 
 
 def _ranges(text: str) -> list[tuple[int, int]]:
-    """The numbers in ``4-9,12``. Slurm lists the elements of stepped ranges such as ``0-8:4`` individually.
+    """Return the numbers in ``4-9,12``. Slurm lists the elements of stepped ranges such as ``0-8:4`` individually.
 
     >>> _ranges("4-9,12")
     [(4, 9), (12, 12)]
@@ -404,7 +404,7 @@ def _ranges(text: str) -> list[tuple[int, int]]:
 
 
 def id_of(job_id: str, folder: JobFolder, run: Run) -> str:
-    """The app id of a job whose submission was not answered; for a sweep, submits the remaining arrays."""
+    """Return the app id of a job whose submission was not answered; for a sweep, submits the remaining arrays."""
     paths = [folder.file(name) for name in (VALUES_FILE, CHUNKS_FILE)]
     values, chunks = folder.files.sizes(paths).values()
     if values is None:

@@ -74,7 +74,7 @@ class FsspecTracker(TrackerBase):
         return found
 
     def add_metadata(self, run_id: str, **metadata: object) -> None:
-        """Adds or replaces values. Scalars of NumPy and PyTorch become numbers; other non-JSON values strings."""
+        """Add or replaces values. Scalars of NumPy and PyTorch become numbers; other non-JSON values strings."""
         if metadata:
             self._add(run_id, "metadata", {"metadata": metadata})
 
@@ -121,7 +121,7 @@ class FsspecTracker(TrackerBase):
         return [r for r in self._read(f"{self._root}/runs/{_key(run_id)}/{kind}") if r.get("run_id") == run_id]
 
     def _run_id(self, name: str) -> str:
-        """Returns the run id of a folder; empty if the folder is not ours."""
+        """Return the run id of a folder; empty if the folder is not ours."""
         if "~" not in name:
             return unquote(name)
         for kind in ("metadata", "artifacts", "sources"):  # the id was too long for a name: any record has it
@@ -130,7 +130,7 @@ class FsspecTracker(TrackerBase):
         return ""
 
     def _write(self, folder: str, record: Mapping[str, object], *, name: str = "") -> None:
-        """Stores a record in a folder: on a disk as a line of this process's file, else as an object of that name."""
+        """Store a record in a folder: on a disk as a line of this process's file, else as an object of that name."""
         if self._bounded is None:
             self._appender.add(folder, _encoded({"at": _now(), **record}))
         else:
@@ -148,7 +148,7 @@ class FsspecTracker(TrackerBase):
             self._fs.pipe_file(path, data)
 
     def _read(self, folder: str, *, most: int | None = None) -> list[dict[str, Any]]:
-        """Returns the records in a folder, oldest first, of at most ``most`` files."""
+        """Return the records in a folder, oldest first, of at most ``most`` files."""
         endings = (_ENDING, _LINES_ENDING)
         names = [n for n in self._names(folder) if n.endswith(endings) and not n.startswith(".")][:most]
         found: list[tuple[int, dict[str, Any]]] = []
@@ -171,7 +171,7 @@ class FsspecTracker(TrackerBase):
             return []
 
     def _contents(self, paths: list[str]) -> list[bytes | None]:
-        """Returns the contents of the files; None for a missing one."""
+        """Return the contents of the files; None for a missing one."""
         whole: list[None] = [None] * len(paths)
         answers = self._fs.cat_ranges(paths, whole, whole, on_error="return")  # concurrently in object stores
         for answer in answers:
@@ -180,7 +180,7 @@ class FsspecTracker(TrackerBase):
         return [answer if isinstance(answer, bytes) else None for answer in answers]
 
     def _own_file_system(self) -> None:
-        """Creates a new file system in a forked process, which does not inherit connections and event loops."""
+        """Create a new file system in a forked process, which does not inherit connections and event loops."""
         if self._pid != os.getpid():
             self._fs = type(self._fs)(*self._fs.storage_args, **self._fs.storage_options)
             self._pid = os.getpid()
@@ -198,7 +198,7 @@ class Appender:
         self._pid = os.getpid()
 
     def add(self, folder: str, record: bytes) -> None:
-        """Appends a record, which has no line ends; creates the folder if needed.
+        """Append a record, which has no line ends; create the folder if needed.
 
         Raises:
             OSError: the record could not be written; readers ignore an incomplete one.
@@ -223,7 +223,7 @@ class Appender:
 
 
 def split_lines(content: bytes) -> list[bytes]:
-    r"""Returns the records in a file, oldest first, without one that is still being written.
+    r"""Return the records in a file, oldest first, without one that is still being written.
 
     >>> split_lines(b'\n{"a": 1}\n\n{"b": 2}\n\n{"c"')
     [b'{"a": 1}', b'{"b": 2}']
@@ -232,7 +232,7 @@ def split_lines(content: bytes) -> list[bytes]:
 
 
 def create(config_file: str | None) -> TrackerBase:
-    """The factory behind the name ``fsspec``.
+    """Return the factory behind the name ``fsspec``.
 
     Args:
         config_file: a directory or URL (``/shared/runs``, ``s3://bucket/runs``); or the path of an INI file with a
@@ -272,7 +272,7 @@ _last_ns = 0
 
 
 def generate_filename() -> str:
-    """Returns a name that no other writer uses; names sort by creation time.
+    """Return a name that no other writer uses; names sort by creation time.
 
     >>> first, second = generate_filename(), generate_filename()
     >>> first < second
@@ -282,14 +282,14 @@ def generate_filename() -> str:
 
 
 def _now() -> int:
-    """Returns nanoseconds since the epoch, strictly increasing even if the clock goes back."""
+    """Return nanoseconds since the epoch, strictly increasing even if the clock goes back."""
     global _last_ns
     _last_ns = max(time.time_ns(), _last_ns + 1)
     return _last_ns
 
 
 def _time_of(record: Mapping[str, Any], name: str) -> int:
-    """Returns the time of a record, which is in the record or in the name of its file."""
+    """Return the time of a record, which is in the record or in the name of its file."""
     at = record.get("at")
     if type(at) is int:
         return at
@@ -302,7 +302,7 @@ def _encoded(record: Mapping[str, object]) -> bytes:
 
 
 def _key(run_id: str) -> str:
-    """Returns the name of the folder for a run id.
+    """Return the name of the folder for a run id.
 
     >>> _key("local_cwd://me/train-1")
     'local_cwd%3A%2F%2Fme%2Ftrain-1'
@@ -318,7 +318,7 @@ def _key(run_id: str) -> str:
 
 
 def _record(path: str, data: bytes) -> dict[str, Any] | None:
-    """Returns the record in a file; None, with a warning, if it is not one of ours."""
+    """Return the record in a file; None, with a warning, if it is not one of ours."""
     try:
         found = loads(data)
     except ValueError:

@@ -2,7 +2,7 @@
 
 import { Rows, coloured, el, stream } from "/parts.js";
 
-const MOST = 200_000;
+const MAX = 200_000;
 const LINE = 19;
 const WRONG = /^Traceback \(most recent call last\)|^\S*(Error|Exception)\b.*:|\b(CUDA error|Segmentation fault|Killed|panic:|FATAL)\b/;
 
@@ -45,7 +45,7 @@ export function showLog(target, parts, evidence) {
 
   function take({ lines: more }) {
     for (const line of more) lines.push(line);
-    if (lines.length > MOST) lines = lines.slice(-MOST);
+    if (lines.length > MAX) lines = lines.slice(-MAX);
     if (!hurried) requestAnimationFrame(refresh);
     hurried = true;
   }

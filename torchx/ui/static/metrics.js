@@ -2,7 +2,7 @@
 
 import { ask, at, el, svg } from "/parts.js";
 
-const WIDTH = 360, HEIGHT = 84, MOST_LINES = 16;
+const WIDTH = 360, HEIGHT = 84, MAX_LINES = 16;
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 export function size(bytes) {
@@ -40,7 +40,7 @@ export class Metrics {
       if (replica.samples.length === 1) replica.samples = [...before.filter((s) => s.at < replica.samples[0].at), ...replica.samples];
       this.seen.set(name, replica);
     }
-    this.draw([...this.seen].slice(0, MOST_LINES));
+    this.draw([...this.seen].slice(0, MAX_LINES));
   }
 
   draw(replicas) {

@@ -3,7 +3,7 @@
 import { address, ask, el, svg } from "/parts.js";
 
 const HEIGHT = 320, EDGE = { left: 64, right: 16, top: 12, bottom: 34 };
-const MOST_COLUMNS = 12;
+const MAX_COLUMNS = 12;
 
 export class Results {
   constructor(handle, go) {
@@ -40,7 +40,7 @@ export class Results {
     const numbers = this.columns.filter((name) => this.rows.some((row) => number(row[name]) != null));
     this.choose(0, numbers, given.find((name) => numbers.includes(name) && new Set(this.rows.map((row) => row[name])).size > 1));
     this.choose(1, numbers, wrote.find((name) => numbers.includes(name)));
-    const left = this.columns.length - MOST_COLUMNS;
+    const left = this.columns.length - MAX_COLUMNS;
     this.sum.textContent = `${this.tasks.filter((t) => Object.keys(t.metadata).length).length.toLocaleString()} tasks have written to the tracker${left > 0 ? `; ${left} more values are not shown` : ""}`;
     this.draw();
     this.table();
@@ -88,7 +88,7 @@ export class Results {
   }
 
   table() {
-    const shown = ["task", ...this.columns.slice(0, MOST_COLUMNS)];
+    const shown = ["task", ...this.columns.slice(0, MAX_COLUMNS)];
     const [name, way] = this.sorted ?? ["task", 1];
     const order = (a, b) => way * compare(a[name], b[name]);
     const head = el("tr", {}, shown.map((column) => el("th", { scope: "col", "aria-sort": column === name ? (way > 0 ? "ascending" : "descending") : false },

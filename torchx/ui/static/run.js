@@ -6,7 +6,7 @@ import { Metrics } from "/metrics.js";
 import { Results } from "/results.js";
 import { Sweep } from "/sweep.js";
 
-const MOST_BARS = 40;
+const MAX_BARS = 40;
 const quoted = (word) => (/^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", "'\\''")}'`);
 
 export function showRun(main, handle, rows, go) {
@@ -127,13 +127,13 @@ export function showRun(main, handle, rows, go) {
     if (times.hidden) return;
     const end = to ?? Date.now() / 1000;
     const whole = Math.max(end - begin, 0.001);
-    times.replaceChildren(el("h2", {}, "Timeline"), ...bars.slice(0, MOST_BARS).map((bar) => {
+    times.replaceChildren(el("h2", {}, "Timeline"), ...bars.slice(0, MAX_BARS).map((bar) => {
       const block = el("span", { class: `bar s-${bar.state}` });
       block.style.left = `${(100 * (bar.from - begin)) / whole}%`;
       block.style.width = `${Math.max(0.4, (100 * ((bar.to ?? end) - bar.from)) / whole)}%`;
       const lasted = span((bar.to ?? end) - bar.from);
       return el("div", { class: "gantt", title: [bar.state.toLowerCase(), bar.text, lasted].filter(Boolean).join(" · ") }, el("span", { class: "label" }, bar.name), el("span", { class: "track" }, block), el("span", { class: "lasted" }, lasted));
-    }), bars.length > MOST_BARS ? el("p", { class: "muted" }, `and ${bars.length - MOST_BARS} more`) : "",
+    }), bars.length > MAX_BARS ? el("p", { class: "muted" }, `and ${bars.length - MAX_BARS} more`) : "",
     el("p", { class: "axis" }, el("span", {}, new Date(begin * 1000).toLocaleTimeString()), el("span", {}, new Date(end * 1000).toLocaleTimeString())));
   }
 

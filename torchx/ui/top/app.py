@@ -125,7 +125,7 @@ class Top(App[None]):
                     page.changed()
 
     def _show(self) -> None:
-        """Shows the list, and keeps the chosen run chosen."""
+        """Show the list, and keep the chosen run chosen."""
         self._list.show(self.runs, self.runs.position(self._chosen))
         self._choose()
 
@@ -198,7 +198,7 @@ class Top(App[None]):
         self._words.focus()
 
     def action_group(self, by: int) -> None:
-        """Shows the next group of states; after the last group all runs."""
+        """Show the next group of states; after the last group all runs."""
         names = ["", *GROUPS]
         self.runs.group = names[(names.index(self.runs.group) + by) % len(names)]
         self._filter()
@@ -260,7 +260,7 @@ class Top(App[None]):
 
 
 def _shell(target: str) -> None:
-    """Opens a shell on the terminal; Ctrl-C goes to the shell only."""
+    """Open a shell on the terminal; Ctrl-C goes to the shell only."""
     before = signal.signal(signal.SIGINT, lambda *_: None)  # not SIG_IGN, which a child would inherit
     try:
         print(f"{target}: exit this shell to return to torchx top", flush=True)  # noqa: T201  # the screen is suspended

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 _NEAR_S, _FAR_S = 2.0, 15.0
 _SEQUENCE = re.compile(r"\x1b(\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)?|[@-Z\\^_])")  # escape sequences
-_LINES, _MOST_LINES = 2_000, 50_000
+_LINES, _MAX_LINES = 2_000, 50_000
 _CAUSE_LINES, _GROUPS, _NUMBERS = 8, 4, 3
 
 
@@ -68,7 +68,7 @@ class Page(Screen[None]):
         self.replicas = Replicas()
         self._head, self._cause = Static(id="title"), Static(id="cause")
         self._rows = Rows(self.replicas if self.tasks is None else self.tasks, id="parts")
-        self._log = Lines(id="log", max_lines=_MOST_LINES)
+        self._log = Lines(id="log", max_lines=_MAX_LINES)
         self._times = False
         self._status: AppStatus | None = None
         self._used: dict[tuple[str, int], ReplicaMetrics] = {}
@@ -99,12 +99,12 @@ class Page(Screen[None]):
     # -- status ----------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Refreshes the page, because the record of the run has changed."""
+        """Refresh the page, because the record of the run has changed."""
         self._title()
         self._news.set()
 
     def row(self) -> Row | None:
-        """Returns the row of the run. A task has none, so its row is made of that of its sweep and of its status."""
+        """Return the row of the run. A task has none, so its row is made of that of its sweep and of its status."""
         if (row := self.app.runs.get(self.handle)) is not None:
             return row
         sweep, _, k = self.handle.rpartition("/")
@@ -165,7 +165,7 @@ class Page(Screen[None]):
             await self._show_causes(self.tasks)
 
     def show(self, tasks: Tasks, table: TaskTable) -> None:
-        """Shows the tasks in order, and keeps the chosen task chosen unless it is the first line."""
+        """Show the tasks in order, and keep the chosen task chosen unless it is the first line."""
         at = tasks.order[self._rows.cursor] if self._rows.cursor and tasks.order else None
         tasks.update(table)
         self._rows.show(tasks, None if at is None else tasks.order.index(at))
@@ -189,7 +189,8 @@ class Page(Screen[None]):
             numbers = ", ".join(map(str, group.tasks[:_NUMBERS])) + (", ..." if len(group.tasks) > _NUMBERS else "")
             several = len(group.tasks) > 1
             lines.append(
-                f"{f'{len(group.tasks):,} tasks ({numbers})' if several else f'task {numbers}'}: {printable(group.cause)}"
+                (f"{len(group.tasks):,} tasks ({numbers})" if several else f"task {numbers}")
+                + f": {printable(group.cause)}"
             )
         if len(groups) > _GROUPS:
             lines.append(f"and {len(groups) - _GROUPS:,} more causes")
@@ -220,14 +221,14 @@ class Page(Screen[None]):
     # -- replicas, tasks, and the log ------------------------------------------------------------
 
     def chosen(self) -> str:
-        """Returns the handle of the task or replica under the cursor."""
+        """Return the handle of the task or replica under the cursor."""
         cursor = self._rows.cursor
         if self.tasks is not None:
             return f"{self.handle}/{self.tasks.order[cursor]}" if cursor < len(self.tasks) else self.handle
         return self._target(self.replicas.found[cursor][0] if cursor < len(self.replicas) and not self._times else "")
 
     def _target(self, part: str) -> str:
-        """Returns the reference of a replica for commands. Replicas of a task are numbered across roles."""
+        """Return the reference of a replica for commands. Replicas of a task are numbered across roles."""
         if not part:
             return self.handle
         if self.app.runs.get(self.handle) is not None:
@@ -236,7 +237,7 @@ class Page(Screen[None]):
         return f"{self.handle}/{names.index(part)}" if len(names) > 1 else self.handle
 
     def on_rows_opened(self, event: Rows.Opened) -> None:
-        """Opens the chosen task, or shows only the log of the chosen replica."""
+        """Open the chosen task, or show only the log of the chosen replica."""
         event.stop()
         if self.tasks is not None:
             self.app.push_screen(Page(self.chosen()))

@@ -21,9 +21,9 @@ GROUPS = {
     "succeeded": ("SUCCEEDED",),
     "cancelled": ("CANCELLED", "UNKNOWN"),
 }
-_LAUNCHED, _WHERE, _LEAST_OUTCOME, _MOST_RUN = 11, 12, 24, 40  # columns
+_LAUNCHED, _WHERE, _LEAST_OUTCOME, _MAX_RUN = 11, 12, 24, 40  # columns
 _WHO = re.compile(r"^\S+/\d+(?: rank \d+)?(?: on \S+)?: (?:exit code \d+: )?(?=\S)")
-_HOST, _MOST_HOST = 9, 40  # columns
+_HOST, _MAX_HOST = 9, 40  # columns
 _NAME, _TOOK, _TEXT = 24, 11, 40
 _FIRST = ("FAILED", "UNKNOWN", "RUNNING", "CANCELLED", "PENDING", "SUBMITTED", "UNSUBMITTED", "SUCCEEDED")
 _EXIT, _ENDED, _LEAST = 4, 10, 12
@@ -46,7 +46,7 @@ class RunList(Table):
         self._terse = False
 
     def update(self, rows: Iterable[Row]) -> None:
-        """Adds, changes, or (with ``gone``) removes rows."""
+        """Add, changes, or (with ``gone``) removes rows."""
         for row in rows:
             if row.get("gone"):
                 self._all.pop(row["handle"], None)
@@ -72,11 +72,11 @@ class RunList(Table):
         return self._all.get(handle)
 
     def position(self, handle: str) -> int | None:
-        """Returns the index of a run among the shown ones."""
+        """Return the index of a run among the shown ones."""
         return next((i for i, row in enumerate(self.shown) if row["handle"] == handle), None)
 
     def counts(self) -> dict[str, int]:
-        """Returns the number of runs that match the search, by group."""
+        """Return the number of runs that match the search, by group."""
         counted = dict.fromkeys(GROUPS, 0)
         groups = {state: group for group, states in GROUPS.items() for state in states}
         for row in self._matching():
@@ -87,9 +87,9 @@ class RunList(Table):
         return len(self.shown)
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Returns the columns. The scheduler, then the duration, give way to the outcome; the foot has both."""
+        """Return the columns. The scheduler, then the duration, give way to the outcome; the foot has both."""
         left = width - 2 - (STATE + 2) - (_LAUNCHED + 2)
-        run = min(max(self._longest, 12), _MOST_RUN, left // 2)
+        run = min(max(self._longest, 12), _MAX_RUN, left // 2)
         outcome = left - run - 2
         took = _TOOK if outcome - _TOOK - 2 >= _LEAST_OUTCOME else 0
         outcome -= took + 2 if took else 0
@@ -137,7 +137,7 @@ class Replicas(Table):
         rooms = [max(map(len, column)) for column in zip(*drawn, strict=True)]
         name, *others = zip(drawn[0], rooms, strict=True)
         host = width - 1 - STATE - 2 - sum(rooms) - 2 * len(rooms)
-        return [name, ("  STATE", STATE), *others, ("HOST", min(host, _MOST_HOST) if host >= _HOST else 0)]
+        return [name, ("  STATE", STATE), *others, ("HOST", min(host, _MAX_HOST) if host >= _HOST else 0)]
 
     def cells(self, i: int) -> Cells:
         name, state, host = self.found[i]
@@ -209,7 +209,7 @@ class Tasks(Table):
         return len(self.order)
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Returns the columns. Values get at most half of the free room, causes the rest."""
+        """Return the columns. Values get at most half of the free room, causes the rest."""
         number = max(len(str(len(self.order))), 4)
         left = width - 1 - (number + STATE + _EXIT + _ENDED + 4 * 2)
         values = min(max(self._longest, 6), left // 2 - 2) if self._longest else 0
@@ -238,7 +238,7 @@ def took(row: Row) -> str:
 
 
 def _label(row: Row) -> str:
-    """Returns the name and the id of a run, which many ids begin with."""
+    """Return the name and the id of a run, which many ids begin with."""
     return row["app_id"] if row["name"] in row["app_id"] else f"{row['name']} {row['app_id']}"
 
 

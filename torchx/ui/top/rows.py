@@ -36,7 +36,7 @@ STATE = 11  # columns
 
 
 def marked(state: str) -> tuple[str, str]:
-    """Returns the state with a sign, which distinguishes it without colours, and its colour."""
+    """Return the state with a sign, which distinguishes it without colours, and its colour."""
     return f"{MARKS.get(state, '○')} {state.lower()}", STYLES.get(state, "")
 
 
@@ -49,11 +49,11 @@ class Table:
         raise NotImplementedError
 
     def columns(self, width: int) -> list[tuple[str, int]]:
-        """Returns heading and width of each column; hides columns of width 0. Two blanks separate the others."""
+        """Return heading and width of each column; hides columns of width 0. Two blanks separate the others."""
         raise NotImplementedError
 
     def cells(self, i: int) -> Cells:
-        """Returns the cells of a line."""
+        """Return the cells of a line."""
         raise NotImplementedError
 
 
@@ -83,7 +83,7 @@ class Rows(ScrollView):
         self.table = table
 
     def show(self, table: Table, cursor: int | None = None) -> None:
-        """Replaces the table; ``cursor`` is the line to choose, by default the same one."""
+        """Replace the table; ``cursor`` is the line to choose, by default the same one."""
         self.table = table
         self.border_title = table.title
         self.virtual_size = Size(0, len(table) + 1)
@@ -91,7 +91,7 @@ class Rows(ScrollView):
         self.refresh()
 
     def render_line(self, y: int) -> Strip:
-        """Renders a line of the screen. The first one holds the headings and does not scroll."""
+        """Render a line of the screen. The first one holds the headings and does not scroll."""
         width, style = self.size.width, self.rich_style
         columns = self.table.columns(width)
         rooms = [room for _, room in columns]

@@ -21,7 +21,7 @@ def header(  # a header's fields
     folder: bool = False,
     owner: tuple[int, int] = (0, 0),
 ) -> bytes:
-    """Returns the header of a file, of a link to ``link``, or of a folder."""
+    """Return the header of a file, of a link to ``link``, or of a folder."""
     import tarfile
 
     info = tarfile.TarInfo(path)
@@ -33,23 +33,23 @@ def header(  # a header's fields
 
 
 def header_of(entry: Entry, path: str, mtime: int) -> bytes:
-    """Returns the header of a workspace entry."""
+    """Return the header of a workspace entry."""
     folder = entry.kind == DIRECTORY
     return header(path, entry.mode, mtime=mtime, size=entry.size, link=entry.target, folder=folder)
 
 
 def small_file(path: str, mode: int, data: bytes) -> bytes:
-    """Returns a whole file: its header and its content."""
+    """Return a whole file: its header and its content."""
     return header(path, mode, size=len(data)) + data + padding(len(data))
 
 
 def padding(size: int) -> bytes:
-    """Returns the padding after a content of ``size`` bytes."""
+    """Return the padding after a content of ``size`` bytes."""
     return b"\0" * (-size % _BLOCK)
 
 
 def gathered(blocks: Iterable[tuple[bytes, bool]]) -> Iterator[tuple[bytes, bool]]:
-    """Joins consecutive blocks of the same kind to chunks of about a megabyte."""
+    """Join consecutive blocks of the same kind to chunks of about a megabyte."""
     taken, kind = bytearray(), True
     for block, this in blocks:
         if taken and (this != kind or len(taken) >= _CHUNK):

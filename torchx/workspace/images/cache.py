@@ -17,7 +17,7 @@ class Cache:
         self._most = most
 
     def recall(self, key: str) -> bytes:
-        """Returns the stored bytes, or empty bytes."""
+        """Return the stored bytes, or empty bytes."""
         try:
             with open(self._path(key), "rb") as f:
                 return f.read()
@@ -25,7 +25,7 @@ class Cache:
             return b""
 
     def remember(self, key: str, content: bytes) -> None:
-        """Stores bytes, if the home is writable."""
+        """Store bytes, if the home is writable."""
         path = self._path(key)
         draft = f"{path}.{os.getpid()}-{os.urandom(4).hex()}"
         try:

@@ -15,7 +15,7 @@ from torchx.workspace.images.engine_errors import engine_errors, objects
 from torchx.workspace.images.progress import Display, Transfer
 
 LABEL_VERSION = "torchx.pytorch.org/version"
-_MOST_KEPT_LINES = 2000
+_MAX_KEPT_LINES = 2000
 # The engine writes the errors of a command in red, on terminals and elsewhere.
 _ESCAPES = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 # A Dockerfile need not use our build arguments.
@@ -33,7 +33,7 @@ def build(
     quiet: bool = False,
     stream: TextIO | None = None,
 ) -> str:
-    """Builds the workspace onto ``image`` with the engine, which pulls that image only if it needs and lacks it.
+    """Build the workspace onto ``image`` with the engine, which pulls that image only if it needs and lacks it.
 
     Returns the id of the new image, ``sha256:...``. The default platform is the engine's. With ``quiet``, only the
     output of a failed build is shown.
@@ -90,12 +90,12 @@ def push(client: Any, image: str, repository: str, tag: str, *, quiet: bool = Fa
 
 
 def short_name(repository: str, tag: str) -> str:
-    """Returns the name for progress output, with a hash shortened to twelve digits."""
+    """Return the name for progress output, with a hash shortened to twelve digits."""
     return f"{repository}:{tag[:12] if len(tag) == 64 else tag}"
 
 
 def show_push(events: Iterable[Mapping[str, Any]], display: Display, name: str = "") -> str:
-    """Shows the progress of a push: on a terminal one line that changes, else a line for each change of a layer.
+    """Show the progress of a push: on a terminal one line that changes, else a line for each change of a layer.
 
     Returns the digest in the registry, or the empty string; raises BackendError if the registry rejected the push.
     """
@@ -139,7 +139,7 @@ class _Console:
         self._step = ""
 
     def follow(self, events: Iterable[Mapping[str, Any]]) -> str:
-        """Shows all events; returns the id of the built image. Raises ``BackendError`` if the build failed."""
+        """Show all events; return the id of the built image. Raises ``BackendError`` if the build failed."""
         built = ""
         for event in events:
             if event.get("error"):
@@ -156,11 +156,11 @@ class _Console:
         return str(built)
 
     def show_output(self) -> None:
-        """Shows the output that was not shown yet."""
+        """Show the output that was not shown yet."""
         lines, self._unseen = self._unseen, []
         loud = Display(self._display.stream)
         self._display.close()
-        for line in lines[-_MOST_KEPT_LINES:]:
+        for line in lines[-_MAX_KEPT_LINES:]:
             loud.line(line)
 
     def _show_build(self, text: str) -> None:

@@ -16,7 +16,7 @@ DEFAULT_DOCKERFILE = f"ARG IMAGE\nFROM $IMAGE\nCOPY {_FOLDER}/ .\n".encode()
 
 
 def context_chunks(workspace: Workspace | str) -> Iterator[bytes]:
-    """Returns the tar archive of a build context: the workspace without ignored files, and a ``Dockerfile.torchx``.
+    """Return the tar archive of a build context: the workspace without ignored files, and a ``Dockerfile.torchx``.
 
     The bytes depend only on the files and their times: entries are sorted, owners are dropped.
     """
@@ -24,7 +24,7 @@ def context_chunks(workspace: Workspace | str) -> Iterator[bytes]:
 
 
 def own_dockerfile(workspace: Workspace | str) -> bytes:
-    """Returns the ``Dockerfile.torchx`` at the workspace's root, or empty bytes.
+    """Return the ``Dockerfile.torchx`` at the workspace's root, or empty bytes.
 
     As with Docker's own Dockerfile, ignore rules do not apply to it.
     """

@@ -73,7 +73,7 @@ _MEANINGS: tuple[tuple[re.Pattern[str], str, str], ...] = tuple(
 
 @contextmanager
 def engine_errors(doing: str) -> Iterator[None]:
-    """Translates errors of the engine, of its client and of the connection to ours, which begin with ``doing``."""
+    """Translate errors of the engine, of its client and of the connection to ours, which begin with ``doing``."""
     try:
         yield
     except TorchXError:
@@ -89,7 +89,7 @@ def engine_errors(doing: str) -> Iterator[None]:
 
 
 def translate(error: Exception, doing: str) -> TorchXError | None:
-    """Returns our error for one of the client, beginning with ``doing``; None for any other error."""
+    """Return our error for one of the client, beginning with ``doing``; None for any other error."""
     import docker.errors
     import requests.exceptions
     import urllib3.exceptions  # raised while a stream is read
@@ -114,7 +114,7 @@ def translate(error: Exception, doing: str) -> TorchXError | None:
 
 
 def _is_of_client(error: BaseException) -> bool:
-    """Returns whether the client raised it, which expects that an answer has the documented shape."""
+    """Return whether the client raised it, which expects that an answer has the documented shape."""
     at = error.__traceback__
     while at is not None and at.tb_next is not None:
         at = at.tb_next
@@ -122,7 +122,7 @@ def _is_of_client(error: BaseException) -> bool:
 
 
 def objects(told: Iterable[Any]) -> Iterator[dict[str, Any]]:
-    """Yields the events of an engine; raises ParseError for what is not an object."""
+    """Yield the events of an engine; raise ParseError for what is not an object."""
     for event in told:
         if not isinstance(event, dict):
             raise ParseError(f"the engine sent the event `{event}`, which is not an object")
@@ -130,33 +130,33 @@ def objects(told: Iterable[Any]) -> Iterator[dict[str, Any]]:
 
 
 def explanation(error: Any) -> str:
-    """Returns the engine's own message, in one line."""
+    """Return the engine's own message, in one line."""
     message = getattr(error, "explanation", None) or str(error)
     text = message.decode(errors="replace") if isinstance(message, bytes) else str(message)
     return " ".join(text.split())
 
 
 def is_missing(error: BaseException) -> bool:
-    """Returns whether the engine reports that the object does not exist."""
+    """Return whether the engine reports that the object does not exist."""
     return getattr(getattr(error, "response", None), "status_code", None) == 404
 
 
 def is_conflict(error: Exception) -> bool:
-    """Returns whether the engine reports that the name is in use."""
+    """Return whether the engine reports that the name is in use."""
     message = explanation(error).lower()
     code = getattr(getattr(error, "response", None), "status_code", None)
     return code == 409 or "is already in use" in message or "already exists" in message
 
 
 def _innermost(error: BaseException) -> str:
-    """Returns the system's message in an error that the HTTP libraries have wrapped."""
+    """Return the system's message in an error that the HTTP libraries have wrapped."""
     text = str(error)
     found = re.search(r"\w*Error\(\d+, '([^']+)'\)", text)
     return found[1] if found else text
 
 
 def meaning_of(message: str) -> tuple[str, str]:
-    """Returns the meaning of an engine's message, and a hint; empty strings if it needs no explanation.
+    """Return the meaning of an engine's message, and a hint; empty strings if it needs no explanation.
 
     >>> meaning_of("Bind for 0.0.0.0:80 failed: port is already allocated")[0]
     "a port that it publishes is in use on the engine's machine"

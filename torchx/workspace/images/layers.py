@@ -40,7 +40,7 @@ _SMALL = 256 << 10  # below this the sample would cost as much as the compressio
 _LEVEL = 4  # 3 times as fast as the default, for 5 % more bytes of Python source
 _REMOVES = ".wh."
 # An image can have 127 layers on overlayfs; base images have up to 40 or so.
-MOST_LAYERS = 24
+MAX_LAYERS = 24
 _LAYER_BYTES = 32 << 20
 _FIRST_LAYERS = 12  # of a large workspace; the rest is for changes
 _FORMAT = 1
@@ -77,7 +77,7 @@ class Layer:
 
 
 def item(entry: Entry, sha256: Callable[[Entry], str]) -> Item:
-    """Returns the entry with its key; raises SpecError if it is unreadable, or its name has a meaning in a layer."""
+    """Return the entry with its key; raise SpecError if it is unreadable, or its name has a meaning in a layer."""
     name = entry.path.rpartition("/")[2]
     if name.startswith(_REMOVES):
         raise SpecError(
@@ -89,7 +89,7 @@ def item(entry: Entry, sha256: Callable[[Entry], str]) -> Item:
 
 
 def pack(items: list[Item], place: str, above: list[Folder]) -> tuple[Layer, Blob]:
-    """Builds a layer. Keeps its bytes if they are compressed; otherwise reads the files again for the upload.
+    """Build a layer. Keeps its bytes if they are compressed; otherwise reads the files again for the upload.
 
     Args:
         items: sorted, with all parent directories.
@@ -138,7 +138,7 @@ def _gzip(blocks: Iterable[tuple[bytes, bool]], plain: object) -> Iterator[bytes
 
 
 def _blocks(items: list[Item], place: str, above: list[Folder]) -> Iterator[tuple[bytes, bool]]:
-    """Yields the tar archive in pieces, each with whether it pays to compress it."""
+    """Yield the tar archive in pieces, each with whether it pays to compress it."""
     for folder in above:
         owner = (folder.uid, folder.gid)
         yield archive.header(folder.path, folder.mode, mtime=TIME, folder=True, owner=owner), True
@@ -159,7 +159,7 @@ def _pays(sample: bytes) -> bool:
 
 
 def _content(one: Item) -> Iterator[bytes]:
-    """Yields the content of a file, and checks that it matches the item's key."""
+    """Yield the content of a file, and check that it matches the item's key."""
     entry = one.entry
     digest = None if entry.identity else hashlib.sha256()
     for chunk in entry.chunks():
@@ -225,8 +225,8 @@ class Arrangement:
     new: list[list[Item]]
 
 
-def arrange(desired: Mapping[str, Item], pushed: Sequence[Layer], most_layers: int = MOST_LAYERS) -> Arrangement:
-    """Selects the layers of an earlier push, bottom first, to reuse in a result of at most ``most_layers``.
+def arrange(desired: Mapping[str, Item], pushed: Sequence[Layer], most_layers: int = MAX_LAYERS) -> Arrangement:
+    """Select the layers of an earlier push, bottom first, to reuse in a result of at most ``most_layers``.
 
     Unpacking ``kept`` and ``new`` in order yields exactly the desired items.
     """
@@ -246,7 +246,7 @@ def arrange(desired: Mapping[str, Item], pushed: Sequence[Layer], most_layers: i
 
 
 def _is_worn(layer: Layer, top: Mapping[str, tuple[Layer, str]], desired: Mapping[str, Item]) -> bool:
-    """Returns whether more than half of the layer is hidden by later layers or outdated."""
+    """Return whether more than half of the layer is hidden by later layers or outdated."""
     whole = live = 0
     for path, (key, size) in layer.contents.items():
         whole += size
@@ -271,7 +271,7 @@ def _divide(desired: Mapping[str, Item], changed: set[str]) -> list[list[Item]]:
 
 
 def parents(paths: Iterable[str]) -> set[str]:
-    """Returns all parent directories of the paths.
+    """Return all parent directories of the paths.
 
     >>> sorted(parents(["a/b/c", "d"]))
     ['a', 'a/b']
@@ -286,7 +286,7 @@ def parents(paths: Iterable[str]) -> set[str]:
 
 
 def lookup(desired: Mapping[str, Item], paths: set[str]) -> list[Item]:
-    """Returns the items of the paths and of their parent directories, in the order of a walk."""
+    """Return the items of the paths and of their parent directories, in the order of a walk."""
     return [desired[p] for p in sorted(paths | parents(paths), key=lambda p: p.split("/"))]
 
 
@@ -300,7 +300,7 @@ class Pushed:
         self._key = json.dumps([_FORMAT, *what])
 
     def load(self) -> list[Layer]:
-        """Returns the cached layers, bottom first."""
+        """Return the cached layers, bottom first."""
         try:
             known = json.loads(_CACHE.recall(self._key))["layers"]
             contents = [
@@ -311,6 +311,6 @@ class Pushed:
             return []
 
     def save(self, layers: Sequence[Layer]) -> None:
-        """Caches the layers, bottom first."""
+        """Cache the layers, bottom first."""
         known = {"layers": [vars(layer) for layer in layers]}
         _CACHE.remember(self._key, json.dumps(known).encode())

@@ -33,7 +33,7 @@ class ImageName:
 
     @staticmethod
     def parse(text: str) -> ImageName:
-        """Parses the name of an image, or raises SpecError."""
+        """Parse the name of an image, or raise SpecError."""
         rest, at, digest = text.partition("@")
         if at and not DIGEST.fullmatch(digest):
             raise SpecError(f"`{text}` is not the name of an image: `{digest}` is not a digest")
@@ -52,7 +52,7 @@ class ImageName:
 
     @staticmethod
     def parse_repository(text: str) -> ImageName:
-        """Parses the name of a repository, which has no tag, or raises SpecError."""
+        """Parse the name of a repository, which has no tag, or raise SpecError."""
         registry, repository = _split(text)
         if not _REPOSITORY.fullmatch(repository) or not _HOST.fullmatch(registry):
             raise SpecError(

@@ -25,8 +25,8 @@ DEFAULT_PLATFORM = "linux/amd64"
 # To find the owners of the directories above the workspace, we read only small layers of the base image: the layer of
 # `WORKDIR` is small, and pulling gigabytes would defeat the purpose.
 _SMALL_LAYER = 4 << 20
-_MOST_READ = 16 << 20
-_MOST_LINKS = 8
+_MAX_READ = 16 << 20
+_MAX_LINKS = 8
 _DOCUMENTS = Cache("documents", most=200)  # by digest
 _PLACES = Cache("ways", most=200)
 
@@ -49,7 +49,7 @@ class BaseImage:
 
 
 def resolve(registry: Registry, image: ImageName, platform: str = "") -> BaseImage:
-    """Reads an image from a registry. Caches documents by digest.
+    """Read an image from a registry. Caches documents by digest.
 
     ``platform`` is ``OS/ARCHITECTURE[/VARIANT]`` of a multi-platform image; by default ``linux/amd64``.
 
@@ -81,7 +81,7 @@ def resolve(registry: Registry, image: ImageName, platform: str = "") -> BaseIma
 
 
 def _pinned(registry: Registry, image: ImageName) -> Manifest:
-    """Returns the manifest, from the cache if the registry still has the same digest under this name."""
+    """Return the manifest, from the cache if the registry still has the same digest under this name."""
     digest = image.digest or registry.manifest_digest(image)
     known = _recall(digest) if digest else b""
     if known:
@@ -135,7 +135,7 @@ def _resolve_place(
     except (ValueError, LookupError, TypeError):  # there is none yet, or it is damaged
         pass
     entries = _small_entries(registry, name, manifest)
-    for _ in range(_MOST_LINKS):
+    for _ in range(_MAX_LINKS):
         above = []
         for path in accumulate(place.split("/"), posixpath.join):
             kind, mode, uid, gid, target = entries.get(path, ("dir", 0o755, 0, 0, ""))
@@ -154,9 +154,9 @@ def _resolve_place(
 def _small_entries(
     registry: Registry, name: ImageName, manifest: dict[str, Any]
 ) -> dict[str, tuple[str, int, int, int, str]]:
-    """Reads directories and links in small layers: path -> (kind, mode, uid, gid, target); the top layer wins."""
+    """Read directories and links in small layers: path -> (kind, mode, uid, gid, target); the top layer wins."""
     found: dict[str, tuple[str, int, int, int, str]] = {}
-    left = _MOST_READ
+    left = _MAX_READ
     for layer in reversed(manifest["layers"]):
         size = int(layer.get("size", 0))
         if size > min(_SMALL_LAYER, left) or layer.get("urls"):
@@ -214,6 +214,6 @@ def _remembered_blob(registry: Registry, name: ImageName, digest: str) -> bytes:
 
 
 def _recall(digest: str) -> bytes:
-    """Returns a cached document if it matches its digest, else empty bytes."""
+    """Return a cached document if it matches its digest, else empty bytes."""
     content = _DOCUMENTS.recall(digest)
     return content if f"sha256:{hashlib.sha256(content).hexdigest()}" == digest else b""

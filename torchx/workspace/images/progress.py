@@ -26,7 +26,7 @@ class Display:
         self._lock = threading.Lock()
 
     def doing(self, text: str) -> None:
-        """Updates the progress line on a terminal, cut to its width; skips updates that follow too quickly."""
+        """Update the progress line on a terminal, cut to its width; skips updates that follow too quickly."""
         with self._lock:
             now = self._clock()
             if self.is_live and now >= self._next:
@@ -35,14 +35,14 @@ class Display:
                 self._write(f"\r{fit(printable(text), width(self.stream) - 1, pad=False)}\x1b[K")
 
     def line(self, text: str) -> None:
-        """Writes a permanent line."""
+        """Write a permanent line."""
         with self._lock:
             self._clear()
             if not self._quiet:
                 self._write(printable(text, lines=True) + "\n")
 
     def close(self) -> None:
-        """Removes the progress line."""
+        """Remove the progress line."""
         with self._lock:
             self._clear()
 
@@ -69,7 +69,7 @@ class Transfer:
         self._layers: dict[str, tuple[int, int, bool]] = {}
 
     def layer(self, name: str, *, sent: int = 0, size: int = 0, done: bool = False) -> None:
-        """Updates one layer: bytes sent of its size."""
+        """Update one layer: bytes sent of its size."""
         before = self._layers.get(name, (0, 0, False))
         self._layers[name] = (max(sent, before[0]), size or before[1], done or before[2])
         layers = list(self._layers.values())
@@ -80,7 +80,7 @@ class Transfer:
 
 
 def megabytes(size: int) -> str:
-    """Formats a size in megabytes.
+    """Format a size in megabytes.
 
     >>> megabytes(12_345_678)
     '12.3'

@@ -82,7 +82,7 @@ class Registry:
         self._lock = threading.RLock()
 
     def close(self) -> None:
-        """Closes idle connections; the client can still be used, and is still logged in."""
+        """Close idle connections; the client can still be used, and is still logged in."""
         self._http.close()
 
     def abort(self) -> None:
@@ -90,7 +90,7 @@ class Registry:
         self._http.abort()
 
     def manifest(self, image: ImageName) -> Manifest:
-        """Returns the manifest or index under a tag or digest; raises NotFoundError if there is none."""
+        """Return the manifest or index under a tag or digest; raise NotFoundError if there is none."""
         path = f"{image.repository}/manifests/{image.reference}"
         answer = self._call("GET", path, _scope(image.repository, PULL), headers={"Accept": _ACCEPT})
         if answer.status == 404:
@@ -105,7 +105,7 @@ class Registry:
         return Manifest(answer.headers.get("content-type", "").partition(";")[0].strip(), digest, answer.body)
 
     def manifest_digest(self, image: ImageName, *, action: str = PULL) -> str:
-        """Returns the digest of the manifest under a tag, or the empty string."""
+        """Return the digest of the manifest under a tag, or the empty string."""
         path = f"{image.repository}/manifests/{image.reference}"
         answer = self._call("HEAD", path, _scope(image.repository, action), headers={"Accept": _ACCEPT})
         if answer.status == 404:
@@ -115,7 +115,7 @@ class Registry:
         return digest if DIGEST.fullmatch(digest) else self.manifest(image).digest
 
     def put_manifest(self, image: ImageName, manifest: Manifest) -> None:
-        """Publishes a manifest under its tag. This is the last step of a push, because it makes the image visible."""
+        """Publish a manifest under its tag. This is the last step of a push, because it makes the image visible."""
         answer = self._call(
             "PUT",
             f"{image.repository}/manifests/{image.reference}",
@@ -144,7 +144,7 @@ class Registry:
         return True
 
     def upload_blob(self, repository: str, blob: Blob) -> None:
-        """Uploads a blob. Retries from the start, unless the blob has arrived despite the failure."""
+        """Upload a blob. Retries from the start, unless the blob has arrived despite the failure."""
         tried = False
 
         def attempt() -> None:
@@ -157,7 +157,7 @@ class Registry:
         persist(f"registry `{self.host}` did not accept a layer of `{repository}`", attempt, sleep=self._http.sleep)
 
     def read_blob(self, repository: str, digest: str) -> Iterator[bytes]:
-        """Yields a blob for a copy to another registry; raises :class:`Again` if the connection broke."""
+        """Yield a blob for a copy to another registry; raise :class:`Again` if the connection broke."""
         path = f"{repository}/blobs/{digest}"
         scopes = _scope(repository, PULL)
         self.has_blob(repository, digest, action=PULL)  # get the token first: a stream cannot be retried
@@ -169,7 +169,7 @@ class Registry:
             yield from chunks(response)
 
     def blob(self, repository: str, digest: str) -> bytes:
-        """Returns a small blob, after checking its digest; raises NotFoundError if the repository lacks it."""
+        """Return a small blob, after checking its digest; raise NotFoundError if the repository lacks it."""
         answer = self._call("GET", f"{repository}/blobs/{digest}", _scope(repository, PULL))
         if answer.status == 404:
             raise NotFoundError(f"`{self.host}/{repository}` has no blob `{digest}`")
@@ -196,7 +196,7 @@ class Registry:
         self._expect(answer, (201,), f"push to `{repository}`")
 
     def _abandon(self, begun: Answer, scopes: tuple[str, ...]) -> None:
-        """Cancels an upload, which the registry would otherwise keep for about a week."""
+        """Cancel an upload, which the registry would otherwise keep for about a week."""
         try:
             self._attempt("DELETE", self._location(begun), scopes)
         except (Again, TorchXError):
@@ -232,7 +232,7 @@ class Registry:
         headers: Mapping[str, str] | None = None,
         body: bytes | Body | None = None,
     ) -> Answer:
-        """Makes one attempt, and logs in if required. ``target`` is a path below ``/v2/`` or a whole URL."""
+        """Make one attempt, and logs in if required. ``target`` is a path below ``/v2/`` or a whole URL."""
         url = self._url(target)
         own = host_of(url) == host_of(self._url(""))  # an upload may lead to another host, which must not get our login
         used = self._authorization(scopes) if own else {}

@@ -36,7 +36,7 @@ class Credentials:
         return bool(self.username or self.identity_token)
 
     def basic(self) -> str:
-        """Returns the value of the ``Authorization`` header."""
+        """Return the value of the ``Authorization`` header."""
         return "Basic " + base64.b64encode(f"{self.username}:{self.password}".encode()).decode()
 
 
@@ -53,7 +53,7 @@ class Challenge:
 
     @staticmethod
     def parse(header: str) -> Challenge:
-        """Parses the header; without a challenge the scheme is empty."""
+        """Parse the header; without a challenge the scheme is empty."""
         scheme, _, rest = header.strip().partition(" ")
         found = {m[1].lower(): m[3] or (m[2] or "").replace('\\"', '"') for m in _PARAMETER.finditer(rest)}
         return Challenge(scheme.lower(), found)
@@ -64,7 +64,7 @@ PROVIDERS: dict[str, Callable[[str], Credentials | None]] = {}
 
 
 def find_credentials(registry: str) -> Credentials:
-    """Returns the credentials for a registry from the user's login files; empty credentials if there are none.
+    """Return the credentials for a registry from the user's login files; empty credentials if there are none.
 
     Searches, in this order, ``$DOCKER_CONFIG`` or ``~/.docker/config.json`` with its ``credHelpers``, ``credsStore``
     and ``auths``; then Podman's ``$REGISTRY_AUTH_FILE`` or ``auth.json``.
@@ -120,7 +120,7 @@ def _read(path: str) -> dict[str, Any]:
 
 
 def names_of(registry: str) -> list[str]:
-    """Returns the names that login files may use for a registry.
+    """Return the names that login files may use for a registry.
 
     >>> names_of("ghcr.io")
     ['ghcr.io', 'https://ghcr.io', 'http://ghcr.io']
@@ -193,7 +193,7 @@ def _ask_helper(helper: str, registry: str, path: str) -> Credentials:
 def token_request(
     challenge: Challenge, scopes: tuple[str, ...], credentials: Credentials
 ) -> tuple[str, str, Mapping[str, str], bytes | None]:
-    """Returns the request for a token: method, URL, headers, body.
+    """Return the request for a token: method, URL, headers, body.
 
     See https://distribution.github.io/distribution/spec/auth/token/ and its page on OAuth.
     """

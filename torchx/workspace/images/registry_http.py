@@ -32,7 +32,7 @@ _ANSWER_TIMEOUT_S = 300.0  # for one answer: some stores copy a large blob befor
 _CONNECT_TIMEOUT_S = 20.0
 _AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
-_MOST_REDIRECTS = 5
+_MAX_REDIRECTS = 5
 _LARGEST_ANSWER = 32 << 20  # read into memory; manifests are at most 4 MiB
 _CHUNK = 1 << 20
 _KEPT = 8  # open connections to one host
@@ -74,7 +74,7 @@ class Answer:
 
 
 def persist(what: str, attempt: Callable[[], T], *, sleep: Callable[[float], None] = time.sleep) -> T:
-    """Calls ``attempt``, again after growing pauses while it raises :class:`Again`; at last raises TransientError."""
+    """Call ``attempt``, again after growing pauses while it raises :class:`Again`; at last raises TransientError."""
     for number in range(1, ATTEMPTS + 1):
         try:
             return attempt()
@@ -91,7 +91,7 @@ def persist(what: str, attempt: Callable[[], T], *, sleep: Callable[[float], Non
 
 
 def is_loopback(netloc: str) -> bool:
-    """Returns whether a host, with or without port, is this machine.
+    """Return whether a host, with or without port, is this machine.
 
     >>> [is_loopback(h) for h in ("localhost:5000", "127.0.0.1", "[::1]:5000", "ghcr.io", "127.evil.io")]
     [True, True, True, False, False]
@@ -115,20 +115,20 @@ class Http:
         self._lock = threading.Lock()
 
     def close(self) -> None:
-        """Closes idle connections; later requests open new ones."""
+        """Close idle connections; later requests open new ones."""
         with self._lock:
             for pool in self._pools.values():
                 pool.clear()
 
     def abort(self) -> None:
-        """Ends requests of other threads at the next chunk, and rejects new ones, permanently."""
+        """End requests of other threads at the next chunk, and rejects new ones, permanently."""
         self._aborted = True
         self.close()
 
     def request(
         self, method: str, url: str, *, headers: Mapping[str, str] | None = None, body: bytes | Body | None = None
     ) -> Answer:
-        """Makes one attempt. Follows redirects of GET and HEAD, without credentials after a change of host.
+        """Make one attempt. Follows redirects of GET and HEAD, without credentials after a change of host.
 
         Raises:
             Again: the connection failed, or the status is a temporary one.
@@ -156,7 +156,7 @@ class Http:
     ) -> tuple[BaseHTTPResponse, str]:
         """Like :meth:`request`, but returns the open response, of any size and status, and its URL."""
         sent = {"User-Agent": "torchx", **(headers or {})}
-        for _ in range(_MOST_REDIRECTS):
+        for _ in range(_MAX_REDIRECTS):
             response = self._exchange(method, url, sent, body)
             target = response.headers.get("location", "")
             if response.status not in _REDIRECTS or method not in ("GET", "HEAD") or not target:
@@ -168,7 +168,7 @@ class Http:
         raise BackendError(f"`{host_of(url)}` redirects without end")
 
     def speaks_tls(self, netloc: str) -> bool:
-        """Returns whether the host uses TLS; registries on this machine may use plain HTTP."""
+        """Return whether the host uses TLS; registries on this machine may use plain HTTP."""
         parts = urlsplit(f"https://{netloc}")
         try:
             with socket.create_connection((parts.hostname, parts.port or 443), _CONNECT_TIMEOUT_S) as connection:
@@ -221,7 +221,7 @@ class Http:
 
 
 def chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
-    """Yields the body; the connection is reused if all of it was read. Raises :class:`Again` if it breaks."""
+    """Yield the body; the connection is reused if all of it was read. Raises :class:`Again` if it breaks."""
     from urllib3.exceptions import HTTPError
 
     try:
@@ -231,7 +231,7 @@ def chunks(response: BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def _new_pool(scheme: str, netloc: str) -> PoolManager:
-    """Creates the connection pool of one host, through the proxy of the environment if it uses TLS."""
+    """Create the connection pool of one host, through the proxy of the environment if it uses TLS."""
     try:
         import urllib3
     except ImportError:
@@ -259,7 +259,7 @@ def _new_pool(scheme: str, netloc: str) -> PoolManager:
 
 
 def _pool_class(pool: Any) -> Any:
-    """Returns a pool class that uses the connect timeout only to connect: a busy registry may be slow to receive."""
+    """Return a pool class that uses the connect timeout only to connect: a busy registry may be slow to receive."""
 
     class Connection(pool.ConnectionCls):  # type: ignore[misc]  # a class that is chosen at run time
         def connect(self) -> None:
@@ -286,7 +286,7 @@ def _context(netloc: str) -> ssl.SSLContext:
 
 
 def explain(body: bytes) -> str:
-    """Returns the reason in a registry's error document, on one line and with secrets masked.
+    """Return the reason in a registry's error document, on one line and with secrets masked.
 
     >>> explain(b'{"errors": [{"code": "DENIED", "message": "no push"}]}')
     'no push (DENIED)'
@@ -302,7 +302,7 @@ def explain(body: bytes) -> str:
 
 
 def absolute(url: str, target: str) -> str:
-    """Returns a ``Location`` as a whole URL; never downgrades the same host from TLS to plain HTTP.
+    """Return a ``Location`` as a whole URL; never downgrades the same host from TLS to plain HTTP.
 
     >>> absolute("https://r.io/v2/a", "http://r.io/v2/b"), absolute("http://r/v2/a", "/v2/b")
     ('https://r.io/v2/b', 'http://r/v2/b')
@@ -317,12 +317,12 @@ def absolute(url: str, target: str) -> str:
 
 
 def host_of(url: str) -> str:
-    """Returns host and port of a URL."""
+    """Return host and port of a URL."""
     return _split(url)[1]
 
 
 def origin_of(url: str) -> tuple[str, str]:
-    """Returns scheme and host of a URL, which determine whether it gets a login.
+    """Return scheme and host of a URL, which determine whether it gets a login.
 
     >>> origin_of("HTTPS://me:pw@R.io/v2/")
     ('https', 'r.io')
@@ -343,7 +343,7 @@ def _split(url: str) -> tuple[str, str, str]:
 
 
 def _trouble(error: BaseException) -> Again:
-    """Translates an error of a connection; urllib3 may have the system's own error as a cause."""
+    """Translate an error of a connection; urllib3 may have the system's own error as a cause."""
     from urllib3.exceptions import TimeoutError as Timeout
 
     root = error
@@ -359,7 +359,7 @@ def _trouble(error: BaseException) -> Again:
 
 
 def _retry_after(value: str) -> float | None:
-    """Returns the seconds to wait according to a ``Retry-After`` header, which has seconds or a date."""
+    """Return the seconds to wait according to a ``Retry-After`` header, which has seconds or a date."""
     if not value:
         return None
     if value.strip().isdigit():

@@ -37,7 +37,7 @@ FAMILIES = (
     "slurm",
 )
 LONGEST_S = 120
-MOST = 1 << 16
+MAX = 1 << 16
 KEPT_LINES = 400  # of a longer stream, as many lines at its end are enough for the corpus
 
 
@@ -120,7 +120,7 @@ def _run(case: Case, folder: str, python: str) -> dict[str, object]:
             return ""
         with open(path, encoding="utf-8", errors="replace", newline="") as f:
             lines = neutral(f.read(), folder, python).split("\n")
-        return "\n".join(lines[-KEPT_LINES:])[-MOST:]
+        return "\n".join(lines[-KEPT_LINES:])[-MAX:]
 
     return {
         "how": neutral(shlex.join(_argv(case, case.node, os.path.basename(source), python, port)), folder, python)

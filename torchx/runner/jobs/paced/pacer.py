@@ -33,7 +33,7 @@ from torchx.specs.tasks import ENV_TASK, fill_in
 from torchx.util.redaction import MASK
 
 _STEP_S = 0.1  # between two checks whether a task was cancelled
-_MOST_S = 60.0
+_MAX_S = 60.0
 _ANSWER_TIMES = 10  # at most a tenth of the time is spent on queries
 _GONE_S = 60.0  # a scheduler may not list a job for this long after its submission
 _REFUSALS = 6  # of one task, with growing pauses, while no other task runs
@@ -61,7 +61,7 @@ class Pacer:
         self._query_s = 0.0
 
     def run(self) -> None:
-        """Runs until all tasks have ended, or nothing can be done for the others."""
+        """Run until all tasks have ended, or nothing can be done for the others."""
         while True:
             version = self._tasks.version()
             try:
@@ -80,7 +80,7 @@ class Pacer:
     # -- submissions -----------------------------------------------------------------------------
 
     def _submit(self) -> bool:
-        """Submits as many tasks as may run; returns whether more are waiting."""
+        """Submit as many tasks as may run; return whether more are waiting."""
         while (task := self._tasks.next()) is not None and self._app is not None:
             busy = len(self._tasks.all(IN_DOUBT, SUBMITTED))
             if busy >= self._width or time.monotonic() < self._not_before:
@@ -127,7 +127,7 @@ class Pacer:
                 self._tasks.withdraw(task.k)
 
     def _delay(self) -> None:
-        self._not_before = time.monotonic() + min(_FIRST_PAUSE_S * 2**self._refused, _MOST_S)
+        self._not_before = time.monotonic() + min(_FIRST_PAUSE_S * 2**self._refused, _MAX_S)
         self._refused += 1
 
     # -- submitted tasks -------------------------------------------------------------------------
@@ -140,7 +140,7 @@ class Pacer:
                 self._backend.cancel(task.app_id)
 
     def _update(self) -> int:
-        """Queries the scheduler once for all submitted tasks and records changes; returns how many have not ended."""
+        """Query the scheduler once for all submitted tasks and record changes; return how many have not ended."""
         active = {task.app_id: task for task in self._tasks.all(SUBMITTED)}
         began = time.monotonic()
         answers = self._backend.describe_many(list(active)) if active else {}
@@ -161,13 +161,13 @@ class Pacer:
     def _sleep(self, version: int, active: int) -> None:
         """Sleeps until the next query is due, or another process has changed the sweep."""
         least = min(self._backend.wait_hint / 2, 2.0)
-        until = time.monotonic() + min(max(least, active / 500, _ANSWER_TIMES * self._query_s), _MOST_S)
+        until = time.monotonic() + min(max(least, active / 500, _ANSWER_TIMES * self._query_s), _MAX_S)
         while (left := until - time.monotonic()) > 0 and self._tasks.version() == version:
             time.sleep(min(_STEP_S, left))
 
 
 def job_of(template: AppDef, values: dict[str, str], handle: str) -> AppDef:
-    """The job of the task with this handle."""
+    """Return the job of the task with this handle."""
     app: AppDef = copy_data(template)
     k = handle.rpartition("/")[2]
     app.name = f"{app.name}-{k}"
@@ -178,7 +178,7 @@ def job_of(template: AppDef, values: dict[str, str], handle: str) -> AppDef:
 
 
 def exit_code(answer: DescribeAppResponse, state: AppState) -> int | None:
-    """The exit code of the replica that failed first, ``-n`` for signal n; None if it is not known."""
+    """Return the exit code of the replica that failed first, ``-n`` for signal n; None if it is not known."""
     if state is AppState.SUCCEEDED:
         return 0
     failure = parse_failure(answer.structured_error_msg)
@@ -190,7 +190,7 @@ def exit_code(answer: DescribeAppResponse, state: AppState) -> int | None:
 
 
 def job_on_record(head: dict[str, Any]) -> AppDef:
-    """The recorded job of a sweep; masked values are taken from their references and from this environment."""
+    """Return the recorded job of a sweep; masked values are taken from their references and from this environment."""
     if MASK in str(head["cfg"]):
         raise ConfigError(
             "a run option is masked on record", hint="`torchx sweep --retry-failed` after `torchx cancel`"
@@ -201,7 +201,7 @@ def job_on_record(head: dict[str, Any]) -> AppDef:
 
 
 def build(app: AppDef, backend: Scheduler[Any], head: dict[str, Any]) -> None:
-    """Builds the workspaces of a job, once for all tasks; raises ConfigError if code has changed since the launch."""
+    """Build the workspaces of a job, once for all tasks; raise ConfigError if code has changed since the launch."""
     if not isinstance(backend, BuildsWorkspaces) or not any(role.workspace for role in app.roles):
         return
     backend.build_workspaces(app.roles, head["cfg"])

@@ -84,7 +84,7 @@ class PacedSweeps(View):
     # -- status ----------------------------------------------------------------------------------
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
-        """Describes a sweep from what its pacer recorded, without a query. Starts a pacer if there is none any more."""
+        """Describe a sweep from what its pacer recorded, without a query. Starts a pacer if there is none any more."""
         if (tasks := opened(app_id)) is None:
             return None
         with tasks:
@@ -192,7 +192,7 @@ def of_task(backend: Scheduler[Any], sweep: str, number: int) -> tuple[Scheduler
 
 
 def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | None = None) -> None:
-    """Starts the pacer of a sweep, which outlives this process, unless there is one already.
+    """Start the pacer of a sweep, which outlives this process, unless there is one already.
 
     ``job``: the app and its run options, with secrets, which are not on record; None: use the recorded ones.
     """
@@ -224,7 +224,7 @@ def _start_pacer(folder: str, job: dict[str, Any] | None = None, *, cwd: str | N
 
 
 def unbuilt(info: AppDryRunInfo[Any]) -> tuple[AppDef, dict[str, str]]:
-    """The job before its workspaces were built in, and the hash of the code of each role, by name.
+    """Return the job before its workspaces were built in, and the hash of the code of each role, by name.
 
     The pacer builds the workspaces again: only the process that built an image knows about it.
     """

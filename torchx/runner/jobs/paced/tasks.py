@@ -64,7 +64,7 @@ class Task:
 
 
 def folder_of(app_id: str) -> str:
-    """The folder of a paced sweep; empty if there is none with this app id."""
+    """Return the folder of a paced sweep; empty if there is none with this app id."""
     if not app_id.startswith(PREFIX) or not FILE_NAME.obeys(app_id):
         return ""
     folder = torchx_home("sweeps", app_id)
@@ -72,7 +72,7 @@ def folder_of(app_id: str) -> str:
 
 
 def create(app_id: str, head: dict[str, Any], points: Sequence[Sequence[str]]) -> str:
-    """Creates the folder of a new sweep atomically and returns it; raises BackendError if that is not possible."""
+    """Create the folder of a new sweep atomically and return it; raise BackendError if that is not possible."""
     import shutil
 
     folder = torchx_home("sweeps", app_id)
@@ -101,7 +101,7 @@ def _connect(folder: str) -> sqlite3.Connection:
 
 
 def opened(app_id: str) -> Tasks | None:
-    """The tasks of a sweep; None if there is no paced sweep with this app id."""
+    """Return the tasks of a sweep; None if there is no paced sweep with this app id."""
     folder = folder_of(app_id)
     return Tasks(folder) if folder else None
 
@@ -127,12 +127,12 @@ class Tasks:
     # -- reading ---------------------------------------------------------------------------------
 
     def head(self) -> dict[str, Any]:
-        """The ``head`` given to :func:`create`, and ``problem``: why no task is submitted at the moment."""
+        """Return the ``head`` given to :func:`create`, and ``problem``: why no task is submitted at the moment."""
         head, problem = self._db.execute("SELECT head, problem FROM sweep").fetchone()
         return {**json.loads(head), "problem": problem}
 
     def version(self) -> int:
-        """A number that changes when another process writes."""
+        """Return a number that changes when another process writes."""
         return int(self._db.execute("PRAGMA data_version").fetchone()[0])
 
     def table(self, max_parallel: int) -> TaskTable:
@@ -146,14 +146,14 @@ class Tasks:
         )
 
     def all(self, *phases: int) -> list[Task]:
-        """The tasks in the given phases, in order."""
+        """Return the tasks in the given phases, in order."""
         return self._tasks(f"phase IN ({', '.join(map(str, phases))}) ORDER BY k")
 
     def __len__(self) -> int:
         return int(self._db.execute("SELECT count(*) FROM tasks").fetchone()[0])
 
     def some(self, *numbers: int) -> list[Task]:
-        """The tasks with these numbers, in this order; raises NotFoundError if there is no such task."""
+        """Return the tasks with these numbers, in this order; raises NotFoundError if there is no such task."""
         check_numbers(os.path.basename(self.folder), numbers, len(self))
         return [task for k in numbers for task in self._tasks("k = ?", k)]
 
@@ -172,29 +172,29 @@ class Tasks:
     # -- writing ---------------------------------------------------------------------------------
 
     def change(self, k: int, phase: int, /, **columns: object) -> bool:
-        """Sets columns of a task, unless it is in a later phase because it was cancelled meanwhile: then False."""
+        """Set columns of a task, unless it is in a later phase because it was cancelled meanwhile: then False."""
         names = ", ".join(f"{name} = ?" for name in columns)
         sql = f"UPDATE tasks SET {names} WHERE k = ? AND phase <= ?"  # noqa: S608  # ours
         return self._db.execute(sql, (*columns.values(), k, phase)).rowcount > 0
 
     def withdraw(self, k: int) -> None:
-        """Records that a task was not submitted after all: it waits again, or is cancelled if that was requested."""
+        """Record that a task was not submitted after all: it waits again, or is cancelled if that was requested."""
         sql = """UPDATE tasks SET phase = 3 * stop, app_id = '', token = '', ended = ? * stop,
             state = CASE stop WHEN 0 THEN 'PENDING' ELSE 'CANCELLED' END WHERE k = ? AND phase < 2"""
         self._db.execute(sql, (time.time(), k))
 
     def end(self, k: int, state: AppState, msg: str, *, code: int | None = None, ended: float = 0.0) -> None:
-        """Records how a task has ended."""
+        """Record how a task has ended."""
         values = {"state": state.name, "msg": msg, "code": code, "ended": ended or time.time()}
         self.change(k, SUBMITTED, phase=ENDED, **values)
 
     def stop(self, number: int | None) -> None:
-        """Requests the cancellation of one task, or of all (None); a waiting task is CANCELLED at once."""
+        """Request the cancellation of one task, or of all (None); a waiting task is CANCELLED at once."""
         sql = """UPDATE tasks SET stop = 1, phase = CASE phase WHEN 0 THEN 3 ELSE phase END,
             state = CASE phase WHEN 0 THEN 'CANCELLED' ELSE state END,
             ended = CASE phase WHEN 0 THEN ? ELSE ended END WHERE phase < 3 AND coalesce(?, k) = k"""
         self._db.execute(sql, (time.time(), number))
 
     def say(self, problem: str) -> None:
-        """Records why no task can be submitted at the moment; empty: tasks are submitted."""
+        """Record why no task can be submitted at the moment; empty: tasks are submitted."""
         self._db.execute("UPDATE sweep SET problem = ?", [problem])

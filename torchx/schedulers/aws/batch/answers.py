@@ -57,7 +57,7 @@ class Group:
 
 
 def facts_of(app_id: str, job: _Object, nodes: Mapping[int, _Object], *, region: str = "", waits: str = "") -> JobFacts:
-    """The facts of a job. From a summary of ListJobs, only the state is known.
+    """Return the facts of a job. From a summary of ListJobs, only the state is known.
 
     ``nodes`` are the descriptions of the nodes of a multi-node job, by index; empty if they were not requested.
     ``region`` is used if the job's ARN does not contain it; ``waits``: why it does not start, if known.
@@ -98,7 +98,10 @@ def facts_of(app_id: str, job: _Object, nodes: Mapping[int, _Object], *, region:
 
 
 def state_of(job: Mapping[str, Any]) -> AppState:
-    """The state of a job, node or summary. Batch reports an array as PENDING until its tasks end, even if some run."""
+    """Return the state of a job, node or summary.
+
+    Batch reports an array as PENDING until its tasks end, even if some run.
+    """
     state = JOB_STATE.get(str(job.get("status")), AppState.UNKNOWN)
     if array_size(job) and state in (AppState.SUBMITTED, AppState.PENDING):
         counts = job["arrayProperties"].get("statusSummary") or {}
@@ -107,7 +110,7 @@ def state_of(job: Mapping[str, Any]) -> AppState:
 
 
 def array_size(job: Mapping[str, Any]) -> int:
-    """The number of tasks of an array job; 0 for any other job."""
+    """Return the number of tasks of an array job; 0 for any other job."""
     return int((job.get("arrayProperties") or {}).get("size") or 0)
 
 
@@ -121,7 +124,7 @@ def _main_node(job: _Object) -> int:
 
 
 def groups(job: _Object) -> list[Group]:
-    """The roles of a job, in order.
+    """Return the roles of a job, in order.
 
     >>> [(g.name, g.first, g.last) for g in groups({"container": {"environment": []}})]
     [('node', 0, 0)]
@@ -140,7 +143,7 @@ def groups(job: _Object) -> list[Group]:
 
 
 def role_of(group: Group, retries: int) -> Role:
-    """The role as it was submitted, as far as the description contains it."""
+    """Return the role as it was submitted, as far as the description contains it."""
     container = group.container
     words, own = unwrap([str(word) for word in container.get("command") or ()])
     env = {name: value for name, value in group.env.items() if name not in OURS and not name.startswith("AWS_BATCH")}
@@ -178,12 +181,12 @@ def log_streams(job: _Object) -> list[str]:
 
 
 def _containers(job: _Object) -> list[_Object]:
-    """The containers of its attempts, oldest first, and its own."""
+    """Return the containers of its attempts, oldest first, and its own."""
     return [one.get("container") or {} for one in (*(job.get("attempts") or ()), job)]
 
 
 def _replica(group: Group, index: int, node: _Object | None, state: AppState) -> ReplicaFacts:
-    """The facts of one node; from the job's ``state`` if its description was not requested."""
+    """Return the facts of one node; from the job's ``state`` if its description was not requested."""
     name, k = group.name, index - group.first
     if node is None:
         ended_badly = state in (AppState.FAILED, AppState.CANCELLED)
@@ -236,7 +239,7 @@ def _attempts(job: _Object, found: list[Group], state: AppState) -> list[Attempt
 
 
 def _restart_note(job: _Object, attempts: list[_Object], state: AppState) -> list[str]:
-    """The number of the current attempt, and why the previous one ended."""
+    """Return the number of the current attempt, and why the previous one ended."""
     if not attempts or is_terminal(state):
         return []
     most = int((job.get("retryStrategy") or {}).get("attempts") or 1)

@@ -28,13 +28,13 @@ _RULES = (
 
 
 def render(retries: NativeRetries) -> _Object:
-    """The retry strategy of a job with a policy."""
+    """Return the retry strategy of a job with a policy."""
     rules = [{on: text, "action": "RETRY" if kind in retries.retried else "EXIT"} for kind, on, text in _RULES]
     return {"attempts": retries.times + 1, "evaluateOnExit": rules}
 
 
 def attempts_of(job: _Object, read: Callable[[_Object], ReplicaFacts], *, over: bool) -> list[Attempt]:
-    """The failed attempts, oldest first; none for a job without a policy.
+    """Return the failed attempts, oldest first; none for a job without a policy.
 
     ``read`` returns the facts of a finished attempt, which has the form of a node; ``over``: the job has ended.
     """

@@ -22,7 +22,7 @@ _LOOKS_S = (0.0, 1.0, 2.0, 4.0)
 
 
 def need_definition(client: Any, definition: _Object) -> tuple[str, bool]:
-    """Registers a job definition unless it exists (its name has a hash). Returns its ARN, and whether it is new."""
+    """Register a job definition unless it exists (its name has a hash). Returns its ARN, and whether it is new."""
     name = definition["jobDefinitionName"]
     doing = f"job definition `{name}` could not be registered"
     there = call(client, "describe_job_definitions", doing, jobDefinitionName=name, status="ACTIVE")
@@ -35,7 +35,7 @@ def need_definition(client: Any, definition: _Object) -> tuple[str, bool]:
 def submit(
     client: Any, once: Any, definition: _Object, request: _Object, *, sleep: Callable[[float], None] = time.sleep
 ) -> str:
-    """Registers the job definition unless it exists, and submits the job; returns its id.
+    """Register the job definition unless it exists, and submit the job; return its id.
 
     SubmitJob has no idempotency token. So ``once``, a client without automatic retries, calls it once; if its answer is
     lost, the job is looked up by its unique name. LostAnswerError: it is not known whether it was submitted.

@@ -30,7 +30,7 @@ class ResourceType(Enum):
 
     @staticmethod
     def from_str(resource_type: str) -> ResourceType:
-        """The member of this name, in any case. Raises SpecError if there is none.
+        """Return the member of this name, in any case. Raises SpecError if there is none.
 
         >>> ResourceType.from_str("GPU").value
         2
@@ -46,7 +46,7 @@ DEFAULT_RESOURCE = Resource(cpu=1, memMB=1024)
 
 
 def resource_requirements_from_resource(resource: Resource) -> list[dict[str, str]]:
-    """Renders a resource. CPUs are rounded up to a whole number, at least one.
+    """Render a resource. CPUs are rounded up to a whole number, at least one.
 
     Raises:
         SpecError: the resource has no memory, which Batch requires.
@@ -66,7 +66,7 @@ def resource_requirements_from_resource(resource: Resource) -> list[dict[str, st
 
 
 def resource_from_resource_requirements(resource_requirements: list[dict[str, str]]) -> Resource:
-    """The inverse of :func:`resource_requirements_from_resource`; missing CPUs and memory become -1.
+    """Return the inverse of :func:`resource_requirements_from_resource`; missing CPUs and memory become -1.
 
     >>> resource_from_resource_requirements([{"type": "VCPU", "value": "2"}, {"type": "MEMORY", "value": "64"}])
     Resource(cpu=2, gpu=0, memMB=64)
@@ -81,7 +81,7 @@ def resource_from_resource_requirements(resource_requirements: list[dict[str, st
 
 
 def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
-    """Parses ulimits ``NAME:SOFT:HARD``, or ``NAME:BOTH``; ``=`` or commas may replace the colons. -1 is unlimited.
+    """Parse ulimits ``NAME:SOFT:HARD``, or ``NAME:BOTH``; ``=`` or commas may replace the colons. -1 is unlimited.
 
     Raises:
         ConfigError: one is malformed.
@@ -102,7 +102,7 @@ def parse_ulimits(ulimits_list: list[str]) -> list[dict[str, Any]]:
 
 
 def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Object]]:
-    """Renders the volumes, mount points and devices of a role; SpecError if Batch does not support one of them."""
+    """Render the volumes, mount points and devices of a role; SpecError if Batch does not support one of them."""
     volumes: list[_Object] = []
     points: list[_Object] = []
     devices = [_device(d) for d in get_device_mounts(role.resource.devices)]
@@ -122,7 +122,7 @@ def render_mounts(role: Role) -> tuple[list[_Object], list[_Object], list[_Objec
 
 
 def efs_volume(source: str) -> _Object:
-    """Renders an EFS volume: ``fs-ID``, ``fs-ID:/folder``, or ``fs-ID:fsap-ID`` with an access point; else SpecError.
+    """Render an EFS volume: ``fs-ID``, ``fs-ID:/folder``, or ``fs-ID:fsap-ID`` with an access point; else SpecError.
 
     https://docs.aws.amazon.com/batch/latest/userguide/efs-volumes.html
 
@@ -144,7 +144,7 @@ def efs_volume(source: str) -> _Object:
 
 
 def render_retries(max_retries: int, host_retries: int) -> _Object:
-    """Renders the retry strategy; SpecError for more attempts than Batch supports, which counts all of them together.
+    """Render the retry strategy; SpecError for more attempts than Batch supports, which counts all of them together.
 
     With ``max_retries`` every failure is retried, except that an image cannot be pulled. Without it, only the loss of a
     host (such as a spot reclaim) is retried. https://docs.aws.amazon.com/batch/latest/userguide/job_retries.html
@@ -164,7 +164,7 @@ def render_retries(max_retries: int, host_retries: int) -> _Object:
 
 
 def variables(env: Mapping[str, str]) -> list[dict[str, str]]:
-    """Renders an environment, sorted so that equal ones are equal; SpecError for a name that Batch reserves."""
+    """Render an environment, sorted so that equal ones are equal; SpecError for a name that Batch reserves."""
     for name in env:
         if name.startswith("AWS_BATCH"):
             raise SpecError(f"variable `{name}`: names that begin with AWS_BATCH are reserved by Batch")
@@ -172,7 +172,7 @@ def variables(env: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def one_instance_type(types: Iterable[str | None]) -> str | None:
-    """The instance type of all roles; None if there is none. Raises SpecError if they differ."""
+    """Return the instance type of all roles; None if there is none. Raises SpecError if they differ."""
     named = sorted({t for t in types if t})
     if len(named) > 1:
         raise SpecError(

@@ -12,7 +12,7 @@ DEFINITION, JOB = "job-definition.json", "job.request.json"
 
 
 def export(job: BatchJob, bases: Mapping[str, str]) -> Export:
-    """Exports both requests of a job. For ``bases`` see :func:`torchx.schedulers.kit.export.bases_of`."""
+    """Export both requests of a job. For ``bases`` see :func:`torchx.schedulers.kit.export.bases_of`."""
     built = {name: bases[name] for name in map(":".join, job.images_to_push.values()) if name in bases}
     lines, more = build_lines(built, push=True)
     request = {k: v for k, v in job.request().items() if k != "jobDefinition"}

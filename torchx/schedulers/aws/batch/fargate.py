@@ -23,7 +23,7 @@ SIZES = {
 
 
 def size_for(vcpus: float, memory_mib: int) -> tuple[int, int]:
-    """The smallest Fargate size with at least these vCPUs and this memory; NotSupportedError if there is none.
+    """Return the smallest Fargate size with at least these vCPUs and this memory; NotSupportedError if there is none.
 
     >>> size_for(1, 512), size_for(3, 9000), size_for(1, 10000)
     ((1, 2048), (4, 9216), (2, 10240))
@@ -39,7 +39,7 @@ def size_for(vcpus: float, memory_mib: int) -> tuple[int, int]:
 
 
 def to_fargate(definition: _Object, *, assign_public_ip: bool) -> _Object:
-    """A copy of the definition for Fargate; ConfigError without an execution role, which Fargate requires.
+    """Return a copy of the definition for Fargate; ConfigError without an execution role, which Fargate requires.
 
     NotSupportedError: the job needs something that Fargate does not support.
     """

@@ -38,4 +38,4 @@ class ForeignBatchJobs(ForeignJobs):
         return calls.details(self._client, app_ids)
 
     def _forget(self, app_id: str, job: _Object) -> None:
-        """Does nothing: the job definition is not ours, and Batch removes the job's record after about a week."""
+        """Do nothing: the job definition is not ours, and Batch removes the job's record after about a week."""

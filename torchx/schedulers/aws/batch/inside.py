@@ -52,7 +52,8 @@ _NOT_OPEN = frozenset(["TargetNotConnectedException", "InvalidParameterException
 
 
 def task_of(clients: Clients, job: _Object | None, replica: tuple[str, str, int]) -> _Task:
-    """The ECS task of a running ``replica`` (app id, role, number). ``job`` describes its job, or its task in a sweep.
+    """Return the ECS task of a running ``replica`` (app id, role, number). ``job`` describes its job, or its task in a
+    sweep.
 
     Raises:
         NotFoundError: the replica does not exist, or does not run.
@@ -116,7 +117,7 @@ class TaskProcess(MarkedProcess):
             raise
 
     def _open(self, command: str, tty: Tty) -> SpawnedProcess:
-        """Opens a session that runs a command, in AWS's client: a command line like that of AWS's own CLI."""
+        """Open a session that runs a command, in AWS's client: a command line like that of AWS's own CLI."""
         ecs, doing = self._clients.client("ecs", retries=False), f"task `{self._task}` cannot be entered"
         asked: _Object = {"cluster": self._cluster, "task": self._task, "interactive": True, "command": command}
         try:
@@ -148,7 +149,7 @@ class TaskProcess(MarkedProcess):
         self._rest = b""
 
     def _failed(self) -> BackendError:
-        """The error for a script that did not start."""
+        """Return the error for a script that did not start."""
         output = (self._startup_output + self._rest).decode("utf-8", "replace")
         output = " ".join(_GREETING.sub("", output).split())
         return BackendError(
@@ -175,7 +176,7 @@ class TaskProcess(MarkedProcess):
         return self._decoded.pop(0)
 
     def _decode(self, data: bytes) -> None:
-        """Decodes output. Without a terminal it has lines of Base64, each after the number of its stream."""
+        """Decode output. Without a terminal it has lines of Base64, each after the number of its stream."""
         if self._tty:
             self._decoded.append((STDOUT, data))
             return
@@ -216,7 +217,7 @@ class TaskProcess(MarkedProcess):
 
 
 def _frame(data: bytes) -> bytes:
-    """Encodes a piece of stdin for :data:`_FRAMES`; an empty piece is the end.
+    """Encode a piece of stdin for :data:`_FRAMES`; an empty piece is the end.
 
     >>> _frame(b"abc"), _frame(b"")
     (b'4\\nYWJj', b'0\\n')

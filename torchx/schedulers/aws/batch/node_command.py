@@ -20,7 +20,7 @@ def _head() -> list[str]:
 
 
 def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[list[str], dict[str, str]]:
-    """The command of a role's nodes, from ``first_node`` on, and the variables that are the same for all of them.
+    """Return the command of a role's nodes, from ``first_node`` on, and the variables the same for all of them.
 
     ``words`` have :data:`~torchx.schedulers.aws.tags.REPLICA` for the replica's number.
 
@@ -40,7 +40,7 @@ def wrap(words: list[str], env: Mapping[str, str], first_node: int) -> tuple[lis
 
 
 def unwrap(command: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The inverse of :func:`wrap`: words and variables, with the macro for the replica's number.
+    """Return the inverse of :func:`wrap`: words and variables, with the macro for the replica's number.
 
     Other commands are returned unchanged.
 

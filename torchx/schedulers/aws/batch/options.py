@@ -72,7 +72,7 @@ class AWSBatchOpts(StructuredOpts):
 
 
 def check(opts: AWSBatchOpts) -> None:
-    """Raises ConfigError for values that Batch would refuse."""
+    """Raise ConfigError for values that Batch would refuse."""
     if opts.compute not in COMPUTE:
         raise ConfigError(f"compute `{opts.compute}` is not one of {', '.join(COMPUTE)}")
     if opts.priority and not opts.share_id:

@@ -40,7 +40,9 @@ class Queue:
 
 
 def look_at(client: Any, name: str) -> Queue | None:
-    """The queue, which has to exist; None if the user may not describe it, though a submission may still work."""
+    """Return the queue, which has to exist; None if the user may not describe it,
+    though a submission may still work.
+    """
     doing = f"queue `{name}` cannot be inspected"
     try:
         found = call(client, "describe_job_queues", doing, jobQueues=[name])["jobQueues"]
@@ -74,7 +76,7 @@ def all_queues(client: Any) -> list[str]:
 
 
 def refuse_closed(queue: Queue) -> None:
-    """Raises BackendError if the queue accepts no jobs."""
+    """Raise BackendError if the queue accepts no jobs."""
     if queue.state == "DISABLED":
         raise BackendError(
             f"queue `{queue.name}` is disabled",

@@ -61,7 +61,9 @@ class BatchJob:
     after: list[str] = field(default_factory=list)
 
     def request(self, earlier: Sequence[str] | None = None) -> _Object:
-        """The arguments of SubmitJob. ``earlier``: Batch's ids of the jobs in ``after``; None: show their app ids."""
+        """Return the arguments of SubmitJob. ``earlier``: Batch's ids of the jobs in ``after``; None:
+        show their app ids.
+        """
         ids = self.after if earlier is None else earlier
         return {
             "jobName": self.name,
@@ -81,7 +83,7 @@ class BatchJob:
 def render_job(
     app: AppDef, name: str, opts: AWSBatchOpts, *, session: str, user: str, retries: NativeRetries | None = None
 ) -> BatchJob:
-    """Renders a job, without changing ``app``; a TorchXError if Batch does not support it.
+    """Render a job, without changing ``app``; a TorchXError if Batch does not support it.
 
     ``retries`` is the retry policy by cause; None: use ``max_retries``.
     """
@@ -126,7 +128,7 @@ def render_job(
 
 
 def for_queue(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: str) -> _Object:
-    """Converts the definition for a queue. Raises ConfigError or NotSupportedError if the queue cannot run the job."""
+    """Convert the definition for a queue. Raises ConfigError or NotSupportedError if the queue cannot run the job."""
     if queue.is_fargate and opts.compute == AUTO:
         return with_name(to_fargate(definition, assign_public_ip=opts.assign_public_ip), app_name)
     if queue.kinds and queue.is_fargate != (opts.compute == FARGATE):
@@ -142,7 +144,7 @@ def for_queue(definition: _Object, queue: Queue, opts: AWSBatchOpts, app_name: s
 
 
 def with_name(definition: _Object, app_name: str) -> _Object:
-    """Adds a name with a hash of the definition, so that only equal ones share it."""
+    """Add a name with a hash of the definition, so that only equal ones share it."""
     bare = {key: value for key, value in definition.items() if key != "jobDefinitionName"}
     digest = hashlib.sha256(json.dumps(bare, sort_keys=True).encode()).hexdigest()[:20]
     readable = NAME_RULE.make(app_name, room=len(PREFIX) + len(digest) + 1)
@@ -152,7 +154,7 @@ def with_name(definition: _Object, app_name: str) -> _Object:
 def _render_container(
     role: Role, index: int, app_id: str, opts: AWSBatchOpts, *, first: int | None
 ) -> tuple[_Object, list[_Object]]:
-    """The container of a role's nodes, and the variables that contain the app id, which are passed as overrides.
+    """Return the container of a role's nodes, and the variables that contain the app id, which are passed as overrides.
 
     ``first`` is the index of the role's first node; None: the job has a single node.
     """

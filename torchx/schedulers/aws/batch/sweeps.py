@@ -23,8 +23,8 @@ from torchx.util.records import replace
 _Object = dict[str, Any]
 
 # https://docs.aws.amazon.com/batch/latest/userguide/service_limits.html
-MOST_TASKS = 10_000
-MOST_BYTES = 22_000
+MAX_TASKS = 10_000
+MAX_BYTES = 22_000
 """Limit of a job definition; that of Batch is 24 KiB."""
 ENV_VALUES = "TORCHX_VALUES"
 # In the order of a job's life: a job that changes its status while they are listed is found in a later one.
@@ -32,21 +32,21 @@ _STATUSES = ("SUBMITTED", "PENDING", "RUNNABLE", "STARTING", "RUNNING", "SUCCEED
 
 
 def check(job: BatchJob, app: AppDef | None, tasks: TaskList) -> None:
-    """Raises NotSupportedError if the sweep cannot be one array job."""
+    """Raise NotSupportedError if the sweep cannot be one array job."""
     only_role(app, "aws_batch", timeout=True)
     count = len(tasks.points)
     if job.job_def["type"] != "container":
         raise NotSupportedError("only multi-node jobs can have an instance type, and they cannot be arrays")
-    if not 2 <= count <= MOST_TASKS:
-        raise NotSupportedError(f"an array job of Batch has 2 to {MOST_TASKS:,} tasks")
+    if not 2 <= count <= MAX_TASKS:
+        raise NotSupportedError(f"an array job of Batch has 2 to {MAX_TASKS:,} tasks")
     if 0 < tasks.max_parallel < count:
         raise NotSupportedError("Batch does not limit how many tasks of an array job run at the same time")
-    if len(json.dumps(with_values(job, tasks).job_def)) > MOST_BYTES:
-        raise NotSupportedError(f"the values do not fit into the {MOST_BYTES // 1000} kB of a job definition")
+    if len(json.dumps(with_values(job, tasks).job_def)) > MAX_BYTES:
+        raise NotSupportedError(f"the values do not fit into the {MAX_BYTES // 1000} kB of a job definition")
 
 
 def with_values(job: BatchJob, tasks: TaskList) -> BatchJob:
-    """Converts the job to an array job whose tasks find their values in their environment."""
+    """Convert the job to an array job whose tasks find their values in their environment."""
     container = dict(job.job_def["containerProperties"])
     late = (job.overrides.get("containerOverrides") or {}).get("environment") or []
     env = {item["name"]: item["value"] for item in [*container["environment"], *late]}
@@ -64,7 +64,7 @@ def with_values(job: BatchJob, tasks: TaskList) -> BatchJob:
 
 
 def table_of(client: Any, job: _Object) -> TaskTable:
-    """The states of all tasks. Calls ListJobs once for each thousand tasks of a status."""
+    """Return the states of all tasks. Calls ListJobs once for each thousand tasks of a status."""
     count = answers.array_size(job)
     table = TaskTable(states=[AppState.PENDING] * count, exit_codes=[None] * count, ended=[0.0] * count)
     there = (job.get("arrayProperties") or {}).get("statusSummary") or dict.fromkeys(_STATUSES, 1)
@@ -79,7 +79,7 @@ def table_of(client: Any, job: _Object) -> TaskTable:
 
 
 def describe(client: Any, app_id: str, job: _Object) -> DescribeAppResponse:
-    """The answer of ``describe`` for a sweep."""
+    """Return the answer of ``describe`` for a sweep."""
     answer = describe_sweep(app_id, table_of(client, job))
     answer.roles = [answers.role_of(group, 0) for group in answers.groups(job)]
     return answer

@@ -23,7 +23,7 @@ _PROGRAM_FAILED = "AlgorithmError"
 
 
 def facts_of(job: _Object, *, region: str = "") -> JobFacts:
-    """The facts of a job. SageMaker reports nothing about single hosts, so all of them have the job's state.
+    """Return the facts of a job. SageMaker reports nothing about single hosts, so all of them have the job's state.
 
     ``region`` is used if the job's ARN does not contain it.
     """
@@ -64,7 +64,7 @@ def facts_of(job: _Object, *, region: str = "") -> JobFacts:
 
 
 def state_of(job: _Object) -> AppState:
-    """The state of a job."""
+    """Return the state of a job."""
     status, secondary = str(job.get("TrainingJobStatus")), str(job.get("SecondaryStatus") or "")
     if status == "InProgress" and secondary in WAITS:
         return AppState.PENDING
@@ -74,7 +74,7 @@ def state_of(job: _Object) -> AppState:
 
 
 def role_of(job: _Object) -> Role:
-    """The role as it was submitted, as far as the description contains it."""
+    """Return the role as it was submitted, as far as the description contains it."""
     algorithm = job.get("AlgorithmSpecification") or {}
     env = {str(k): str(v) for k, v in (job.get("Environment") or {}).items()}
     words, late = command.read(
@@ -96,7 +96,7 @@ def role_of(job: _Object) -> Role:
 
 
 def _script(hyperparameters: _Object) -> list[str]:
-    """The script that the toolkit runs in script mode."""
+    """Return the script that the toolkit runs in script mode."""
     program = str(hyperparameters.get("sagemaker_program") or "")
     try:
         return [str(json.loads(program))] if program else []
@@ -105,7 +105,7 @@ def _script(hyperparameters: _Object) -> list[str]:
 
 
 def exit_code(job: _Object) -> int | None:
-    """The program's exit code, from the text of the FailureReason; None if it has none.
+    """Return the program's exit code, from the text of the FailureReason; None if it has none.
 
     >>> exit_code({"FailureReason": "AlgorithmError: , exit code: 3"})
     3

@@ -36,7 +36,7 @@ def complete(clients: Clients, request: _Object, region: str) -> tuple[_Object, 
 
 
 def create(client: Any, request: _Object) -> None:
-    """Creates the job. Idempotent: its name is unique, so an existing job of that name is this one."""
+    """Create the job. Idempotent: its name is unique, so an existing job of that name is this one."""
     name = request["TrainingJobName"]
     try:
         call(client, "create_training_job", f"job `{name}` could not be submitted", **request)
@@ -47,7 +47,7 @@ def create(client: Any, request: _Object) -> None:
 
 
 def describe(client: Any, name: str) -> _Object | None:
-    """The description of a job; None if it does not exist."""
+    """Return the description of a job; None if it does not exist."""
     if not NAME_RULE.obeys(name):
         return None
     doing = f"the state of job `{name}` is not known"
@@ -74,7 +74,7 @@ def search(client: Any, user: str = "") -> Iterator[_Object]:
 
 
 def stop(client: Any, name: str) -> None:
-    """Stops a job; does nothing if it has ended."""
+    """Stop a job; does nothing if it has ended."""
     try:
         call(client, "stop_training_job", f"job `{name}` could not be cancelled", TrainingJobName=name)
     except AwsError:
@@ -84,5 +84,5 @@ def stop(client: Any, name: str) -> None:
 
 
 def delete(client: Any, name: str) -> None:
-    """Removes a job that has ended."""
+    """Remove a job that has ended."""
     call(client, "delete_training_job", f"job `{name}` could not be deleted", TrainingJobName=name)

@@ -53,14 +53,14 @@ def render(words: list[str], env: Mapping[str, str], *, hosts: int) -> tuple[lis
 
 
 def script(words: list[str], env: Mapping[str, str]) -> tuple[str, dict[str, str]]:
-    """Renders a shell script that runs the command with the script's arguments appended, and ``Environment``."""
+    """Render a shell script that runs the command with the script's arguments appended, and ``Environment``."""
     late = _late(env)
     return f'#!/bin/sh\n{_line(words, late)} "$@"\n', {name: value for name, value in env.items() if name not in late}
 
 
 def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The inverse of :func:`render`, with the macro for the host's number: the words of a command, and the variables
-    that it sets. Other commands are returned unchanged.
+    """Return the inverse of :func:`render`, with the macro for the host's number: the words of a command, and the
+    variables that it sets. Other commands are returned unchanged.
 
     >>> entrypoint, arguments, _ = render(["echo", f"a 'b' {REPLICA}"], {"K": REPLICA}, hosts=2)
     >>> read(entrypoint, arguments)
@@ -80,7 +80,7 @@ def read(entrypoint: list[str], arguments: list[str]) -> tuple[list[str], dict[s
 
 
 def _shown(word: str) -> str:
-    """A word without variables of ``host.sh``; jobs of earlier versions have them without braces."""
+    """Return a word without variables of ``host.sh``; jobs of earlier versions have them without braces."""
     for name, text in (("_tx_n", "\n"), ("_tx_k", macros.replica_id)):
         word = word.replace(f"${{{name}}}", text).replace(f"${name}", text)
     return word

@@ -106,7 +106,7 @@ class AWSSageMakerOpts(StructuredOpts):
 
 
 def check(opts: AWSSageMakerOpts) -> None:
-    """Raises ConfigError or NotSupportedError for values that SageMaker would refuse."""
+    """Raise ConfigError or NotSupportedError for values that SageMaker would refuse."""
     if opts.source_dir and opts.enable_network_isolation:
         raise NotSupportedError(
             "`source_dir` is fetched over the network, which `enable_network_isolation` forbids",

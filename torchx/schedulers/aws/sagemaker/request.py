@@ -50,11 +50,11 @@ class AWSSageMakerJob:
     source: source.Source | None = None
 
     def request(self) -> _Object:
-        """The arguments of CreateTrainingJob."""
+        """Return the arguments of CreateTrainingJob."""
         return {"TrainingJobName": self.job_name, **self.job_def}
 
     def __str__(self) -> str:
-        """The request as YAML, with secrets masked.
+        """Return the request as YAML, with secrets masked.
 
         A command that was split into pieces is shown as its original words: secrets in pieces could not be recognized.
         """
@@ -79,7 +79,7 @@ class AWSSageMakerJob:
 
 
 def render_job(app: AppDef, name: str, opts: AWSSageMakerOpts, *, session: str, user: str) -> AWSSageMakerJob:
-    """Renders a job, without changing ``app``; a TorchXError if SageMaker does not support it."""
+    """Render a job, without changing ``app``; a TorchXError if SageMaker does not support it."""
     role = _only_role(app)
     _check(role, opts)
     hosts = max(role.num_replicas, opts.instance_count)

@@ -34,7 +34,7 @@ LAUNCHER = "torchx_run.sh"
 """The script that is added to a folder."""
 _ENDING = "source/sourcedir.tar.gz"  # below the job's name, as in the SageMaker SDK
 _IN_MEMORY = 16 << 20
-_MOST = 5 << 30  # https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html
+_MAX = 5 << 30  # https://docs.aws.amazon.com/AmazonS3/latest/userguide/upload-objects.html
 _MISSING = frozenset({"NoSuchBucket", "404"})
 _EXISTS = frozenset({"BucketAlreadyOwnedByYou", "OperationAborted"})
 
@@ -51,7 +51,7 @@ class Source:
 def render(
     source_dir: str, words: list[str], env: Mapping[str, str], given: Mapping[str, str]
 ) -> tuple[dict[str, str], dict[str, str], Source | None]:
-    """Renders hyperparameters (without the archive's location), ``Environment``, and the folder to upload.
+    """Render hyperparameters (without the archive's location), ``Environment``, and the folder to upload.
 
     ``source_dir`` is a folder, or an archive in S3; ``words`` have :data:`REPLICA` for the host's number; ``given`` are
     the hyperparameters of the user. NotSupportedError: the toolkit cannot run this command in an archive in S3.
@@ -85,7 +85,7 @@ def render(
 
 
 def as_json(value: str) -> str:
-    """Encodes a value for the toolkit. Valid JSON, such as a number, is not changed.
+    """Encode a value for the toolkit. Valid JSON, such as a number, is not changed.
 
     >>> as_json("0.1"), as_json("true"), as_json("adam")
     ('0.1', 'true', '"adam"')
@@ -98,7 +98,8 @@ def as_json(value: str) -> str:
 
 
 def as_hyperparameters(words: list[str]) -> tuple[str, dict[str, str]]:
-    """A script and hyperparameters, from which the toolkit builds the same command; NotSupportedError if it cannot.
+    """Return a script and hyperparameters, from which the toolkit builds the same command; NotSupportedError if it
+    cannot.
 
     >>> as_hyperparameters(["python", "-u", "train.py", "--lr", "0.1", "--name=a b"])
     ('train.py', {'lr': '0.1', 'name': 'a b'})
@@ -134,7 +135,7 @@ def place(request: _Object, job_name: str) -> str:
 
 
 def upload(client: Any, source: Source, request: _Object, *, owner: str, region: str) -> None:
-    """Uploads the folder, and adds its location to the request; SpecError if it cannot be read, or is too large.
+    """Upload the folder, and add its location to the request; SpecError if it cannot be read, or is too large.
 
     ``owner`` is the account that owns the default bucket, which is created if missing; a bucket of another owner is not
     written to. Empty: another bucket was given.
@@ -150,7 +151,7 @@ def upload(client: Any, source: Source, request: _Object, *, owner: str, region:
     doing = f"`{source.folder}` could not be uploaded to `{where}`"
     with tempfile.SpooledTemporaryFile(_IN_MEMORY) as file:
         _archive(source, file)
-        if file.tell() > _MOST:
+        if file.tell() > _MAX:
             raise SpecError(f"{doing}: it has more than 5 GiB", hint="exclude data and results in `.torchxignore`")
         file.seek(0)
         try:
@@ -165,7 +166,7 @@ def upload(client: Any, source: Source, request: _Object, *, owner: str, region:
 
 
 def remove(clients: Clients, job: _Object) -> None:
-    """Removes the archive that was uploaded for this job, if there is one. Only logs a failure."""
+    """Remove the archive that was uploaded for this job, if there is one. Only logs a failure."""
     try:
         where = str(loads((job.get("HyperParameters") or {}).get(ARCHIVE, '""')))
     except (ValueError, RecursionError):
@@ -189,7 +190,7 @@ def _runnable(words: list[str], folder: str) -> list[str]:
 
 
 def _archive(source: Source, file: IO[bytes]) -> None:
-    """Writes the folder as ``.tar.gz``, without ignored files. The result is reproducible."""
+    """Write the folder as ``.tar.gz``, without ignored files. The result is reproducible."""
     with gzip.GzipFile("", "wb", 6, file, mtime=0) as packed:
         for entry in entries(source.folder):
             packed.write(archive.header_of(entry, entry.path, 0))

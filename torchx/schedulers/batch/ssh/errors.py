@@ -90,7 +90,7 @@ _MEANINGS = (
 
 
 def login_error(target: str, said: str) -> BackendError | ConfigError:
-    """The error for a failed login; ``said`` is what ssh wrote to stderr.
+    """Return the error for a failed login; ``said`` is what ssh wrote to stderr.
 
     >>> print(login_error("me@login", "ssh: connect to host login port 22: Connection refused"))
     cannot log in to `me@login`: nothing listens there (connection refused)

@@ -44,7 +44,7 @@ class RemoteProcess(SpawnedProcess):
                 runner.master.login()
 
     def _begin(self, mark: bytes, before: dict[int, bytes]) -> str | None:
-        """Reads up to the marks; returns the output if they do not come."""
+        """Read up to the marks; return the output if they do not come."""
         while before:
             piece = super().read()
             if piece is None:

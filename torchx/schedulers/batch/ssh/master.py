@@ -55,7 +55,7 @@ class Master:
     # -- sessions --------------------------------------------------------------------------------
 
     def session(self) -> list[str]:
-        """The ``ssh`` command line of one session, up to the remote command."""
+        """Return the ``ssh`` command line of one session, up to the remote command."""
         if self._is_users():
             return ["ssh", *_UNATTENDED, *_NEVER_ALONE, self.target]
         # The connection exists, so ssh need not read the configuration.
@@ -138,7 +138,7 @@ class Master:
     # -- the user's configuration ----------------------------------------------------------------
 
     def _read_config(self) -> dict[str, str]:
-        """The options that ``ssh -G`` reports for the target, names in lower case. It does not connect."""
+        """Return the options that ``ssh -G`` reports for the target, names in lower case. It does not connect."""
         if self._config is None:
             code, said, error = _ssh(["-G", self.target], LOGIN_S)
             if code:
@@ -147,7 +147,7 @@ class Master:
         return self._config
 
     def _users_socket(self) -> str:
-        """The control socket of the user's own configuration, if that shares connections; otherwise empty.
+        """Return the control socket of the user's own configuration, if that shares connections; otherwise empty.
 
         Then a login that the user made in another window counts.
         """
@@ -182,7 +182,10 @@ def end_all() -> None:
 
 
 def _socket_folder() -> str:
-    """A private folder with a path short enough for a socket. Raises ConfigError if other users can write to it."""
+    """Return a private folder with a path short enough for a socket.
+
+    Raises ConfigError if other users can write to it.
+    """
     folder = torchx_home("ssh")
     if len(os.path.join(folder, "x" * 18)) > _LONGEST_SOCKET:
         folder = f"/tmp/torchx-ssh-{os.getuid()}"  # noqa: S108  # created with mode 0700, and checked
@@ -237,12 +240,12 @@ _TERMINAL = "/dev/tty"
 
 
 def c_locale() -> dict[str, str]:
-    """This process's environment, with messages of commands in English."""
+    """Return this process's environment, with messages of commands in English."""
     return {**os.environ, "LC_ALL": "C"}
 
 
 def _ssh(args: list[str], timeout_s: float, *, stderr: IO[bytes] | None = None) -> tuple[int, str, str]:
-    """Runs ssh; returns exit code, stdout and stderr. With a file for ``stderr`` it returns neither output."""
+    """Run ssh; return exit code, stdout and stderr. With a file for ``stderr`` it returns neither output."""
     try:
         done = subprocess.run(
             ["ssh", *args],

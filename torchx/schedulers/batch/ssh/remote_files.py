@@ -11,7 +11,7 @@ from torchx.errors import BackendError, ConfigError
 from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 from torchx.schedulers.batch.ssh.script import Answer
 from torchx.schedulers.kit.commands import last_line
-from torchx.schedulers.kit.files import MOST_GROWN
+from torchx.schedulers.kit.files import MAX_GROWN
 from torchx.schedulers.kit.shell import quote
 
 PATIENCE_S = 45.0
@@ -22,8 +22,8 @@ FOLLOW_PATIENCE_S = 300.0
 
 _MISSING = 44  # exit code of these scripts
 _ONE_WAIT_S = 15.0  # limits how long a script outlives its connection
-_MOST_PATHS = 1000  # per command
-_MOST_ANSWER = 8 << 20  # bytes per answer
+_MAX_PATHS = 1000  # per command
+_MAX_ANSWER = 8 << 20  # bytes per answer
 
 _WRITE = """\
 umask 077
@@ -66,7 +66,7 @@ news() {
     path in offset && number > from && room > 0 {
       news = number - from; room -= news < most ? news : most
       printf "%d %.0f %s\\n", place[path], from, path
-    }' room=@ROOM@ most=@MOST@
+    }' room=@ROOM@ most=@MAX@
 }
 ticks=@TICKS@
 while :; do
@@ -78,7 +78,7 @@ done
 for line in $found; do
   place=${line%%" "*}; line=${line#*" "}; offset=${line%%" "*}; path=${line#*" "}
   printf '@KEY@%s\\n' "$place"
-  tail -c +"$((offset + 1))" -- "$path" | head -c @MOST@
+  tail -c +"$((offset + 1))" -- "$path" | head -c @MAX@
 done
 """
 )
@@ -161,7 +161,7 @@ class RemoteFiles:
         return [os.fsdecode(name) for name in answer.stdout.split(b"\0") if name]
 
     def remove(self, folder: str) -> None:
-        """Raises ConfigError for the root and the home folder."""
+        """Raise ConfigError for the root and the home folder."""
         path = os.path.normpath(_checked(folder))
         if path in ("/", "//", self.home()):
             raise ConfigError(f"`{path}` on `{self._runner.target}` cannot be removed")
@@ -179,7 +179,7 @@ class RemoteFiles:
         key = f"torchx-{os.urandom(8).hex()}:"
         quick = min(int(wait_s / 0.2), 10)
         slow = max(int(wait_s - 2), 0)
-        numbers = {"ROOM": _MOST_ANSWER, "MOST": MOST_GROWN, "TICKS": quick + slow, "SLOW": slow, "KEY": key}
+        numbers = {"ROOM": _MAX_ANSWER, "MAX": MAX_GROWN, "TICKS": quick + slow, "SLOW": slow, "KEY": key}
         script = re.sub("@([A-Z]+)@", lambda m: str(numbers[m[1]]), _GROWN)
         paths = [*offsets]
         answer = self._script(
@@ -213,7 +213,10 @@ class RemoteFiles:
 
 
 def _checked(path: str) -> str:
-    """A path that is safe in these lists. Raises ConfigError if it is relative, or contains NUL or a line end."""
+    """Return a path that is safe in these lists.
+
+    Raises ConfigError if it is relative, or contains NUL or a line end.
+    """
     if not path.startswith("/") or any(char in path for char in "\0\n"):
         raise ConfigError(f"`{path!r}` cannot be a path on a login node", hint="give an absolute path in one line")
     return path
@@ -224,4 +227,4 @@ def _list(offsets: Mapping[str, int]) -> bytes:
 
 
 def _batches(paths: list[str]) -> list[list[str]]:
-    return [paths[i : i + _MOST_PATHS] for i in range(0, len(paths), _MOST_PATHS)]
+    return [paths[i : i + _MAX_PATHS] for i in range(0, len(paths), _MAX_PATHS)]

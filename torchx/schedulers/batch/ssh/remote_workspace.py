@@ -92,13 +92,13 @@ class _There:
 
 
 def workspace_hash(workspace: Workspace | str) -> str:
-    """The hash of a workspace's current content. Raises SpecError if it cannot be read."""
+    """Return the hash of a workspace's current content. Raises SpecError if it cannot be read."""
     with FileHashes(_source_name(workspace)) as hashes:
         return content_hash(entries(workspace), hashes.of)
 
 
 def place_workspace(runner: SSHCommandRunner, workspace: Workspace | str, target: str) -> Placed:
-    """Copies a workspace to an absolute path of the login node, by rsync if both sides have it, else by tar.
+    """Copy a workspace to an absolute path of the login node, by rsync if both sides have it, else by tar.
 
     Raises:
         SpecError: the workspace does not exist or cannot be read.
@@ -142,7 +142,7 @@ def _look(runner: SSHCommandRunner, name: str, key: str) -> _There:
 
 
 def _send(runner: SSHCommandRunner, files: list[Entry], there: _There) -> tuple[str, str, str]:
-    """Uploads the files to a ``part`` folder; returns the hash of what was sent, the part, and ``rsync`` or ``tar``."""
+    """Upload the files to a ``part`` folder; return the hash of what was sent, the part, and ``rsync`` or ``tar``."""
     import tempfile
 
     digests: dict[str, str] = {}
@@ -219,16 +219,16 @@ def _by_tar(runner: SSHCommandRunner, folder: str, archive: BinaryIO, part: str,
 
 
 def _remote_shell(words: list[str]) -> str:
-    """The words in rsync's syntax for ``-e``: a quote within quotes is doubled (rsync(1))."""
+    """Return the words in rsync's syntax for ``-e``: a quote within quotes is doubled (rsync(1))."""
     return " ".join("'" + word.replace("'", "''") + "'" if re.search(r"[\s'\"]", word) else word for word in words)
 
 
 def _folder_name(digest: str) -> str:
-    """A folder name for a hash: its first 32 digits."""
+    """Return a folder name for a hash: its first 32 digits."""
     return digest.rpartition(":")[2][:32]
 
 
 def _source_name(workspace: Workspace | str) -> str:
-    """The workspace with absolute paths: ``.`` is another one in each folder."""
+    """Return the workspace with absolute paths: ``.`` is another one in each folder."""
     projects = {workspace: ""} if isinstance(workspace, str) else workspace.projects
     return " ".join(f"{path if '://' in path else os.path.abspath(path)}={place}" for path, place in projects.items())

@@ -28,7 +28,7 @@ _PROBE_S = 10.0
 BUSY_S = 20.0
 """For how long a login node that is at its limit of sessions is asked for another one."""
 
-_MOST_RELOGINS = 2
+_MAX_RELOGINS = 2
 _NOT_FOUND, SSH_FAILED = 127, 255
 _PROBE = "true"
 
@@ -102,7 +102,7 @@ class SSHCommandRunner(ConnectedRunner):
         self._mark = f"torchx-{os.urandom(8).hex()}:"
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs ``argv`` to completion, without a terminal and in the C locale, so that its output can be parsed.
+        """Run ``argv`` to completion, without a terminal and in the C locale, so that its output can be parsed.
 
         Args:
             timeout: seconds; None: :data:`COMMAND_S`.
@@ -124,7 +124,7 @@ class SSHCommandRunner(ConnectedRunner):
         return self._found(Completed(words, answer.returncode or 0, _text(answer.stdout), _text(answer.stderr)))
 
     def run_once(self, argv: Sequence[str], *, token: str, stdin: str = "", timeout: float | None = None) -> Completed:
-        """Runs ``argv`` unless it ran with this token before; returns the answer of its only run.
+        """Run ``argv`` unless it ran with this token before; return the answer of its only run.
 
         The command runs independently of the connection and stores its answer in a folder named by the token, where a
         later call with that token waits for it.
@@ -182,7 +182,7 @@ class SSHCommandRunner(ConnectedRunner):
         patience: float = 0.0,
         what: str = "a script",
     ) -> Answer:
-        """Runs a POSIX shell script to completion; the exit code in the answer is never None.
+        """Run a POSIX shell script to completion; the exit code in the answer is never None.
 
         Args:
             stdin: its input; a file is read from the beginning.
@@ -215,8 +215,8 @@ class SSHCommandRunner(ConnectedRunner):
                 return answer
 
     def session(self, argv: Sequence[str], *, tty: bool) -> tuple[list[str], bytes, str]:
-        """The ``ssh`` command that runs ``argv`` with connected streams, the first bytes of its input, and the mark
-        that precedes each stream of output. Raises BackendError if the login node is unreachable, or rejects it.
+        """Return the ``ssh`` command that runs ``argv`` with connected streams, the first bytes of its input, and the
+        mark that precedes each stream of output. Raises BackendError if the login node is unreachable, or rejects it.
         """
         self.master.ensure()
         begin = f"printf %s {self._mark}" + ("" if tty else f"; printf %s {self._mark} >&2")
@@ -225,7 +225,9 @@ class SSHCommandRunner(ConnectedRunner):
         return [ssh, *(["-tt"] if tty else []), *words, line], first, self._mark
 
     def lost(self, noise: str, code: int, what: str, *, began: bool) -> Exception:
-        """The error for a session with this output of ``ssh`` itself; ``began``: the command has surely started."""
+        """Return the error for a session with this output of ``ssh`` itself; ``began``:
+        the command has surely started.
+        """
         if no_session(noise):
             return TransientError(
                 f"`{self.target}` accepts no further session on its connection: {what} was not started",
@@ -244,7 +246,7 @@ class SSHCommandRunner(ConnectedRunner):
         return ConnectionLostError(f"the connection to `{self.target}` was lost during {what}", hint="try again")
 
     def _attempt(self, script: str, stdin: bytes | BinaryIO, timeout_s: float, what: str) -> Answer:
-        """Runs the script once. It is retried only if it cannot have started."""
+        """Run the script once. It is retried only if it cannot have started."""
         started = time.monotonic()
         relogins, pause = 0, 0.1
         self.master.ensure()
@@ -255,7 +257,7 @@ class SSHCommandRunner(ConnectedRunner):
             if no_session(answer.noise) and time.monotonic() < started + min(BUSY_S, timeout_s):
                 time.sleep(pause)
                 pause = min(pause * 2, 2.0)
-            elif no_master(answer.noise) and relogins < _MOST_RELOGINS:
+            elif no_master(answer.noise) and relogins < _MAX_RELOGINS:
                 relogins += 1
                 self.master.login()
             else:
@@ -284,7 +286,7 @@ class SSHCommandRunner(ConnectedRunner):
         return parse(self._mark, done.stdout, done.stderr), done.returncode
 
     def _late(self, timeout_s: float, what: str) -> TransientError:
-        """The error for a timeout: the command may be slow, or the connection dead."""
+        """Return the error for a timeout: the command may be slow, or the connection dead."""
         late = TransientError(f"{what} did not end within {timeout_s:g} s on `{self.target}`")
         if what == _PROBE or self._answers():
             return late
@@ -294,7 +296,7 @@ class SSHCommandRunner(ConnectedRunner):
         )
 
     def _found(self, done: Completed) -> Completed:
-        """The answer, if the program exists."""
+        """Return the answer, if the program exists."""
         if done.returncode != _NOT_FOUND or "not found" not in done.stderr:
             return done
         program = done.argv[0]
@@ -316,7 +318,7 @@ class SSHCommandRunner(ConnectedRunner):
 
 
 def _word_of(folder: str) -> str:
-    r"""A folder as a shell word.
+    r"""Return a folder as a shell word.
 
     >>> _word_of("~/my jobs"), _word_of("/scratch")
     ('"$HOME"/\'my jobs\'', '/scratch')

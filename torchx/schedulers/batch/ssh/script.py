@@ -17,7 +17,7 @@ from torchx.errors import CommandError
 from torchx.schedulers.kit.shell import quote
 from torchx.util.records import dataclass
 
-_MOST_LINE = 100_000
+_MAX_LINE = 100_000
 """Maximum length of a command line: sshd passes it as one argument, which Linux limits to 128 KiB."""
 
 _UNSAFE = re.compile(rb"[^A-Za-z0-9_ ./:=,@%+-]")
@@ -44,7 +44,10 @@ class Answer:
 
 
 def join(argv: Sequence[str]) -> str:
-    """An argv as a line of a POSIX shell. Raises CommandError for NUL characters, which no system can pass on."""
+    """Return an argv as a line of a POSIX shell.
+
+    Raises CommandError for NUL characters, which no system can pass on.
+    """
     if any("\0" in word for word in argv):
         raise CommandError(f"`{argv[0]}` cannot be run: an argument contains a NUL character", argv=list(argv))
     return " ".join(quote(word) for word in argv)
@@ -60,20 +63,21 @@ def enclose(script: str, mark: str) -> str:
 
 
 def command_line(script: str) -> tuple[str, bytes]:
-    """A line that makes any login shell run ``script`` in ``sh``, and the bytes that must come first on its stdin.
+    """Return a line that makes any login shell run ``script`` in ``sh``, and the bytes that must come first on its
+    stdin.
 
     >>> command_line("echo $HOME")[0]
     'sh -c \\'eval "$(printf %b "$1")"\\' sh \\'echo \\\\0044HOME\\''
     """
     data = script.encode("utf-8", "surrogateescape")
     line = _DECODE + _UNSAFE.sub(lambda m: b"\\0%03o" % m[0][0], data).decode("ascii") + "'"
-    if len(line) <= _MOST_LINE:
+    if len(line) <= _MAX_LINE:
         return line, b""
     return _READ.format(len(data)), data
 
 
 def parse(mark: str, stdout: bytes, stderr: bytes) -> Answer:
-    """The output of the script, and its exit code.
+    """Return the output of the script, and its exit code.
 
     >>> parse("@", b"Welcome!@out@", b"@err@3;bye").returncode
     3

@@ -50,7 +50,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
         super().discard_workspaces(roles)
 
     def _upload(self, info: AppDryRunInfo[Any], site: Site, created: dict[str, Any]) -> None:
-        """Uploads the workspaces that the dry run has named; corrects hashes of those that have changed since."""
+        """Upload the workspaces that the dry run has named; corrects hashes of those that have changed since."""
         from torchx.schedulers.batch.ssh.remote_workspace import place_workspace
         from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
@@ -85,7 +85,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
         return [(role.name, role.env) for role in info._app.roles] if info._app is not None else []
 
     def _name_folder(self, role: Role, cfg: Mapping[str, CfgVal], build_cache: dict[object, object]) -> str:
-        """The folder on the login node for the role's workspace."""
+        """Return the folder on the login node for the role's workspace."""
         job_dir = str(cfg.get("job_dir") or "")
         if job_dir and not job_dir.startswith("/"):
             raise ConfigError(
@@ -108,7 +108,7 @@ class SiteWorkspaceMixin(DirWorkspaceMixin):
 
 
 def _rename(value: Any, old: str, new: str) -> Any:
-    """Replaces a text in all strings of a value. Dicts, lists and records are changed in place."""
+    """Replace a text in all strings of a value. Dicts, lists and record are changed in place."""
     if value.__class__ is str:
         return value.replace(old, new)
     if value.__class__ is tuple:

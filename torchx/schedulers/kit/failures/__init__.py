@@ -29,7 +29,8 @@ class Evidence:
 
 
 def signal_name(number: int) -> str:
-    """The name of a signal, given as its number, the negative number, or 128 plus the number; empty if there is none.
+    """Return the name of a signal, given as its number, the negative number, or 128 plus the number; empty if there is
+    none.
 
     >>> signal_name(9), signal_name(-11), signal_name(143), signal_name(250)
     ('SIGKILL', 'SIGSEGV', 'SIGTERM', '')

@@ -29,7 +29,8 @@ _BY_SIGNAL = {
 
 
 def classify(failure: Failure, said: str = "") -> tuple[str, str]:
-    """The class of a failure, by the program's output and by what the system ``said`` about the end of the process.
+    """Return the class of a failure, by the program's output and by what the system ``said`` about the end of the
+    process.
 
     The second value is the line that decided it; empty if the exit code or nothing did.
 
@@ -100,7 +101,7 @@ def _by_program(failure: Failure) -> tuple[str, str, Row | None]:
 
 
 def _links(failure: Failure) -> Sequence[Link]:
-    """The exceptions of the failure, the original one first; without frames if there is no traceback."""
+    """Return the exceptions of the failure, the original one first; without frames if there is no traceback."""
     traces = find_traces(failure.traceback.splitlines())
     if traces:
         return traces[-1].links
@@ -109,7 +110,7 @@ def _links(failure: Failure) -> Sequence[Link]:
 
 
 def _of_link(link: Link) -> tuple[str, Row | None]:
-    """The class of one exception, and the row that says so; empty if it is not decisive."""
+    """Return the class of one exception, and the row that says so; empty if it is not decisive."""
     if _is_users(link):
         return "error", None
     said = str(link)
@@ -136,7 +137,7 @@ def _is_raised(link: Link) -> bool:
 
 
 def _line(said: str, row: Row | None) -> str:
-    """The decisive line of a message."""
+    """Return the decisive line of a message."""
     if row is not None and "\n" in said:
         known = [row, *(r for r in (*rows(LINE), *rows(EXCEPTION)) if r.kind == row.kind)]
         for line in said.splitlines():

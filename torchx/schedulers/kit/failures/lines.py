@@ -28,7 +28,7 @@ class Line(str):
 
 
 def clean(text: str) -> list[str]:
-    """The plain lines of a stream. A traceback that begins in the middle of a line is moved to a new one.
+    """Return the plain lines of a stream. A traceback that begins in the middle of a line is moved to a new one.
 
     >>> clean("0: Traceback (most recent call last):\\n0:   File 'a'\\n0: KeyError: 1")[2:]
     ['KeyError: 1']
@@ -52,7 +52,7 @@ def clean(text: str) -> list[str]:
 
 
 def _by_writer(lines: list[str]) -> list[str]:
-    """Removes prefixes that stand before all lines of a traceback; their numbers may differ, as times do.
+    """Remove prefixes that stand before all lines of a traceback; their numbers may differ, as times do.
 
     The lines of each prefix are put together, so that processes that write at the same time are told apart.
     """
@@ -81,7 +81,7 @@ def _by_writer(lines: list[str]) -> list[str]:
 
 
 def _unboxed(lines: Sequence[str]) -> Iterator[str]:
-    """The lines of boxes as Python would print them, and the wrapped message below each as one line."""
+    """Yield the lines of boxes as Python would print them, and the wrapped message below each as one line."""
     inside = traced = wrapped = False
     pending = ""
     for line in lines:

@@ -90,7 +90,7 @@ def read_failure(evidence: Evidence, *, exit_code: int | None, signal: str = "",
 
 
 def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
-    """The failure of a replica that has no report of torchrun."""
+    """Return the failure of a replica that has no report of torchrun."""
     by_writer = streams(lines, None)
     if len(by_writer) > 1 or None not in by_writer:
         told = []
@@ -109,7 +109,9 @@ def _of_program(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fa
 
 
 def _reported(lines: Sequence[str], end: Failure) -> Failure:
-    """The end of a program that a launcher or a shell started, by its report at the end or by its own exit code."""
+    """Return the end of a program that a launcher or a shell started,
+    by its report at the end or by its own exit code.
+    """
     code = end.exit_code
     last = [line for line in lines if (line.strip() and re.match(_NOISE, line) is None) or first(LAUNCHER, line)]
     while last and first(LAUNCHER, last[0]) is None:
@@ -130,7 +132,7 @@ def _reported(lines: Sequence[str], end: Failure) -> Failure:
 
 
 def _ended(end: Failure, signal: str) -> Failure:
-    """The end by a signal, given by its name, its number, or the word that shells print."""
+    """Return the end by a signal, given by its name, its number, or the word that shells print."""
     if not signal.startswith("SIG"):
         words = {strsignal(number): number for number in Signals}
         signal = signal_name(int(words.get(signal, 0) if signal.isalpha() or " " in signal else signal))
@@ -138,7 +140,7 @@ def _ended(end: Failure, signal: str) -> Failure:
 
 
 def _without_snakemake(lines: list[str]) -> list[str]:
-    """The output of a Snakemake rule; its failure report is reduced to the message of an exception."""
+    """Return the output of a Snakemake rule; its failure report is reduced to the message of an exception."""
     at = next((i for i, line in enumerate(lines) if re.match(_SNAKEMAKE, line)), None)
     if at is None:
         return lines
@@ -149,7 +151,9 @@ def _without_snakemake(lines: list[str]) -> list[str]:
 
 
 def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> Trace | None:
-    """The traceback that ended the program: the last one, unless it only reports the failure of a child process."""
+    """Return the traceback that ended the program: the last one,
+    unless it only reports the failure of a child process.
+    """
     ending = [trace for trace in traces if not trace.ignored]
     while len(ending) > 1 and _is_wrapper(ending[-1]):
         ending.pop()
@@ -174,7 +178,7 @@ def _is_wrapper(trace: Trace) -> bool:
 
 
 def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Failure:
-    """The failure of a program without traceback, by its last output."""
+    """Return the failure of a program without traceback, by its last output."""
     for stream in (lines, stdout):
         said = [line for line in stream if _says(line)]
         if not said:
@@ -190,7 +194,9 @@ def _of_words(lines: Sequence[str], stdout: Sequence[str], end: Failure) -> Fail
 
 
 def _signed(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
-    """The line of a known signature among the last lines: the first of a cause, else the first of an aftermath."""
+    """Return the line of a known signature among the last lines: the first of a cause,
+    else the first of an aftermath.
+    """
     last = said[-_LAST_LINES:]
     found = sorted((row.aftermath, at, row.more) for row, at in in_lines(LINE, last))
     if not found:
@@ -206,7 +212,7 @@ def _plain(line: str) -> str:
 
 
 def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
-    """The message of a program that crashed without a Python exception, and the lines around it."""
+    """Return the message of a program that crashed without a Python exception, and the lines around it."""
     said = said[-_FATAL_WITHIN:]
     at = next((i for i, line in enumerate(said) if re.match(_FATAL, line)), None)
     if at is None:
@@ -222,7 +228,7 @@ def _fatal(said: Sequence[str]) -> tuple[str, Sequence[str]] | None:
 
 
 def _last_word(said: Sequence[str], end: Failure) -> tuple[str, Sequence[str]]:
-    """The last line; if a signal ended the program, only if that line mentions an error."""
+    """Return the last line; if a signal ended the program, only if that line mentions an error."""
     if end.exit_code is None and not re.match(_ERROR_WORDS, said[-1]):
         return "", said
     return said[-1].strip(), said[:-1]
@@ -236,7 +242,7 @@ def _says(line: str) -> bool:
 
 
 def _of_workers(lines: Sequence[str], report: Report, stdout: Sequence[str], end: Failure) -> Failure:
-    """The failure of the guilty worker of torchrun."""
+    """Return the failure of the guilty worker of torchrun."""
     own_trace = next((i for i in range(report.start, -1, -1) if HEADER in lines[i]), report.start)
     before = lines[:own_trace]
     err, out = streams(before, report), streams(stdout, report)
@@ -263,7 +269,7 @@ def _of_worker(worker: Worker, stderr: Sequence[str], stdout: Sequence[str], end
 
 
 def _of_anybody(stderr: Sequence[str], stdout: Sequence[str], told: Sequence[Failure]) -> Failure:
-    """The likely failure of torchrun's root cause, if the lines do not show which worker wrote them."""
+    """Return the likely failure of torchrun's root cause, if the lines do not show which worker wrote them."""
     root = told[0]
     traces = [trace for trace in find_traces(stderr) if not trace.ignored]
     if root.signal or not traces:
@@ -279,7 +285,7 @@ def _of_anybody(stderr: Sequence[str], stdout: Sequence[str], told: Sequence[Fai
 
 
 def _with_error_file(reported: Failure | None, found: Failure) -> Failure:
-    """The failure in the error file, unless stderr has more details or shows that another one is the cause."""
+    """Return the failure in the error file, unless stderr has more details or shows that another one is the cause."""
     if reported is None or not (reported.traceback or HEADER not in found.traceback):
         return found
     traces = find_traces(reported.traceback.splitlines())

@@ -46,7 +46,7 @@ class Row(NamedTuple):
     name: str = ""
 
     def search(self, line: str) -> re.Match[str] | None:
-        """The match in a line or exception; None if there is none."""
+        """Return the match in a line or exception; None if there is none."""
         if self.text not in line:
             return None
         if self.where in (EXCEPTION, WITHIN) and self.pattern:

@@ -22,7 +22,19 @@ from torchx.specs.wishes.retries import CLASSES as RETRIED
 from torchx.util.notices import logger
 
 CLASSES = (*RETRIED, "cancelled")
-_SAID_ORDER = tuple("lost oom image preempted timeout node network quota error unknown cancelled".split())
+_SAID_ORDER = (
+    "lost",
+    "oom",
+    "image",
+    "preempted",
+    "timeout",
+    "node",
+    "network",
+    "quota",
+    "error",
+    "unknown",
+    "cancelled",
+)
 
 
 class Match(NamedTuple):
@@ -40,17 +52,17 @@ _matches: list[Match] | None = None
 
 
 def rows(where: str) -> Sequence[Row]:
-    """The rows of a place, in order of precedence."""
+    """Return the rows of a place, in order of precedence."""
     return _by_place()[where]
 
 
 def first(where: str, line: str) -> Row | None:
-    """The first row that matches a line or exception."""
+    """Return the first row that matches a line or exception."""
     return next((row for row in rows(where) if row.search(line)), None)
 
 
 def in_lines(where: str, lines: Sequence[str]) -> Iterator[tuple[Row, int]]:
-    """The matches in some lines, each with the index of its line: row by row, in order of precedence."""
+    """Yield the matches in some lines, each with the index of its line: row by row, in order of precedence."""
     whole = "\n".join(lines)
     for row in rows(where):
         if row.text in whole:
@@ -58,14 +70,14 @@ def in_lines(where: str, lines: Sequence[str]) -> Iterator[tuple[Row, int]]:
 
 
 def note(row: Row, line: str, *, decided: bool = True) -> None:
-    """Keeps a match for the caller of :func:`explained`."""
+    """Keep a match for the caller of :func:`explained`."""
     if _matches is not None and Match(row, line, decided) not in _matches:
         _matches.append(Match(row, line, decided))
 
 
 @contextmanager
 def explained() -> Iterator[list[Match]]:
-    """Collects the rows that match within the ``with`` block, the decisive ones first in each failure."""
+    """Collect the rows that match within the ``with`` block, the decisive ones first in each failure."""
     global _matches
     before, _matches = _matches, []
     try:
@@ -75,7 +87,7 @@ def explained() -> Iterator[list[Match]]:
 
 
 def parse_row(name: str, text: str) -> Row:
-    """A row of a site: ``CLASS[:aftermath] PLACE PATTERN``.
+    """Return a row of a site: ``CLASS[:aftermath] PLACE PATTERN``.
 
     Raises:
         ConfigError: it has another form, an unknown class or place, or no valid regular expression.
@@ -105,7 +117,7 @@ def parse_row(name: str, text: str) -> Row:
 
 
 def _of_site() -> Iterator[Row]:
-    """The rows of the config and of plugins; one that is wrong is skipped, with a warning."""
+    """Yield the rows of the config and of plugins; one that is wrong is skipped, with a warning."""
     told: dict[str, str | Iterable[Row] | Callable[[], Iterable[Row]]] = {}
     for source in sources:
         told.update(source())

@@ -48,7 +48,7 @@ class Report:
 
 
 def read_report(lines: Sequence[str]) -> Report | None:
-    """The last report in these lines; None if there is none."""
+    """Return the last report in these lines; None if there is none."""
     start = next((i for i in range(len(lines) - 1, -1, -1) if lines[i].rstrip().endswith(_TITLE)), None)
     if start is None:
         return None
@@ -73,7 +73,7 @@ def read_report(lines: Sequence[str]) -> Report | None:
 
 
 def streams(lines: Sequence[str], report: Report | None) -> dict[int | str | None, list[str]]:
-    """Maps global ranks, or other writers, to their lines without prefixes, and None to lines without prefix.
+    """Map global ranks, or other writers, to their lines without prefixes, and None to lines without prefix.
 
     Without a report, only torch's ``[rank3]: `` counts as a prefix, since any program may write ``[3]: x``.
     """

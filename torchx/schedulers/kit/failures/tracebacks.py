@@ -105,7 +105,7 @@ def find_traces(lines: Sequence[str]) -> list[Trace]:
 
 
 def bounded(text: str, chars: int = _MESSAGE_CHARS) -> str:
-    """Truncates a text to a number of characters, with a mark at the end."""
+    """Truncate a text to a number of characters, with a mark at the end."""
     return text if len(text) <= chars else f"{text[: chars - 4]} ..."
 
 
@@ -124,7 +124,7 @@ def _read_chain(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
 
 
 def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
-    """Reads the exception whose header is at this line. Exceptions in its message come first."""
+    """Read the exception whose header is at this line. Exceptions in its message come first."""
     if "Exception Group" in lines[at]:
         return _read_group(lines, at)
     frame, code = "", ""
@@ -177,7 +177,7 @@ def _ends_message(lines: Sequence[str], at: int) -> bool:
 
 
 def _read_group(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
-    """Reads an exception group: its exceptions, then itself. An exception without frames gets those of the group."""
+    """Read an exception group: its exceptions, then itself. An exception without frames gets those of the group."""
     end = at + 1
     while end < len(lines) and re.match(r"\s*[|+]", lines[end]):
         end += 1
@@ -216,7 +216,7 @@ def _frame(line: str) -> str:
 
 
 def read_exception(text: str) -> Link | None:
-    """Parses the exception ``Name: text`` at the beginning of a message; None if there is none.
+    """Parse the exception ``Name: text`` at the beginning of a message; None if there is none.
 
     >>> read_exception("KeyError: 'x'"), read_exception("no data in /data")
     (Link(name='KeyError', text="'x'", file='', code=''), None)

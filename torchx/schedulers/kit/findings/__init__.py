@@ -35,12 +35,12 @@ class Finding:
 
 
 def bad(said: str, fix: str = "") -> Finding:
-    """A :data:`BAD` finding about the subject of its check."""
+    """Return a :data:`BAD` finding about the subject of its check."""
     return Finding(BAD, "", said, fix)
 
 
 def doubt(said: str, fix: str = "") -> Finding:
-    """An :data:`UNKNOWN` finding about the subject of its check."""
+    """Return an :data:`UNKNOWN` finding about the subject of its check."""
     return Finding(UNKNOWN, "", said, fix)
 
 
@@ -64,7 +64,7 @@ class Check:
     fix: str = ""
 
     def findings(self) -> list[Finding]:
-        """Runs the check."""
+        """Run the check."""
         try:
             found = self.ask()
             if isinstance(found, str):
@@ -76,14 +76,14 @@ class Check:
             return [Finding(UNKNOWN, self.what, f"the check itself failed: {type(e).__name__}: {e}")]
 
     def failed(self, error: TorchXError) -> Finding:
-        """The finding for an error. A missing program or package is always certain."""
+        """Return the finding for an error. A missing program or package is always certain."""
         missing = isinstance(error, CommandError) and error.returncode == NOT_INSTALLED
         certain = isinstance(error, (MissingDependencyError, *self.certain)) and not isinstance(error, TransientError)
         return Finding(BAD if missing or certain else UNKNOWN, self.what, str(error), error.hint or self.fix)
 
 
 def once(ask: Callable[[], _T]) -> Callable[[], _T]:
-    """Caches the result of ``ask``, which is called only once even by concurrent checks."""
+    """Cache the result of ``ask``, which is called only once even by concurrent checks."""
     import functools
     from threading import Lock
 
@@ -97,7 +97,7 @@ def once(ask: Callable[[], _T]) -> Callable[[], _T]:
 
 
 def no_such(wanted: str, there: Iterable[str], option: str, otherwise: str = "") -> Finding:
-    """The finding that a name does not exist. The fix sets a run option to the most similar existing one."""
+    """Return the finding that a name does not exist. The fix sets a run option to the most similar existing one."""
     from torchx.util.strings import nearest
 
     names = sorted(there)
@@ -106,7 +106,7 @@ def no_such(wanted: str, there: Iterable[str], option: str, otherwise: str = "")
 
 
 def disk_space(place: str, fix: str) -> Finding:
-    """Checks the free space on the disk of a folder: bad below 64 MiB or without free inodes."""
+    """Check the free space on the disk of a folder: bad below 64 MiB or without free inodes."""
     import os
 
     found = os.statvfs(place)

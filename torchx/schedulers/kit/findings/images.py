@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def image_checks(
     job: AppDryRunInfo[Any], architectures: Machines, elsewhere: Elsewhere = lambda _: False
 ) -> Iterator[Check]:
-    """Returns a check for each image of a job, or for its base image if the code will be built into it.
+    """Return a check for each image of a job, or for its base image if the code will be built into it.
 
     ``architectures`` returns those of the machines, such as ``amd64``; empty if unknown. ``elsewhere`` returns whether
     the machines have an image already; None if unknown.
@@ -49,7 +49,7 @@ def _look(image: str, architectures: Machines, elsewhere: Elsewhere) -> str | Fi
 
 
 def _architectures(image: str) -> set[str]:
-    """The architectures for which the image has a variant; empty if it does not declare any."""
+    """Return the architectures for which the image has a variant; empty if it does not declare any."""
     from contextlib import closing
 
     from torchx.util.foreign import loads, reading

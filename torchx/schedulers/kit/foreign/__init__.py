@@ -38,7 +38,7 @@ class Named:
 
 
 def forced(backend: Scheduler[Any]) -> Scheduler[Any]:
-    """A view that can cancel and delete jobs. A backend that is not a view is returned unchanged."""
+    """Return a view that can cancel and delete jobs. A backend that is not a view is returned unchanged."""
     return backend.forced() if isinstance(backend, ForeignJobs) else backend
 
 
@@ -50,25 +50,25 @@ class ForeignJobs(View):
 
     @abstractmethod
     def find(self, reference: str) -> Named | None:
-        """Finds a job by any kind of name or id that is common on this system; None if there is no such job."""
+        """Find a job by any kind of name or id that is common on this system; None if there is no such job."""
 
     @abstractmethod
     def about(self, app_id: str) -> dict[str, str]:
         """Properties of the job besides its state: ``name``, ``user``, ``command``, ..."""
 
     def forced(self) -> Self:
-        """A copy of this view that can cancel and delete jobs."""
+        """Return a copy of this view that can cancel and delete jobs."""
         twin = copy.copy(self)
         twin._force = True
         return twin
 
     def cancel(self, app_id: str) -> None:
-        """Cancels the job, if the view is :meth:`forced`."""
+        """Cancel the job, if the view is :meth:`forced`."""
         self._refuse_unless_forced(app_id)
         super().cancel(app_id)
 
     def delete(self, app_id: str) -> None:
-        """Deletes the job, if the view is :meth:`forced`."""
+        """Delete the job, if the view is :meth:`forced`."""
         self._refuse_unless_forced(app_id)
         super().delete(app_id)
 
@@ -80,7 +80,7 @@ class ForeignJobs(View):
             )
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> list[ListAppResponse]:  # noqa: ARG002  # the contract's
-        """An empty list: the tools of the system list its jobs."""
+        """Return an empty list: the tools of the system list its jobs."""
         return []
 
     def submit_dryrun(self, *_: object) -> NoReturn:

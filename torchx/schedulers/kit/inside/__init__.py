@@ -25,7 +25,7 @@ class Tty(NamedTuple):
 
 
 def described(found: DescribeAppResponse | None, app_id: str, role: str, k: int) -> NotFoundError:
-    """The error for a replica that cannot be entered, with its state as described by the scheduler."""
+    """Return the error for a replica that cannot be entered, with its state as described by the scheduler."""
     if found is None:
         return NotFoundError(
             f"there is no job `{app_id}` any more", hint="`torchx status` shows what is on record of it"
@@ -39,19 +39,19 @@ class Duplex(ABC):
 
     @abstractmethod
     def write(self, data: bytes) -> None:
-        """Writes all of ``data`` to its stdin. Raises BrokenPipeError if it no longer reads its stdin."""
+        """Write all of ``data`` to its stdin. Raises BrokenPipeError if it no longer reads its stdin."""
 
     @abstractmethod
     def close_stdin(self) -> None:
-        """Closes its stdin. Does nothing with a terminal, where a control character ends the input."""
+        """Close its stdin. Does nothing with a terminal, where a control character ends the input."""
 
     @abstractmethod
     def read(self) -> tuple[int, bytes] | None:
-        """Waits for output and returns its stream and the data; None at the end of the output."""
+        """Wait for output and return its stream and the data; None at the end of the output."""
 
     @abstractmethod
     def close(self) -> None:
-        """Ends the other side if it still runs, and closes the connection."""
+        """End the other side if it still runs, and close the connection."""
 
     def __enter__(self) -> Self:
         return self
@@ -68,22 +68,22 @@ class InsideProcess(Duplex):
 
     @abstractmethod
     def resize(self, columns: int, rows: int) -> None:
-        """Changes the size of its terminal."""
+        """Change the size of its terminal."""
 
     @abstractmethod
     def send_signal(self, number: int) -> None:
-        """Sends a signal to its process group."""
+        """Send a signal to its process group."""
 
     @abstractmethod
     def wait(self) -> int:
-        """Returns its exit code when the output has ended; 128 plus the number for a signal.
+        """Return its exit code when the output has ended; 128 plus the number for a signal.
 
         Raises BackendError if the connection was lost, so that the exit code is unknown.
         """
 
 
 def not_running(app_id: str, role: str, k: int, state: str) -> NotFoundError:
-    """The error for a replica that has ended or has not started yet.
+    """Return the error for a replica that has ended or has not started yet.
 
     >>> str(not_running("train-x1", "trainer", 0, "SUCCEEDED"))
     'replica trainer/0 of `train-x1` is not running: it is SUCCEEDED'

@@ -44,7 +44,7 @@ class Mark:
         self._due: list[Callable[[str], object]] = []
 
     def once_known(self, do: Callable[[str], object]) -> None:
-        """Calls ``do`` with the pid, now or when it has been read."""
+        """Call ``do`` with the pid, now or when it has been read."""
         self._due.append(do)
         self._do_due()
 
@@ -57,7 +57,7 @@ class Mark:
             do(self.who)
 
     def read(self, piece: Callable[[], tuple[int, bytes] | None]) -> tuple[int, bytes] | None:
-        """The next piece of output, without marks; None at its end, or if the script found no process."""
+        """Return the next piece of output, without marks; None at its end, or if the script found no process."""
         while not self.absent and (found := piece()) is not None:
             stream, data = found
             data = self.take(data) if stream == self._stream else data
@@ -67,13 +67,13 @@ class Mark:
         return (self._stream, held) if held else None
 
     def seek(self, piece: Callable[[], tuple[int, bytes] | None]) -> None:
-        """Reads until the pid is known. Output of the program may come before it."""
+        """Read until the pid is known. Output of the program may come before it."""
         while not self.who and not self.absent and (found := piece()) is not None:
             if found[0] == self._stream:
                 self.take(found[1])
 
     def words(self, argv: Sequence[str], start: str = 'exec "$@"') -> list[str]:
-        """The command of the script, which starts ``argv`` with the shell command ``start``."""
+        """Return the command of the script, which starts ``argv`` with the shell command ``start``."""
         lines = [f"echo {self.text}$$ >&2"]
         if (tty := self._tty) is not None:
             lines = [f"stty cols {tty.columns} rows {tty.rows} 2>/dev/null", *lines]
@@ -81,7 +81,7 @@ class Mark:
         return ["sh", "-c", "\n".join([*lines, start]), "sh", *argv]
 
     def take(self, data: bytes) -> bytes:
-        """Removes the marks from output of their stream. Holds back data that may be the beginning of a mark."""
+        """Remove the marks from output of their stream. Holds back data that may be the beginning of a mark."""
         if self.code is not None:
             return b""  # messages of the client that ran the script about its exit
         self._held += data
@@ -122,15 +122,15 @@ class MarkedProcess(InsideProcess):
 
     @abstractmethod
     def _piece(self) -> tuple[int, bytes] | None:
-        """The next output of the script, with its stream; None at the end."""
+        """Return the next output of the script, with its stream; None at the end."""
 
     @abstractmethod
     def _end_stdin(self) -> None:
-        """Closes its stdin. Raises OSError if the process has ended."""
+        """Close its stdin. Raises OSError if the process has ended."""
 
     @abstractmethod
     def _signal(self, who: str, number: int | None) -> None:
-        """Sends a signal to the process with pid ``who``; None: ends it."""
+        """Send a signal to the process with pid ``who``; None: ends it."""
 
     def close_stdin(self) -> None:
         if not self._tty:
@@ -160,7 +160,9 @@ class MarkedProcess(InsideProcess):
 
 
 def kill_words(who: str, number: int | None) -> list[str]:
-    """The command that signals the group of a process, or the process alone if it leads none; None: to end it."""
+    """Return the command that signals the group of a process, or the process alone if it leads none; None:
+    to end it.
+    """
     import signal
 
     numbers = [signal.SIGHUP, signal.SIGTERM] if number is None else [number]

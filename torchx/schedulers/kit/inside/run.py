@@ -23,12 +23,12 @@ class Ran(NamedTuple):
 
 
 def python_words(program: str) -> list[str]:
-    """The command that runs the source of a program with the Python of a replica."""
+    """Return the command that runs the source of a program with the Python of a replica."""
     return ["sh", "-c", _PYTHON, "sh", program]
 
 
 def run(process: InsideProcess, stdin: bytes = b"") -> Ran:
-    """Feeds ``stdin`` to a process and waits until it exits. Ends the process if the wait is interrupted."""
+    """Feed ``stdin`` to a process and wait until it exits. Ends the process if the wait is interrupted."""
     import threading
 
     def feed() -> None:

@@ -73,7 +73,7 @@ class SpawnedProcess(InsideProcess):
         self._watch(beside)
 
     def _watch(self, beside: int) -> None:
-        """Registers the streams, and the events that end the output although other processes keep it open."""
+        """Register the streams, and the events that end the output although other processes keep it open."""
         import selectors
         import threading
 
@@ -111,7 +111,7 @@ class SpawnedProcess(InsideProcess):
                 raise BrokenPipeError("its stdin is closed") from None
 
     def _write_to_terminal(self, data: memoryview) -> int:
-        """Writes some of ``data``. A blocking write would go on waiting when the child has ended."""
+        """Write some of ``data``. A blocking write would go on waiting when the child has ended."""
         import select
 
         ready = select.poll()
@@ -212,7 +212,7 @@ class SpawnedProcess(InsideProcess):
 
 
 def _copy_limits(of: int, child: subprocess.Popen[bytes]) -> None:
-    """Copies the limits of another process to a child that has stopped itself, and continues the child."""
+    """Copy the limits of another process to a child that has stopped itself, and continues the child."""
     import resource
 
     os.waitpid(child.pid, os.WUNTRACED)

@@ -1,4 +1,4 @@
-"""Resource usage of replicas, as returned by backends with :class:`~torchx.schedulers.kit.abilities.Measures`."""
+"""Resource usage of replicas, as returned by backends with :class:`~torchx.schedulers.kit.abilities.ReportsUsage`."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class ReplicaMetrics:
     attempts: list[AttemptUsage] = field(default_factory=list)
 
     def memory_peak(self) -> int | None:
-        """The peak in bytes over all attempts; None if unknown."""
+        """Return the peak in bytes over all attempts; None if unknown."""
         return max([0, *(s.memory for s in self.samples), *(a.memory for a in self.attempts)]) or None
 
     def summary(self) -> list[AttemptUsage]:
@@ -90,7 +90,7 @@ class ReplicaMetrics:
 
 
 def parse(role: str, replica: int, lines: Iterable[str]) -> ReplicaMetrics:
-    """Parses the file that a sampler wrote for a replica. Skips invalid lines.
+    """Parse the file that a sampler wrote for a replica. Skips invalid lines.
 
     >>> found = parse("w", 0, ['{"memory_limit": 8, "cpus": 2}', '{"t": 1.5, "a": 0, "cpu": 0.5, "mem": 7}', '{"t": 3'])
     >>> found.memory_limit, found.samples
@@ -113,7 +113,7 @@ def parse(role: str, replica: int, lines: Iterable[str]) -> ReplicaMetrics:
 
 
 def read_kept(files: Files, paths: Mapping[tuple[str, int], str]) -> list[ReplicaMetrics]:
-    """Reads the files of samplers, given by role and number of the replica, all in one query."""
+    """Read the files of samplers, given by role and number of the replica, all in one query."""
     texts = files.grown(dict.fromkeys(paths.values(), 0)) if paths else {}
     return [
         parse(role, k, texts.get(path, b"").decode("utf-8", "replace").splitlines())

@@ -147,7 +147,7 @@ def parse(
     *,
     whole: bool = True,
 ) -> Stacks:
-    """Parses the output of probes.
+    """Parse the output of probes.
 
     ``texts`` has the role, the number of the replica, its host (empty: the one in the output), and the output of its
     probe. ``unread``: replicas without a probe -> why. ``whole``: ranks without a process are reported as missing.
@@ -168,7 +168,7 @@ def parse(
 
 
 def probe_text(*py_spy: str) -> str:
-    """The source of the program to run inside a replica, where py-spy may also be at these paths."""
+    """Return the source of the program to run inside a replica, where py-spy may also be at these paths."""
     from torchx.schedulers.kit.shell import read_script
 
     return read_script(__file__, "probe.py").replace("BROUGHT: tuple[str, ...] = ()", f"BROUGHT = {py_spy!r}")
@@ -236,7 +236,7 @@ def _frames(look: Sequence[Any]) -> list[Frame]:
 
 
 def _doing(stack: Sequence[Frame], *, busy: float, pending: bool = False) -> tuple[str, bool]:
-    """What a rank with this stack is doing, and whether it waits for other ranks.
+    """Return what a rank with this stack is doing, and whether it waits for other ranks.
 
     Args:
         pending: it stays in this line with an unfinished collective. With NCCL the call returns at once, and whatever
@@ -264,7 +264,7 @@ def _doing(stack: Sequence[Frame], *, busy: float, pending: bool = False) -> tup
 
 
 def _worker(workers: Sequence[dict[str, Any]]) -> str:
-    """What a worker of the data loader is doing, if that explains the wait."""
+    """Return what a worker of the data loader is doing, if that explains the wait."""
     if not workers:
         return ", which has no process of its own"
     for worker in workers:
@@ -279,7 +279,7 @@ def _worker(workers: Sequence[dict[str, Any]]) -> str:
 
 
 def _folded(stack: Sequence[Frame]) -> list[Frame]:
-    """The user's frames, else all except those of PyTorch and the standard library, else the outermost one."""
+    """Return the user's frames, else all except those of PyTorch and the standard library, else the outermost one."""
     some = [f for f in stack if not _SYSTEM.search(f.file)]
     return [f for f in some if not _LIBRARY.search(f.file)] or some or list(stack[-1:])
 
@@ -300,7 +300,7 @@ def _grouped(ranks: Sequence[RankStack]) -> list[Group]:
 
 
 def _suspects(ranks: Sequence[RankStack]) -> set[int]:
-    """The ``id`` of each rank for which the others seem to wait."""
+    """Return the ``id`` of each rank for which the others seem to wait."""
     gone = {id(r) for r in ranks if r.state in ("T", "t", "Z", "")}
     most = max((r.waiting for r in ranks), default=0.0)
     if most < _OFTEN:  # no rank waits for others

@@ -50,7 +50,7 @@ class Call:
 
 
 def told(groups: Any) -> list[Call]:
-    """Parses the calls in a probe's output for one rank. Skips invalid ones."""
+    """Parse the calls in a probe's output for one rank. Skips invalid ones."""
     found = []
     for group, calls in groups.items() if isinstance(groups, dict) else ():
         for call in calls if isinstance(calls, list) else ():
@@ -67,7 +67,7 @@ def told(groups: Any) -> list[Call]:
 
 
 def tell_apart(ranks: Sequence[RankStack]) -> list[RankStack]:
-    """Adds the number of the call in which a rank waits to what it is doing, if that is informative."""
+    """Add the number of the call in which a rank waits to what it is doing, if that is informative."""
     groups: dict[str, list[tuple[RankStack, Call]]] = {}
     lines: dict[str, set[str]] = {}
     for rank in ranks:
@@ -93,7 +93,7 @@ def tell_apart(ranks: Sequence[RankStack]) -> list[RankStack]:
 
 
 def _waits_in(rank: RankStack) -> Call | None:
-    """The unfinished call in which the main thread waits, else the first unfinished one.
+    """Return the unfinished call in which the main thread waits, else the first unfinished one.
 
     With NCCL it is the first: a GPU makes the calls in order, and the main thread may be many calls ahead of it.
     """
@@ -107,7 +107,7 @@ def _waits_in(rank: RankStack) -> Call | None:
 
 
 def _named(doing: str, call: Call, *, sized: bool, grouped: bool) -> str:
-    """``waits in all_reduce #17 at train.py:88``; ``waits in backward for all_reduce #17 at train.py:90``.
+    """Return ``waits in all_reduce #17 at train.py:88``; ``waits in backward for all_reduce #17 at train.py:90``.
 
     A ``wait()`` for a call made before ``waits for all_reduce #17``.
     """

@@ -73,7 +73,7 @@ def look(
 
 
 def _printed(asked: Mapping[Replica, Future[Ran]]) -> tuple[dict[Replica, bytes], dict[Replica, str]]:
-    """The output of the probes, and why other replicas could not be inspected. Raises like :func:`look`."""
+    """Return the output of the probes, and why other replicas could not be inspected. Raises like :func:`look`."""
     errors = {replica: e for replica, ran in asked.items() if isinstance(e := ran.exception(), TorchXError)}
     if errors and len(errors) == len(asked):
         raise next(iter(errors.values()))
@@ -89,7 +89,7 @@ def _printed(asked: Mapping[Replica, Future[Ran]]) -> tuple[dict[Replica, bytes]
 
 
 def tell(stacks: Callable[[], Stacks]) -> None:
-    """Prints what the ranks of a silent job are doing, for :class:`torchx.supervisor.watchdog.Watchdog`."""
+    """Print what the ranks of a silent job are doing, for :class:`torchx.supervisor.watchdog.Watchdog`."""
     from torchx.schedulers.kit.stacks.page import page
     from torchx.supervisor.watchdog import BUSY
 

@@ -11,28 +11,28 @@ if TYPE_CHECKING:
 
     from torchx.schedulers.kit.stacks import Group, RankStack, Stacks
 
-_MOST_FRAMES = 8
-_MOST_HEADS = 12
+_MAX_FRAMES = 8
+_MAX_HEADS = 12
 
 
 def page(found: Stacks, gray: Callable[[str], str] = str) -> Iterator[str]:
-    """The lines of the page; ``gray`` renders a text dimmed."""
+    """Yield the lines of the page; ``gray`` renders a text dimmed."""
     yield printable(found.sentence)
     hosts = len({rank.host for rank in found.ranks if rank.host}) > 1
     for group in reversed(found.groups):
         yield ""
         heads = list(_heads(group.ranks, hosts=hosts))
-        for text, pid in heads[:_MOST_HEADS]:
+        for text, pid in heads[:_MAX_HEADS]:
             yield printable(text) + (gray(f"  pid {pid}") if pid else "")
-        if len(heads) > _MOST_HEADS:
-            yield f"... in {len(heads) - _MOST_HEADS} more replicas"
+        if len(heads) > _MAX_HEADS:
+            yield f"... in {len(heads) - _MAX_HEADS} more replicas"
         yield from map(printable, _body(group))
     for (role, k), why in found.unread.items():
         yield from ("", f"{role}/{k}", f"    {printable(why)}")
 
 
 def _heads(ranks: Sequence[RankStack], *, hosts: bool) -> Iterator[tuple[str, int]]:
-    """A line for each replica with its ranks, and its pid if it has a single rank."""
+    """Yield a line for each replica with its ranks, and its pid if it has a single rank."""
     from itertools import groupby
 
     for (role, k, host), members in groupby(ranks, lambda r: (r.role, r.replica, r.host)):
@@ -44,7 +44,7 @@ def _heads(ranks: Sequence[RankStack], *, hosts: bool) -> Iterator[tuple[str, in
 
 
 def _ranges(numbers: Sequence[int]) -> str:
-    """Formats numbers as ranges.
+    """Format numbers as ranges.
 
     >>> _ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7, 8'
@@ -59,11 +59,11 @@ def _ranges(numbers: Sequence[int]) -> str:
 
 
 def _body(group: Group) -> Iterator[str]:
-    """What the ranks of a group are doing, and the frames of one of them, innermost first."""
+    """Yield what the ranks of a group are doing, and the frames of one of them, innermost first."""
     yield f"    {group.sentence}"
     frames = group.ranks[0].frames
-    width = max((len(f.place) for f in frames[:_MOST_FRAMES]), default=0)
-    for frame in frames[:_MOST_FRAMES]:
+    width = max((len(f.place) for f in frames[:_MAX_FRAMES]), default=0)
+    for frame in frames[:_MAX_FRAMES]:
         yield f"      {frame.place:{width}}  {frame.function:16}  {frame.source}".rstrip()
-    if len(frames) > _MOST_FRAMES:
-        yield f"      ... {len(frames) - _MOST_FRAMES} more"
+    if len(frames) > _MAX_FRAMES:
+        yield f"      ... {len(frames) - _MAX_FRAMES} more"

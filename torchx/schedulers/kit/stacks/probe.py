@@ -34,7 +34,7 @@ _LINE = re.compile(r'^  File "(.*)", line (\d+) in (.*)$', re.M)
 _PAUSES_S = (0.0, 0.13, 0.37, 0.23, 0.31, 0.17, 0.29, 0.11)  # irregular, to not be in step with a loop
 _ANSWER_S = 2.0
 _SPY_S = 20.0
-_MOST_WORKERS = 4
+_MAX_WORKERS = 4
 
 
 class Process:
@@ -55,7 +55,7 @@ class Process:
         self.states = ""
 
     def stat(self, thread: str = "") -> list[str]:
-        """The fields of its ``stat`` file from the state on."""
+        """Return the fields of its ``stat`` file from the state on."""
         with open(f"/proc/{self.pid}{thread}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(") ")[2].split()
 
@@ -79,7 +79,7 @@ class Process:
         return self.exe.startswith(("python", "pypy"))
 
     def look(self) -> None:
-        """Samples its stack, innermost frame first."""
+        """Sample its stack, innermost frame first."""
         state = self.state()
         self.states += state
         if not self.is_python():
@@ -118,7 +118,7 @@ class Process:
         return [[f["name"].rpartition(".")[2], f["filename"], f["line"]] for f in frames]
 
     def _ask(self) -> Frames:
-        """Samples its stack with the signal that it offers, if it still handles that; or else it would be killed."""
+        """Sample its stack with the signal that it offers, if it still handles that; or else it would be killed."""
         try:
             offers = self._offers("stacks")
             if not offers:
@@ -143,7 +143,7 @@ class Process:
         return [[name.rpartition(".")[2], file, int(line)] for file, line, name in _LINE.findall(mains[-1])]
 
     def tell(self) -> None:
-        """Reads the latest collectives of its process groups, if it offers them."""
+        """Read the latest collectives of its process groups, if it offers them."""
         import json
 
         self.calls.append({})
@@ -155,7 +155,7 @@ class Process:
             pass  # it takes part in no collective, or is ending
 
     def _offers(self, kind: str) -> list[tuple[int, str]]:
-        """The signals or descriptors that it offers, and the files to which it writes the response."""
+        """Return the signals or descriptors that it offers, and the files to which it writes the response."""
         found = []
         for fd in os.listdir(f"/proc/{self.pid}/fd"):
             path = f"/proc/{self.pid}/fd/{fd}"
@@ -183,7 +183,7 @@ class Process:
 
 
 def _source(file: str, line: int) -> list[str]:
-    """The text of a line of the user's own code."""
+    """Return the text of a line of the user's own code."""
     return [] if _LIBRARY.search(file) else [linecache.getline(file, line).strip()[:200]]
 
 
@@ -192,7 +192,7 @@ def _at_once(path: str, flags: int) -> int:
 
 
 def _brought() -> str | None:
-    """A py-spy that was copied here, unless another user could have written it."""
+    """Return a py-spy that was copied here, unless another user could have written it."""
     for path in BROUGHT:
         try:
             found = os.stat(path)
@@ -204,7 +204,7 @@ def _brought() -> str | None:
 
 
 def find() -> tuple[dict[int, Process], list[Process]]:
-    """The processes of this replica, and its ranks, or its main process if there are none."""
+    """Return the processes of this replica, and its ranks, or its main process if there are none."""
     mine = {name: os.environ[name] for name in MARKS if name in os.environ}
     found: dict[int, Process] = {}
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -234,7 +234,7 @@ def children(process: Process, found: dict[int, Process]) -> list[Process]:
 
 
 def _python_of(top: Process, found: dict[int, Process]) -> Process:
-    """The first process that runs Python among ``top`` and its descendants; ``top`` if there is none."""
+    """Return the first process that runs Python among ``top`` and its descendants; ``top`` if there is none."""
     line = [top]
     for process in line:
         if process.is_python():
@@ -244,7 +244,7 @@ def _python_of(top: Process, found: dict[int, Process]) -> Process:
 
 
 def look_at(processes: list[Process], pauses_s: tuple[float, ...] = _PAUSES_S) -> None:
-    """Samples all processes several times, to find where a slow one is most of the time."""
+    """Sample all processes several times, to find where a slow one is most of the time."""
     import threading
 
     for pause_s in pauses_s:
@@ -257,7 +257,7 @@ def look_at(processes: list[Process], pauses_s: tuple[float, ...] = _PAUSES_S) -
 
 
 def main() -> None:
-    """Prints what the ranks are doing."""
+    """Print what the ranks are doing."""
     import json
     from concurrent.futures import ThreadPoolExecutor
 
@@ -276,7 +276,7 @@ def main() -> None:
         wants = sum(map(rank.states.count, "RD")) / max(len(rank.states), 1)  # runnable, perhaps without a processor
         busy = max(busy, wants)
         loading = rank.looks and any("torch/utils/data/" in frame[1] for frame in rank.looks[-1])
-        workers = [p for p in children(rank, found) if p.is_python()][:_MOST_WORKERS] if loading else []
+        workers = [p for p in children(rank, found) if p.is_python()][:_MAX_WORKERS] if loading else []
         look_at(workers, (0.0,))
         row = {"host": os.uname().nodename, "busy": round(busy, 2), "is_agent": rank.is_agent()}
         after = rank.calls[1] or rank.calls[0]

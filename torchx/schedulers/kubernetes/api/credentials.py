@@ -55,12 +55,12 @@ class Cluster:
                 self.pool_manager = urllib3.ProxyManager(configuration.proxy, proxy_headers=headers, **options)
 
     def request(self, method: str, url: str) -> Any:
-        """The response of an identity provider that is asked for a new token."""
+        """Return the response of an identity provider that is asked for a new token."""
         return self.pool_manager.request(method, url)
 
 
 def official() -> Any:
-    """The package ``kubernetes.client``; MissingDependencyError if it is not installed."""
+    """Return the package ``kubernetes.client``; MissingDependencyError if it is not installed."""
     try:
         import kubernetes.client
     except ImportError:
@@ -76,7 +76,7 @@ def _missing() -> MissingDependencyError:
 
 @functools.cache
 def _reader() -> tuple[Any, Any]:
-    """The class ``Configuration`` and the module ``config`` of the package ``kubernetes``.
+    """Return the class ``Configuration`` and the module ``config`` of the package ``kubernetes``.
 
     They are imported without the package's models and calls, and OAuth is imported only when it renews a token. This
     saves 0.25 of 0.3 seconds. Other imports of the package still load all of it. If it is imported already, or another
@@ -114,7 +114,8 @@ def _reader() -> tuple[Any, Any]:
 
 
 def connect(context: str | None) -> tuple[Cluster, str]:
-    """The cluster of a context of kubeconfig (None: the current one), and the context's namespace, which may be empty.
+    """Return the cluster of a context of kubeconfig (None: the current one), and the context's namespace, which may be
+    empty.
 
     MissingDependencyError if the client is not installed; BackendError without a cluster or credentials.
     """

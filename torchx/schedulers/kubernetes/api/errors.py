@@ -31,7 +31,7 @@ class BusyError(ApiError, TransientError):
 
 
 def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
-    """The result of ``ask``, or ``otherwise`` if the rights for it are missing."""
+    """Return the result of ``ask``, or ``otherwise`` if the rights for it are missing."""
     try:
         return ask()
     except ApiError as e:
@@ -41,7 +41,8 @@ def unless_forbidden(ask: Callable[[], _T], otherwise: _Other) -> _T | _Other:
 
 
 def refusal(method: str, path: str, response: Any, *, known: bool) -> BackendError | NotFoundError:
-    """The error of a response; if the request is ``known`` to have succeeded, a missing right or kind is transient.
+    """Return the error of a response; if the request is ``known`` to have succeeded, a missing right or kind is
+    transient.
 
     https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/status/
     """

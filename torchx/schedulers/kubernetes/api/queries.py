@@ -90,12 +90,12 @@ def parts_of(api: KubeApi, kind: str, namespace: str | None, names: Sequence[str
 
 
 def _chosen(names: Sequence[str]) -> dict[str, object]:
-    """A query that selects these jobs; if there are many, all objects of torchx."""
+    """Return a query that selects these jobs; if there are many, all objects of torchx."""
     return selector(names) if len(names) < MANY else {"labelSelector": SELECTOR}
 
 
 def selector(names: Sequence[str]) -> dict[str, object]:
-    """A query that selects the objects of these jobs."""
+    """Return a query that selects the objects of these jobs."""
     one = f"={names[0]}" if len(names) == 1 else f" in ({','.join(names)})"
     return {"labelSelector": LABEL_UNIQUE_NAME + one}
 

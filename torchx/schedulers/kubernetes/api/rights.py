@@ -39,12 +39,14 @@ _SWEEP = {"ConfigMap": "create get patch", "Pod": "list delete"}
 
 
 def needed(kind: str, *, queued: bool, inline: bool = False) -> dict[str, str]:
-    """The rights for jobs of a kind (of :data:`names.OWNERS`): kind or subresource -> verbs."""
+    """Return the rights for jobs of a kind (of :data:`names.OWNERS`): kind or subresource -> verbs."""
     return {**_OF_KIND[kind], **_PARTS, **(_QUEUED if queued else {}), **(_INLINE if inline else {})}
 
 
 def role_manifest(kind: str, namespace: str, *, queued: bool, inline: bool = False) -> str:
-    """The least rights for all commands, as a Role in YAML; ``queued`` is by Kueue, ``inline`` code in a ConfigMap."""
+    """Return the least rights for all commands, as a Role in YAML; ``queued`` is by Kueue,
+    ``inline`` code in a ConfigMap.
+    """
     rights = {**needed(kind, queued=queued, inline=inline), **(_SWEEP if kind == names.JOB else {})}
     role = {
         "apiVersion": "rbac.authorization.k8s.io/v1",

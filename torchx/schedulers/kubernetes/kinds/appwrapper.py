@@ -27,7 +27,7 @@ def render(
     priority: int | None = None,
     network: str | None = None,
 ) -> Object:
-    """The AppWrapper of an app. The form :data:`V1BETA1` has a priority; the highest is dispatched first."""
+    """Return the AppWrapper of an app. The form :data:`V1BETA1` has a priority; the highest is dispatched first."""
     service = request.headless_service(app, app_id, rules)
     service["metadata"].pop("annotations")  # the AppWrapper has them
     parts = [service]
@@ -56,12 +56,12 @@ def render(
 
 
 def scheduling_spec(retries: int, pods_needed: int) -> Object:
-    """The retries of a v1beta1 AppWrapper, which MCAD queues again if pods are lost."""
+    """Return the retries of a v1beta1 AppWrapper, which MCAD queues again if pods are lost."""
     return {"minAvailable": pods_needed, "requeuing": {"maxNumRequeuings": retries}}
 
 
 def pod_group(role: Role, name: str, namespace: str, labels: dict[str, str]) -> Object:
-    """The PodGroup of one role, whose pods the coscheduling plugin starts together.
+    """Return the PodGroup of one role, whose pods the coscheduling plugin starts together.
 
     https://github.com/kubernetes-sigs/scheduler-plugins/tree/master/pkg/coscheduling
     """

@@ -23,7 +23,9 @@ INDEXED_SINCE = (1, 22)
 
 
 def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """The objects of an app, the owner of the others first; SpecError if the kind does not support what it needs."""
+    """Return the objects of an app, the owner of the others first;
+    SpecError if the kind does not support what it needs.
+    """
     owner, *others = _RENDERERS[kind](app, app_id, rules)
     return [owner, *objects_of(rules.codes, owner["metadata"]), *others]
 
@@ -32,7 +34,7 @@ def render(kind: str, app: AppDef, app_id: str, rules: JobRules) -> list[Object]
 
 
 def _jobs(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """A headless Service and the Jobs. See https://kubernetes.io/docs/concepts/workloads/controllers/job/"""
+    """Return a headless Service and the Jobs. See https://kubernetes.io/docs/concepts/workloads/controllers/job/"""
     objects = [request.headless_service(app, app_id, rules)]
     for role, name, labels in request.each_role(app, app_id, rules):
         job_name = f"{app_id}-{name}"
@@ -71,7 +73,7 @@ def _job_spec(role: Role, rules: JobRules, template: Object) -> Object:
 
 
 def _limits(role: Role, rules: JobRules, template: Object) -> Object:
-    """The limits of a Job for failed pods.
+    """Return the limits of a Job for failed pods.
 
     A Job replaces single pods. For torchelastic this is equivalent to restarting the whole role or app, because the
     other agents restart their workers when a new member joins.
@@ -94,7 +96,7 @@ def _limits(role: Role, rules: JobRules, template: Object) -> Object:
 
 
 def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labels: Mapping[str, str]) -> list[Object]:
-    """A Job for each replica, for clusters older than 1.22, which have no Indexed Jobs."""
+    """Return a Job for each replica, for clusters older than 1.22, which have no Indexed Jobs."""
     jobs = []
     for k in range(role.num_replicas):
         own = {**labels, names.LABEL_REPLICA_ID: str(k)}
@@ -110,7 +112,7 @@ def _separate_jobs(role: Role, rules: JobRules, app_id: str, job_name: str, labe
 
 
 def _jobset(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """A JobSet. See https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/"""
+    """Return a JobSet. See https://jobset.sigs.k8s.io/docs/reference/jobset.v1alpha2/"""
     replicated = []
     for role, name, labels in request.each_role(app, app_id, rules):
         # <jobset>-<replicated job>-<job>-<pod>.<subdomain>
@@ -143,7 +145,7 @@ RETRY_POLICIES: dict[str, list[dict[str, str]]] = {
 
 
 def volcano_job(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """A Volcano job with a task for each replica, started as a gang. See https://volcano.sh/en/docs/vcjob/"""
+    """Return a Volcano job with a task for each replica, started as a gang. See https://volcano.sh/en/docs/vcjob/"""
     opts, tasks = rules.opts, []
     rules = replace(rules, opts=replace(opts, priority_class=None))  # the job has it, not its pods
     for role, name, labels in request.each_role(app, app_id, rules):
@@ -189,7 +191,7 @@ _PYTORCH_HINT = "use `-cfg kind=job` or `kind=jobset`"
 
 
 def _pytorchjob(app: AppDef, app_id: str, rules: JobRules) -> list[Object]:
-    """A PyTorchJob of Kubeflow's Training Operator 1: one role, whose replicas are the job's workers.
+    """Return a PyTorchJob of Kubeflow's Training Operator 1: one role, whose replicas are the job's workers.
 
     There is no master, because the operator numbers masters and workers separately, and all replicas share a template.
     The operator treats a job without master as elastic: the first worker has a DNS name (``<job>-worker-0``), and the

@@ -96,7 +96,7 @@ def _only_container(pod: Object) -> Object:
 
 
 def fitted(api: KubeApi, job: Object) -> Object:
-    """The TrainJob in the form that the cluster's version of Trainer supports; BackendError if it is too old.
+    """Return the TrainJob in the form that the cluster's version of Trainer supports; BackendError if it is too old.
 
     A dry run shows which fields the server keeps.
     """

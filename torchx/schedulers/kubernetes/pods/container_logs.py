@@ -14,7 +14,7 @@ from torchx.schedulers.kubernetes.names import Object
 _SILENCE_S = 300.0
 """A stream without data for so long is requested again, because a connection may die unnoticed."""
 _SECOND = 10**9
-_MOST_SKIPPED = 7
+_MAX_SKIPPED = 7
 _ATTEMPTS = 3
 _PIECE = 1 << 14
 """Bytes of one record of a container's log. Before Kubernetes 1.27, each record of a longer line has a timestamp."""
@@ -40,7 +40,7 @@ class ContainerLog:
         self._place_after: tuple[int, int] | None = None  # while the previous run is read late
         self._runs = 0
         self._ended = False
-        self._vain = self._skip = 0
+        self._empty_polls = self._polls_to_skip = 0
 
     def lines(self, status: Object, *, follow: bool) -> Iterator[tuple[int, bytes]]:
         """Time (ns) and text of new lines; with ``follow``, until the container of this status ends."""
@@ -55,16 +55,16 @@ class ContainerLog:
             return
         if not over and follow:
             # After a stream that ended at once, the pod's status is about to show the end of the container.
-            self._skip -= 1
-            if self._skip >= 0:
+            self._polls_to_skip -= 1
+            if self._polls_to_skip >= 0:
                 return
         self._place_before = self._place
         if follow and not over:
             yield from self._read(previous=False, follow=True)  # the next call resumes an interrupted stream
         else:
             yield from self.read_all(previous=False)
-        self._vain = 0 if self._place_before != self._place else min(2 * self._vain + 1, _MOST_SKIPPED)
-        self._skip = self._vain
+        self._empty_polls = 0 if self._place_before != self._place else min(2 * self._empty_polls + 1, _MAX_SKIPPED)
+        self._polls_to_skip = self._empty_polls
         self._ended = over
 
     @property
@@ -73,7 +73,7 @@ class ContainerLog:
         return self._place[0] > 0
 
     def _read_previous(self) -> Iterator[tuple[int, bytes]]:
-        """The unread lines of the previous run.
+        """Yield the unread lines of the previous run.
 
         If that run ended after the pod's status was read and before the last read, the last read returned lines of the
         current run. In this case the rest of the previous run is read late, from the place before.
@@ -108,7 +108,7 @@ class ContainerLog:
         raise TransientError(f"the log of `{self._name}` breaks off repeatedly at the same line")
 
     def _read(self, *, previous: bool, follow: bool) -> Generator[tuple[int, bytes], None, bool]:
-        """The unread lines. Returns True after all of them, False if the connection broke."""
+        """Yield the unread lines. Returns True after all of them, False if the connection broke."""
         import urllib3
 
         query = {
@@ -137,7 +137,7 @@ class ContainerLog:
             response.release_conn()
 
     def _new(self, lines: Iterable[bytes], *, previous: bool) -> Iterator[tuple[int, bytes]]:
-        """The unread lines within the time range of the query."""
+        """Yield the unread lines within the time range of the query."""
         known, repeated = self._place
         for raw in lines:
             stamp, line = split_stamp(raw)
@@ -158,7 +158,7 @@ class ContainerLog:
                 yield stamp, self._prefix + _joined(line)
 
     def _from(self) -> str:
-        """The time to resume at. The API has whole seconds; :meth:`_new` skips the lines before."""
+        """Return the time to resume at. The API has whole seconds; :meth:`_new` skips the lines before."""
         begin = self._place[0] or self._since
         if begin is None:
             return ""
@@ -166,7 +166,7 @@ class ContainerLog:
 
 
 def _joined(text: bytes) -> bytes:
-    """A long line without the timestamps between its records."""
+    """Return a long line without the timestamps between its records."""
     pieces = []
     while len(text) > _PIECE and (rest := split_stamp(text[_PIECE:]))[0]:
         pieces.append(text[:_PIECE])

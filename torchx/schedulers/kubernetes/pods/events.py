@@ -25,7 +25,7 @@ def why_it_does_not_start(api: KubeApi, namespace: str, pod: Object) -> str:
 
 
 def how_it_ended(api: KubeApi, namespace: str, job: str) -> AppState | None:
-    """The final state of a deleted Job, from the last event with it; None if unknown."""
+    """Return the final state of a deleted Job, from the last event with it; None if unknown."""
     found = None
     of = f"involvedObject.kind=Job,involvedObject.name={job}"
     for event, _ in unless_forbidden(lambda: _events(api, namespace, of), []):
@@ -62,7 +62,9 @@ def _taken_away(api: KubeApi, namespace: str, jobs: list[str], there: set[str]) 
 
 
 def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *, prefix: str = "") -> str:
-    """The first message with one of these reasons, of the events selected by ``of`` on objects named ``prefix...``."""
+    """Return the first message with one of these reasons,
+    of the events selected by ``of`` on objects named ``prefix...``.
+    """
     for event, name in _events(api, namespace, f"{of},type=Warning"):
         if event.get("reason") in reasons and name.startswith(prefix):
             return str(event.get("message", "")).strip().partition("\n")[0]
@@ -70,7 +72,7 @@ def _warning(api: KubeApi, namespace: str, of: str, reasons: tuple[str, ...], *,
 
 
 def _events(api: KubeApi, namespace: str, of: str) -> list[tuple[Object, str]]:
-    """The events that match a field selector, each with the name of the object that it is about."""
+    """Return the events that match a field selector, each with the name of the object that it is about."""
     found = api.items(path_of("Event", namespace), {"fieldSelector": of})
     return [(event, str((event.get("involvedObject") or {}).get("name") or "")) for event in found]
 
@@ -120,5 +122,5 @@ def workloads(api: KubeApi, namespace: str, item: Object) -> list[Object]:
 
 
 def queue_of(item: Object) -> str:
-    """The Kueue queue of a job; empty if none."""
+    """Return the Kueue queue of a job; empty if none."""
     return str(labels_of(item).get(LABEL_QUEUE) or "")

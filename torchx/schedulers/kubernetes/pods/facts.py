@@ -53,7 +53,9 @@ class Pod:
     age: tuple[str, bool, float, str] = ("", False, 0, "")
 
     def evidence(self, log: str = "") -> Evidence:
-        """The error file and the last lines of its program, from ``log`` (the end of its log) if that was read."""
+        """Return the error file and the last lines of its program,
+        from ``log`` (the end of its log) if that was read.
+        """
         file = _error_file(self.left)
         return Evidence(error_file=file, stderr=log or ("" if file else self.left))
 
@@ -73,7 +75,7 @@ class Pod:
 
 
 def read_pods(items: Iterable[Object]) -> list[Pod]:
-    """The newest pod of each replica, in the order of roles and replicas.
+    """Return the newest pod of each replica, in the order of roles and replicas.
 
     Its restarts include the pods that it replaced.
     """
@@ -88,7 +90,7 @@ def read_pods(items: Iterable[Object]) -> list[Pod]:
 
 
 def by_replica(items: Iterable[Object]) -> list[list[Pod]]:
-    """The pods of each replica, oldest first, in the order of roles and replicas."""
+    """Return the pods of each replica, oldest first, in the order of roles and replicas."""
     of: dict[tuple[int, int], list[Pod]] = {}
     for pod in sorted(map(read_pod, items), key=lambda pod: pod.age):
         of.setdefault((pod.role_index, pod.facts.replica), []).append(pod)
@@ -205,20 +207,21 @@ def by_age(pod: Object) -> tuple[str, bool, float, str]:
 
 
 def replica_of(metadata: Object) -> int:
-    """The replica of a pod, from torchx's label, or from the index that its Job gave it."""
+    """Return the replica of a pod, from torchx's label, or from the index that its Job gave it."""
     labels, annotations = _dict(metadata, "labels"), _dict(metadata, "annotations")
     by_controller = annotations.get(names.INDEX_ANNOTATION, labels.get(names.INDEX_LABEL))
     return _number(labels.get(names.LABEL_REPLICA_ID, by_controller))
 
 
 def main_container(containers: Sequence[Object]) -> Object:
-    """The container of the role, by its name; the first one in pods that torchx did not create."""
+    """Return the container of the role, by its name; the first one in pods that torchx did not create."""
     by_name = {c.get("name"): c for c in containers}
     return next((by_name[name] for name in _MAIN if name in by_name), next(iter(containers), {}))
 
 
 def shorten(message: str) -> str:
-    """The scheduler's message on a pod that fits no node, without its attempts of preemption and, since 1.34, others.
+    """Return the scheduler's message on a pod that fits no node, without its attempts of preemption and, since 1.34,
+    others.
 
     >>> shorten("0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: none.")
     '0/1 nodes are available: 1 Insufficient cpu'
@@ -227,7 +230,7 @@ def shorten(message: str) -> str:
 
 
 def unix_time(text: object) -> float:
-    """A time of the API as Unix time; 0 if missing or invalid.
+    """Return a time of the API as Unix time; 0 if missing or invalid.
 
     >>> unix_time("1970-01-01T00:01:00Z"), unix_time(None)
     (60.0, 0.0)
@@ -274,7 +277,7 @@ def _taken_away(pod: Object) -> str:
 
 
 def _disrupted(status: Object) -> str:
-    """The reason for which the cluster disrupted a pod, from its condition (since 1.26); empty if it did not."""
+    """Return the reason for which the cluster disrupted a pod, from its condition (since 1.26); empty if it did not."""
     for condition in _list(status, "conditions"):
         if condition.get("type") == "DisruptionTarget" and condition.get("status") == "True":
             return str(condition.get("reason") or "")
@@ -282,7 +285,7 @@ def _disrupted(status: Object) -> str:
 
 
 def _reason(status: Object, terminated: Object) -> str:
-    """The cluster's reason for the end of a pod; empty if the program ended by itself."""
+    """Return the cluster's reason for the end of a pod; empty if the program ended by itself."""
     disrupted, reason = _disrupted(status), status.get("reason")
     # The kubelet's reason is more specific than `TerminationByKubelet`.
     first = (reason, disrupted) if disrupted == "TerminationByKubelet" else (disrupted, reason)

@@ -73,7 +73,7 @@ class KeptLog:
                 os.unlink(path)
 
     def lines(self, query: LogQuery) -> _Lines:
-        """The archived lines within the time range of the query, else the last followed lines; logs a warning.
+        """Return the archived lines within the time range of the query, else the last followed lines; logs a warning.
 
         NotFoundError if no lines were kept.
         """
@@ -125,13 +125,13 @@ class KeptLog:
 
 
 def _stamp(time_ns: int) -> bytes:
-    """The timestamp that the API puts before each line."""
+    """Return the timestamp that the API puts before each line."""
     second, fraction = divmod(time_ns, 10**9)
     return f"{time.strftime('%Y-%m-%dT%H:%M:%S', time.gmtime(second))}.{fraction:09}Z ".encode()
 
 
 def gone() -> NotFoundError:
-    """The error if the pods no longer exist and no lines were kept."""
+    """Return the error if the pods no longer exist and no lines were kept."""
     return NotFoundError(
         "the pods of this replica are gone, and their logs with them",
         hint="`torchx log --archive` keeps them on this machine; `torchx log --follow` the last lines",

@@ -114,7 +114,7 @@ def render_pod(
     env: Mapping[str, Any],
     secret: Mapping[str, Object] | None = None,
 ) -> Object:
-    """The template of a replica's pod: its ``metadata`` and ``spec``. Macros of the role have been replaced.
+    """Return the template of a replica's pod: its ``metadata`` and ``spec``. Macros of the role have been replaced.
 
     ``env`` has the variables that torchx sets, each a value or a ``valueFrom``; those of the role may refer to them.
     ``secret`` has the secret variables of the role, each with its ``valueFrom``. SpecError if a pod does not support a

@@ -37,7 +37,7 @@ class ScriptRequest(SlurmBatchRequest):
     args: list[str] = field(default_factory=list)
 
     def materialize(self) -> str:
-        """The script."""
+        """Return the script."""
         return self.text
 
     def __str__(self) -> str:
@@ -48,7 +48,7 @@ class ScriptRequest(SlurmBatchRequest):
 
 
 def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
-    """The request; run options that are set take precedence over the script's lines.
+    """Return the request; run options that are set take precedence over the script's lines.
 
     ``name`` becomes the job's name, or its comment if the script sets the name. Raises NotSupportedError if the job
     needs a feature of torchx's own script.
@@ -78,7 +78,9 @@ def script_request(app: AppDef, opts: SlurmOpts, *, name: str) -> ScriptRequest:
 
 
 def submission(request: SlurmBatchRequest, folder: str) -> Submission:
-    """The submission of the script's copy in the job's folder; it runs in the current folder, as without torchx."""
+    """Return the submission of the script's copy in the job's folder; it runs in the current folder,
+    as without torchx.
+    """
     assert isinstance(request, ScriptRequest), request
     argv = [*request.cmd, posixpath.join(folder, request.file), *request.args]
     return Submission(request.name, argv, folder, {request.file: request.text})
