@@ -16,6 +16,7 @@ from torchx.schedulers.kubernetes.overlays import (
     PUT,
     apply_overlay,
     get_overlay,
+    pod_overlay,
     set_overlay,
     validate_overlay,
 )
@@ -186,3 +187,55 @@ def test_metadata_may_name_a_file(tmp_path: Path) -> None:
         assert get_overlay(Role("r", "i", metadata=metadata), "kubernetes", "pod") == {"spec": {"x": 1}}
     with pytest.raises(SpecError, match="cannot be read"):
         get_overlay(Role("r", "i", metadata={"kubernetes": f"file://{tmp_path}/none.yaml"}), "kubernetes", "pod")
+
+
+SPEC = {"spec": {"nodeSelector": {"pool": "gpu"}, "volumes": ({"name": "v"},)}}
+AS_POD = {"spec": {"nodeSelector": {"pool": "gpu"}, PUT("volumes"): [{"name": "v"}]}}
+YAML = "V1Pod:\n  spec:\n    nodeSelector: {pool: gpu}\n    volumes: !!python/tuple\n    - name: v\n"
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"kubernetes": SPEC},
+        {"kubernetes": {"apiVersion": "v1", "kind": "Pod", **SPEC}},
+        {"kubernetes": {"V1Pod": SPEC}},
+        {"kubernetes": {"pod": SPEC}},
+        {
+            "kubernetes": {
+                "pod": {"V1Pod": {"spec": {"nodeSelector": {"pool": "gpu"}}}},
+                "spec": {"volumes": SPEC["spec"]["volumes"]},
+            }
+        },
+        {"kubernetes": "file://FOLDER/o.yaml"},
+        {"kubernetes": "memory://o.yaml"},
+        {"kubernetes": {"V1Pod": "FOLDER/o.yaml"}},
+    ],
+)
+@pytest.mark.parametrize("of_app", [False, True])
+def test_all_forms_of_a_pod_overlay(metadata: dict[str, Any], of_app: bool, tmp_path: Path) -> None:
+    """A pod, with or without its kind around it, as dict or file; of a role or an app; tuples replace a list."""
+    import fsspec
+
+    (tmp_path / "o.yaml").write_text(YAML)
+    fsspec.filesystem("memory").pipe("o.yaml", YAML.encode())
+    given = eval(repr(metadata).replace("FOLDER", str(tmp_path)))
+    target = AppDef("a", metadata=given) if of_app else Role("r", "img", metadata=given)
+    assert pod_overlay(target) == AS_POD
+    before = copy.deepcopy(target)
+    for kind in ("pod", "V1Pod"):
+        other = AppDef("a") if of_app else Role("r", "img")
+        set_overlay(other, "kubernetes", kind, SPEC)
+        assert pod_overlay(other) == AS_POD
+    assert target == before
+
+
+@pytest.mark.parametrize(
+    "found",
+    [{"tolerations": []}, {"V1Job": {}}, {5: 1}, {"kind": "Job"}, {"pod": {"status": {}}}, ["spec"], 5, "nowhere.yaml"],
+)
+def test_what_is_not_understood_is_no_pod_overlay(found: Any) -> None:
+    """It is an error that names it, not a field of the pod, and not silence."""
+    for target in (Role("r", "img", metadata={"kubernetes": found}), AppDef("a", metadata={"kubernetes": found})):
+        with pytest.raises(SpecError, match=r"metadata `kubernetes` of `[ar]`"):
+            pod_overlay(target)

@@ -22,6 +22,7 @@ from torchx.errors import (
 )
 from torchx.runner import Runner, get_runner
 from torchx.runner.api import get_configured_trackers
+from torchx.schedulers import get_scheduler_factories
 from torchx.specs import (
     AppDef,
     BindMount,
@@ -393,3 +394,28 @@ def test_a_scheduler_that_cannot_watch_refuses_to(runner):
     app.metadata[WATCHDOG] = "10m"
     with pytest.raises(NotSupportedError, match="`memory` cannot watch whether a job is silent"):
         runner.dryrun(app, "memory")
+
+
+@pytest.mark.parametrize("scheduler", sorted(get_scheduler_factories()))
+@pytest.mark.parametrize("of_app", [False, True])
+def test_no_backend_ignores_what_its_metadata_says(scheduler: str, of_app: bool) -> None:
+    """`metadata` under the name of the scheduler is applied, or an error that names it: never dropped."""
+    wrong = {scheduler: {"gres": "gpu:2"}}
+    role = Role("w", image="img", entrypoint="echo", resource=Resource(1, 0, 64), metadata={} if of_app else wrong)
+    with get_runner() as runner, pytest.raises(SpecError, match=f"metadata `{scheduler}`"):
+        needed = {"queue": "q", "role": "arn:aws:iam::123456789012:role/r", "instance_type": "ml.m5.large"}
+        opts = runner.scheduler_run_opts(scheduler)
+        cfg = {name: value for name, value in needed.items() if opts.get(name) and opts.get(name).is_required}
+        runner.dryrun(AppDef("a", [role], metadata=wrong if of_app else {}), scheduler, cfg)
+
+
+@pytest.mark.parametrize("scheduler", ["kubernetes", "kubernetes_mcad"])
+@pytest.mark.parametrize("of_app", [False, True])
+def test_overlays_reach_the_pods(scheduler: str, of_app: bool) -> None:
+    """Also those with tuples, which are on record in a form that a rerun understands."""
+    laid = {"kubernetes": {"spec": {"serviceAccountName": "trainer", "volumes": ({"name": "mine"},)}}}
+    role = Role("w", image="img", entrypoint="echo", resource=Resource(1, 0, 64), metadata={} if of_app else laid)
+    with get_runner() as runner:
+        info = runner.dryrun(AppDef("a", [role], metadata=laid if of_app else {}), scheduler)
+    assert "serviceAccountName: trainer" in str(info) and "dshm" not in str(info).partition("volumes:")[2]
+    assert info._app is not None and "(" not in str(info._app.roles[0].metadata)

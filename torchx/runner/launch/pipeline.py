@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx.config import Setting, active_profile
 from torchx.config.files import ConfigFiles
-from torchx.errors import ConfigError, NotSupportedError
+from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.runner.ground.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
 from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
@@ -71,6 +71,7 @@ def dry_run(
     values = {key: setting.value for key, setting in settings.items()}
     if app.metadata:
         _check_metadata(app, scheduler, backend, settings)  # before anything is built
+    _check_overlays(app, scheduler, backend)
     backend._pre_build_validate(app, scheduler, values)
     if (files and files.section("secrets")) or any(
         not _STRINGS.issuperset(map(type, r.env.values())) for r in app.roles
@@ -149,6 +150,19 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
         check_after(wishes.after, scheduler, backend.capabilities)
     if wishes.timeout_s:
         _check_timeout(wishes, scheduler, backend.capabilities, settings)
+
+
+def _check_overlays(app: AppDef, scheduler: str, backend: Scheduler[Any]) -> None:
+    """Raises SpecError for changes to the request in the metadata, if the scheduler would ignore them."""
+    known = backend.capabilities.overlays
+    for what, metadata in (("the app", app.metadata), *((f"role `{role.name}`", role.metadata) for role in app.roles)):
+        for key, value in metadata.items():
+            name, dot, _ = str(key).partition(".")
+            if name in (scheduler, backend.backend) and name != known and (not dot or str(value).startswith("{")):
+                hint = f"it reads `{known}` there" if known else "run options (`-cfg`) may do what is meant"
+                raise SpecError(
+                    f"`{scheduler}` does not understand the metadata `{key}` of {what}: `{value}`", hint=hint
+                )
 
 
 def _check_timeout(wishes: Wishes, scheduler: str, caps: Capabilities, settings: Mapping[str, Setting]) -> None:

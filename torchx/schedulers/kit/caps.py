@@ -33,6 +33,7 @@ class Capabilities:
         elastic: ``min_replicas`` of a role is honoured.
         multi_role: a job may have more than one role.
         mounts: supported kinds of mounts: ``bind``, ``volume``, ``device``.
+        overlays: the key of ``metadata``, of an app or role, with changes to the request; empty: there is none.
         secrets: supported kinds of :class:`~torchx.specs.Secret`: ``value``, resolved where the job is submitted, and
             references that the backend itself resolves: ``k8s``, ``aws-sm``.
         workspaces: code can be patched into the job's image or folder.
@@ -63,6 +64,7 @@ class Capabilities:
     elastic: bool = False
     multi_role: bool = False
     mounts: tuple[str, ...] = ()
+    overlays: str = ""
     secrets: tuple[str, ...] = ()
     workspaces: bool = False
     priority: bool = False

@@ -26,13 +26,14 @@ from torchx.schedulers.kubernetes.client import KubeApi
 from torchx.schedulers.kubernetes.logs import EvidenceReader, JobPoller, ReplicaLog, Snapshot
 from torchx.schedulers.kubernetes.metrics import read as read_metrics
 from torchx.schedulers.kubernetes.names import JOB, LABEL_APP_NAME, Object, labels_of
+from torchx.schedulers.kubernetes.overlays import NAMESPACE, pod_overlay, without_tuples
 from torchx.schedulers.kubernetes.pods import events
 from torchx.schedulers.kubernetes.pods.facts import Pod, read_pods
 from torchx.schedulers.kubernetes.pods.kept_logs import KeptLog, forget
 from torchx.schedulers.kubernetes.request import KubernetesJob
 from torchx.schedulers.kubernetes.shipped_code import BucketCode, signed
 from torchx.schedulers.kubernetes.simulate import simulation
-from torchx.specs.api import AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, make_app_handle
 from torchx.specs.images import report_image_digest
 from torchx.util.notices import logger
 from torchx.util.outages import Outage
@@ -59,6 +60,7 @@ CAPABILITIES = replace(
     mounts=("bind", "volume", "device"),
     secrets=("value", "k8s"),
     workspaces=True,
+    overlays=NAMESPACE,
     priority=True,
     resources=True,
     describe_many=True,
@@ -113,6 +115,13 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         app_id = self.expected_id(info)
         self._contexts[app_id] = job.opts.context
         return app_id
+
+    def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: Any) -> None:  # noqa: ARG002  # as in the base class
+        for target in (app, *app.roles):
+            pod_overlay(target)
+        for role in app.roles:
+            if isinstance(found := role.metadata.get(NAMESPACE), dict):
+                role.metadata[NAMESPACE] = without_tuples(found)  # a record has no tuples
 
     # -- which cluster ---------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from torchx.errors import ConfigError, SpecError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.kubernetes import placement
 from torchx.schedulers.kubernetes.names import JOB, JOBSET, KUBEFLOW, PYTORCH, V1BETA1, V1BETA2, VOLCANO, Object
-from torchx.schedulers.kubernetes.overlays import read_file
+from torchx.schedulers.kubernetes.overlays import pod_form
 from torchx.schedulers.kubernetes.shipped_code import AUTO, BUCKET, REGISTRY, WAYS, check_bucket
 from torchx.util.records import dataclass
 
@@ -190,11 +190,8 @@ class KubernetesMCADOpts(StructuredOpts):
 
 
 def read_overlay(path: str) -> Object:
-    """Read an overlay from a YAML or JSON file; ConfigError if it cannot be read, or is not a mapping."""
+    """Read an overlay from a YAML or JSON file; ConfigError if it cannot be read, or is not like a pod."""
     try:
-        found = read_file(path, "pod_overlay")
+        return pod_form(path, f"pod_overlay `{path}`")
     except SpecError as e:
         raise ConfigError(str(e), hint=e.hint) from None
-    if not isinstance(found, dict):
-        raise ConfigError(f"pod_overlay `{path}` is not a mapping", hint="write it like a pod: `spec:` ...")
-    return dict(found)

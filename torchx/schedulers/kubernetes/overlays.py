@@ -1,7 +1,7 @@
 """Overlays: user-defined changes to a scheduler's request, such as fields of a Kubernetes pod.
 
 An overlay is a dict with the structure of the request. Applying it merges dicts key by key, appends lists, and replaces
-all other values. Three kinds of keys change that:
+all other values; a tuple replaces a list. Three kinds of keys change that:
 
 ================================  ==============================================================
 ``PUT("tolerations"): [...]``     replaces the value, whatever its type
@@ -28,6 +28,10 @@ from torchx.specs.api import AppDef, Role
 from torchx.specs.copies import copy_data
 
 _Overlay = dict[str, Any]
+
+NAMESPACE = "kubernetes"
+_POD_KINDS, _POD_TYPE = ("pod", "V1Pod"), (("apiVersion", "v1"), ("kind", "Pod"))
+_LIKE_A_POD = "write it like a pod: `{'spec': {...}}`"
 
 # No key of a request begins with `!`, which starts a tag in YAML.
 _DEL = "!del "
@@ -65,7 +69,7 @@ def apply_overlay(base: _Overlay, overlay: _Overlay, *, _resolve: bool = True) -
     if not _resolve:
         _added(base, overlay)
         return
-    for key, value in overlay.items():
+    for key, value in without_tuples(overlay).items():
         operator, name, on = _parse(key)
         if operator == _DEL:
             base.pop(name, None)
@@ -110,6 +114,58 @@ def get_overlay(target: AppDef | Role, namespace: str, kind: str) -> _Overlay:
     return copy
 
 
+def pod_overlay(target: AppDef | Role) -> _Overlay:
+    """Return the overlay of pods in the metadata of an app or role, in all forms in which programs write it.
+
+    ``metadata["kubernetes"]`` is a pod (``{"spec": {...}}``), or has it under ``pod`` or ``V1Pod``; in place of a dict
+    there may be the location of a YAML or JSON file. The metadata of an app may also have it as :func:`set_overlay`
+    stores it.
+
+    Raises:
+        SpecError: something else is there.
+
+    >>> pod_overlay(Role("trainer", "img", metadata={"kubernetes": {"V1Pod": {"spec": {"tolerations": ()}}}}))
+    {'spec': {'!put tolerations': []}}
+    """
+    what = f"metadata `{NAMESPACE}` of `{target.name}`"
+    found = pod_form(target.metadata.get(NAMESPACE), what)
+    if isinstance(target, AppDef):
+        for kind in (key.removeprefix(f"{NAMESPACE}.") for key in target.metadata if key.startswith(f"{NAMESPACE}.")):
+            _added(found, pod_form({kind: get_overlay(target, NAMESPACE, kind)}, what))
+    return found
+
+
+def pod_form(found: Any, what: str) -> _Overlay:
+    """Return an overlay in one of the forms of :func:`pod_overlay` as a dict like a pod; ``what`` begins errors."""
+    found = {} if found is None else read_file(found, what) if isinstance(found, str) else found
+    if not isinstance(found, dict):
+        raise SpecError(f"{what} is a {type(found).__name__}, not a dict", hint=_LIKE_A_POD)
+    new: _Overlay = {}
+    for key, value in found.items():
+        name = _parse(str(key))[1]
+        if name in _POD_KINDS:
+            _added(new, pod_form(value, what))
+        elif name in ("spec", "metadata"):
+            _added(new, {key: without_tuples(value)})
+        elif (name, value) not in _POD_TYPE:
+            raise SpecError(f"{what} has the key `{key}`, which is not understood", hint=_LIKE_A_POD)
+    return new
+
+
+def without_tuples(value: Any) -> Any:
+    """Return a copy of an overlay with tuples, which replace a list, as lists with ``PUT``.
+
+    >>> without_tuples({"args": ("x",), PUT("a"): [(1, 2)]})
+    {'!put args': ['x'], '!put a': [[1, 2]]}
+    """
+    if isinstance(value, dict):
+        return {
+            PUT(k) if isinstance(v, tuple) and not str(k).startswith("!") else k: without_tuples(v)
+            for k, v in value.items()
+        }
+    return [without_tuples(item) for item in value] if isinstance(value, list | tuple) else copy_data(value)
+
+
 def set_overlay(target: AppDef | Role, namespace: str, kind: str, overlay: _Overlay) -> None:
     """Add a copy of the overlay to the existing overlay of ``target``.
 
@@ -122,6 +178,7 @@ def set_overlay(target: AppDef | Role, namespace: str, kind: str, overlay: _Over
     >>> role.metadata
     {'kubernetes': {'pod': {'spec': {'priority': 1}}}}
     """
+    overlay = without_tuples(overlay)
     validate_overlay(overlay, overlay_name=f"{namespace}.{kind}")
     if isinstance(target, AppDef):
         target.metadata[f"{namespace}.{kind}"] = json.dumps(_added(get_overlay(target, namespace, kind), overlay))
@@ -253,13 +310,25 @@ def _added(overlay: _Overlay, more: _Overlay) -> _Overlay:
 def read_file(location: str, what: str) -> Any:
     """Load a YAML or JSON file; raises SpecError, which begins with ``what``, if it cannot be read."""
     try:
-        with open(location.removeprefix("file://"), encoding="utf-8") as f:
-            text = f.read()
+        path = location.removeprefix("file://")
+        if "://" in path:
+            import fsspec
+
+            text = fsspec.open(path, "r", encoding="utf-8").open().read()
+        else:
+            with open(path, encoding="utf-8") as f:
+                text = f.read()
         if location.endswith(".json") or find_spec("yaml") is None:
             return json.loads(text)
         import yaml
 
-        return yaml.safe_load(text)
+        class Loader(yaml.SafeLoader):
+            """Knows tuples, which replace a list."""
+
+        Loader.add_constructor(
+            "tag:yaml.org,2002:python/tuple", lambda loader, node: tuple(loader.construct_sequence(node, True))
+        )
+        return yaml.load(text, Loader)  # noqa: S506  # a SafeLoader
     except Exception as e:  # from the file system or one of the parsers
         hint = "" if find_spec("yaml") else f"to read YAML: {install_extra('kubernetes')}"
         raise SpecError(f"{what}: the file `{location}` cannot be read: {e}", hint=hint) from None

@@ -15,6 +15,7 @@ from torchx.schedulers.kit.secrets import is_value, split
 from torchx.schedulers.kubernetes import names, shipped_code
 from torchx.schedulers.kubernetes.names import JOB, LABEL_ROLE_INDEX, Object
 from torchx.schedulers.kubernetes.options import KubernetesOpts, read_overlay
+from torchx.schedulers.kubernetes.overlays import apply_overlay, pod_overlay
 from torchx.schedulers.kubernetes.pods import specs
 from torchx.schedulers.kubernetes.pods.specs import JobRules, render_pod
 from torchx.settings import ENV_JOB_ID
@@ -72,6 +73,7 @@ class KubernetesJob:
 def rules_of(app: AppDef, app_id: str, opts: KubernetesOpts, **more: Any) -> JobRules:
     """Return the rules for the objects of an app; ``more`` are further fields."""
     overlay = read_overlay(opts.pod_overlay) if opts.pod_overlay else {}
+    apply_overlay(overlay, pod_overlay(app), _resolve=False)
     metadata = definition_of(app)
     return JobRules(opts, overlay, submission=app_id, timeout_s=Wishes.of(app).timeout_s, metadata=metadata, **more)
 

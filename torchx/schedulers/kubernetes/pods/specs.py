@@ -17,7 +17,7 @@ from torchx.schedulers.kit.native_retries import NativeRetries
 from torchx.schedulers.kubernetes import names, placement
 from torchx.schedulers.kubernetes.names import MAIN_CONTAINER, Object, label_value
 from torchx.schedulers.kubernetes.options import KubernetesOpts
-from torchx.schedulers.kubernetes.overlays import JOIN, apply_overlay, get_overlay, validate_overlay
+from torchx.schedulers.kubernetes.overlays import JOIN, apply_overlay, pod_overlay, validate_overlay
 from torchx.schedulers.kubernetes.shipped_code import BucketCode, Code
 from torchx.specs.api import AppDef, BindMount, DeviceMount, Resource, Role, VolumeMount
 from torchx.util.records import dataclass, field
@@ -150,7 +150,7 @@ def render_pod(
     pod = {"metadata": {"labels": dict(labels), "annotations": {names.ANNOTATION_ISTIO_SIDECAR: "false"}}, "spec": spec}
     lay_over(pod, placement.overlay(opts, labels), name="placement")
     lay_over(pod, rules.overlay, name="pod overlay")
-    lay_over(pod, get_overlay(role, "kubernetes", "pod"), name=f"pod overlay of role `{role.name}`")
+    lay_over(pod, pod_overlay(role), name=f"pod overlay of role `{role.name}`")
     return pod
 
 
