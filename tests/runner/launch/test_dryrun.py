@@ -400,7 +400,7 @@ def test_a_scheduler_that_cannot_watch_refuses_to(runner):
 @pytest.mark.parametrize("of_app", [False, True])
 def test_no_backend_ignores_what_its_metadata_says(scheduler: str, of_app: bool) -> None:
     """`metadata` under the name of the scheduler is applied, or an error that names it: never dropped."""
-    wrong = {scheduler: {"gres": "gpu:2"}}
+    wrong: Any = {scheduler: {"gres": "gpu:2"}}
     role = Role("w", image="img", entrypoint="echo", resource=Resource(1, 0, 64), metadata={} if of_app else wrong)
     with get_runner() as runner, pytest.raises(SpecError, match=f"metadata `{scheduler}`"):
         needed = {"queue": "q", "role": "arn:aws:iam::123456789012:role/r", "instance_type": "ml.m5.large"}
@@ -413,7 +413,7 @@ def test_no_backend_ignores_what_its_metadata_says(scheduler: str, of_app: bool)
 @pytest.mark.parametrize("of_app", [False, True])
 def test_overlays_reach_the_pods(scheduler: str, of_app: bool) -> None:
     """Also those with tuples, which are on record in a form that a rerun understands."""
-    laid = {"kubernetes": {"spec": {"serviceAccountName": "trainer", "volumes": ({"name": "mine"},)}}}
+    laid: Any = {"kubernetes": {"spec": {"serviceAccountName": "trainer", "volumes": ({"name": "mine"},)}}}
     role = Role("w", image="img", entrypoint="echo", resource=Resource(1, 0, 64), metadata={} if of_app else laid)
     with get_runner() as runner:
         info = runner.dryrun(AppDef("a", [role], metadata=laid if of_app else {}), scheduler)

@@ -117,9 +117,9 @@ class KubeScheduler(DockerWorkspaceMixin, Scheduler[Mapping[str, CfgVal]]):
         return app_id
 
     def _pre_build_validate(self, app: AppDef, scheduler: str, cfg: Any) -> None:  # noqa: ARG002  # as in the base class
-        for target in (app, *app.roles):
-            pod_overlay(target)
+        pod_overlay(app)
         for role in app.roles:
+            pod_overlay(role)
             if isinstance(found := role.metadata.get(NAMESPACE), dict):
                 role.metadata[NAMESPACE] = without_tuples(found)  # a record has no tuples
 

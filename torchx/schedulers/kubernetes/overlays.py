@@ -325,9 +325,10 @@ def read_file(location: str, what: str) -> Any:
         class Loader(yaml.SafeLoader):
             """Knows tuples, which replace a list."""
 
-        Loader.add_constructor(
-            "tag:yaml.org,2002:python/tuple", lambda loader, node: tuple(loader.construct_sequence(node, True))
-        )
+        def tuple_of(loader: Any, node: Any) -> tuple[Any, ...]:
+            return tuple(loader.construct_sequence(node, deep=True))
+
+        Loader.add_constructor("tag:yaml.org,2002:python/tuple", tuple_of)
         return yaml.load(text, Loader)  # noqa: S506  # a SafeLoader
     except Exception as e:  # from the file system or one of the parsers
         hint = "" if find_spec("yaml") else f"to read YAML: {install_extra('kubernetes')}"
