@@ -153,7 +153,7 @@ def _check_metadata(app: AppDef, scheduler: str, backend: Scheduler[Any], settin
 
 
 def _check_overlays(app: AppDef, scheduler: str, backend: Scheduler[Any]) -> None:
-    """Raises SpecError for changes to the request in the metadata, if the scheduler would ignore them."""
+    """Raise SpecError for changes to the request in the metadata, if the scheduler would ignore them."""
     known = backend.capabilities.overlays
     for what, metadata in (("the app", app.metadata), *((f"role `{role.name}`", role.metadata) for role in app.roles)):
         for key, value in metadata.items():
