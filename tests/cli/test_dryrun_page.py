@@ -35,10 +35,10 @@ def test_what_was_left_out_is_said_to_people(torchx: Call, project: Path, monkey
     """On a terminal, a note says how much was omitted, and how to see it."""
     monkeypatch.setattr("torchx.cli.spec_page.is_tty", lambda stream: True)
     said = torchx("run", "--dryrun", *SLURM).err
-    assert said.startswith("left out: ")
-    assert "options at their default; " in said
-    assert "lines of script, the same for each job; --full shows them" in said
-    assert torchx("run", "--dryrun", "--full", *SLURM).err == ""
+    assert "\nhidden (--full): " in said
+    assert " default options, " in said
+    assert "lines of script common to all jobs\n" in said
+    assert "hidden" not in torchx("run", "--dryrun", "--full", *SLURM).err
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from torchx.cli import shorthand
+from torchx.cli import resources, shorthand
 from torchx.cli.argparse_util import Parser, Row, declare
 from torchx.cli.cmd_base import SubCommand
 from torchx.cli.failures import UsageError, note, warn
@@ -83,7 +83,8 @@ class CmdRun(SubCommand):
         self.declare(subparser, WHAT_TO_DO)
 
     def declare(self, subparser: argparse.ArgumentParser, more: Iterable[Row]) -> None:
-        """Declare the options and the component; ``more`` are further options."""
+        """Declares the options and the component; ``more`` are further options."""
+        subparser._optionals.conflict_handler = "resolve"  # `-h` is a resource; alone, it prints the help
         declare(subparser, (*WHERE, *more, *WHAT_GOES_ALONG), sparse=True)
         subparser.add_argument(
             "component_name_and_args",
@@ -120,9 +121,9 @@ class CmdRun(SubCommand):
         extra = getattr(args, "component_name_and_args", None)
         if extra:
             raise UsageError(f"`--stdin` cannot be combined with `{' '.join(extra)}`", hint="put it into the JSON")
-        for key in (*TEXT_OPTIONS, "after", "notify", "notify_on", "size"):
+        for key in (*TEXT_OPTIONS, *resources.TEXTS, "after", "notify", "notify_on", "size"):
             if hasattr(args, key):
-                option = {"cfg": "-cfg", "size": "-j"}.get(key, f"--{key}")
+                option = {"cfg": "-cfg", "size": "-j", "h": "-h"}.get(key, f"--{key}")
                 raise UsageError(f"`--stdin` cannot be combined with `{option}`", hint="put it into the JSON")
 
     def _run(self, args: argparse.Namespace) -> None:
@@ -144,6 +145,8 @@ class CmdRun(SubCommand):
             run_args.scheduler = get_default_scheduler_name()
         with get_runner() as runner:
             _set_cfg(runner, run_args, literals=getattr(args, "cfg", []), from_stdin=from_stdin)
+            if runner._scheduler(run_args.scheduler).capabilities.resources:
+                resources.assume(run_args, always=hasattr(args, "is_program"))
             self.go(runner, run_args, args)
 
     def go(self, runner: Runner, run_args: TorchXRunArgs, args: argparse.Namespace) -> None:
@@ -184,16 +187,19 @@ def what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
         ours, words[1:] = shorthand.hoist(parser, words[0], words[1:])
         if ours:
             parser.parse_args(ours, args)
+    given = resources.given_by(args)
     _fill(args)
     size = getattr(args, "size", None)
     dashes = words[:1] == ["--"] and not getattr(args, "component", None)
     program = shorthand.program(words[dashes:], size=size, dashes=dashes) if script or (dashes and words[1:]) else None
     if program is None:
         component, component_args = _split_component(args, words)
-        return component, ["-j", size, *component_args] if size else component_args
+        component_args = ["-j", size, *component_args] if size else component_args
+        return component, resources.arguments_for(component, component_args, args, given)
+    args.is_program = True
     if "--script" in program[1] and (getattr(args, "scheduler", None) or get_default_scheduler_name()) == _LOCAL[0]:
         shorthand.check_script(program[1])
-    return program
+    return program[0], resources.arguments_for(*program, args, given)
 
 
 def _trusts(question: str) -> bool:
@@ -263,11 +269,19 @@ def call_runner(runner: Runner, verb: str, run_args: TorchXRunArgs, *, sweep: bo
     notify = notices_wanted(run_args.notify, run_args.notify_on)
     if verb == "check":
         del given["parent_run_id"]
-    elif not (run_args.secrets or run_args.retry or run_args.timeout or run_args.watchdog or run_args.after or notify):
+    elif not (
+        run_args.env
+        or run_args.secrets
+        or run_args.retry
+        or run_args.timeout
+        or run_args.watchdog
+        or run_args.after
+        or notify
+    ):
         return getattr(runner, f"{verb}_component")(name, component_args, run_args.scheduler, **given)
     app = make_app(name, component_args, None)
     for role in app.roles:
-        role.env.update(parse_secrets(run_args.secrets))
+        role.env.update({**run_args.env, **parse_secrets(run_args.secrets)})
     if run_args.after:
         from torchx.runner.watching.after import put_after, wait_for
 

@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Mapping
 from typing import Any
 
+from torchx.cli import resources
 from torchx.cli.argparse_util import CFG, CFG_ROW, Row
 from torchx.cli.failures import UsageError
 from torchx.config import get_configs, get_section, load_files, warn_of_unknown
@@ -35,7 +36,8 @@ WHERE: tuple[Row, ...] = (
         CFG_ROW,
     ),
     ("--profile", "NAME", "use the sections [...@NAME] of .torchxconfig"),
-    ("-j", "NODESxWORKERS", "run the script under torchrun", {"dest": "size"}),
+    ("-j", "NODESxWORKERS", "run the script under torchrun: `2x8` is 2 nodes with 8 workers each", {"dest": "size"}),
+    *resources.ROWS,
     ("--dryrun --dry-run", "", "show what would be submitted without submitting it; no image is built"),
     FULL,
 )
@@ -126,6 +128,7 @@ class TorchXRunArgs:
         tee_logs: alias of ``log``.
         component_args: the component's arguments by name, from JSON.
         component_args_str: the component's arguments from the command line.
+        env: environment variables for all roles.
         secrets: values of ``--secret``: ``NAME``, ``NAME=cmd:...``.
         retry: the retry policy; see :mod:`torchx.specs.wishes.retries`.
         after: jobs to wait for; see :mod:`torchx.specs.wishes.after`.
@@ -147,6 +150,7 @@ class TorchXRunArgs:
     tee_logs: bool = False
     component_args: dict[str, Any] = field(default_factory=dict)
     component_args_str: list[str] = field(default_factory=list)
+    env: dict[str, str] = field(default_factory=dict)
     secrets: list[str] = field(default_factory=list)
     retry: str = ""
     timeout: str = ""
@@ -188,6 +192,8 @@ def torchx_run_args_from_json(json_data: dict[str, Any]) -> TorchXRunArgs:
             raise ConfigError(f"`{STDIN}`: `{key}` must be {_JSON_NAMES[wanted]}, and is {got}")
         if isinstance(value, list) and not all(isinstance(item, str) for item in value):
             raise ConfigError(f"`{STDIN}`: `{key}` must be a list of strings")
+        if key == "env" and isinstance(value, dict) and not all(isinstance(item, str) for item in value.values()):
+            raise ConfigError(f"`{STDIN}`: the values of `env` must be strings")
     for key in ("component_name", "scheduler"):
         if not json_data.get(key):
             raise ConfigError(
@@ -207,7 +213,20 @@ def torchx_run_args_from_argparse(
     given = {name: value for name, value in vars(args).items() if name in fields and value is not None}
     given.update(component_name=component_name, component_args_str=list(component_args), scheduler_args={})
     given.update(scheduler_cfg=scheduler_cfg, secrets=getattr(args, "secret", []))
+    given["env"] = parse_env(getattr(args, "env", []))
     return TorchXRunArgs(**{**given, "scheduler": given.get("scheduler") or get_default_scheduler_name()})
+
+
+def parse_env(given: list[str]) -> dict[str, str]:
+    """Parses the values of ``--env``, of which the last one of a name counts; UsageError if one is malformed.
+
+    >>> parse_env(["A=1", "B=a=b,c"])
+    {'A': '1', 'B': 'a=b,c'}
+    """
+    for text in given:
+        if not text.partition("=")[0].isidentifier() or "=" not in text:
+            raise UsageError(f"`--env {text}` is not NAME=VALUE", hint="for example `--env NCCL_DEBUG=INFO`")
+    return {name: value for name, _, value in (text.partition("=") for text in given)}
 
 
 def parse_secrets(given: list[str]) -> dict[str, Secret]:
@@ -232,7 +251,7 @@ def parse_secrets(given: list[str]) -> dict[str, Secret]:
 
 # The keys of `[cli:run]` in a config file.
 _CONFIG_FLAGS = ("dryrun", "wait", "log", "tee_logs", "detach", "json", "no_check")
-_CONFIG_TEXTS = ("component", *TEXT_OPTIONS)
+_CONFIG_TEXTS = ("component", *TEXT_OPTIONS, *resources.TEXTS)
 
 
 def fill_from_config(args: argparse.Namespace) -> None:
@@ -247,7 +266,7 @@ def fill_from_config(args: argparse.Namespace) -> None:
                 raise ConfigError(f"`[cli:run]`: `{key}`: {e}", hint=e.hint) from None
         elif key == "cfg":
             given.setdefault(key, [text] if text else [])
-        elif key == "secret":
+        elif key in ("secret", "env"):
             given[key] = [*filter(None, map(str.strip, text.splitlines())), *given.get(key, [])]
         elif key in _CONFIG_TEXTS:
             given.setdefault(key, text)

@@ -13,7 +13,7 @@ from torchx.schedulers import get_scheduler_factories
 
 _PYTHON = ("python", "python3")
 # Rejected rather than passed on silently: the job would run in the wrong place, or although a dry run was meant.
-_REFUSED = ("--dryrun", "--dry-run", "-s", "--scheduler", "-cfg", "--scheduler_args", "--scheduler-args", "-j")
+_REFUSED = ("--dryrun", "--dry-run", "-s", "--scheduler", "-cfg", "--scheduler_args", "--scheduler-args", "-j", "--gpu", "--mem")
 
 
 def program(words: Sequence[str], *, size: str | None = None, dashes: bool = False) -> tuple[str, list[str]] | None:
@@ -91,7 +91,7 @@ def hoist(parser: argparse.ArgumentParser, component: str, words: list[str]) -> 
             break
         width = option_width(signature, named[at:])
         action = None if width else options.get(word.partition("=")[0])
-        if action is None or action.dest == "help":
+        if action is None or action.dest in ("help", "h"):
             width = width or 1
             theirs += named[at : at + width]
         else:
@@ -118,6 +118,8 @@ def refuse(words: Sequence[str], component: str) -> None:
 def _is_ours(name: str, value: str) -> bool:
     if name in ("-s", "--scheduler"):
         return value in get_scheduler_factories()
+    if name in ("--gpu", "--mem"):  # a script may have such an option, too, but rarely for a value like these
+        return re.fullmatch(r"[A-Za-z][\w-]*:\d+|\d+[GMT]i?B?", value) is not None
     if name == "-j":
         nodes, x, workers = value.partition("x")
         return bool(x) and nodes.replace(":", "").isdigit() and workers.isdigit()

@@ -43,12 +43,12 @@ def show_dryrun(info: AppDryRunInfo[Any], *, as_json: bool, full: bool = False) 
         request, mark, rest = request.partition(_SECTION)
         left_out = (mark + rest).strip().count("\n") + 1 if mark else 0
         count = len(cfg) - len(chosen)
-        more = [f"{count} options at their default"] * (count > 0)
-        more += [f"{left_out} lines of script, the same for each job"] * (left_out > 0)
+        more = [f"{count} default options"] * (count > 0)
+        more += [f"{left_out} lines of script common to all jobs"] * (left_out > 0)
     parts.append(f"{bold(f'request to {scheduler}', color=color)}\n{_indent(request.strip())}")
     print("\n\n".join(parts))
     if not full and more and is_tty(sys.stderr):
-        note(f"left out: {'; '.join(more)}; --full shows them")
+        note(f"hidden (--full): {', '.join(more)}")
 
 
 def app_page(

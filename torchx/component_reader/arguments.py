@@ -18,11 +18,13 @@ from typing import Any
 from torchx.component_reader.signature import Parameter, Signature
 from torchx.component_reader.types import decode
 from torchx.errors import SpecError
+from torchx.specs.api import Gpus
 from torchx.specs.options.cfg_literals import FALSE, TRUE
 from torchx.util.notices import logger
 from torchx.util.strings import did_you_mean, nearest
 
 _HELP = "--help"
+_AMOUNTS = ("memMB", "gpu", "gpus")
 
 
 class HelpRequested(Exception):
@@ -79,6 +81,11 @@ def option_width(signature: Signature, words: list[str]) -> int:
         return 1
     is_bool = parameter.shape.required().kind == "bool"
     return 1 + (not is_bool or _value(signature, parameter, words[0], following, flags) is not None)
+
+
+def given(signature: Signature, words: Iterable[str]) -> dict[str, list[str]]:
+    """Return the texts of each argument that a command line gives; errors are those of :func:`parse`."""
+    return _scan(signature, list(words))[0]
 
 
 def _scan(signature: Signature, words: list[str]) -> tuple[dict[str, list[str]], list[str]]:
@@ -207,18 +214,23 @@ def _decoded(signature: Signature, parameter: Parameter, value: Any) -> Any:
         if parameter.default is None:  # `x: str = None`, which is common although the type excludes it
             return None
         raise _wrong(signature, parameter, "`None` is not a value of it")
-    if parameter.name == "memMB" and isinstance(value, str):
-        value = _in_mib(value)
+    kind = ""
+    if isinstance(value, str) and parameter.name in _AMOUNTS:
+        if parameter.name == "memMB":
+            value = in_mib(value)
+        else:
+            kind, _, value = value.rpartition(":")
     try:
-        return decode(value, parameter.shape)
+        found = decode(value, parameter.shape)
+        return Gpus(found, kind.strip()) if kind and isinstance(found, int) else found
     except ValueError as e:
         raise _wrong(signature, parameter, str(e)) from None
 
 
-def _in_mib(text: str) -> str:
+def in_mib(text: str) -> str:
     """Convert ``4G`` or ``512Mi`` to MiB; return other text unchanged.
 
-    >>> _in_mib("4G"), _in_mib("1.5TiB"), _in_mib("512"), _in_mib("4X")
+    >>> in_mib("4G"), in_mib("1.5TiB"), in_mib("512"), in_mib("4X")
     ('4096', '1572864', '512', '4X')
     """
     number = text.strip().lower().removesuffix("b").removesuffix("i")

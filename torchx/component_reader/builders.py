@@ -8,7 +8,7 @@ from torchx.component_reader import arguments
 from torchx.component_reader.signature import Signature, location, read, unwrap
 from torchx.component_reader.source import blame, importable
 from torchx.errors import SpecError, TorchXError
-from torchx.specs.api import AppDef
+from torchx.specs.api import GPU_TYPE, AppDef, Gpus
 from torchx.specs.handles import make_app_handle
 from torchx.specs.mounts import parse_mounts
 from torchx.util.records import dataclass, field
@@ -73,7 +73,14 @@ def materialize_appdef(
     ['hi']
     """
     signature, values = _parsed(cmpnt_fn, cmpnt_args, cmpnt_defaults, config, name)
-    return _call(cmpnt_fn, _component_args(signature, values), signature.name)
+    app = _call(cmpnt_fn, _component_args(signature, values), signature.name)
+    for gpus in values.values():
+        if isinstance(gpus, Gpus) and not any(GPU_TYPE in role.resource.capabilities for role in app.roles):
+            raise SpecError(
+                f"component `{signature.name}` does not ask for GPUs of the type `{gpus.kind}`",
+                hint="it must pass `gpu` on to `Resource` or `specs.resource` as it is",
+            )
+    return app
 
 
 def component_args_from_str(

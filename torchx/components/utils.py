@@ -67,6 +67,7 @@ def sh(
     max_retries: int = 0,
     mounts: list[str] | None = None,
     entrypoint: str | None = None,
+    name: str = "sh",
 ) -> specs.AppDef:
     """Run a shell command.
 
@@ -87,6 +88,7 @@ def sh(
         max_retries: how often the scheduler restarts it
         mounts: mounts: type=bind,src=/host,dst=/job[,readonly]
         entrypoint: the shell, by default sh
+        name: name of the job
     """
     if not args:
         raise SpecError("there is no command", hint="for example `torchx run utils.sh ls -l`")
@@ -101,7 +103,7 @@ def sh(
         resource=specs.resource(cpu=cpu, gpu=gpu, memMB=memMB, h=h),
         mounts=specs.parse_mounts(mounts) if mounts else [],
     )
-    return specs.AppDef(name="sh", roles=[role])
+    return specs.AppDef(name=name, roles=[role])
 
 
 def sbatch(*args: str, image: str = torchx.IMAGE) -> specs.AppDef:

@@ -50,9 +50,16 @@ def _commands(name: str) -> Iterable[str]:
     return ["run", *names(COMMANDS)] if name != "run" else ()
 
 
+def _gpu_backends() -> Iterable[str]:
+    from torchx.schedulers import get_scheduler_factories
+
+    return get_scheduler_factories()
+
+
 _CHOICES: dict[str, Callable[[str], Iterable[str]]] = {
     "component": _components,
     "cli": _commands,
     "torchx": lambda _: ["tracker"],
+    "gpu_types": lambda _: _gpu_backends(),
     "tracker": lambda _: (),  # any name: the tracker may be installed only in the job's image
 }

@@ -53,7 +53,7 @@ class AWSSageMakerScheduler(AwsScheduler):
     """
 
     service, display_name = "sagemaker", "SageMaker"
-    capabilities = replace(AwsScheduler.capabilities, timeout="max_run", delete=True)
+    capabilities = replace(AwsScheduler.capabilities, timeout="max_run", delete=True, resources=False)
     wait_hint = 10.0
 
     def __init__(

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL",
+    "GPU_TYPE",
     "MISSING",
     "NONE",
     "NULL_RESOURCE",
@@ -51,6 +52,7 @@ __all__ = [
     "BindMount",
     "CfgVal",
     "DeviceMount",
+    "Gpus",
     "InvalidRunConfigException",
     "MalformedAppHandleException",
     "Metadata",
@@ -79,6 +81,8 @@ __all__ = [
 ]
 
 ALL = "all"
+GPU_TYPE = "gpu_type"
+"""The capability that holds the type of a resource's GPUs; see :mod:`torchx.specs.gpu_types`."""
 MISSING = "<MISSING>"
 Metadata = dict
 """The type of ``AppDef.metadata``: a plain dict of strings."""
@@ -97,13 +101,28 @@ class RetryPolicy(str, Enum):
     """Every replica of the role."""
 
 
+class Gpus(int):
+    """A number of GPUs of a type, for ``Resource.gpu``: the value of a component's argument ``gpu`` for ``h100:8``.
+
+    >>> Resource(cpu=1, gpu=Gpus(8, "h100"), memMB=128)
+    Resource(cpu=1, gpu=8, memMB=128, capabilities={'gpu_type': 'h100'})
+    """
+
+    kind: str
+
+    def __new__(cls, count: int, kind: str) -> Gpus:
+        gpus = super().__new__(cls, count)
+        gpus.kind = kind
+        return gpus
+
+
 @dataclass
 class Resource:
     """The resources of one replica.
 
     Args:
         cpu: number of logical cores; ``-1`` for unspecified.
-        gpu: number of GPUs.
+        gpu: number of GPUs; of a certain type: :class:`Gpus`.
         memMB: main memory in MiB.
         capabilities: scheduler-specific requirements on the host.
         devices: count of other devices by name: ``{"vpc.amazonaws.com/efa": 4}``.
@@ -138,6 +157,8 @@ class Resource:
         self.gpu = gpu
         self.memMB = memMB
         self.capabilities = {} if capabilities is None else capabilities
+        if gpu.__class__ is Gpus:
+            self.gpu, self.capabilities = int(gpu), {GPU_TYPE: gpu.kind, **self.capabilities}
         self.devices = {} if devices is None else devices
         self.tags = {} if tags is None else tags
 

@@ -96,6 +96,25 @@ def instance_type_from_resource(resource: Resource) -> str:
     return str(instance_type)
 
 
+def instance_types(gpus: str, resource: Resource) -> list[str]:
+    """Return the instance types for a resource that names a type of GPU, the smallest first.
+
+    Args:
+        gpus: what :func:`torchx.specs.gpu_types.native` returned: instance types, and families.
+
+    >>> instance_types("g5", Resource(cpu=16, gpu=1, memMB=4096))[:2]
+    ['g5.4xlarge', 'g5.8xlarge']
+    """
+    words = gpus.split()
+    sizes = sorted((cpu, name) for name, (cpu, *_) in _INSTANCES.items() if name.partition(".")[0] in words)
+    return [word for word in words if "." in word] + [
+        name
+        for _, name in sizes
+        for cpu, gpu, gib, _ in [_INSTANCES[name]]
+        if gpu >= resource.gpu and cpu >= resource.cpu and gib * GiB >= resource.memMB
+    ]
+
+
 def _factory(instance_type: str) -> Callable[[], Resource]:
     def make() -> Resource:
         cpu, gpu, memory_gib, devices = _INSTANCES[instance_type]

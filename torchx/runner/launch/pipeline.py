@@ -11,7 +11,7 @@ from torchx.config.files import ConfigFiles
 from torchx.errors import ConfigError, NotSupportedError, SpecError
 from torchx.runner.ground.trackers import get_configured_trackers, tracker_environment
 from torchx.settings import ENV_IMAGE_DIGEST, ENV_JOB_ID, ENV_PARENT_RUN_ID, ENV_WORKSPACE_HASH
-from torchx.specs.api import AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
+from torchx.specs.api import GPU_TYPE, AppDef, AppDryRunInfo, CfgVal, Workspace, macros, make_app_handle
 from torchx.specs.copies import copy_data
 from torchx.specs.wishes import Wishes
 from torchx.specs.wishes.scripts import SBATCH
@@ -34,6 +34,8 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
     check(app)
     new: AppDef = copy_data(app)
     for role in new.roles:
+        if kind := role.resource.capabilities.get(GPU_TYPE):
+            _check_gpu_type(kind, role.resource.gpu, scheduler)
         if role.resource.gpu > 0 and backend.capabilities.resources:
             from torchx.runner.launch.static import act, memory
 
@@ -49,6 +51,16 @@ def prepare(app: AppDef, workspace: Workspace | str | None, scheduler: str, back
         else:
             _warn_of_unused(given, str(workspace), scheduler)
     return new
+
+
+def _check_gpu_type(kind: str, gpus: int, scheduler: str) -> None:
+    from torchx.specs.gpu_types import knows_types
+
+    if not knows_types(scheduler):
+        raise NotSupportedError(
+            f"`{scheduler}` cannot ask for a type of GPU, and the job asks for `{kind}`",
+            hint=f"`--gpu {gpus}` takes those that there are",
+        )
 
 
 def dry_run(

@@ -8,10 +8,13 @@ from typing import TYPE_CHECKING
 
 from torchx.errors import ConfigError
 from torchx.schedulers.kubernetes.names import LABEL_ROLE_INDEX, LABEL_UNIQUE_NAME, MAIN_CONTAINER, Object
+from torchx.specs.api import Resource
+from torchx.specs.gpu_types import native
 
 if TYPE_CHECKING:
     from torchx.schedulers.kubernetes.options import KubernetesOpts
 
+GPU_RESOURCE = "nvidia.com/gpu"
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
@@ -57,15 +60,51 @@ def overlay(opts: KubernetesOpts, labels: Mapping[str, str]) -> Object:
     if opts.pack:
         spec["affinity"] = {"podAffinity": _pack(opts.pack, {LABEL_UNIQUE_NAME: labels[LABEL_UNIQUE_NAME]})}
     if opts.claims:
-        spec["resourceClaims"] = [{"name": n, "resourceClaimTemplateName": t} for n, t in opts.claims.items()]
-        claims = {"claims": [{"name": name} for name in opts.claims]}
-        spec["containers"] = [{"name": MAIN_CONTAINER, "resources": claims}]
+        spec.update(_claims(opts.claims))
     found: Object = {"spec": spec} if spec else {}
     if opts.topology:
         how = "required" if opts.topology.endswith("!") else "preferred"
         name = f"kueue.x-k8s.io/podset-{how}-topology"
         found["metadata"] = {"annotations": {name: opts.topology.removesuffix("!")}}
     return found
+
+
+def gpu_resource(resource: Resource) -> str:
+    """The extended resource that counts the GPUs; empty if a claim asks for them."""
+    words = native(resource, "kubernetes").split()
+    if any(word.startswith("claim:") for word in words):
+        return ""
+    return next((word for word in words if "=" not in word), GPU_RESOURCE)
+
+
+def of_gpus(resource: Resource) -> Object:
+    """The overlay for pods whose resource names a type of GPU.
+
+    >>> of_gpus(Resource(1, 2, 64, {"gpu_type": "l4"}))
+    {'spec': {'nodeSelector': {'nvidia.com/gpu.product': 'NVIDIA-L4'}}}
+    """
+    spec: Object = {}
+    rules = []
+    for word in native(resource, "kubernetes").split():
+        key, equals, value = word.partition("=")
+        if word.startswith("claim:"):
+            spec.update(_claims({"gpu": word.removeprefix("claim:").replace("{n}", str(resource.gpu))}))
+        elif equals and "|" in value:
+            rules.append({"key": key, "operator": "In", "values": value.split("|")})
+        elif equals:
+            spec.setdefault("nodeSelector", {})[key] = value
+    if rules:
+        terms = {"nodeSelectorTerms": [{"matchExpressions": rules}]}
+        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+    return {"spec": spec} if spec else {}
+
+
+def _claims(claims: Mapping[str, str]) -> Object:
+    names = {"claims": [{"name": name} for name in claims]}
+    return {
+        "resourceClaims": [{"name": n, "resourceClaimTemplateName": t} for n, t in claims.items()],
+        "containers": [{"name": MAIN_CONTAINER, "resources": names}],
+    }
 
 
 def _toleration(text: str) -> Object:

@@ -28,6 +28,7 @@ from torchx.schedulers.lsf.replicas import (
     render_secrets,
 )
 from torchx.specs.api import AppDef, Role, parse_app_handle
+from torchx.specs.gpu_types import native
 from torchx.specs.serialize import masked
 from torchx.specs.wishes import Wishes
 from torchx.util.records import dataclass
@@ -232,7 +233,11 @@ def _resource_words(role: Role, cfg: Opts) -> list[str]:
         share = wanted.memMB if cfg.memory == "host" else -(-wanted.memMB // cpus)
         needs.append(f"rusage[mem={share}MB]")
     if wanted.gpu > 0:
-        words += ["-gpu", f"num={wanted.gpu}" + (f":{cfg.gpu_options}" if cfg.gpu_options else "")]
+        kind = native(wanted, "lsf")
+        if kind and "gmodel=" in (cfg.gpu_options or ""):
+            raise ConfigError(f"`gpu_options={cfg.gpu_options}` and the GPU type `{kind}` differ", hint="leave one out")
+        more = (f"gmodel={kind}" if kind else "", cfg.gpu_options)
+        words += ["-gpu", ":".join([f"num={wanted.gpu}", *filter(None, more)])]
     return [*words, "-R", " ".join([*needs, "span[hosts=1]"])]
 
 

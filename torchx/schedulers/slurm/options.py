@@ -8,6 +8,7 @@ from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
 from torchx.schedulers.slurm.containers import RUNTIMES
 from torchx.specs.api import Resource, Role, runopts
+from torchx.specs.gpu_types import native
 from torchx.util.records import dataclass
 
 Options = dict[str, str | None]
@@ -198,15 +199,18 @@ def node_options(role: Role, opts: SlurmOpts, *, nomem: bool) -> tuple[Options, 
 
 
 def _gres(resource: Resource, given: str | None, times: int) -> str:
-    """Return the generic resources of ``times`` replicas: ``gpu:a100:4,nvme:1``; https://slurm.schedmd.com/gres.html."""
-    gpu, more = "gpu", {}
+    """Generic resources of ``times`` replicas: ``gpu:a100:4,nvme:1``; https://slurm.schedmd.com/gres.html."""
+    kind = native(resource, "slurm")
+    gpu, more = f"gpu:{kind}" if kind else "gpu", {}
     for item in filter(None, (part.strip() for part in (given or "").split(","))):
         name, _, count = item.rpartition(":")
         number = _COUNT.fullmatch(count)
         if number is not None:
             more[name] = int(number[1]) * 1024 ** " kmgtp".index(number[2].lower() or " ")
         elif item.partition(":")[0] == "gpu":
-            gpu = item
+            if kind and item not in ("gpu", gpu):
+                raise ConfigError(f"`gres={item}` and the GPU type `{kind}` differ", hint="leave one of them out")
+            gpu = gpu if kind else item
         else:
             more[item] = 1
     found = {gpu: resource.gpu} if resource.gpu > 0 else {}

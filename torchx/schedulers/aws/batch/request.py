@@ -18,13 +18,13 @@ from torchx.schedulers.aws.batch.client import PREFIX
 from torchx.schedulers.aws.batch.fargate import to_fargate
 from torchx.schedulers.aws.batch.options import AUTO, DEFAULT_USER, FARGATE, AWSBatchOpts, check
 from torchx.schedulers.aws.batch.queues import Queue
+from torchx.schedulers.aws.instances import wanted
 from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_REPLICA_ID, ENV_ROLE_INDEX, ENV_ROLE_NAME, REPLICA, tags
 from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import NameRule
 from torchx.schedulers.kit.native_retries import NativeRetries
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, Role, macros
-from torchx.specs.named_resources_aws import K8S_ITYPE
 from torchx.specs.secret import Secret
 from torchx.util.notices import logger
 from torchx.util.records import dataclass, field
@@ -89,7 +89,8 @@ def render_job(
     """
     _check(app, opts)
     app_id = f"{opts.queue}:{name}"
-    instance_type = parts.one_instance_type(role.resource.capabilities.get(K8S_ITYPE) for role in app.roles)
+    types = [wanted(role, "aws_batch") for role in app.roles]
+    instance_type = parts.one_instance_type(found[0] for found in types if found)
     several = sum(role.num_replicas for role in app.roles) > 1
     ranges: list[_Object] = []
     per_job: list[_Object] = []

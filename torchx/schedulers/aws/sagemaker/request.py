@@ -10,6 +10,7 @@ import shlex
 from typing import Any
 
 from torchx.errors import ConfigError, NotSupportedError, SpecError
+from torchx.schedulers.aws.instances import wanted
 from torchx.schedulers.aws.sagemaker import command, source
 from torchx.schedulers.aws.sagemaker.options import DEFAULT_MAX_RUN_S, AWSSageMakerOpts, check
 from torchx.schedulers.aws.tags import ENV_RANK0_HOST, ENV_ROLE_NAME, REPLICA, tags
@@ -17,7 +18,6 @@ from torchx.schedulers.kit.manifests import shown_yaml
 from torchx.schedulers.kit.names import NameRule
 from torchx.settings import ENV_IMAGE
 from torchx.specs.api import AppDef, Role, macros
-from torchx.specs.named_resources_aws import K8S_ITYPE
 from torchx.util.notices import logger
 from torchx.util.records import dataclass
 from torchx.util.secrets import mask_args
@@ -174,9 +174,9 @@ def _check(role: Role, opts: AWSSageMakerOpts) -> None:
         raise ConfigError(
             f"instance_count is {opts.instance_count}, but role `{role.name}` has {role.num_replicas} replicas"
         )
-    wanted = role.resource.capabilities.get(K8S_ITYPE)
-    if wanted and f"ml.{wanted}" != opts.instance_type:
-        raise ConfigError(f"instance_type is `{opts.instance_type}`, but role `{role.name}` requests `ml.{wanted}`")
+    types = wanted(role, "aws_sagemaker")
+    if types and opts.instance_type.removeprefix("ml.") not in types:
+        raise ConfigError(f"instance_type is `{opts.instance_type}`, but role `{role.name}` requests `ml.{types[0]}`")
     ignored = [w for w, there in (("max_retries", role.max_retries), ("min_replicas", role.min_replicas)) if there]
     if ignored:
         logger("torchx").warning(

@@ -25,7 +25,6 @@ from torchx.version import __version__
 
 NEWEST = (1, 37)
 """The newest supported version of Kubernetes."""
-GPU_RESOURCE = "nvidia.com/gpu"
 ENV_REPLICA_ID = "TORCHX_REPLICA_ID"
 ENV_RANK0_HOST = "TORCHX_RANK0_HOST"
 ENV_ERROR_FILE = "TORCHELASTIC_ERROR_FILE"
@@ -148,6 +147,7 @@ def render_pod(
     if selector:
         spec["nodeSelector"] = selector
     pod = {"metadata": {"labels": dict(labels), "annotations": {names.ANNOTATION_ISTIO_SIDECAR: "false"}}, "spec": spec}
+    lay_over(pod, placement.of_gpus(role.resource), name="GPU type")
     lay_over(pod, placement.overlay(opts, labels), name="placement")
     lay_over(pod, rules.overlay, name="pod overlay")
     lay_over(pod, pod_overlay(role), name=f"pod overlay of role `{role.name}`")
@@ -200,11 +200,11 @@ def render_resources(resource: Resource, opts: KubernetesOpts) -> Object:
         limits["memory"] = f"{int(resource.memMB)}M"
         requests["memory"] = f"{max(int(resource.memMB) - opts.reserved_memmb, 0)}M"
     # Devices are not shared: request and limit must be equal.
-    devices = {GPU_RESOURCE: resource.gpu, **resource.devices}
+    devices = {placement.gpu_resource(resource): resource.gpu, **resource.devices}
     if opts.efa_device_count is not None:
         devices[EFA_DEVICE] = opts.efa_device_count
     for name, count in devices.items():
-        if count > 0:
+        if name and count > 0:
             limits[name] = requests[name] = str(count)
     if resource.is_unset and resource.memMB > 0:  # a default: request it for scheduling, but do not enforce it
         limits = {name: count for name, count in limits.items() if name in devices}
