@@ -83,7 +83,7 @@ class CmdRun(SubCommand):
         self.declare(subparser, WHAT_TO_DO)
 
     def declare(self, subparser: argparse.ArgumentParser, more: Iterable[Row]) -> None:
-        """Declares the options and the component; ``more`` are further options."""
+        """Declare the options and the component; ``more`` are further options."""
         subparser._optionals.conflict_handler = "resolve"  # `-h` is a resource; alone, it prints the help
         declare(subparser, (*WHERE, *more, *WHAT_GOES_ALONG), sparse=True)
         subparser.add_argument(

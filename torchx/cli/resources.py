@@ -62,14 +62,14 @@ _OF_GPU = 2, 3072  # as little as most programs need, so that small nodes have i
 
 
 def given_by(args: argparse.Namespace) -> dict[str, str]:
-    """The resource options of the command line; call it before those of the config files are added."""
+    """Return the resource options of the command line; call it before those of the config files are added."""
     return {name: str(getattr(args, name)) for name in _PARAMETERS if hasattr(args, name)}
 
 
 def arguments_for(
     component: str, words: Sequence[str], args: argparse.Namespace, given: Mapping[str, str]
 ) -> list[str]:
-    """The component's command line with the resource options.
+    """Return the component's command line with the resource options.
 
     Args:
         words: its command line without them.
@@ -101,7 +101,7 @@ def arguments_for(
 
 
 def _chosen(args: argparse.Namespace, given: Mapping[str, str]) -> dict[str, str]:
-    """The options with those of the config file that do not contradict those of the command line."""
+    """Return the options with those of the config file that do not contradict those of the command line."""
     from torchx.component_reader.arguments import in_mib
 
     amounts = [name for name in AMOUNTS if name in given]
@@ -122,7 +122,7 @@ def _chosen(args: argparse.Namespace, given: Mapping[str, str]) -> dict[str, str
 
 
 def _counted(text: str, size: str, component: str) -> str:
-    """A type of GPU without a number: one GPU per worker.
+    """Return a type of GPU without a number: one GPU per worker.
 
     >>> _counted("h100", "2x8", "dist.ddp"), _counted("h100", "", "utils.python"), _counted("4", "", "dist.ddp")
     ('h100:8', 'h100:1', '4')
@@ -170,7 +170,7 @@ def _no_argument(signature: Signature, name: str, text: str) -> UsageError:
 
 
 def assume(run_args: TorchXRunArgs, *, always: bool) -> None:
-    """Adds CPUs and memory for the workers, or GPUs, of a job that asks for none, and says so.
+    """Add CPUs and memory for the workers, or GPUs, of a job that asks for none, and say so.
 
     Call it for a scheduler that reserves or limits CPUs and memory.
 

@@ -218,7 +218,7 @@ def torchx_run_args_from_argparse(
 
 
 def parse_env(given: list[str]) -> dict[str, str]:
-    """Parses the values of ``--env``, of which the last one of a name counts; UsageError if one is malformed.
+    """Parse the values of ``--env``, of which the last one of a name counts; UsageError if one is malformed.
 
     >>> parse_env(["A=1", "B=a=b,c"])
     {'A': '1', 'B': 'a=b,c'}

@@ -13,7 +13,18 @@ from torchx.schedulers import get_scheduler_factories
 
 _PYTHON = ("python", "python3")
 # Rejected rather than passed on silently: the job would run in the wrong place, or although a dry run was meant.
-_REFUSED = ("--dryrun", "--dry-run", "-s", "--scheduler", "-cfg", "--scheduler_args", "--scheduler-args", "-j", "--gpu", "--mem")
+_REFUSED = (
+    "--dryrun",
+    "--dry-run",
+    "-s",
+    "--scheduler",
+    "-cfg",
+    "--scheduler_args",
+    "--scheduler-args",
+    "-j",
+    "--gpu",
+    "--mem",
+)
 
 
 def program(words: Sequence[str], *, size: str | None = None, dashes: bool = False) -> tuple[str, list[str]] | None:

@@ -9,7 +9,7 @@ from torchx.specs.named_resources_aws import K8S_ITYPE, instance_types
 
 
 def wanted(role: Role, backend: str) -> list[str]:
-    """The instance types of which the role needs one, the smallest first; empty if any will do.
+    """Return the instance types of which the role needs one, the smallest first; empty if any will do.
 
     Raises:
         ConfigError: the named resource is of another type than the GPUs, or no instance has as many.

@@ -70,7 +70,7 @@ def overlay(opts: KubernetesOpts, labels: Mapping[str, str]) -> Object:
 
 
 def gpu_resource(resource: Resource) -> str:
-    """The extended resource that counts the GPUs; empty if a claim asks for them."""
+    """Return the extended resource that counts the GPUs; empty if a claim asks for them."""
     words = native(resource, "kubernetes").split()
     if any(word.startswith("claim:") for word in words):
         return ""
@@ -78,7 +78,7 @@ def gpu_resource(resource: Resource) -> str:
 
 
 def of_gpus(resource: Resource) -> Object:
-    """The overlay for pods whose resource names a type of GPU.
+    """Return the overlay for pods whose resource names a type of GPU.
 
     >>> of_gpus(Resource(1, 2, 64, {"gpu_type": "l4"}))
     {'spec': {'nodeSelector': {'nvidia.com/gpu.product': 'NVIDIA-L4'}}}
