@@ -199,7 +199,7 @@ def node_options(role: Role, opts: SlurmOpts, *, nomem: bool) -> tuple[Options, 
 
 
 def _gres(resource: Resource, given: str | None, times: int) -> str:
-    """Generic resources of ``times`` replicas: ``gpu:a100:4,nvme:1``; https://slurm.schedmd.com/gres.html."""
+    """Return the generic resources of ``times`` replicas: ``gpu:a100:4,nvme:1``; https://slurm.schedmd.com/gres.html."""
     kind = native(resource, "slurm")
     gpu, more = f"gpu:{kind}" if kind else "gpu", {}
     for item in filter(None, (part.strip() for part in (given or "").split(","))):
