@@ -18,6 +18,7 @@ from torchx.util.records import dataclass
 
 _NONE = "<NONE>"
 _SUMMARY_CHARS = 400
+_TELLS_ITSELF = ("", "error", "unknown", "lost")  # classes whose sentence needs no line of the log
 _SHOWN_CHARS = 60  # of the line that decided the class: enough to see that the message has it
 _EXTENSIONS = {"role": str, "host": str, "rank": int, "replica": int, "kind": str, "evidence": str}
 
@@ -67,9 +68,10 @@ class Failure:
             parts.append(f"killed by {self.signal}{' (often: out of memory)' if guess else ''}")
         elif self.exit_code is not None:
             parts.append(f"exit code {self.exit_code}")
-        line = " ".join(self.evidence.split()) if self.kind not in ("", "error", "unknown", "lost") else ""
-        if line and line[:_SHOWN_CHARS] not in message and (not message or message not in line):
-            message = f"{message} ({line})" if message else line  # what decided the class
+        if self.kind not in _TELLS_ITSELF and not (self.kind == "oom" and "memory" in message):
+            line = " ".join(self.evidence.split())  # what decided the class
+            told = line[:_SHOWN_CHARS] in message or (message and message in line)
+            message = message if told else f"{message} ({line})" if message else line
         if message:
             parts.append(message if len(message) <= _SUMMARY_CHARS else f"{message[: _SUMMARY_CHARS - 3]}...")
         if self.kind == "oom" and "memory" not in message:

@@ -56,7 +56,7 @@ def test_a_gang_starts_again_once_and_the_same_bug_ends_it(
         f"{MEET}{TRY}trap 'exit 0' TERM; meet try$try 2; "
         "case $(hostname) in *-1) echo no data in /data >&2; exit 3;; esac; sleep 600 & wait $!"
     )
-    app_id = submit(scheduler, "error:5", command, 2, image=docker_image, mounts=at(meet))
+    app_id = submit(scheduler, "error:5:differs", command, 2, image=docker_image, mounts=at(meet))
     found = over(scheduler, app_id)
     assert found.state is AppState.FAILED and found.num_restarts == 1
     assert found.msg == (

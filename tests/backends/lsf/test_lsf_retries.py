@@ -58,7 +58,7 @@ def test_a_gang_starts_again_as_a_whole(scheduler, tmp_path) -> None:
 
 def test_the_same_failure_twice_ends_it(scheduler) -> None:
     """A bug is not retried as often as the policy would let it; the status says why."""
-    app_id = submit(scheduler, "error:5", "echo 'ValueError: bad batch' >&2; exit 3", 2)
+    app_id = submit(scheduler, "error:5:differs", "echo 'ValueError: bad batch' >&2; exit 3", 2)
     found = ended(scheduler, app_id)
     assert found.state is AppState.FAILED
     assert [a.again for a in found.attempts] == [True, False]
@@ -182,7 +182,7 @@ def test_who_waits_for_such_a_job(scheduler) -> None:
 
 def test_attempts_as_a_user_sees_them(lsf_shell) -> None:
     """`run --wait`, then `status --json`: the attempts, with their class and what followed."""
-    words = ("-s", "lsf", "--retry", "standard, error:1", "utils.sh", "--memMB", "64", "echo no data >&2; exit 3")
+    words = ("-s", "lsf", "--retry", "standard, error:1:differs", "utils.sh", "--memMB", "64", "echo no data >&2; exit 3")
     lsf_shell.torchx("run", "--wait", *words, check=False)
     status = json.loads(lsf_shell.torchx("status", "--json", "@last", check=False))
     assert [(a["class"], a["retried"]) for a in status["attempts"]] == [("error", True), ("error", False)]

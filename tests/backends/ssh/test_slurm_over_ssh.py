@@ -143,7 +143,7 @@ def test_a_dry_run_sends_nothing(laptop: Shell, there: Path) -> None:
 
 def test_retries_by_cause(laptop: Shell) -> None:
     """The program that judges goes along; the laptop sees both attempts, and why there is no third."""
-    handle = run(laptop, "--retry", "error:1:avoid", "utils.sh", "--", "echo no data in /data >&2; exit 3")
+    handle = run(laptop, "--retry", "error:1:avoid:differs", "utils.sh", "--", "echo no data in /data >&2; exit 3")
     page = ended(laptop, handle)
     assert "not retried (error: the same failure twice in a row)" in page
     status = json.loads(laptop.torchx("status", handle, "--json", check=False))

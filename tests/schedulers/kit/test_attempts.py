@@ -49,8 +49,15 @@ def test_progress_gives_the_budget_back() -> None:
 
 
 def test_the_same_exception_twice() -> None:
-    """It ends the job whatever is left; another one, or the same word of the scheduler, does not."""
-    rules = RetryRules.parse("error:5, node:5")
+    """It ends the job if the rule says so, or sets no limit; a number that the user wrote is obeyed."""
+    three = _of(*["error"] * 4)
+    for attempt in three:
+        attempt.digest = "aa"
+    for policy in ("error:3", "standard, error:3"):
+        assert [decide(RetryRules.parse(policy), three[:n]).again for n in (1, 2, 3, 4)] == [True, True, True, False]
+    assert decide(RetryRules.parse("error:free"), three[:2]).why == "error: the same failure twice in a row"
+    rules = RetryRules.parse("error:5:differs, node:5")
+    assert str(rules) == "error:5:differs, node:5"
     same = _of("error", "error")
     same[0].digest = same[1].digest = "aa"
     assert decide(rules, same).why == "error: the same failure twice in a row"

@@ -66,7 +66,7 @@ def test_an_attempt_that_is_the_last_one_changes_nothing_for_the_next() -> None:
 
 def test_a_first_exception_is_no_repetition() -> None:
     """Nothing came before it; the one before the last counts, not an earlier one, and only with a message."""
-    rules = RetryRules.parse("error:9")
+    rules = RetryRules.parse("error:9:differs")
 
     def again(*digests: str) -> bool:
         return decide(rules, [Attempt(kind="error", digest=each) for each in digests]).again
@@ -154,7 +154,7 @@ def test_progress_is_a_mark_of_this_attempt(
 
 def test_what_is_known_of_an_attempt() -> None:
     """Class, sentence and hash are those of the cause; without one, what the verdict says."""
-    rules = RetryRules.parse("error:1, unknown:1")
+    rules = RetryRules.parse("error:1:differs, unknown:1")
     first = judged(_verdict(exit_code=1), rules, [], Attempt(hosts=["n1"]))
     assert (first.kind, first.cause, first.hosts) == ("error", "w/0: exit code 1: ValueError: x", ["n1"])
     assert first.digest and first.again

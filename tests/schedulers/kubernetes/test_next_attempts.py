@@ -94,7 +94,7 @@ def test_the_next_attempt_gets_more_memory():
 
 def test_the_policy_ends_it():
     """A class that is not retried, used retries, or the same exception twice: no further Job, and the reason."""
-    job = Submitted("error:3, oom:1:mem*2")
+    job = Submitted("error:3:differs, oom:1:mem*2")
     for name in ("-trainer", "-a2-trainer"):
         job.ends(name, failed(BAD_BATCH))
         found = job.look()

@@ -71,9 +71,16 @@ def test_a_bug_is_not_retried(tmp_path) -> None:
     assert "not retried (error: the policy does not retry it)" in str(status)
 
 
+def test_a_number_is_obeyed(tmp_path) -> None:
+    """Three retries are three, though the same line raises the same each time."""
+    status = _run(tmp_path, "error:3", "raise ValueError(f'bad batch {n}')")
+    assert (status.state, _starts(tmp_path)) == (AppState.FAILED, 4)
+    assert status.attempts[-1].why == "error: all 3 retries are used"
+
+
 def test_the_same_bug_twice_ends_it(tmp_path) -> None:
-    """Whatever the budget: the second time the same line raises the same, that was it."""
-    status = _run(tmp_path, "error:9", "raise ValueError(f'bad batch {n}')")
+    """With `differs`: the second time the same line raises the same, that was it."""
+    status = _run(tmp_path, "error:9:differs", "raise ValueError(f'bad batch {n}')")
     assert (status.state, _starts(tmp_path)) == (AppState.FAILED, 2)
     assert status.attempts[-1].why == "error: the same failure twice in a row"
     assert status.num_restarts == 1

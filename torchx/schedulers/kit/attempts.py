@@ -4,7 +4,8 @@ The process that restarts a job (the supervisor of a local job, the watcher of c
 attempts in a file in the job's folder, one JSON object per line, and calls :func:`decide`. Five rules:
 
 1. The job's :class:`~torchx.specs.wishes.retries.RetryRules` decide by the class of the failure.
-2. The same exception twice in a row ends the job, whatever its retry budget: a retry does not fix a bug.
+2. The same exception twice in a row ends a job whose rule is ``free`` or says ``differs``: a retry does not fix a bug.
+   A number that the user wrote is obeyed.
 3. An attempt that made progress resets all retry budgets except that of ``error``.
 4. ``free`` stops after :data:`MAX_IN_A_ROW` attempts in a row without progress.
 5. Hosts are avoided for a day: at most 8, and at most a tenth of all hosts (but at least one).
@@ -86,7 +87,7 @@ def decide(rules: RetryRules, attempts: Sequence[Attempt], *, hosts: int = 0) ->
         last.why = "cancelled"
     elif not rule.times:
         last.why = f"{last.kind}: the policy does not retry it"
-    elif len(attempts) > 1 and last.kind in _BY_THE_PROGRAM and last.digest and last.digest == attempts[-2].digest:
+    elif (rule.differs or (rule.times < 0 and last.kind in _BY_THE_PROGRAM)) and _is_the_same(attempts):
         last.why = f"{last.kind}: the same failure twice in a row"
     elif rule.times > 0 and count > rule.times:
         last.why = f"{last.kind}: all {rule.times} retries are used"
@@ -156,6 +157,11 @@ def begins_of(attempts: Sequence[Attempt]) -> dict[str, int]:
     ended = [attempt for attempt in attempts if attempt.again]
     found = ended[-1].more.get(BEGINS) if ended else None
     return {path: at for path, at in found.items() if isinstance(at, int)} if isinstance(found, dict) else {}
+
+
+def _is_the_same(attempts: Sequence[Attempt]) -> bool:
+    """Whether the last two attempts failed by the same exception."""
+    return len(attempts) > 1 and bool(attempts[-1].digest) and attempts[-1].digest == attempts[-2].digest
 
 
 def _counted(attempts: Sequence[Attempt]) -> int:

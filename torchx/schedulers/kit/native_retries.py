@@ -96,6 +96,8 @@ class NativeSystem:
         if not any(rule.kind in group for group in self.groups):
             known = ", ".join(f"`{kind}`" for group in self.groups for kind in group)
             self._refuse(str(rule), f"the classes that work there: {known}")
+        if rule.differs:
+            self._refuse(str(rule), f"write `{rule.kind}:{rule.times}`: it does not compare failures")
         if rule.kind in self.uncounted and rule.times != FREE:
             self._refuse(str(rule), f"write `{rule.kind}:free`: it does not count these")
         if rule.kind not in self.uncounted and (rule.times > self.most or (rule.times == FREE and not self.free)):

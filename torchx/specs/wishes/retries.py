@@ -6,7 +6,8 @@ A policy is a comma-separated list of rules, ``class:times`` or ``class:times:ac
 
 ``times`` limits how often a job is restarted after a failure of that class; ``free`` sets no limit. Actions change the
 next attempt: ``avoid`` excludes the failed hosts, ``mem*1.5`` requests 1.5 times the memory, ``checkpoint`` asks the
-ranks for a checkpoint shortly before the time limit. ``standard`` stands for :data:`STANDARD`; a later rule replaces
+ranks for a checkpoint shortly before the time limit, ``differs`` stops at the second same exception in a row.
+``standard`` stands for :data:`STANDARD`; a later rule replaces
 the standard rule of its class.
 """
 
@@ -44,12 +45,14 @@ class RetryRule:
     avoid: bool = False  # whether the next attempt excludes the failed hosts
     memory: float = 1.0  # factor by which the next attempt increases the memory
     checkpoint: bool = False  # whether to ask the ranks for a checkpoint before the attempt ends
+    differs: bool = False  # whether the same exception twice in a row ends the job, as it always does with `free`
 
     def __str__(self) -> str:
         actions = [
             *(["avoid"] if self.avoid else []),
             *([f"mem*{self.memory:g}"] if self.memory != 1 else []),
             *(["checkpoint"] if self.checkpoint else []),
+            *(["differs"] if self.differs else []),
         ]
         return ":".join([self.kind, "free" if self.times == FREE else str(self.times), *actions])
 
@@ -195,13 +198,13 @@ def _rule(word: str) -> RetryRule:
     fields: dict[str, float | bool] = {}
     for action in actions:
         factor = _ACTION.fullmatch(action)
-        if action in ("avoid", "checkpoint"):
+        if action in ("avoid", "checkpoint", "differs"):
             fields[action] = True
         elif factor and 1 < float(factor[1]) <= 10:
             fields["memory"] = float(factor[1])
         else:
             raise SpecError(
                 f"retry policy: `{word}`: there is no action `{action}`",
-                hint="write `avoid`, `checkpoint`, or `mem*1.5` with a factor above 1 and up to 10",
+                hint="write `avoid`, `checkpoint`, `differs`, or `mem*1.5` with a factor above 1 and up to 10",
             )
     return RetryRule(kind, FREE if times == "free" else int(times), **fields)  # type: ignore[arg-type]

@@ -22,19 +22,10 @@ from torchx.specs.wishes.retries import CLASSES as RETRIED
 from torchx.util.notices import logger
 
 CLASSES = (*RETRIED, "cancelled")
-_SAID_ORDER = (
-    "lost",
-    "oom",
-    "image",
-    "preempted",
-    "timeout",
-    "node",
-    "network",
-    "quota",
-    "error",
-    "unknown",
-    "cancelled",
-)
+# fmt: off
+_SAID_ORDER = ("lost", "oom", "image", "preempted", "timeout", "node", "network", "quota", "error", "unknown",
+               "cancelled")
+# fmt: on
 
 
 class Match(NamedTuple):
