@@ -182,7 +182,16 @@ def test_who_waits_for_such_a_job(scheduler) -> None:
 
 def test_attempts_as_a_user_sees_them(lsf_shell) -> None:
     """`run --wait`, then `status --json`: the attempts, with their class and what followed."""
-    words = ("-s", "lsf", "--retry", "standard, error:1:differs", "utils.sh", "--memMB", "64", "echo no data >&2; exit 3")
+    words = (
+        "-s",
+        "lsf",
+        "--retry",
+        "standard, error:1:differs",
+        "utils.sh",
+        "--memMB",
+        "64",
+        "echo no data >&2; exit 3",
+    )
     lsf_shell.torchx("run", "--wait", *words, check=False)
     status = json.loads(lsf_shell.torchx("status", "--json", "@last", check=False))
     assert [(a["class"], a["retried"]) for a in status["attempts"]] == [("error", True), ("error", False)]
