@@ -110,6 +110,7 @@ class LsfScheduler(SiteWorkspaceMixin, BatchScheduler):
     )
     transient = re.compile(r"(?i)LSF is down|daemon not responding|cannot connect to LSF|communication time ?out")
     programs = "LSF's commands (bsub, bjobs, ...)"
+    submits = "bsub"
 
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("lsf", session_name, **parts)

@@ -32,10 +32,10 @@ from torchx.schedulers.kit.verdict import state_of
 from torchx.schedulers.kit.views import by_view
 from torchx.schedulers.slurm import sweeps
 from torchx.schedulers.slurm.answers import bare, facts_of
-from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, inherited, parse_sbatch, version
+from torchx.schedulers.slurm.client import NO_MEMORY, OVER, SlurmQueries, hint_for, parse_sbatch, version
 from torchx.schedulers.slurm.events import SLURM_LOG
 from torchx.schedulers.slurm.folders import LegacyFolder, Waiting, choose_previous, files_of, job_id_in
-from torchx.schedulers.slurm.options import SlurmOpts
+from torchx.schedulers.slurm.options import SlurmOpts, outranking
 from torchx.schedulers.slurm.reasons import SLURM_STATES, get_appstate_from_job
 from torchx.schedulers.slurm.reasons import app_state as appstate_from_slurm_state
 from torchx.schedulers.slurm.request import (
@@ -116,6 +116,7 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
         re.IGNORECASE,
     )
     programs = "Slurm's commands"
+    submits = "sbatch"
 
     def __init__(self, session_name: str, **parts: Any) -> None:
         super().__init__("slurm", session_name, **parts)
@@ -186,7 +187,13 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
             from torchx.schedulers.slurm.scripts.jobs import submission
 
             return submission(request, folder)
-        argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"{folder}/{SCRIPT_FILE}"]
+        argv = [
+            *request.cmd,
+            f"--job-name={request.name}",
+            f"--chdir={folder}",
+            f"--output={output}",
+            f"{folder}/{SCRIPT_FILE}",
+        ]
         files = self._sampler(info)
         files[SCRIPT_FILE] = script = request.materialize()
         if request.retry or request.notify or request.watchdog:
@@ -195,7 +202,8 @@ class SlurmScheduler(SiteWorkspaceMixin, SpecialJobs):
             files[LAUNCH_FILE] = launcher(script)
             argv[-1] = f"{folder}/{LAUNCH_FILE}"
         without = dict.fromkeys(name for replica in request.replicas.values() for name in sources(replica.env))
-        without.update(dict.fromkeys(inherited() if site is self._here else ()))
+        beating = outranking(script, argv)
+        without.update(dict.fromkeys(i for i in beating if site is not self._here or i in os.environ))
         made = Submission(request.name, argv, folder, files, without=[*without])
         return made if request.arrays is None else request.arrays.submission(made, request)
 

@@ -142,7 +142,7 @@ def test_a_new_job_is_asked_for_at_once(toy: Toy, fake: FakeCommandRunner) -> No
 def test_how_long_it_is_tried(toy: Toy, fake: FakeCommandRunner, slept: list[float]) -> None:
     """With pauses that double up to five seconds, in all no longer than the patience."""
     fake.on("ask", returncode=1, stderr="try later")
-    for patience, pauses in ((0.2, []), (0.25, [0.25]), (0.74, [0.25]), (0.75, [0.25, 0.5])):
+    for patience, pauses in ((0.2, []), (0.3, [0.25]), (0.74, [0.25]), (0.8, [0.25, 0.5])):
         slept.clear()
         with pytest.raises(TransientError, match="`ask` failed: try later"):
             toy.run_command(toy._here, ["ask"], patience_s=patience)

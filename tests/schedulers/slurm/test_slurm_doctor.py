@@ -55,7 +55,8 @@ def test_a_cluster_that_works(slurm: FakeCommandRunner) -> None:
     """All is good, except that only a job can show whether nodes see the folder of jobs."""
     found = ask(slurm, partition="gpu", account="team", qos="high")
     verdicts = {what: f.verdict for what, f in found.items()}
-    assert verdicts == {"Slurm": GOOD, "partition": GOOD, "account": GOOD, "sbatch": GOOD, "shared folder": UNKNOWN}
+    rest = {"sbatch": GOOD, "shared folder": UNKNOWN}
+    assert verdicts == {"Slurm": GOOD, "partition": GOOD, "account": GOOD, "environment": GOOD, **rest}
     assert found["partition"].said == "`gpu` is up, 8 nodes"
     assert found["sbatch"].said == "would take it; it could start at 2026-11-23T05:00:00"
     (trial,) = slurm.argvs("sbatch")
@@ -179,7 +180,7 @@ def test_a_cluster_that_does_not_answer(error: Any) -> None:
     fake = FakeCommandRunner()
     for program in ("sinfo", "sh", "sbatch"):
         fake.on(program, **(error if isinstance(error, dict) else {"raises": error}))
-    assert {f.verdict for f in ask(fake, partition="gpu").values()} == {UNKNOWN}
+    assert {f.verdict for what, f in ask(fake, partition="gpu").items() if what != "environment"} == {UNKNOWN}
     assert len(fake.calls) == 5
     assert ask_job(fake).verdict == UNKNOWN
 

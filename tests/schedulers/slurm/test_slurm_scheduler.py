@@ -15,6 +15,7 @@ from torchx.components import dist
 from torchx.errors import CommandError, ConfigError, NotSupportedError, SpecError, TransientError
 from torchx.schedulers import slurm_scheduler
 from torchx.schedulers.batch.base import Site
+from torchx.schedulers.batch.inherit import environ
 from torchx.schedulers.kit.files import LocalFiles
 from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.slurm.parse import SEPARATOR
@@ -289,7 +290,13 @@ def test_submission_writes_a_folder_and_remembers_it(scheduler: SlurmScheduler, 
     assert scheduler.submit(*JOBS["ddp"]) == "7"
     (argv,) = fake.argvs("env")
     folder = Path(argv[-1]).parent
-    assert argv[3:-1] == ["sbatch", "--parsable", f"--chdir={folder}", f"--output={folder}/slurm.log"]
+    assert argv[3:-1] == [
+        "sbatch",
+        "--parsable",
+        f"--job-name={folder.name}",
+        f"--chdir={folder}",
+        f"--output={folder}/slurm.log",
+    ]
     assert folder.stat().st_mode & 0o777 == 0o700
     record = json.loads((folder / "job.json").read_text())
     assert record["app"]["roles"][0]["env"]["HF_TOKEN"] == "********"
@@ -359,10 +366,10 @@ def test_a_job_that_is_submitted_in_a_job(
     configuration."""
     for name in ("SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SLURM_RESTART_COUNT", "SLURM_CONF", "SBATCH_ACCOUNT"):
         monkeypatch.setenv(name, "1")
-    fake.on("env", stdout="7\n")
+    fake.on("sbatch", stdout="7\n")
     assert scheduler.submit(AppDef("a", [role()]), {}) == "7"
-    hidden = fake.argvs("env")[0][: fake.argvs("env")[0].index("sbatch")]
-    assert sorted(hidden[2::2]) == ["SLURM_JOB_ID", "SLURM_MEM_PER_CPU", "SLURM_RESTART_COUNT"]
+    given = environ("slurm")
+    assert {name for name in given if name.startswith(("SB", "SL")) and given[name] == "1"} == {"SLURM_CONF", "SBATCH_ACCOUNT"}
 
 
 def test_a_relative_job_dir(
@@ -375,7 +382,7 @@ def test_a_relative_job_dir(
     (argv,) = fake.argvs("sbatch")
     folder = Path(argv[-1]).parent
     assert folder.parent == tmp_path / "jobs" / "1" / "torchx-jobs"
-    assert argv[2:4] == [f"--chdir={folder}", f"--output={folder}/slurm.log"]
+    assert argv[3:5] == [f"--chdir={folder}", f"--output={folder}/slurm.log"]
     assert scheduler.folders(scheduler._here).of("7").path == str(folder)
 
 

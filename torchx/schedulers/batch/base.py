@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import posixpath
+import time
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -24,11 +25,13 @@ from torchx.schedulers.batch.sites import (
     FIRST_PAUSE_S,
     MAX_PAUSE_S,
     PATIENCE_S,
+    SUBMIT_TIMEOUT_S,
     Site,
     SiteScheduler,
+    within,
 )
 from torchx.schedulers.kit.caps import COMMON
-from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
+from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line, program_of
 from torchx.schedulers.kit.failures import Evidence
 from torchx.schedulers.kit.inside import described
 from torchx.schedulers.kit.logs import LogQuery
@@ -79,7 +82,7 @@ class Submission:
     folder: str
     files: dict[str, str] = field(default_factory=dict)
     stdin: str = ""
-    timeout_s: float = COMMAND_TIMEOUT_S
+    timeout_s: float = SUBMIT_TIMEOUT_S
     without: Sequence[str] = ()
 
     @property
@@ -94,7 +97,7 @@ class BatchScheduler(SiteScheduler):
 
     wait_hint = 2.0
 
-    submission_s = 2 * COMMAND_TIMEOUT_S  # the submitting command may outlive the process that started it
+    submission_s = 120.0  # the submitting command may outlive the process that started it
 
     fresh_s: float = 0.5
     """Maximum age in seconds of a cached answer, so that many waiting callers share one query."""
@@ -262,7 +265,9 @@ class BatchScheduler(SiteScheduler):
         once = site.commands.run_once if isinstance(site.commands, ConnectedRunner) else None
         attempt = next(self._attempts)
         spent, pause = 0.0, FIRST_PAUSE_S
+        patience_s = submission.timeout_s * PATIENCE_S / SUBMIT_TIMEOUT_S
         while True:
+            began = time.monotonic()
             run = functools.partial(once, token=f"{submission.token}.{attempt}") if once else site.commands.run
             try:
                 done = self._run_without(run, site, submission)
@@ -271,22 +276,23 @@ class BatchScheduler(SiteScheduler):
                     return self._parse_submitted(done)
                 if not self.transient.search(done.stderr):
                     return done
-                failure = TransientError(f"`{submission.argv[0]}` failed: {last_line(done.stderr)}")
+                failure = TransientError(f"`{program_of(submission.argv)}` failed: {last_line(done.stderr)}")
             except TransientError as e:
-                failure = e
+                failure = self._by_name(e)
             except CommandError as e:
                 raise self._missing(site, e) from e
             # The scheduler may have accepted the job although the answer is lost. The name is unique.
             self._sleep(pause)
+            spent += time.monotonic() - began + pause
             try:
-                found = self._find_submitted(site, submission.token)
+                with within(patience_s - spent):
+                    found = self._find_submitted(site, submission.token)
             except TransientError as e:
                 raise failure from e
             if found is not None:
                 return found
-            spent += pause
-            pause = min(pause * 2, MAX_PAUSE_S)
-            if spent + pause > PATIENCE_S:
+            pause = min(pause * 2, MOST_PAUSE_S)
+            if spent + pause > patience_s:
                 raise failure
             logger("torchx.schedulers").warning("%s; the job is not there, submitting it again", failure)
 
@@ -337,12 +343,14 @@ class BatchScheduler(SiteScheduler):
             folders = self.folders(site).of_many(ids)
             known = {i: folder for i, folder in folders.items() if folder is not None}
             asked = [i for i in ids if i in known or i not in folders]  # the others were deleted
-            answers.update(self._query(site, asked, known) if asked else {})
+            with within(PATIENCE_S):
+                answers.update(self._query(site, asked, known) if asked else {})
         return answers
 
     def list(self, cfg: Mapping[str, CfgVal] | None = None) -> _Jobs:
         site = self._site_of(self._defaults() if cfg is None else cfg)
-        jobs = self._query_all(site)
+        with within(PATIENCE_S):
+            jobs = self._query_all(site)
         folders = self.folders(site).of_many([job.app_id for job in jobs])
         deleted = {i for i, folder in folders.items() if folder is None}
         return [job for job in jobs if job.app_id not in deleted]

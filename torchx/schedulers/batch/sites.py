@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 from torchx.errors import CommandError, TransientError
 from torchx.schedulers.api import Scheduler
 from torchx.schedulers.batch.folders import JobFolders
-from torchx.schedulers.kit.commands import CommandRunner, Completed, LocalCommandRunner, last_line
+from torchx.schedulers.batch.inherit import environ, unset
+from torchx.schedulers.kit.commands import CommandRunner, Completed, LocalCommandRunner, last_line, program_of
 from torchx.schedulers.kit.files import Files, LocalFiles
 from torchx.specs.api import CfgVal, make_app_handle, runopts
 from torchx.specs.handles import JobId
@@ -24,16 +27,30 @@ if TYPE_CHECKING:
     from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
 PATIENCE_S = 45.0
-"""How long commands are retried while the scheduler does not answer: its daemon restarts in less time."""
+"""How long a scheduler that does not answer is asked, attempts included: its daemon restarts in less time."""
 
-COMMAND_TIMEOUT_S = 60.0
+COMMAND_TIMEOUT_S = 45.0
+SUBMIT_TIMEOUT_S = 30.0  # then there is time to look for the job
 CHECK_S = 2.0
 """Time limit of a check's command, which is not retried."""
 FIRST_PAUSE_S = 0.25
 MAX_PAUSE_S = 5.0
 
+_LEAST_S = 5.0  # of the last attempt
+_UNTIL: ContextVar[float] = ContextVar("until", default=float("inf"))
+
 Run = Callable[[list[str]], Completed]
 """Runs a command of one cluster to completion."""
+
+
+@contextmanager
+def within(seconds: float) -> Iterator[None]:
+    """Limits all commands of one question together, so that several that hang do not add up."""
+    token = _UNTIL.set(min(_UNTIL.get(), time.monotonic() + seconds))
+    try:
+        yield
+    finally:
+        _UNTIL.reset(token)
 
 
 @dataclass(frozen=True)
@@ -48,7 +65,8 @@ class Site:
         """Start a command and connects its streams. Raises BackendError if the login node cannot be reached."""
         from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
-        return SpawnedProcess(argv, tty=tty)
+        env = self.commands.environ() if isinstance(self.commands, LocalCommandRunner) else None
+        return SpawnedProcess(argv, tty=tty, env=env)
 
 
 class LoginNode(Site):
@@ -62,13 +80,13 @@ class LoginNode(Site):
         return RemoteProcess(self.commands, argv, tty)
 
 
-def site_of(cfg: Mapping[str, CfgVal]) -> Site:
-    """Return the site for ``cfg["ssh"]``, not connected yet. Raises ConfigError if that is not a valid host."""
+def site_of(cfg: Mapping[str, CfgVal], backend: str = "") -> Site:
+    """The site for ``cfg["ssh"]``, not connected yet, for ``backend``. Raises ConfigError if that is no valid host."""
     from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
     target = str(cfg["ssh"])
-    runner = SSHCommandRunner(target, str(cfg.get("ssh_dir") or ""))
+    runner = SSHCommandRunner(target, str(cfg.get("ssh_dir") or ""), before=unset(backend))
     return LoginNode(runner, RemoteFiles(runner), target)
 
 
@@ -87,6 +105,9 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
     programs: str = ""
     """What the hint for a missing command calls the scheduler's commands."""
 
+    submits: str = ""
+    """The command that submits jobs, where a shell script of torchx runs it."""
+
     def __init__(
         self,
         backend: str,
@@ -97,7 +118,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         super().__init__(backend, session_name)
-        self._here = Site(commands or LocalCommandRunner(), files or LocalFiles())
+        self._here = Site(commands or LocalCommandRunner(functools.partial(environ, backend)), files or LocalFiles())
         self._sites: dict[str, Site] = {}
         self._sleep = sleep
         self._defaults: Callable[[], Mapping[str, CfgVal]] = dict
@@ -128,7 +149,7 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
             return self._here
         key = f"{target} {cfg.get('ssh_dir') or ''}"
         if key not in self._sites:
-            self._sites[key] = site_of(cfg)
+            self._sites[key] = site_of(cfg, self.backend)
         return self._sites[key]
 
     def configure(self, defaults: Callable[[], Mapping[str, CfgVal]]) -> None:
@@ -177,33 +198,40 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
             CommandError: the command does not exist; the hint says what to do.
             TransientError: no answer within ``patience_s``.
         """
-        spent, pause = 0.0, FIRST_PAUSE_S
+        program, spent, pause = program_of(argv), 0.0, FIRST_PAUSE_S
+        limit_s = max(_UNTIL.get() - time.monotonic(), _LEAST_S)  # of the question that this command is part of
+        patience_s = min(patience_s, limit_s)
         while True:
-            failure = None
+            failure, began = None, time.monotonic()
+            limit_s = min(timeout_s, limit_s)
             try:
-                done = site.commands.run(argv, stdin=stdin, timeout=timeout_s)
+                done = site.commands.run(argv, stdin=stdin, timeout=limit_s)
             except TransientError as e:
-                failure = e
+                failure = self._by_name(e)
             except CommandError as e:
                 raise self._missing(site, e) from e
             else:
                 if done.returncode == 127 and argv[0] == "env":
-                    hidden = {i + 1 for i, word in enumerate(argv) if word == "-u"}
-                    words = (word for i, word in enumerate(argv) if i and word != "-u" and i not in hidden)
-                    program = next(word for word in words if "=" not in word)
                     raise self._missing(site, CommandError(argv=[program], returncode=127))
                 if done.returncode == 0 or not self.transient.search(done.stderr):
                     return done
                 failure = TransientError(
-                    f"`{argv[0]}` failed: {last_line(done.stderr)}", hint="the scheduler does not answer; try again"
+                    f"`{program}` failed: {last_line(done.stderr)}", hint="the scheduler does not answer; try again"
                 )
-            if spent + pause > patience_s:
+            spent += time.monotonic() - began + pause
+            if spent > patience_s:
                 raise failure
-            if not spent:
+            if pause == FIRST_PAUSE_S:
                 logger("torchx.schedulers").warning("%s; trying again for %g s", failure, patience_s)
             self._sleep(pause)
-            spent += pause
-            pause = min(pause * 2, MAX_PAUSE_S)
+            pause = min(pause * 2, MOST_PAUSE_S)
+            limit_s = max(patience_s - spent, _LEAST_S)
+
+    def _by_name(self, error: TransientError) -> TransientError:
+        """The error with the name of the scheduler's program instead of the shell that runs it."""
+        if self.submits and (found := re.match(r"`(?:ba)?sh`", error.message)):
+            return type(error)(f"`{self.submits}`{error.message[found.end() :]}", hint=error.hint)
+        return error
 
     def _missing(self, site: Site, error: CommandError) -> CommandError:
         if error.returncode != 127:

@@ -13,7 +13,7 @@ from torchx.errors import CommandError, TransientError
 from torchx.util.records import dataclass
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 
 class CommandRunner(Protocol):
@@ -49,11 +49,26 @@ class Completed:
             return self
         said = last_line(self.stderr.strip() or self.stdout)
         raise CommandError(
-            f"`{self.argv[0]}` failed with exit code {self.returncode}: {said}",
+            f"`{program_of(self.argv)}` failed with exit code {self.returncode}: {said}",
             argv=self.argv,
             returncode=self.returncode,
             stderr=self.stderr,
         )
+
+
+def program_of(argv: Sequence[str]) -> str:
+    """The program that a command runs, without ``env`` and its words.
+
+    >>> program_of(["env", "-u", "A", "B=c", "squeue", "--me"])
+    'squeue'
+    """
+    words = iter(argv)
+    for word in words:
+        if word == "-u":
+            next(words, "")
+        elif word != "env" and "=" not in word:
+            return word
+    return argv[0] if argv else ""
 
 
 def last_line(text: str, otherwise: str = "it said nothing") -> str:
@@ -71,7 +86,13 @@ class LocalCommandRunner:
 
     >>> LocalCommandRunner().run(["cat"], stdin="hello").stdout
     'hello'
+
+    Args:
+        environ: returns the environment of the commands.
     """
+
+    def __init__(self, environ: Callable[[], Mapping[str, str]] = lambda: os.environ) -> None:
+        self.environ = environ
 
     def run(self, argv: Sequence[str], *, stdin: str = "", timeout: float | None = None) -> Completed:
         """Run ``argv`` until it exits. A non-zero exit code is returned, not raised.
@@ -94,7 +115,7 @@ class LocalCommandRunner:
                 errors="replace",
                 timeout=timeout,
                 check=False,
-                env={**os.environ, "LC_ALL": "C"},
+                env={**self.environ(), "LC_ALL": "C"},
             )
         except FileNotFoundError as e:
             raise CommandError(
@@ -104,7 +125,7 @@ class LocalCommandRunner:
                 hint="run this where the scheduler's own commands work",
             ) from e
         except subprocess.TimeoutExpired as e:
-            raise TransientError(f"`{argv[0]}` did not answer within {timeout:g} s") from e
+            raise TransientError(f"`{program_of(argv)}` did not answer within {timeout:g} s") from e
         except (OSError, ValueError) as e:
             raise CommandError(f"`{argv[0]}` cannot be started: {e}", argv=list(argv), returncode=126) from e
         return Completed(list(argv), done.returncode, done.stdout, done.stderr)

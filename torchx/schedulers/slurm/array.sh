@@ -4,7 +4,7 @@
 # It needs bash 4.2 and Slurm's own commands. torchx/schedulers/slurm/sweeps.py replaces the line `# @JOB@` by what differs
 # between sweeps: the variables `count` (of all tasks), `size` (maximum per array), `width` (tasks at a time; empty: no
 # limit), `name`, `role` (folder of the logs), `every` (seconds between two samples of a task's usage; empty: no sampling),
-# `kept` (variables of Slurm for later arrays), and the function `task`, which becomes the task's program.
+# `kept` (variables of Slurm for later arrays), `hidden` (variables that `sbatch` does not get), and the function `task`, which becomes the task's program.
 #
 # Slurm calls `array.sh FIRST [SWEEP]`, torchx calls `array.sh more SWEEP`. Files in the folder: `values`, one line per task;
 # `chunks`, one line `FIRST COUNT JOBID` per array; `more.lock`; `ends.HOST`, lines `TASK CODE TIME`; `cancelled`; `skipped.TASK`.
@@ -54,6 +54,7 @@ more() {  # submit as many arrays as Slurm accepts; one process at a time
   for id in "${!SLURM_@}"; do  # a job inherits nothing of the one in which it is submitted
     [[ " $kept " == *" $id "* ]] || outer+=(-u "$id")
   done
+  for id in $hidden; do outer+=(-u "$id"); done
   while ((first < count && n > 0)) && [[ ! -e cancelled ]]; do
     touch -h more.lock  # a sign of life
     ((n <= count - first)) || n=$((count - first))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterable, Sequence
 
@@ -21,11 +20,6 @@ from torchx.schedulers.slurm.parse import (
 from torchx.util.notices import logger
 
 Records = dict[str, list[JobRecord]]
-
-KEPT = ("SLURM_CONF", "SLURM_JWT")
-"""Variables that Slurm's commands need everywhere. Others describe the job in which this process runs, if any."""
-
-KEPT_TO_SUBMIT = (*KEPT, "SLURM_CLUSTERS")
 
 _LISTED_DAYS = 14
 NO_SUCH_JOB = re.compile(r"Invalid job id", re.IGNORECASE)
@@ -48,12 +42,6 @@ _HINTS = (
 )
 _MAX_IDS = 500  # per command
 _ACCOUNTING_PATIENCE_S = 2.0  # short: it only adds details
-
-
-def inherited() -> list[str]:
-    """Slurm's variables for the job in which torchx runs, if any: a new job differs from it."""
-    names = os.environ if "SLURM_JOB_ID" in os.environ else ()
-    return [name for name in names if name.startswith("SLURM_") and name not in KEPT_TO_SUBMIT]
 
 
 def hint_for(stderr: str) -> str:

@@ -47,21 +47,20 @@ def _events() -> JobEvents:
 
 
 def _stacks() -> Stacks:
+    from torchx.schedulers.batch.inherit import environ
     from torchx.schedulers.batch.inside import sign_of
     from torchx.schedulers.kit.commands import LocalCommandRunner
     from torchx.schedulers.kit.files import LocalFiles
     from torchx.schedulers.kit.inside import not_running
     from torchx.schedulers.kit.inside.spawned import SpawnedProcess
-    from torchx.schedulers.slurm.client import KEPT
     from torchx.schedulers.slurm.inside import Step, component_of, step_words
 
     folder, events, job_id = JobFolder(LocalFiles(), os.getcwd()), _events(), os.environ["SLURM_JOB_ID"]
     nodes = {
         n: os.environ[f"SLURM_JOB_NODELIST_HET_GROUP_{n}"] for n in range(int(os.environ.get("SLURM_HET_SIZE", "0")))
     }
-    # Slurm's variables for the script would change what the extra steps request.
-    env = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_") or name in KEPT}
-    command = LocalCommandRunner().run
+    env = environ("slurm")  # Slurm's variables for the script would change what the extra steps request
+    command = LocalCommandRunner(lambda: env).run
     found = {
         (role.name, k): f"{folder_name(role.name)}/{k}" for role in folder.roles() for k in range(role.num_replicas)
     }

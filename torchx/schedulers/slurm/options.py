@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from torchx.errors import ConfigError
 from torchx.schedulers.api import StructuredOpts
@@ -29,6 +30,14 @@ _OURS = frozenset(
         *("help", "usage", "version", "clusters"),
     ]
 )
+
+_VARIABLES = {"mem": "MEM_PER_NODE", "switches": "REQ_SWITCH", "time": "TIMELIMIT"}
+_FAMILIES = (
+    ("mem", "mem-per-cpu", "mem-per-gpu"),
+    ("gpus", "gpus-per-node", "gpus-per-task", "gres"),
+    ("cpus-per-task", "cpus-per-gpu"),
+)
+"""Options that contradict each other."""
 
 
 @dataclass
@@ -155,6 +164,18 @@ def early_warning(opts: SlurmOpts) -> int:
 
     limit = parse_limit(opts.time or "")
     return min(120, limit * 3 // 4) if limit else 120
+
+
+def outranking(script: str, argv: Iterable[str]) -> list[str]:
+    """The variables that would count more than the options in a script, or contradict those of its submission.
+
+    >>> outranking("#SBATCH --time=5\\n", ["sbatch", "--gpus=1"])
+    ['SBATCH_GPUS', 'SBATCH_GPUS_PER_NODE', 'SBATCH_GPUS_PER_TASK', 'SBATCH_GRES', 'SBATCH_TIMELIMIT']
+    """
+    lines = [line for line in script.split("\n", 40)[:40] if line.startswith("#SBATCH")]
+    given = {*re.findall(r"(?<!\S)--([a-z-]+)", "\n".join([*lines, *argv]))}
+    given.update(*(family for family in _FAMILIES if not given.isdisjoint(family)))
+    return sorted(f"SBATCH_{_VARIABLES.get(name, name.upper().replace('-', '_'))}" for name in given - _OURS)
 
 
 def job_words(opts: SlurmOpts, early: int = 0) -> list[str]:

@@ -9,12 +9,13 @@ from __future__ import annotations
 import copy
 import posixpath
 import re
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from torchx.errors import NotSupportedError
 from torchx.schedulers.api import DescribeAppResponse
 from torchx.schedulers.batch.folders import JobFolder, LogPaths, ends_of, folder_name
+from torchx.schedulers.batch.inherit import RULES
 from torchx.schedulers.batch.logs import BatchLog, check_query
 from torchx.schedulers.kit.commands import Completed
 from torchx.schedulers.kit.facts import ReplicaFacts
@@ -23,7 +24,7 @@ from torchx.schedulers.kit.logs import LogQuery
 from torchx.schedulers.kit.secrets import split
 from torchx.schedulers.kit.shell import quote, read_script
 from torchx.schedulers.kit.tasks import check_numbers, describe_sweep, describe_task, shell_words, values_line
-from torchx.schedulers.slurm.client import KEPT_TO_SUBMIT, NO_SUCH_JOB
+from torchx.schedulers.slurm.client import NO_SUCH_JOB
 from torchx.schedulers.slurm.events import SWEEP_PREFIX
 from torchx.schedulers.slurm.reasons import app_state
 from torchx.schedulers.slurm.request import (
@@ -85,7 +86,7 @@ class Arrays:
         argv = [*request.cmd, f"--chdir={folder}", f"--output={output}", f"--array=0-{count - 1}{width}"]
         files = {
             **{name: text for name, text in made.files.items() if name == SAMPLER_FILE},
-            ARRAY_FILE: render(request, replica, self.tasks, self.size),
+            ARRAY_FILE: render(request, replica, self.tasks, self.size, made.without),
             VALUES_FILE: "".join(values_line(point) for point in self.tasks.points),
             f"{folder_name(replica.role)}/.logs": "",  # creates the folder, which Slurm does not
         }
@@ -127,8 +128,10 @@ def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
     return script
 
 
-def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList, size: int) -> str:
-    """Return the script of all arrays of a sweep."""
+def render(
+    request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList, size: int, hidden: Iterable[str] = ()
+) -> str:
+    """The script of all arrays of a sweep; ``hidden``: variables that ``sbatch`` does not get."""
     head, program = read_script(__file__, ARRAY_FILE).split("# @JOB@\n")
     lines = [
         "#!/bin/bash",
@@ -139,7 +142,7 @@ def render(request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: Task
         f"count={len(tasks.points)} size={size} width={tasks.max_parallel or ''}",
         f"name={quote(request.name)} role={quote(folder_name(replica.role))}",
         f"every={f'{request.sample_s:g}' if request.sample_s and not is_whole(request) else ''}",
-        f"kept={quote(' '.join(KEPT_TO_SUBMIT))}",
+        f"kept={quote(' '.join(RULES['slurm'].kept))} hidden={quote(' '.join(hidden))}",
         "task() {",
         *(f"  {line}" for line in (_WHOLE if is_whole(request) else _program(request, replica, tasks))),
         "}",

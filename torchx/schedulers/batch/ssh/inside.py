@@ -8,6 +8,7 @@ from contextlib import suppress
 
 from torchx.schedulers.batch.ssh.errors import no_master, no_session
 from torchx.schedulers.batch.ssh.runner import BUSY_S, SSH_FAILED, SSHCommandRunner
+from torchx.schedulers.kit.commands import program_of
 from torchx.schedulers.kit.inside import STDERR, STDOUT, Tty
 from torchx.schedulers.kit.inside.spawned import SpawnedProcess
 
@@ -23,7 +24,7 @@ class RemoteProcess(SpawnedProcess):
 
     def __init__(self, runner: SSHCommandRunner, argv: Sequence[str], tty: Tty | None) -> None:
         self._runner = runner
-        self._what = f"`{argv[0]}`"
+        self._what = f"`{program_of(argv)}`"
         self._ahead: list[tuple[int, bytes]] = []
         deadline, pause = time.monotonic() + BUSY_S, 0.1
         while True:

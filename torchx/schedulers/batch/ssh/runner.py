@@ -17,7 +17,7 @@ from torchx.errors import CommandError, TransientError
 from torchx.schedulers.batch.ssh.errors import ConnectionLostError, UnreachableError, login_error, no_master, no_session
 from torchx.schedulers.batch.ssh.master import Master, c_locale
 from torchx.schedulers.batch.ssh.script import Answer, command_line, enclose, join, parse
-from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line
+from torchx.schedulers.kit.commands import Completed, ConnectedRunner, last_line, program_of
 from torchx.schedulers.kit.shell import quote
 from torchx.util.notices import logger
 
@@ -88,13 +88,15 @@ class SSHCommandRunner(ConnectedRunner):
         target: ``host``, ``user@host``, a ``Host`` of ``~/.ssh/config``, or ``ssh://user@host:port``.
         folder: torchx's own folder there; relative paths and ``~`` start at the home folder. Empty: ``$TORCHX_HOME``
             there, or else ``~/.torchx``.
+        before: lines of shell to run before each command.
 
     Raises:
         ConfigError: ``target`` is not a valid host.
     """
 
-    def __init__(self, target: str, folder: str = "") -> None:
+    def __init__(self, target: str, folder: str = "", *, before: str = "") -> None:
         self.target = target
+        self._before = before
         self.folder = _word_of(folder)
         """torchx's own folder, as a shell word."""
         self.master = Master(target)
@@ -117,9 +119,10 @@ class SSHCommandRunner(ConnectedRunner):
             LoginError: the login node rejects the login.
         """
         words = list(argv)
-        script = _find(words[0]) + join(words)
+        program = program_of(words)
+        script = self._before + _find(program) + join(words)
         answer = self.script(
-            script, stdin=stdin.encode("utf-8", "surrogateescape"), timeout=timeout, what=f"`{words[0]}`"
+            script, stdin=stdin.encode("utf-8", "surrogateescape"), timeout=timeout, what=f"`{program}`"
         )
         return self._found(Completed(words, answer.returncode or 0, _text(answer.stdout), _text(answer.stderr)))
 
@@ -137,7 +140,7 @@ class SSHCommandRunner(ConnectedRunner):
             CommandError: the program does not exist, or the answer cannot be stored, so nothing was started.
             TransientError: whether the command ran is unknown.
         """
-        timeout_s = COMMAND_S if timeout is None else timeout
+        timeout_s, program = COMMAND_S if timeout is None else timeout, program_of(argv)
         if not _TOKEN.fullmatch(token):
             raise CommandError(f"`{token}` cannot name a submission", argv=[*argv])
         data = stdin.encode("utf-8", "surrogateescape")
@@ -151,16 +154,16 @@ class SSHCommandRunner(ConnectedRunner):
             "DONE": _DONE,
             "UNKNOWN": _UNKNOWN,
             "SHORT": _SHORT,
-            "FIND": _find(argv[0]),
+            "FIND": self._before + _find(program),
             "COMMAND": join(argv),
         }
         script = re.sub("@([A-Z]+)@", lambda m: parts[m[1]], _ONCE)
         try:
             answer = self.script(
-                script, stdin=data, timeout=timeout_s + 30, patience=ONCE_PATIENCE_S, what=f"`{argv[0]}`"
+                script, stdin=data, timeout=timeout_s + 30, patience=ONCE_PATIENCE_S, what=f"`{program}`"
             )
         except (ConnectionLostError, UnreachableError) as e:
-            raise TransientError(f"whether `{argv[0]}` was run is not known: {e}", hint=_LOOK) from e
+            raise TransientError(f"whether `{program}` was run is not known: {e}", hint=_LOOK) from e
         said = _text(answer.stderr)
         head, _, rest = _text(answer.stdout).partition("\n")
         state, _, code = head.partition(" ")
@@ -168,10 +171,10 @@ class SSHCommandRunner(ConnectedRunner):
             return self._found(Completed([*argv], int(code), rest, said))
         if state == _UNKNOWN:
             raise TransientError(
-                f"`{argv[0]}` on `{self.target}` was started and has not answered within {timeout_s:.0f} s", hint=_LOOK
+                f"`{program}` on `{self.target}` was started and has not answered within {timeout_s:.0f} s", hint=_LOOK
             )
         reason = "its input was cut short" if state == _SHORT else last_line(said, "it said nothing")
-        raise CommandError(f"`{argv[0]}` was not started on `{self.target}`: {reason}", argv=[*argv], stderr=said)
+        raise CommandError(f"`{program}` was not started on `{self.target}`: {reason}", argv=[*argv], stderr=said)
 
     def script(
         self,
@@ -220,7 +223,7 @@ class SSHCommandRunner(ConnectedRunner):
         """
         self.master.ensure()
         begin = f"printf %s {self._mark}" + ("" if tty else f"; printf %s {self._mark} >&2")
-        line, first = command_line(f"{_find(argv[0])}{begin}\nexec {join(argv)}")
+        line, first = command_line(f"{self._before}{_find(program_of(argv))}{begin}\nexec {join(argv)}")
         ssh, *words = self.master.session()
         return [ssh, *(["-tt"] if tty else []), *words, line], first, self._mark
 
@@ -299,7 +302,7 @@ class SSHCommandRunner(ConnectedRunner):
         """Return the answer, if the program exists."""
         if done.returncode != _NOT_FOUND or "not found" not in done.stderr:
             return done
-        program = done.argv[0]
+        program = program_of(done.argv)
         raise CommandError(
             f"`{program}` is not installed on `{self.target}`, or not on PATH there",
             argv=done.argv,

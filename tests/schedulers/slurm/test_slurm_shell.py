@@ -1,0 +1,102 @@
+"""The user's shell: what torchx was told counts, not the variables of Slurm's commands."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from torchx.errors import TransientError
+from torchx.schedulers.batch import sites
+from torchx.schedulers.batch.inherit import RULES, unset
+from torchx.schedulers.slurm.options import outranking
+from torchx.schedulers.slurm_scheduler import SlurmScheduler
+from torchx.specs.api import AppDef, Resource, Role
+
+_KEPT = ("SBATCH_ACCOUNT", "SBATCH_QOS", "SLURM_CONF", "SLURM_CLUSTERS")
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program for each command of Slurm, which records its environment and its arguments."""
+    here = tmp_path / "bin"
+    here.mkdir()
+    for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol", "sinfo", "srun"):
+        (here / name).write_text(
+            f'#!/bin/sh\nenv >"{here}/{name}.env"\necho "$@" >"{here}/{name}.args"\n[ {name} != sbatch ] || echo 7\n'
+        )
+        (here / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{here}:{os.environ['PATH']}")
+    return here
+
+
+def seen(folder: Path, program: str) -> set[str]:
+    """The names of the variables with the value 1 that a stand-in got."""
+    lines = (folder / f"{program}.env").read_text().splitlines()
+    return {name for name, _, value in (line.partition("=") for line in lines) if value == "1"}
+
+
+def job() -> AppDef:
+    """A job with a request for memory and a processor."""
+    return AppDef("a", [Role("r", image="", entrypoint="true", resource=Resource(cpu=1, gpu=0, memMB=100))])
+
+
+def test_no_command_gets_what_changes_its_answers(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All of the table is set; defaults, and what leads to the cluster, stay."""
+    for name in (*RULES["slurm"].dropped, *_KEPT):
+        monkeypatch.setenv(name, "1")
+    scheduler = SlurmScheduler("s")
+    scheduler.submit(job(), {})
+    scheduler.list()
+    for program in ("sbatch", "squeue", "sacct"):
+        assert seen(stand_in, program).isdisjoint(RULES["slurm"].dropped)
+        assert seen(stand_in, program) >= {*_KEPT}
+
+
+def test_what_torchx_sets_beats_the_shell(stand_in: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A variable is dropped if the job has that option, or one that contradicts it."""
+    names = ("TIMELIMIT", "PARTITION", "MEM_PER_CPU", "CONSTRAINT", "GPUS", "ACCOUNT")
+    for name in names:
+        monkeypatch.setenv(f"SBATCH_{name}", "1")
+    SlurmScheduler("s").submit(job(), {"partition": "gpu", "time": "5"})
+    assert {name for name in names if f"SBATCH_{name}" in seen(stand_in, "sbatch")} == {"CONSTRAINT", "GPUS", "ACCOUNT"}
+
+
+def test_the_name_is_on_the_command_line(stand_in: Path) -> None:
+    """It finds the job if the answer is lost."""
+    scheduler = SlurmScheduler("s")
+    info = scheduler.submit_dryrun(job(), {})
+    scheduler.schedule(info)
+    assert f"--job-name={info.request.name} " in (stand_in / "sbatch.args").read_text()
+
+
+def test_later_arrays_hide_the_same() -> None:
+    """Each option names its variable; some have another name there."""
+    assert outranking('#!/bin/sh\n#SBATCH --time=5 --comment="a b"\n', ["--mem=4", "--array=0-3", "x"]) == [
+        "SBATCH_COMMENT",
+        "SBATCH_MEM_PER_CPU",
+        "SBATCH_MEM_PER_GPU",
+        "SBATCH_MEM_PER_NODE",
+        "SBATCH_TIMELIMIT",
+    ]
+
+
+def test_a_login_node_drops_them_by_name() -> None:
+    """Its variables are not known here, so its shell unsets all of them."""
+    assert unset("slurm").startswith("unset SACCT_FEDERATION ")
+    assert unset("local") == ""
+
+
+@pytest.mark.parametrize("program", ["sbatch", "squeue"])
+def test_a_scheduler_that_hangs(stand_in: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The attempts count, too; the message names the program."""
+    monkeypatch.setattr(sites, "_LEAST_S", 0.1)
+    (stand_in / program).write_text("#!/bin/sh\nexec sleep 60\n")
+    scheduler, began = SlurmScheduler("s"), time.monotonic()
+    site = scheduler._here
+    argv = ["env", "-u", "A", "SLURM_TIME_FORMAT=%s", program]
+    with pytest.raises(TransientError, match=f"^`{program}` did not answer within"), sites.within(0.3):
+        scheduler.run_command(site, argv)
+    assert time.monotonic() - began < 10

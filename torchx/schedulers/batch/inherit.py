@@ -1,0 +1,81 @@
+"""Which variables of the user's shell the commands of a scheduler get: torchx's own options count, and its questions.
+
+Others stay: defaults such as ``SBATCH_ACCOUNT``, and those that lead to the cluster, such as ``SLURM_CONF``.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from torchx.util.records import dataclass
+
+
+@dataclass(frozen=True)
+class Inherited:
+    """The variables of one scheduler.
+
+    Attributes:
+        dropped: they set options that torchx sets itself, or change answers that it reads.
+        inside: it is set within a job of the scheduler.
+        prefix: variables with this prefix describe that job, and do not apply to another one.
+        kept: exceptions from ``prefix``.
+    """
+
+    dropped: frozenset[str] = frozenset()
+    inside: str = ""
+    prefix: str = ""
+    kept: tuple[str, ...] = ()
+
+
+def _names(**groups: str) -> frozenset[str]:
+    return frozenset(f"{prefix}_{name}" for prefix, names in groups.items() for name in names.split())
+
+
+RULES: Mapping[str, Inherited] = {
+    "slurm": Inherited(
+        dropped=_names(
+            SBATCH="ARRAY_INX CLUSTERS ERROR EXPORT INPUT JOB_NAME NO_KILL NO_REQUEUE OPEN_MODE OUTPUT REQUEUE WAIT",
+            SQUEUE="ACCOUNT ALL ARRAY FEDERATION FORMAT FORMAT2 LICENSES LOCAL NAMES PARTITION PRIORITY QOS SIBLING"
+            " SORT STATES USERS",
+            SACCT="FEDERATION LOCAL",
+            SINFO="ALL FEDERATION FORMAT FUTURE LOCAL PARTITION SORT",
+            SCANCEL="ACCOUNT BATCH CRON CTLD FULL HURRY INTERACTIVE NAME PARTITION QOS STATE USER VERBOSE WCKEY",
+            SCONTROL="ALL FEDERATION FUTURE LOCAL SIBLING",
+            SLURM="BITSTR_LEN EXIT_ERROR EXIT_IMMEDIATE TIME_FORMAT",
+        ),
+        inside="SLURM_JOB_ID",
+        prefix="SLURM_",
+        kept=("SLURM_CONF", "SLURM_JWT", "SLURM_CLUSTERS"),
+    ),
+    "lsf": Inherited(),
+}
+
+
+def hidden(backend: str, given: Mapping[str, str]) -> list[str]:
+    """The names of those of the given variables that the scheduler's commands do not get.
+
+    >>> hidden("slurm", {"SBATCH_WAIT": "1", "SBATCH_ACCOUNT": "a", "SLURM_NTASKS": "2", "HOME": "/"})
+    ['SBATCH_WAIT']
+    >>> hidden("slurm", {"SLURM_JOB_ID": "7", "SLURM_NTASKS": "2", "SLURM_CONF": "/etc/slurm.conf"})
+    ['SLURM_JOB_ID', 'SLURM_NTASKS']
+    """
+    rules = RULES.get(backend, Inherited())
+    within = rules.prefix if rules.inside in given else ""
+    return [
+        name
+        for name in given
+        if name in rules.dropped or (within and name.startswith(within) and name not in rules.kept)
+    ]
+
+
+def environ(backend: str) -> dict[str, str]:
+    """The environment of the scheduler's commands on this machine."""
+    gone = {*hidden(backend, os.environ)}
+    return {name: value for name, value in os.environ.items() if name not in gone}
+
+
+def unset(backend: str) -> str:
+    """A line for the shell of a login node, whose variables are not known here; empty if there is nothing to drop."""
+    dropped = RULES.get(backend, Inherited()).dropped
+    return f"unset {' '.join(sorted(dropped))}\n" if dropped else ""
