@@ -369,7 +369,10 @@ def test_a_job_that_is_submitted_in_a_job(
     fake.on("sbatch", stdout="7\n")
     assert scheduler.submit(AppDef("a", [role()]), {}) == "7"
     given = environ("slurm")
-    assert {name for name in given if name.startswith(("SB", "SL")) and given[name] == "1"} == {"SLURM_CONF", "SBATCH_ACCOUNT"}
+    assert {name for name in given if name.startswith(("SB", "SL")) and given[name] == "1"} == {
+        "SLURM_CONF",
+        "SBATCH_ACCOUNT",
+    }
 
 
 def test_a_relative_job_dir(

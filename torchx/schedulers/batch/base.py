@@ -291,7 +291,7 @@ class BatchScheduler(SiteScheduler):
                 raise failure from e
             if found is not None:
                 return found
-            pause = min(pause * 2, MOST_PAUSE_S)
+            pause = min(pause * 2, MAX_PAUSE_S)
             if spent + pause > patience_s:
                 raise failure
             logger("torchx.schedulers").warning("%s; the job is not there, submitting it again", failure)

@@ -53,7 +53,7 @@ RULES: Mapping[str, Inherited] = {
 
 
 def hidden(backend: str, given: Mapping[str, str]) -> list[str]:
-    """The names of those of the given variables that the scheduler's commands do not get.
+    """Return the names of those of the given variables that the scheduler's commands do not get.
 
     >>> hidden("slurm", {"SBATCH_WAIT": "1", "SBATCH_ACCOUNT": "a", "SLURM_NTASKS": "2", "HOME": "/"})
     ['SBATCH_WAIT']
@@ -70,12 +70,14 @@ def hidden(backend: str, given: Mapping[str, str]) -> list[str]:
 
 
 def environ(backend: str) -> dict[str, str]:
-    """The environment of the scheduler's commands on this machine."""
+    """Return the environment of the scheduler's commands on this machine."""
     gone = {*hidden(backend, os.environ)}
     return {name: value for name, value in os.environ.items() if name not in gone}
 
 
 def unset(backend: str) -> str:
-    """A line for the shell of a login node, whose variables are not known here; empty if there is nothing to drop."""
+    """Return a line for the shell of a login node, whose variables are not known here;
+    empty if there is nothing to drop.
+    """
     dropped = RULES.get(backend, Inherited()).dropped
     return f"unset {' '.join(sorted(dropped))}\n" if dropped else ""

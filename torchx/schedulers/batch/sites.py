@@ -81,7 +81,10 @@ class LoginNode(Site):
 
 
 def site_of(cfg: Mapping[str, CfgVal], backend: str = "") -> Site:
-    """The site for ``cfg["ssh"]``, not connected yet, for ``backend``. Raises ConfigError if that is no valid host."""
+    """Return the site for ``cfg["ssh"]``, not connected yet, for ``backend``.
+
+    Raises ConfigError if that is no valid host.
+    """
     from torchx.schedulers.batch.ssh.remote_files import RemoteFiles
     from torchx.schedulers.batch.ssh.runner import SSHCommandRunner
 
@@ -224,11 +227,11 @@ class SiteScheduler(Scheduler[Mapping[str, CfgVal]]):
             if pause == FIRST_PAUSE_S:
                 logger("torchx.schedulers").warning("%s; trying again for %g s", failure, patience_s)
             self._sleep(pause)
-            pause = min(pause * 2, MOST_PAUSE_S)
+            pause = min(pause * 2, MAX_PAUSE_S)
             limit_s = max(patience_s - spent, _LEAST_S)
 
     def _by_name(self, error: TransientError) -> TransientError:
-        """The error with the name of the scheduler's program instead of the shell that runs it."""
+        """Return the error with the name of the scheduler's program instead of the shell that runs it."""
         if self.submits and (found := re.match(r"`(?:ba)?sh`", error.message)):
             return type(error)(f"`{self.submits}`{error.message[found.end() :]}", hint=error.hint)
         return error

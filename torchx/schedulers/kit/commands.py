@@ -57,7 +57,7 @@ class Completed:
 
 
 def program_of(argv: Sequence[str]) -> str:
-    """The program that a command runs, without ``env`` and its words.
+    """Return the program that a command runs, without ``env`` and its words.
 
     >>> program_of(["env", "-u", "A", "B=c", "squeue", "--me"])
     'squeue'

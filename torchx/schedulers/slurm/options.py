@@ -167,7 +167,7 @@ def early_warning(opts: SlurmOpts) -> int:
 
 
 def outranking(script: str, argv: Iterable[str]) -> list[str]:
-    """The variables that would count more than the options in a script, or contradict those of its submission.
+    """Return the variables that would count more than the options in a script, or contradict those of its submission.
 
     >>> outranking("#SBATCH --time=5\\n", ["sbatch", "--gpus=1"])
     ['SBATCH_GPUS', 'SBATCH_GPUS_PER_NODE', 'SBATCH_GPUS_PER_TASK', 'SBATCH_GRES', 'SBATCH_TIMELIMIT']

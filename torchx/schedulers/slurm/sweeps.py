@@ -131,7 +131,7 @@ def render_whole(request: SlurmBatchRequest, tasks: TaskList) -> str:
 def render(
     request: SlurmBatchRequest, replica: SlurmReplicaRequest, tasks: TaskList, size: int, hidden: Iterable[str] = ()
 ) -> str:
-    """The script of all arrays of a sweep; ``hidden``: variables that ``sbatch`` does not get."""
+    """Return the script of all arrays of a sweep; ``hidden``: variables that ``sbatch`` does not get."""
     head, program = read_script(__file__, ARRAY_FILE).split("# @JOB@\n")
     lines = [
         "#!/bin/bash",
