@@ -225,7 +225,7 @@ def test_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
 
 
 def test_what_came_out_of_a_sweep(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:
-    """Returns parameters and results of tasks; empty without a tracker, or for other jobs."""
+    """Returns values of tasks, and their results if there is a tracker, or why not; empty for other jobs."""
     write = "from torchx.tracker import app_run_from_env as a; import sys; a().add_metadata(loss=float(sys.argv[1]))"
     (tmp_path / "train.py").write_text(write)
     argv = [sys.executable, "-m", "torchx", "sweep", "-s", "local_cwd", "--grid", "lr=0.1,0.2", "utils.python"]
@@ -238,8 +238,13 @@ def test_what_came_out_of_a_sweep(pages: Pages, home: dict[str, str], tmp_path: 
     tasks = page.ask(f"/api/results?handle={quote(handle)}").json()["tasks"]
     assert tasks[1] == {"task": 1, "values": {"lr": "0.2"}, "metadata": {"loss": 0.2}}
     assert page.ask(f"/api/results?handle={quote(handle)}/1").json()["tasks"] == []
+    (tmp_path / ".torchxconfig").write_text(f"[torchx:tracker]\nfsspec = nowhere://{tmp_path}\n")
+    answer = page.ask(f"/api/results?handle={quote(handle)}").json()
+    assert (answer["tasks"][1]["values"], answer["tasks"][1]["metadata"]) == ({"lr": "0.2"}, {})
+    assert "the tracker cannot be read: " in answer["error"] and "nowhere" in answer["error"]
     (tmp_path / ".torchxconfig").unlink()
-    assert page.ask(f"/api/results?handle={quote(handle)}").json()["tasks"] == []
+    answer = page.ask(f"/api/results?handle={quote(handle)}").json()
+    assert (answer["tasks"][1]["values"], answer["error"]) == ({"lr": "0.2"}, None)
 
 
 def test_a_number_that_json_lacks(pages: Pages, home: dict[str, str], tmp_path: Path) -> None:

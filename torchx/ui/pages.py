@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -63,7 +64,7 @@ def application(runner: Runner, token: str, code: str, allowed: tuple[str, ...] 
 
     async def results(request: Request) -> Response:
         handle = runner.resolve(request.query_params["handle"])
-        return _json({**handle_fields(handle), "tasks": await asyncio.to_thread(_results, handle)})
+        return _json({**handle_fields(handle), **await asyncio.to_thread(_results, handle)})
 
     async def log(request: Request) -> Response:
         asked = request.query_params
@@ -132,13 +133,17 @@ def _tasks(runner: Runner, handle: str, table: TaskTable) -> dict[str, Any]:
     return {"states": "".join(state.name[0] for state in table.states), "failures": failures}
 
 
-def _results(handle: str) -> list[dict[str, Any]]:
-    """Return what the tasks of a sweep wrote to the first tracker; empty without a tracker, or for other jobs."""
+def _results(handle: str) -> dict[str, Any]:
+    """Returns the ``tasks`` of a sweep (no other job has any) with their values and what they wrote to the first
+    tracker, and the ``error`` if it cannot be read."""
+    tracker, error = None, None
+    with contextlib.suppress(ConfigError):
+        tracker = choose_tracker()[1]
     try:
-        found = read_results(handle, choose_tracker()[1])
-    except ConfigError:
-        return []
-    return results_fields(found) if found is not None else []
+        found = read_results(handle, tracker)
+    except Exception as e:  # whatever a tracker's client raises
+        found, error = read_results(handle, None), f"the tracker cannot be read: {e}"
+    return {"tasks": results_fields(found) if found is not None else [], "error": error}
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:

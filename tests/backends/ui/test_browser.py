@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,8 @@ pytest.importorskip("playwright", reason="playwright is not installed; the extra
 
 from tests.backends.ui.browser import PROGRAM, browser
 from tests.ui.conftest import Page, home, pages, run
+from torchx.util.datetime import ago, duration
+from torchx.util.strings import size_text
 
 pytestmark = pytest.mark.skipif(not shutil.which(PROGRAM), reason=f"{PROGRAM} is not installed")
 __all__ = ["home", "pages", "run"]
@@ -122,8 +125,16 @@ def test_a_choice_stands_in_the_address(tab: Any, pages: Pages, run: Run) -> Non
     tab.reload()
     _rows(tab).wait_for()
     assert _rows(tab).count() == 1
+    _rows(tab).click()
+    tab.get_by_role("link", name="Runs").click()
+    _rows(tab).wait_for()
+    assert "state=FAILED" in tab.url and tab.get_by_label("Search runs").input_value() == "exit code 3"
     tab.get_by_label("Search runs").fill("nothing like this")
     tab.get_by_text("No run matches").wait_for()
+    assert [chip.inner_text() for chip in tab.locator(".chip").all()] == ["all 0", "failed 0"]
+    tab.get_by_role("button", name="Show all runs").click()
+    tab.get_by_role("button", name="all 2").wait_for()
+    assert _rows(tab).count() == 2
 
 
 def test_by_keyboard_alone(tab: Any, pages: Pages, run: Run) -> None:
@@ -136,6 +147,9 @@ def test_by_keyboard_alone(tab: Any, pages: Pages, run: Run) -> None:
     assert "chosen" in _rows(tab).nth(1).get_attribute("class")
     tab.keyboard.press("ArrowUp")
     tab.keyboard.press("Enter")
+    tab.locator(".line.hit").wait_for()
+    tab.locator(".log").hover()
+    tab.mouse.wheel(0, 10_000)
     tab.locator(".line", has_text="3000").first.wait_for()
     tab.keyboard.press("f")
     tab.locator(".line.hit").wait_for()
@@ -234,14 +248,55 @@ def test_charts_of_what_it_uses(tab: Any, pages: Pages, run: Run, home: dict[str
     page = pages()
     tab.goto(page.address)
     _rows(tab).filter(has_text=handle.rpartition("/")[2]).click()
-    tab.get_by_role("img", name="Memory: peak 3.0 GiB of 4.0 GiB").wait_for()
+    tab.get_by_role("img", name="Memory: peak 3 GiB of 4 GiB").wait_for()
     tab.get_by_role("img", name="CPU: peak 3.0 of 8.0").wait_for()
-    assert (tab.locator("polyline").count(), tab.locator("line.limit").count()) == (4, 1)
+    assert (tab.locator("polyline").count(), tab.locator("line.limit").count()) == (4, 2)
+    assert [" ".join(axis.split()) for axis in tab.locator(".upward").all_inner_texts()] == [
+        "8.0 4.0 0.0",
+        "4 GiB 2 GiB 0 B",
+    ]
     assert tab.get_by_role("img", name="GPU").count() == 0
     tab.keyboard.press("Escape")
     _rows(tab).filter(has_text=short.rpartition("/")[2]).click()
     tab.locator(".line, .log").first.wait_for()
     assert tab.locator("figure").count() == 0
+
+
+@pytest.mark.parametrize(
+    ("name", "ours", "values"),
+    [
+        ("span", duration, (0, 0.04, 9.96, 10, 59.9, 60, 187, 3600, 7500, 86_400, 200_000)),
+        ("size", size_text, (0, 512, 999, 1000, 10_000, 3_435_973_837, 80 * 2**30, 2**31, 2**55)),
+        ("ago", lambda s: ago(0, now=s), (0, 0.9, 1, 60, 119.5, 120, 5400, 7200, 3 * 3600 + 5, 172_799, 86_400 * 3)),
+    ],
+)
+def test_durations_sizes_and_ages_are_those_of_commands(
+    tab: Any, pages: Pages, name: str, ours: Callable[[float], str], values: tuple[float, ...]
+) -> None:
+    """The page has functions of its own, which give the same texts."""
+    tab.goto(pages().address)
+    call = "ago(0, value)" if name == "ago" else f"{name}(value)"
+    theirs = tab.evaluate(f"values => import('/parts.js').then(({{ {name} }}) => values.map(value => {call}))", values)
+    assert theirs == [ours(value) for value in values]
+
+
+def test_a_running_job_is_followed_and_a_failed_one_opens_at_its_failure(tab: Any, pages: Pages, run: Run) -> None:
+    """A log that ends at a failure shows it to who follows; times are of 24 hours; the buttons are those that help."""
+    handle = run("until test -e go; do sleep 0.05; done; echo ValueError: bad batch >&2; seq 3000 >&2; exit 3")
+    page = pages()
+    tab.goto(page.address)
+    _rows(tab).click()
+    tab.get_by_text("running for").wait_for()
+    tab.get_by_role("button", name="Follow").wait_for()
+    assert tab.get_by_role("button", name="Jump to failure").count() == 0
+    Path(page.env["HOME"], "go").touch()
+    tab.locator(".line.hit", has_text="3000").wait_for()  # the last line, the cause of a script
+    tab.get_by_role("button", name="Jump to failure").wait_for()
+    assert tab.get_by_role("button", name="Follow").count() == 0
+    tab.get_by_text("took").wait_for()
+    assert all(re.fullmatch(r"\d\d:\d\d:\d\d", text) for text in tab.locator(".axis span").all_inner_texts())
+    assert tab.locator(f"span[title^='{time.strftime('%Y-%m-%d ')}']").count() == 1
+    assert handle
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -308,14 +363,20 @@ def test_a_sweep_and_its_tasks(tab: Any, pages: Pages, home: dict[str, str]) -> 
     subprocess.run([*argv, script], env=home, cwd=home["HOME"], check=True, capture_output=True)
     tab.goto(pages().address)
     _rows(tab).filter(has_text="failed").click()
-    tasks = tab.get_by_role("region", name="Tasks")
+    tasks = tab.get_by_role("region", name="Tasks", exact=True)
     tasks.get_by_text("100 of 100 ended · 99 succeeded · 1 failed").wait_for()
     tasks.locator("canvas").hover(position={"x": 2, "y": 2})
     tasks.get_by_text("task 0: succeeded").wait_for()
-    assert not tab.get_by_role("region", name="Results", exact=True).is_visible()
+    results = tab.get_by_role("region", name="Results", exact=True)
+    assert results.locator("tr", has_text="bad seed").inner_text().split("\t") == [
+        *("42", "✕ failed", "42", "exit code 4: bad seed"),
+    ]
+    assert not results.locator(".scatter").is_visible()
     tasks.get_by_role("link", name="42").click()
     tab.get_by_role("region", name="Cause").get_by_text("exit code 4: bad seed").wait_for()
     tab.locator(".line", has_text="seed 42").wait_for()
+    tab.get_by_role("navigation").get_by_role("link", name="sh").click()
+    tasks.get_by_text("100 of 100 ended").wait_for()
 
 
 def test_what_came_out_of_a_sweep(tab: Any, pages: Pages, home: dict[str, str]) -> None:

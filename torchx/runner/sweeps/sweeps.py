@@ -185,13 +185,13 @@ class SweepResults:
         return [name for name in dict.fromkeys(n for found in self.metadata for n in found) if name not in self.names]
 
 
-def read_results(handle: str, tracker: TrackerBase) -> SweepResults | None:
-    """Read what the tasks of a sweep wrote to a tracker; None if the job is not a sweep on record."""
+def read_results(handle: str, tracker: TrackerBase | None) -> SweepResults | None:
+    """Reads what the tasks of a sweep wrote to a tracker, if there is one; None if the job is not a sweep on record."""
     registry = default_registry()
     tasks = registry.tasks(registry.get(handle))
     if tasks is None:
         return None
-    metadata = [dict(tracker.metadata(f"{handle}/{k}")) for k in range(len(tasks.points))]
+    metadata = [dict(tracker.metadata(f"{handle}/{k}")) if tracker else {} for k in range(len(tasks.points))]
     return SweepResults(names=list(tasks.names), points=tasks.points, metadata=metadata)
 
 

@@ -1,6 +1,6 @@
 // Keeps the runs up to date with the server, and shows the page of the current address.
 
-import { el, stream } from "/parts.js";
+import { back, el, stream } from "/parts.js";
 import { showRuns } from "/list.js";
 import { showRun } from "/run.js";
 
@@ -37,7 +37,7 @@ document.addEventListener("keydown", (event) => {
   }
   if (event.metaKey || event.ctrlKey || event.altKey) return;
   if (page?.key?.(event.key)) event.preventDefault();
-  else if (event.key === "Escape" && location.pathname !== "/") go("/");
+  else if (event.key === "Escape" && location.pathname !== "/") go(back.list);
 });
 
 function say(text, state) {

@@ -1,6 +1,6 @@
 // The list of runs. The address holds the search, so that it can be bookmarked and shared.
 
-import { Rows, address, ago, el, pill, took } from "/parts.js";
+import { Rows, address, ago, back, el, pill, stamp, took } from "/parts.js";
 
 const STATES = ["RUNNING", "PENDING", "FAILED", "SUCCEEDED", "CANCELLED"];
 const SAME = { SUBMITTED: "PENDING", UNSUBMITTED: "PENDING" };
@@ -18,16 +18,17 @@ export function showRuns(main, rows, go) {
   const chips = el("div", { class: "chips", role: "group", "aria-label": "States" });
   const schedulers = el("select", { "aria-label": "Scheduler", onchange: () => want({ scheduler: schedulers.value }) });
   const head = el("div", { class: "row head", role: "row" },
-    ["State", "Run", "Scheduler", "Launched", "Took", "What became of it"].map((name) => el("span", { role: "columnheader" }, name)));
+    ["State", "Run", "Scheduler", "Launched", "Took", "Outcome"].map((name) => el("span", { role: "columnheader" }, name)));
   const frame = el("div", { class: "list", tabindex: 0, role: "table", "aria-label": "Runs" });
   const empty = el("p", { class: "empty", hidden: true });
+  const clear = el("button", { onclick: () => want({ q: (search.value = ""), state: "", scheduler: "" }) }, "Show all runs");
   frame.append(head);
   main.append(el("h1", { class: "unseen" }, "Runs"), el("div", { class: "filters" }, search, chips, schedulers), frame, empty);
   const list = new Rows(frame, () => (small.matches ? 76 : 44), draw);
 
   function want(change) {
     Object.assign(wanted, change);
-    history.replaceState(null, "", address("/", wanted));
+    history.replaceState(null, "", (back.list = address("/", wanted)));
     frame.scrollTop = 0;
     chosen = 0;
     update();
@@ -40,15 +41,15 @@ export function showRuns(main, rows, go) {
       el("span", { role: "cell" }, pill(row.state)),
       el("span", { role: "cell", class: "name" }, el("a", { href: link }, row.name), el("small", {}, row.app_id)),
       el("span", { role: "cell", class: "where" }, row.scheduler),
-      el("span", { role: "cell", class: "when", title: new Date(row.created * 1000).toLocaleString() }, ago(row.created)),
+      el("span", { role: "cell", class: "when", title: stamp(row.created) }, ago(row.created)),
       el("span", { role: "cell", class: "took" }, took(row)),
       el("span", { role: "cell", class: `what${/failed/.test(row.tasks) || row.state === "FAILED" ? " bad" : ""}`, title: message }, row.tasks || message, row.note ? el("em", {}, ` ${row.note}`) : null));
     return node;
   }
 
-  function counts() {
+  function counts(found) {
     const counted = {};
-    for (const row of rows.values()) {
+    for (const row of found) {
       const state = SAME[row.state] ?? row.state;
       counted[state] = (counted[state] ?? 0) + 1;
     }
@@ -56,7 +57,7 @@ export function showRuns(main, rows, go) {
       class: "chip", "aria-pressed": String(wanted.state === state), onclick: () => want({ state: wanted.state === state ? "" : state }),
     }, `${label} `, el("b", {}, n.toLocaleString()));
     const states = [...STATES, ...Object.keys(counted).filter((state) => !STATES.includes(state))];
-    chips.replaceChildren(chip("", "all", rows.size), ...states.filter((s) => counted[s]).map((s) => chip(s, s.toLowerCase(), counted[s])));
+    chips.replaceChildren(chip("", "all", found.length), ...states.filter((s) => counted[s] || s === wanted.state).map((s) => chip(s, s.toLowerCase(), counted[s] ?? 0)));
     const names = [...new Set([...rows.values()].map((row) => row.scheduler))].sort();
     schedulers.hidden = names.length < 2;
     schedulers.replaceChildren(el("option", { value: "" }, "all schedulers"),
@@ -64,7 +65,6 @@ export function showRuns(main, rows, go) {
   }
 
   function matches(row, words) {
-    if (wanted.state && (SAME[row.state] ?? row.state) !== wanted.state) return false;
     if (wanted.scheduler && row.scheduler !== wanted.scheduler) return false;
     if (!words.length) return true;
     const text = `${row.name} ${row.handle} ${row.user} ${row.msg}`.toLowerCase();
@@ -73,15 +73,16 @@ export function showRuns(main, rows, go) {
 
   function draw_all() {
     pending = false;
-    counts();
     const words = wanted.q.toLowerCase().split(/\s+/).filter(Boolean);
-    shown = [...rows.values()].filter((row) => matches(row, words)).sort((a, b) => b.order - a.order);
+    const found = [...rows.values()].filter((row) => matches(row, words));
+    counts(found);
+    shown = found.filter((row) => !wanted.state || (SAME[row.state] ?? row.state) === wanted.state).sort((a, b) => b.order - a.order);
     chosen = Math.max(0, Math.min(chosen, shown.length - 1));
     frame.setAttribute("aria-rowcount", shown.length);
     list.set(shown);
     frame.hidden = !shown.length;
     empty.hidden = shown.length > 0;
-    empty.textContent = rows.size ? "No run matches." : "No runs yet. In a shell: torchx run train.py";
+    if (!shown.length) empty.replaceChildren(...(rows.size ? ["No run matches. ", clear] : ["No runs yet. In a shell: torchx run train.py"]));
   }
 
   function update() {
@@ -104,6 +105,7 @@ export function showRuns(main, rows, go) {
     list.show(true);
   }
 
+  back.list = address("/", wanted);
   document.title = "torchx: runs";
   return { update, key, tick: () => list.show(true) };
 }

@@ -6,8 +6,9 @@ const MAX = 200_000;
 const LINE = 19;
 const WRONG = /^Traceback \(most recent call last\)|^\S*(Error|Exception)\b.*:|\b(CUDA error|Segmentation fault|Killed|panic:|FATAL)\b/;
 
+// `evidence` returns the text of the failure's line, and the replica that wrote it.
 export function showLog(target, parts, evidence) {
-  let lines = [], found = [], at = -1, hurried = false, from = new AbortController();
+  let lines = [], found = [], at = -1, hurried = false, complete = false, failed = false, from = new AbortController();
   const many = parts.length > 1;
   const part = el("select", { "aria-label": "Replica", onchange: open },
     many ? el("option", { value: "" }, "all replicas") : null, parts.map((name) => el("option", { value: many ? name : "" }, name)));
@@ -54,11 +55,15 @@ export function showLog(target, parts, evidence) {
     from.abort();
     from = new AbortController();
     lines = [];
+    complete = false;
     refresh();
     const { signal } = from;
     try {
       await stream("log", { handle: target, part: part.value, stream: output.value }, signal, (batch) => signal.aborted || take(batch));
+      if (signal.aborted) return;
       if (!lines.length) take({ lines: [{ line: "It wrote nothing." }] });
+      complete = true;
+      settle();
     } catch (error) {
       if (!signal.aborted) take({ lines: [{ error: error.message }] });
     }
@@ -85,9 +90,24 @@ export function showLog(target, parts, evidence) {
     list.show(true);
   }
 
+  // Once a job that failed has no more lines, a reader who followed them is shown the failure.
+  function settle() {
+    if (complete && failed && following.getAttribute("aria-pressed") === "true") requestAnimationFrame(() => { refresh(); jump(); });
+  }
+
+  function state(name, over) {
+    following.hidden = over;
+    wrong.hidden = name !== "FAILED";
+    const before = failed;
+    failed = name === "FAILED";
+    if (failed !== before) settle();
+  }
+
   function jump() {
-    const text = evidence();
-    let i = text ? lines.findLastIndex((line) => line.line?.includes(text)) : -1;
+    const { text, who } = evidence();
+    const last = (its) => (text ? lines.findLastIndex((line) => line.line?.includes(text) && its(line)) : -1);
+    let i = last((line) => `${line.role}/${line.replica}` === who);
+    if (i < 0) i = last(() => true);
     if (i < 0) i = lines.findIndex((line) => WRONG.test(line.line ?? ""));
     if (i < 0) { count.textContent = "nothing that looks like a failure"; return; }
     // The last line of a traceback was found; show its beginning.
@@ -103,6 +123,7 @@ export function showLog(target, parts, evidence) {
     close: () => from.abort(),
     choose: (name) => { part.value = name; open(); box.scrollIntoView({ block: "start" }); },
     find: () => find.focus(),
+    state,
     jump,
   };
 }

@@ -1,15 +1,8 @@
 // Metrics: a chart for each resource, with a line for each replica.
 
-import { ask, at, el, svg } from "/parts.js";
+import { ask, at, clock, el, size, svg } from "/parts.js";
 
-const WIDTH = 360, HEIGHT = 84, MAX_LINES = 16;
-const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
-
-export function size(bytes) {
-  let i = 0;
-  for (; bytes >= 1000 && i < UNITS.length - 1; i++) bytes /= 1024;
-  return `${bytes < 10 && i ? bytes.toFixed(1) : Math.round(bytes)} ${UNITS[i]}`;
-}
+const WIDTH = 360, HEIGHT = 84, MOST_LINES = 16;
 
 const mean = (numbers) => (numbers.length ? numbers.reduce((a, b) => a + b, 0) / numbers.length : null);
 const sum = (numbers) => (numbers.length ? numbers.reduce((a, b) => a + b, 0) : null);
@@ -47,7 +40,7 @@ export class Metrics {
     const charts = KINDS.map((kind) => chart(kind, replicas)).filter(Boolean);
     this.box.hidden = !charts.length;
     const left = this.seen.size - replicas.length;
-    this.box.replaceChildren(el("h2", {}, "What it uses"), el("div", { class: "charts" }, charts), left > 0 ? el("p", { class: "muted" }, `and ${left} more replicas`) : "");
+    this.box.replaceChildren(el("h2", {}, "Resources"), el("div", { class: "charts" }, charts), left > 0 ? el("p", { class: "muted" }, `and ${left} more replicas`) : "");
   }
 }
 
@@ -57,18 +50,18 @@ function chart([title, value, text, limitOf], replicas) {
   if (points.length < 2) return null;
   const from = Math.min(...points.map((p) => p[0])), to = Math.max(...points.map((p) => p[0]), from + 1);
   const most = Math.max(...points.map((p) => p[1])), limit = Math.max(0, ...lines.map((line) => line[2] ?? 0));
-  const top = limit && most > limit / 2 ? Math.max(limit, most) : most || 1;
+  const top = Math.max(limit, most) || 1;
   const who = lines.find((line) => line[1].some((p) => p[1] === most))[0];
   const said = `peak ${text(most)}${limit && title !== "GPU" ? ` of ${text(limit)}` : ""}${lines.length > 1 ? ` (${who})` : ""}`;
-  const x = (t) => (((t - from) / (to - from)) * WIDTH).toFixed(1), y = (v) => (HEIGHT - (v / top) * (HEIGHT - 6)).toFixed(1);
+  const x = (t) => (((t - from) / (to - from)) * WIDTH).toFixed(1), y = (v) => (HEIGHT - (v / top) * (HEIGHT - 1)).toFixed(1);
   const drawn = lines.flatMap(([name, found], i) => {
     const attempts = [...new Set(found.map((p) => p[2]))];
     return attempts.map((attempt) => svg("polyline", { class: `use u${i % 8}`, points: found.filter((p) => p[2] === attempt).map((p) => `${x(p[0])},${y(p[1])}`).join(" ") },
       svg("title", {}, `${name}: now ${text(found.at(-1)[1])}, peak ${text(Math.max(...found.map((p) => p[1])))}`)));
   });
-  const edge = top === limit && limit ? [svg("line", { class: "limit", x1: 0, x2: WIDTH, y1: y(limit), y2: y(limit) })] : [];
-  const clock = (t) => new Date(t * 1000).toLocaleTimeString();
+  const edge = limit ? [svg("line", { class: "limit", x1: 0, x2: WIDTH, y1: y(limit), y2: y(limit) }, svg("title", {}, `limit ${text(limit)}`))] : [];
   return el("figure", {}, el("figcaption", {}, el("b", {}, title), el("span", { class: "muted" }, said)),
-    svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${said}` }, ...edge, ...drawn),
+    el("div", { class: "plot" }, el("p", { class: "upward" }, [top, top / 2, 0].map((v) => el("span", {}, text(v)))),
+      svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, preserveAspectRatio: "none", role: "img", "aria-label": `${title}: ${said}` }, ...edge, ...drawn)),
     el("p", { class: "axis" }, el("span", {}, clock(from)), el("span", {}, clock(to))));
 }

@@ -28,6 +28,8 @@ export const address = (path, query = {}) => {
   return asked.size ? `${path}?${asked}` : path;
 };
 
+export const back = { list: "/" }; // the list as it was filtered
+
 export const ask = async (path, query, options = {}) =>
   (await checked(await fetch(address(`/api/${path}`, query), { headers: await headers(), ...options }))).json();
 
@@ -73,24 +75,30 @@ export const TERMINAL = new Set(["SUCCEEDED", "FAILED", "CANCELLED"]);
 export const pill = (state) =>
   el("span", { class: `pill s-${state}` }, el("span", { "aria-hidden": "true" }, SIGNS[state] ?? "?"), ` ${state.toLowerCase()}`);
 
+// Durations, ages and sizes as commands print them: torchx/util/datetime.py and strings.py.
+const UNITS = [["d", 86400, "h", 3600], ["h", 3600, "min", 60], ["min", 60, "s", 1]];
 export function span(seconds) {
-  const s = Math.max(0, Math.round(seconds));
-  if (s < 1) return "< 1 s";
-  if (s < 60) return `${s} s`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ${s % 60} s`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ${Math.floor((s % 3600) / 60)} min`;
-  return `${Math.floor(s / 86400)} d ${Math.floor((s % 86400) / 3600)} h`;
+  if (seconds < 10) return `${Math.max(seconds, 0).toFixed(1)} s`;
+  const s = Math.floor(seconds), [unit, large, smaller, small] = UNITS.find(([, large]) => s >= large) ?? [];
+  if (!unit) return `${s} s`;
+  const rest = Math.floor((s % large) / small);
+  return `${Math.floor(s / large)} ${unit}${rest ? ` ${rest} ${smaller}` : ""}`;
 }
+export function size(bytes) {
+  const units = ["B", "KiB", "MiB", "GiB", "TiB", "PiB"];
+  let i = 0;
+  for (; bytes >= 1000 && i < units.length - 1; i++) bytes /= 1024;
+  return `${i && bytes < 10 && bytes % 1 >= 0.05 ? bytes.toFixed(1) : Math.round(bytes)} ${units[i]}`;
+}
+// Local date and time, as 2026-11-29 14:57:07: the locale that writes it in this way.
+export const stamp = (seconds) => new Date(seconds * 1000).toLocaleString("sv");
+export const clock = (seconds) => stamp(seconds).slice(11);
 
 const now = () => Date.now() / 1000;
 export const at = (iso) => (iso ? Date.parse(iso) / 1000 : null);
-export function ago(seconds) {
-  const s = now() - seconds;
-  if (s < 10) return "just now";
-  if (s < 60) return `${Math.floor(s)} s ago`;
-  if (s < 3600) return `${Math.floor(s / 60)} min ago`;
-  if (s < 86400) return `${Math.floor(s / 3600)} h ago`;
-  return `${Math.floor(s / 86400)} d ago`;
+export function ago(seconds, s = now() - seconds) {
+  const [unit, large] = UNITS.find(([, large]) => s >= 2 * large) ?? ["s", 1];
+  return s < 1 ? "just now" : `${Math.floor(s / large)} ${unit} ago`;
 }
 export const took = (row) => (row.ended ? span(row.ended - row.created) : TERMINAL.has(row.state) ? "" : span(now() - row.created));
 
@@ -128,7 +136,7 @@ export function toast(text) {
 
 export async function copy(text) {
   await navigator.clipboard.writeText(text);
-  toast("Copied");
+  toast(`Copied: ${text}`);
 }
 
 // Rows of equal height; the document holds only the visible ones.

@@ -1,50 +1,62 @@
-// Results of a sweep: a table of its tasks, and a scatter plot of two of their values.
+// The tasks of a sweep: a table of states, values and results, and a scatter plot of two numbers.
 
-import { address, ask, el, svg } from "/parts.js";
+import { address, ask, el, pill, svg } from "/parts.js";
+import { KINDS } from "/sweep.js";
 
 const HEIGHT = 320, EDGE = { left: 64, right: 16, top: 12, bottom: 34 };
 const MAX_COLUMNS = 12;
 
 export class Results {
   constructor(handle, go) {
-    Object.assign(this, { handle, go, tasks: [], loaded: "", sorted: null });
+    Object.assign(this, { handle, go, tasks: [], loaded: null, states: "", drawn: "", sorted: null });
     this.box = el("section", { class: "card", "aria-label": "Results", hidden: true });
     this.choices = ["x", "y"].map((axis, i) => el("select", { "aria-label": `${axis} axis`, onchange: () => { this.fit(i); this.draw(); } }));
     this.log = ["x", "y"].map((axis) => el("button", { "aria-pressed": "false", title: `logarithmic ${axis} axis`, onclick: (event) => { press(event.target, !pressed(event.target)); this.draw(); } }, "log"));
     this.sum = el("span", { class: "muted" });
     this.plot = el("div", { class: "scatter" });
     this.frame = el("div", { class: "results", tabindex: 0, role: "region", "aria-label": "Results of the tasks" });
+    this.axes = el("span", { class: "title" }, this.choices[1], this.log[1], el("span", { class: "muted" }, "against"), this.choices[0], this.log[0]);
     this.box.append(
-      el("div", { class: "title" }, el("h2", {}, "Results"), this.sum, el("span", { class: "grow" }),
-        this.choices[1], this.log[1], el("span", { class: "muted" }, "against"), this.choices[0], this.log[0]),
+      el("div", { class: "title" }, el("h2", {}, "Results"), this.sum, el("span", { class: "grow" }), this.axes),
       el("div", { class: "columns" }, this.plot, this.frame));
     new ResizeObserver(() => { if (this.rows && this.plot.clientWidth !== this.width) this.draw(); }).observe(this.plot);
   }
 
   // Loads the results again when more tasks have ended.
-  async load(states) {
-    const key = states.replaceAll(/[PR]/g, "");
-    if (key === this.loaded || !key) return;
+  async show({ states, failures }) {
+    const key = states.replaceAll(/[PR]/g, ""), changed = states !== this.states;
+    this.states = states;
+    this.causes = new Map(failures.flatMap((group) => group.tasks.map((k) => [k, group.cause])));
+    if (key !== this.loaded) await this.load(key);
+    else if (changed && this.rows) this.table();
+  }
+
+  async load(key) {
     this.loaded = key;
+    let error;
     try {
-      ({ tasks: this.tasks } = await ask("results", { handle: this.handle }));
+      ({ tasks: this.tasks, error } = await ask("results", { handle: this.handle }));
     } catch {
-      return; // the tracker cannot be read
+      return; // the page says itself that the server has ended
     }
     const given = Object.keys(this.tasks[0]?.values ?? {});
     const wrote = [...new Set(this.tasks.flatMap((task) => Object.keys(task.metadata)))].filter((name) => !given.includes(name));
-    this.box.hidden = !wrote.length;
-    if (!wrote.length) return;
+    this.box.hidden = !this.tasks.length;
+    this.axes.hidden = this.plot.hidden = !wrote.length;
+    if (this.box.hidden) return;
     this.rows = this.tasks.map((task) => ({ task: task.task, ...task.metadata, ...task.values }));
     this.columns = [...given, ...wrote];
     const numbers = this.columns.filter((name) => this.rows.some((row) => number(row[name]) != null));
     this.choose(0, numbers, given.find((name) => numbers.includes(name) && new Set(this.rows.map((row) => row[name])).size > 1));
     this.choose(1, numbers, wrote.find((name) => numbers.includes(name)));
-    const left = this.columns.length - MAX_COLUMNS;
-    this.sum.textContent = `${this.tasks.filter((t) => Object.keys(t.metadata).length).length.toLocaleString()} tasks have written to the tracker${left > 0 ? `; ${left} more values are not shown` : ""}`;
-    this.draw();
+    const left = this.columns.length - MOST_COLUMNS;
+    this.sum.textContent = error ?? (!wrote.length ? "" : `${this.tasks.filter((t) => Object.keys(t.metadata).length).length.toLocaleString()} tasks have written to the tracker${left > 0 ? `; ${left} more values are not shown` : ""}`);
+    if (wrote.length) this.draw();
     this.table();
   }
+
+  word(k) { return (KINDS.find(([letter]) => letter === this.states[k]) ?? ["", "unknown"])[1]; }
+  about(k) { return this.rows?.[k] ? this.columns.filter((name) => this.rows[k][name] != null).map((name) => `${name} ${text(this.rows[k][name])}`).join(", ") : ""; }
 
   // Keeps the selection.
   choose(axis, names, first = "task") {
@@ -77,7 +89,7 @@ export class Results {
       ...y.ticks.map((v) => [svg("line", { class: "rule", x1: EDGE.left, x2: right, y1: y.to(v), y2: y.to(v) }), svg("text", { x: EDGE.left - 8, y: y.to(v) + 4, "text-anchor": "end" }, short(v))]),
     ].flat();
     const dots = points.map(([a, b, row]) => {
-      const dot = svg("circle", { class: "dot", cx: x.to(a).toFixed(1), cy: y.to(b).toFixed(1), r: points.length > 500 ? 2.5 : 4.5 }, svg("title", {}, `task ${row.task}: ${this.columns.map((name) => `${name} ${text(row[name])}`).join(", ")}`));
+      const dot = svg("circle", { class: "dot", cx: x.to(a).toFixed(1), cy: y.to(b).toFixed(1), r: points.length > 500 ? 2.5 : 4.5 }, svg("title", {}, `task ${row.task}: ${this.about(row.task)}`));
       dot.addEventListener("click", () => this.go(address("/run", { handle: `${this.handle}/${row.task}` })));
       return dot;
     });
@@ -88,14 +100,17 @@ export class Results {
   }
 
   table() {
-    const shown = ["task", ...this.columns.slice(0, MAX_COLUMNS)];
+    const failed = /[FU]/.test(this.states);
+    const shown = ["task", "state", ...this.columns.slice(0, MOST_COLUMNS), ...(failed ? ["outcome"] : [])];
+    const rows = this.rows.map((row) => ({ ...row, state: this.word(row.task), outcome: this.causes.get(row.task) }));
     const [name, way] = this.sorted ?? ["task", 1];
     const order = (a, b) => way * compare(a[name], b[name]);
     const head = el("tr", {}, shown.map((column) => el("th", { scope: "col", "aria-sort": column === name ? (way > 0 ? "ascending" : "descending") : false },
       el("button", { class: "plain", onclick: () => { this.sorted = [column, column === name ? -way : 1]; this.table(); } }, column, column === name ? (way > 0 ? " ▴" : " ▾") : ""))));
-    const rows = [...this.rows].sort(order).slice(0, 500).map((row) => el("tr", {}, shown.map((column, i) =>
-      el("td", {}, i ? text(row[column]) : el("a", { href: address("/run", { handle: `${this.handle}/${row.task}` }) }, String(row.task))))));
-    this.frame.replaceChildren(el("table", {}, el("thead", {}, head), el("tbody", {}, rows)),
+    const cell = { task: (row) => el("a", { href: address("/run", { handle: `${this.handle}/${row.task}` }) }, String(row.task)), state: (row) => pill(row.state.toUpperCase()) };
+    const lines = rows.sort(order).slice(0, 500).map((row) => el("tr", {}, shown.map((column) =>
+      el("td", { class: column === "outcome" && "bad" }, cell[column]?.(row) ?? text(row[column])))));
+    this.frame.replaceChildren(el("table", {}, el("thead", {}, head), el("tbody", {}, lines)),
       this.rows.length > 500 ? el("p", { class: "muted" }, `The first 500 of ${this.rows.length.toLocaleString()} in this order.`) : "");
   }
 }

@@ -1,6 +1,6 @@
 // The page of a run: state and cause, timeline, log, definition.
 
-import { TERMINAL, address, ago, ask, at, copy, el, pill, span, toast, took } from "/parts.js";
+import { TERMINAL, address, ago, ask, at, back, clock, copy, el, pill, span, stamp, toast, took } from "/parts.js";
 import { showLog } from "/log.js";
 import { Metrics } from "/metrics.js";
 import { Results } from "/results.js";
@@ -13,13 +13,16 @@ export function showRun(main, handle, rows, go) {
   let data = null, log = null, seen = "", asking = false, closed = false, loads = 0;
   const head = el("div", { class: "runhead" });
   const why = el("div");
-  const sweep = new Sweep(handle, go), metrics = new Metrics(handle), results = new Results(handle, go);
+  const metrics = new Metrics(handle), results = new Results(handle, go), sweep = new Sweep(handle, go, (k) => results.about(k));
   const times = el("section", { class: "card", "aria-label": "Timeline", hidden: true });
   const roles = el("section", { class: "card", "aria-label": "Replicas", hidden: true });
   const logs = el("div");
-  const more = el("div");
-  main.append(head, why, sweep.box, results.box, el("div", { class: "columns" }, roles, times), metrics.box, logs, more);
-  const evidence = () => data?.status?.cause?.error?.message?.split("\n").at(-1) || data?.status?.cause?.evidence;
+  const more = el("div", { class: "columns" });
+  main.append(head, why, sweep.box, results.box, el("div", { class: "columns" }, roles, times), more, logs, metrics.box);
+  const evidence = () => {
+    const found = data?.status?.cause;
+    return { text: found?.error?.message?.split("\n").at(-1) || found?.evidence, who: found && `${found.role}/${found.replica}` };
+  };
 
   async function load() {
     if (asking || closed) return;
@@ -42,15 +45,18 @@ export function showRun(main, handle, rows, go) {
     const run = { ...data.run, ...kept, ...rows.get(data.handle), ...(data.status ? { state: data.status.state } : {}) };
     const name = run.name || data.app_id;
     document.title = `${name}: ${(run.state ?? "unknown").toLowerCase()} · torchx`;
+    const [, job, task] = data.handle.match(/^(.*:\/\/.*\/.*)\/(\d+)$/) ?? [];
     head.replaceChildren(
+      el("nav", { class: "back", "aria-label": "Way back" }, el("a", { href: back.list }, "← Runs"),
+        job ? [" / ", el("a", { href: address("/run", { handle: job }) }, rows.get(job)?.name ?? job), ` / task ${task}`] : null),
       el("div", { class: "title" }, el("h1", {}, name), pill(run.state ?? "UNKNOWN"), el("span", { class: "grow" }), el("span", { class: "actions" }, actions(run))),
-      el("p", { class: "facts" }, el("code", {}, data.handle), fact(run.created && `launched ${ago(run.created)}`, data.run?.created_at),
-        fact(run.user && `by ${run.user} on ${run.host}`), fact(run.ended && `took ${took(run)}`),
+      el("p", { class: "facts" }, el("code", {}, data.handle), fact(run.created && `launched ${ago(run.created)}`, run.created && stamp(run.created)),
+        fact(run.user && `by ${run.user} on ${run.host}`), fact(lasted(run)),
         fact(data.status?.num_restarts > 0 && `${data.status.num_restarts} restarts`),
         fact(run.git_commit && `commit ${run.git_commit.slice(0, 9)}${run.git_dirty ? " and changes" : ""}`)));
     why.replaceChildren(cause(run) ?? "");
     sweep.show(data);
-    if (data.tasks) results.load(data.tasks.states);
+    if (data.tasks) results.show(data.tasks);
     drawRoles();
     drawTimes();
     if (data.tasks && !more.childNodes.length) more.replaceChildren(...details());
@@ -62,6 +68,14 @@ export function showRun(main, handle, rows, go) {
         more.replaceChildren(...details());
       }
     }
+    log?.state(run.state, TERMINAL.has(run.state));
+  }
+
+  function lasted(run) {
+    if (TERMINAL.has(run.state)) return run.ended && `took ${took(run)}`;
+    const began = Math.min(...(data.status?.roles ?? []).flatMap((role) => role.replicas.map((r) => at(r.started_at) ?? Infinity)));
+    if (run.state === "RUNNING") return `running for ${span(Date.now() / 1000 - (Number.isFinite(began) ? began : run.created))}`;
+    return run.created && `waiting for ${span(Date.now() / 1000 - run.created)}`;
   }
 
   const commandLine = () => (data.argv.length ? ["torchx", ...data.argv.slice(1)].map(quoted).join(" ") : "");
@@ -97,7 +111,7 @@ export function showRun(main, handle, rows, go) {
     return el("section", { class: `card why${failed ? " failed" : ""}`, "aria-label": failed ? "Cause" : "State" },
       el("div", { class: "title" }, el("h2", {}, failed ? "Cause" : run.state === "PENDING" ? "Why it waits" : "Note"),
         found ? el("span", { class: "tag" }, found.class) : null,
-        found?.host ? el("span", { class: "muted" }, `${found.role}/${found.replica} on ${found.host}`) : null),
+        found?.host ? el("span", { class: "muted" }, `on ${found.host}`) : null),
       el("p", { class: "sentence" }, text),
       traceback ? el("details", {}, el("summary", {}, "Traceback"), el("pre", { tabindex: 0 }, traceback)) : null);
   }
@@ -133,8 +147,8 @@ export function showRun(main, handle, rows, go) {
       block.style.width = `${Math.max(0.4, (100 * ((bar.to ?? end) - bar.from)) / whole)}%`;
       const lasted = span((bar.to ?? end) - bar.from);
       return el("div", { class: "gantt", title: [bar.state.toLowerCase(), bar.text, lasted].filter(Boolean).join(" · ") }, el("span", { class: "label" }, bar.name), el("span", { class: "track" }, block), el("span", { class: "lasted" }, lasted));
-    }), bars.length > MAX_BARS ? el("p", { class: "muted" }, `and ${bars.length - MAX_BARS} more`) : "",
-    el("p", { class: "axis" }, el("span", {}, new Date(begin * 1000).toLocaleTimeString()), el("span", {}, new Date(end * 1000).toLocaleTimeString())));
+    }), bars.length > MOST_BARS ? el("p", { class: "muted" }, `and ${bars.length - MOST_BARS} more`) : "",
+    el("p", { class: "axis" }, el("span", {}, clock(begin)), el("span", {}, clock(end))));
   }
 
   function details() {
@@ -146,7 +160,7 @@ export function showRun(main, handle, rows, go) {
     return [
       command ? section("Command", el("pre", { tabindex: 0 }, `cd ${quoted(data.run?.cwd ?? ".")}\n${command}`)) : null,
       given.length ? section(`Options of ${data.scheduler}`, options) : null,
-      data.app ? section("What was launched", el("pre", { tabindex: 0 }, JSON.stringify(data.app, null, 2))) : null,
+      data.app ? section("Job definition", el("pre", { tabindex: 0 }, JSON.stringify(data.app, null, 2))) : null,
     ].filter(Boolean);
   }
 

@@ -2,21 +2,22 @@
 
 import { address, at, el, span } from "/parts.js";
 
-const KINDS = [["S", "succeeded", "--good"], ["F", "failed", "--bad"], ["U", "unknown", "--off"], ["C", "cancelled", "--off"], ["R", "running", "--run"], ["P", "pending", "--line"]];
-const NAMED = 12;
+export const KINDS = [["S", "succeeded", "--good"], ["F", "failed", "--bad"], ["U", "unknown", "--off"], ["C", "cancelled", "--off"], ["R", "running", "--run"], ["P", "pending", "--line"]];
+const NAMED = 12, FEW = 30;
 
 export class Sweep {
-  constructor(handle, go) {
-    this.handle = handle;
+  // `about` returns the values of a task as text.
+  constructor(handle, go, about) {
+    Object.assign(this, { handle, about });
     this.box = el("section", { class: "card", "aria-label": "Tasks", hidden: true });
     this.sum = el("span", { class: "muted", role: "status" });
     this.bar = el("div", { class: "bar-of-parts", role: "img" });
     this.why = el("div");
     this.grid = el("canvas", { class: "tasks", role: "img", "aria-label": "Tasks by state" });
-    this.tip = el("p", { class: "muted" }, "A square is a task: click one to open it.");
+    this.tip = el("p", { class: "muted" }, "Click a task");
     this.box.append(el("div", { class: "title" }, el("h2", {}, "Tasks"), this.sum), this.bar, this.why, this.grid, this.tip);
     this.grid.addEventListener("click", (event) => { const k = this.under(event); if (k != null) go(address("/run", { handle: `${handle}/${k}` })); });
-    this.grid.addEventListener("mousemove", (event) => { const k = this.under(event); if (k != null) this.tip.textContent = `task ${k}: ${this.word(k)}`; });
+    this.grid.addEventListener("mousemove", (event) => { const k = this.under(event); if (k != null) this.tip.textContent = [`task ${k}: ${this.word(k)}`, this.about(k)].filter(Boolean).join(" · "); });
     new ResizeObserver(() => this.draw()).observe(this.grid);
     matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => this.draw());
   }
@@ -42,9 +43,10 @@ export class Sweep {
     }));
     const failures = data.tasks.failures;
     this.why.replaceChildren(failures.length ? el("table", {}, el("tbody", {}, failures.map((group) => el("tr", {},
-      el("th", { scope: "row" }, group.tasks.length.toLocaleString()), el("td", {}, el("span", { class: "tag" }, group.class)), el("td", {}, group.cause),
-      el("td", {}, group.tasks.slice(0, NAMED).map((k) => [el("a", { href: address("/run", { handle: `${this.handle}/${k}` }) }, String(k)), " "]),
+      el("th", { scope: "row" }, group.tasks.length > 1 ? `${group.tasks.length.toLocaleString()} tasks` : "1 task"), el("td", {}, el("span", { class: "tag" }, group.class)), el("td", {}, group.cause),
+      el("td", {}, el("span", { class: "muted" }, group.tasks.length > 1 ? "tasks " : "task "), group.tasks.slice(0, NAMED).map((k) => [el("a", { href: address("/run", { handle: `${this.handle}/${k}` }) }, String(k)), " "]),
         group.tasks.length > NAMED ? "..." : ""))))) : "");
+    this.grid.hidden = this.tip.hidden = total < FEW; // the table has them all
     this.draw();
   }
 

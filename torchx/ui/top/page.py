@@ -187,11 +187,8 @@ class Page(Screen[None]):
         lines = []
         for group in groups[:_GROUPS]:
             numbers = ", ".join(map(str, group.tasks[:_NUMBERS])) + (", ..." if len(group.tasks) > _NUMBERS else "")
-            several = len(group.tasks) > 1
-            lines.append(
-                (f"{len(group.tasks):,} tasks ({numbers})" if several else f"task {numbers}")
-                + f": {printable(group.cause)}"
-            )
+            who = f"{len(group.tasks):,} tasks ({numbers})" if len(group.tasks) > 1 else f"task {numbers}"
+            lines.append(f"{who}: {printable(group.cause)}")
         if len(groups) > _GROUPS:
             lines.append(f"and {len(groups) - _GROUPS:,} more causes")
         self._show_message(lines, BAD)
