@@ -134,7 +134,7 @@ def _tasks(runner: Runner, handle: str, table: TaskTable) -> dict[str, Any]:
 
 
 def _results(handle: str) -> dict[str, Any]:
-    """Returns the ``tasks`` of a sweep (no other job has any) with their values and what they wrote to the first
+    """Return the ``tasks`` of a sweep (no other job has any) with their values and what they wrote to the first
     tracker, and the ``error`` if it cannot be read."""
     tracker, error = None, None
     with contextlib.suppress(ConfigError):

@@ -186,7 +186,7 @@ class SweepResults:
 
 
 def read_results(handle: str, tracker: TrackerBase | None) -> SweepResults | None:
-    """Reads what the tasks of a sweep wrote to a tracker, if there is one; None if the job is not a sweep on record."""
+    """Read what the tasks of a sweep wrote to a tracker, if there is one; None if the job is not a sweep on record."""
     registry = default_registry()
     tasks = registry.tasks(registry.get(handle))
     if tasks is None:

@@ -2,7 +2,7 @@
 
 import { ask, at, clock, el, size, svg } from "/parts.js";
 
-const WIDTH = 360, HEIGHT = 84, MOST_LINES = 16;
+const WIDTH = 360, HEIGHT = 84, MAX_LINES = 16;
 
 const mean = (numbers) => (numbers.length ? numbers.reduce((a, b) => a + b, 0) / numbers.length : null);
 const sum = (numbers) => (numbers.length ? numbers.reduce((a, b) => a + b, 0) : null);

@@ -49,7 +49,7 @@ export class Results {
     const numbers = this.columns.filter((name) => this.rows.some((row) => number(row[name]) != null));
     this.choose(0, numbers, given.find((name) => numbers.includes(name) && new Set(this.rows.map((row) => row[name])).size > 1));
     this.choose(1, numbers, wrote.find((name) => numbers.includes(name)));
-    const left = this.columns.length - MOST_COLUMNS;
+    const left = this.columns.length - MAX_COLUMNS;
     this.sum.textContent = error ?? (!wrote.length ? "" : `${this.tasks.filter((t) => Object.keys(t.metadata).length).length.toLocaleString()} tasks have written to the tracker${left > 0 ? `; ${left} more values are not shown` : ""}`);
     if (wrote.length) this.draw();
     this.table();
@@ -101,7 +101,7 @@ export class Results {
 
   table() {
     const failed = /[FU]/.test(this.states);
-    const shown = ["task", "state", ...this.columns.slice(0, MOST_COLUMNS), ...(failed ? ["outcome"] : [])];
+    const shown = ["task", "state", ...this.columns.slice(0, MAX_COLUMNS), ...(failed ? ["outcome"] : [])];
     const rows = this.rows.map((row) => ({ ...row, state: this.word(row.task), outcome: this.causes.get(row.task) }));
     const [name, way] = this.sorted ?? ["task", 1];
     const order = (a, b) => way * compare(a[name], b[name]);

@@ -147,7 +147,7 @@ export function showRun(main, handle, rows, go) {
       block.style.width = `${Math.max(0.4, (100 * ((bar.to ?? end) - bar.from)) / whole)}%`;
       const lasted = span((bar.to ?? end) - bar.from);
       return el("div", { class: "gantt", title: [bar.state.toLowerCase(), bar.text, lasted].filter(Boolean).join(" · ") }, el("span", { class: "label" }, bar.name), el("span", { class: "track" }, block), el("span", { class: "lasted" }, lasted));
-    }), bars.length > MOST_BARS ? el("p", { class: "muted" }, `and ${bars.length - MOST_BARS} more`) : "",
+    }), bars.length > MAX_BARS ? el("p", { class: "muted" }, `and ${bars.length - MAX_BARS} more`) : "",
     el("p", { class: "axis" }, el("span", {}, clock(begin)), el("span", {}, clock(end))));
   }
 
