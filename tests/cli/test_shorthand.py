@@ -212,3 +212,65 @@ def test_detach_and_wait_exclude_each_other(torchx: Call, project: Path) -> None
     assert torchx("run", "-d", "--wait", "utils.echo").code == 2
     (project / ".torchxconfig").write_text("[cli:run]\nwait = true\n")
     assert torchx("run", "-d", "utils.sh", "exit", "3").code == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "prints"),
+    [
+        (["run.sh", "a b"], "sh/0 got a b\n"),
+        (["./run.sh", "-x"], "sh/0 got -x\n"),
+        (["plain.sh", "a"], "sh/0 got a\n"),
+        (["bash", "run.sh", "a"], "sh/0 got a\n"),
+        (["python", "train.py", "a"], "train/0 got ['a']\n"),
+        (["--", "run.sh", "a"], "sh/0 got a\n"),
+    ],
+    ids=" ".join,
+)
+def test_a_program_without_dashes(torchx: Call, script: Path, argv: list[str], prints: str) -> None:
+    """A file that is there, or an interpreter with its script, is what it looks like; a configured component is not."""
+    for name in ("run.sh", "plain.sh"):
+        (script.parent / name).write_text('#!/bin/sh\necho got "$@"\n')
+    (script.parent / "run.sh").chmod(0o755)
+    if argv[0] != "--":
+        (script.parent / ".torchxconfig").write_text("[cli:run]\ncomponent = utils.echo\n")
+    found = torchx("run", "--wait", *argv)
+    assert found.code == 0, found.err
+    assert torchx("log", "@last").out == prints
+
+
+def test_a_file_that_is_not_there(torchx: Call, project: Path) -> None:
+    """The error names the file and where it was looked for."""
+    found = torchx("run", "./run.sh")
+    assert (found.code, found.out) == (2, "")
+    assert f"there is no file `./run.sh` in `{project}`" in found.err
+
+
+@pytest.mark.parametrize(
+    ("option", "ours"),
+    [
+        ("-p", "-cfg partition="),
+        ("--partition=gpu", "-cfg partition="),
+        ("--time", "--timeout"),
+        ("--gres", "--gpu h100:8"),
+        ("--gpus", "--gpu 8"),
+        ("-n", "-j 2x8"),
+        ("-N2", "--nodes 2"),
+        ("--memory", "--mem 64G"),
+        ("--job-name", "--name"),
+        ("--volume", "--mounts"),
+    ],
+)
+def test_options_of_other_tools(torchx: Call, script: Path, option: str, ours: str) -> None:
+    """The hint names the option of torchx that does the same."""
+    found = torchx("run", option, "1", "train.py")
+    assert (found.code, found.out) == (2, "")
+    assert f"unknown option `{option.partition('=')[0]}`" in found.err
+    assert ours in found.err.partition("hint:")[2]
+
+
+@pytest.mark.parametrize("option", ["--zzz", "--frobnicate", "--tag", "--priority"])
+def test_no_guess_at_a_distance(torchx: Call, script: Path, option: str) -> None:
+    """An option that resembles none of ours gets no `did you mean`."""
+    found = torchx("run", option, "1", "train.py")
+    assert found.code == 2
+    assert "did you mean" not in found.err

@@ -60,7 +60,16 @@ class Parser(argparse.ArgumentParser):
         name = option.partition("=")[0]
         if name in ("--log_level", "--log-level", "--version"):
             return UsageError(f"`{name}` goes before the verb", hint=f"write `torchx {name} ...`")
-        return parser._usage_error(f"unknown option `{name}`", did_you_mean(name, parser._option_string_actions))
+        hint = parser.elsewhere(name if name.startswith("--") else name[:2]) or did_you_mean(name, parser._option_string_actions)
+        return parser._usage_error(f"unknown option `{name}`", hint)
+
+    def elsewhere(self, option: str) -> str:
+        """Return the hint for an option of another tool; empty if none is known, or this parser is of another verb."""
+        if not any(action.dest == "component_name_and_args" for action in self._actions):
+            return ""
+        from torchx.cli.foreign_options import RUN
+
+        return RUN.get(option, "")
 
     def _usage_error(self, message: str, hint: str = "") -> UsageError:
         return UsageError(message, hint=hint or f"`{self.prog} --help` shows how it is used")

@@ -180,8 +180,9 @@ def what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
     Adds to ``args`` the options of torchx that stand after the component, and those of the config files.
     """
     words = list(getattr(args, "component_name_and_args", ()))
+    program_first = shorthand.is_program(words)
     script = bool(words) and words[0].endswith(".py")
-    if script:
+    if script or program_first:
         shorthand.refuse(words[1:], words[0])
     elif words and not words[0].startswith("-") and (parser := getattr(args, "_parser", None)) is not None:
         ours, words[1:] = shorthand.hoist(parser, words[0], words[1:])
@@ -191,7 +192,9 @@ def what_to_run(args: argparse.Namespace) -> tuple[str, list[str]]:
     _fill(args)
     size = getattr(args, "size", None)
     dashes = words[:1] == ["--"] and not getattr(args, "component", None)
-    program = shorthand.program(words[dashes:], size=size, dashes=dashes) if script or (dashes and words[1:]) else None
+    program = None
+    if script or program_first or (dashes and words[1:]):
+        program = shorthand.program(words[dashes:], size=size, dashes=dashes or program_first)
     if program is None:
         component, component_args = _split_component(args, words)
         component_args = ["-j", size, *component_args] if size else component_args

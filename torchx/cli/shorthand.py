@@ -12,6 +12,8 @@ from torchx.cli.failures import UsageError
 from torchx.schedulers import get_scheduler_factories
 
 _PYTHON = ("python", "python3")
+_SHELLS = ("bash", "sh")
+_SCRIPTS = (".sh", ".bash")
 # Rejected rather than passed on silently: the job would run in the wrong place, or although a dry run was meant.
 _REFUSED = (
     "--dryrun",
@@ -41,6 +43,11 @@ def program(words: Sequence[str], *, size: str | None = None, dashes: bool = Fal
     True
     """
     first, *rest = words
+    if dashes and first.endswith(_SCRIPTS) and os.path.isfile(first):
+        runs = os.access(first, os.X_OK)
+        first = first if "/" in first or not runs else f"./{first}"
+        words = [first, *rest] if runs else ["bash", first, *rest]
+        first, *rest = words
     if first.endswith(".py"):
         rest = rest[1:] if rest[:1] == ["--"] and not dashes else rest
         return _python(["--script", first], rest, size)
@@ -60,6 +67,29 @@ def program(words: Sequence[str], *, size: str | None = None, dashes: bool = Fal
         )
     # utils.sh passes a single word to the shell as a command line.
     return "utils.sh", ["--", *words] if rest else ["--", "exec", first]
+
+
+def is_program(words: Sequence[str]) -> bool:
+    """Return whether a command line names a program instead of a component: a file, or an interpreter with one.
+
+    Raises:
+        UsageError: it names a file that does not exist.
+
+    >>> is_program(["python", "train.py"]), is_program(["utils.echo"])
+    (True, False)
+    """
+    first = words[0] if words else ""
+    if first in (*_PYTHON, *_SHELLS):
+        return len(words) > 1
+    if ":" in first or first == "utils.sh" or not ("/" in first or first.endswith(_SCRIPTS)):
+        return False
+    if not os.path.isfile(first):
+        from torchx.component_reader.finder import component_names
+
+        if first in component_names():
+            return False
+        raise UsageError(f"there is no file `{first}` in `{os.getcwd()}`", hint="`torchx builtins` lists components")
+    return True
 
 
 def check_script(component_args: Sequence[str]) -> None:

@@ -422,6 +422,10 @@ def _not_found(name: str) -> ComponentNotFoundException:
     else:
         # Importing all components is acceptable here: the command fails anyway.
         hint = did_you_mean(name, get_components()) or "`torchx builtins` lists them"
+    if "." not in name:
+        from shutil import which
+
+        hint += f"; `torchx run -- {name} ...` runs the program" if which(name) else ""
     failures = [str(f) for f in decorated(_GROUP)[1]]
     return ComponentNotFoundException(f"there is no component `{name}`", hint="; ".join([hint, *failures]))
 

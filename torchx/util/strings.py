@@ -10,14 +10,15 @@ def nearest(word: str, choices: Iterable[str], cutoff: float = 0.6) -> str | Non
 
     >>> nearest("dist.dpp", ["dist.ddp", "utils.echo"])
     'dist.ddp'
-    >>> nearest("zzz", ["dist.ddp"]) is None
-    True
+    >>> nearest("zzz", ["dist.ddp"]) is None, nearest("--gpu", ["--log"]) is None
+    (True, True)
     """
     import difflib
 
     pool = list(choices)
-    folded = {c.lower().replace("-", "_"): c for c in pool}
-    close = difflib.get_close_matches(word.lower().replace("-", "_"), folded, n=1, cutoff=cutoff)
+    # Without the dashes of options, in which any two of them are similar.
+    folded = {c.lower().lstrip("-").replace("-", "_"): c for c in reversed(pool)}
+    close = difflib.get_close_matches(word.lower().lstrip("-").replace("-", "_"), folded, n=1, cutoff=cutoff)
     if close:
         return folded[close[0]]
     # `echo` for `utils.echo`
