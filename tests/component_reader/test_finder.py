@@ -78,7 +78,7 @@ def args_of(name: str, *words: str) -> list[str]:
 def test_a_builtin() -> None:
     """A built-in has a name, a description and a function."""
     found = get_component("utils.echo")
-    assert (found.name, found.fn_name, found.description) == ("utils.echo", "echo", "Prints a message.")
+    assert (found.name, found.fn_name, found.description) == ("utils.echo", "echo", "Print a message.")
     assert found.validation_errors == []
     assert found.fn().name == "echo"
 

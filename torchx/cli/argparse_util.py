@@ -60,7 +60,8 @@ class Parser(argparse.ArgumentParser):
         name = option.partition("=")[0]
         if name in ("--log_level", "--log-level", "--version"):
             return UsageError(f"`{name}` goes before the verb", hint=f"write `torchx {name} ...`")
-        hint = parser.elsewhere(name if name.startswith("--") else name[:2]) or did_you_mean(name, parser._option_string_actions)
+        foreign = parser.elsewhere(name if name.startswith("--") else name[:2])
+        hint = foreign or did_you_mean(name, parser._option_string_actions)
         return parser._usage_error(f"unknown option `{name}`", hint)
 
     def elsewhere(self, option: str) -> str:
