@@ -88,6 +88,11 @@ def _by_program(failure: Failure) -> tuple[str, str, Row | None]:
         kind, row = _of_link(link)
         if kind:
             return kind, _line(str(link), row), row
+    if links and all(map(is_wrapper, links)):
+        said = str(links[0])
+        row = next((row for row in rows(EXCEPTION) if row.kind and row.search(said)), None)
+        kind = row.kind if row is not None else _BY_SIGNAL.get(failure.signal, "error")
+        return kind, _first(said), row
     if links:
         return "error", _first(str(links[0])), None
     for line in failure.message.splitlines():

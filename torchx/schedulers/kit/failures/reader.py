@@ -29,6 +29,7 @@ _NOISE = (
     r"[IW]\d{4} \d\d:\d\d:\d\d|\[[IW]\d{4} \d\d:\d\d:\d\d|[IWE]\d{4} [\d:.]+ +\d+ torch/distributed/|NOTE: Redirects"
     r"|Setting OMP_NUM_THREADS environment|\S+:\d+: \w*Warning: |\s*warnings\.warn\(|.*\d%\|.*\||[-=*+_#~]{3,}$|\++ "
     r"|note: run with `RUST_BACKTRACE|(?:srun|sbatch|slurmd|slurmstepd\S*): |make(?:\[\d+\])?: \*\*\*|exit status \d+$"
+    r"|Set the environment variable HYDRA_FULL_ERROR"
     r"|Aborted \(core dumped\)$|.*\b(?:INFO|DEBUG)\b|Process \S+:$|Extension modules: |frame #\d+: |<omitting python"
     r"|Exception raised from |\s+at \S|Node\.js v\d|\[\w{3} \w{3} [ \d]\d [\d:]{8} \d{4}\]$"
 )
@@ -44,8 +45,9 @@ _ABORTED_AT_EXIT = "terminate called without an active exception"
 _ERROR_WORDS = (
     r"(?i).*\b(?:error|fatal|failed|cannot|can't|denied|not found|no such|exception|invalid|segmentation fault)"
 )
-_KERNEL = r"(?:oom-kill:constraint=|(?:Memory cgroup out|Out) of memory: |NVRM: |amdgpu |mce: |systemd-oomd)"
-_SYSTEM = rf"(?:srun|sbatch|slurmd|slurmstepd\S*): |(?:\[[^\]]{{1,40}}\] |(?:\S+ +){{0,4}}kernel: )*{_KERNEL}"
+_KERNEL = r"(?:oom-kill:constraint=|(?:Memory cgroup out|Out) of memory: |NVRM: |amdgpu |mce: |\S+ invoked oom-killer)"
+_UNIT = r"(?:\S+ +){0,4}systemd(?:-oomd)?\[\d+\]: |systemd-oomd |\S+\.(?:service|scope): "
+_SYSTEM = rf"(?:srun|sbatch|slurmd|slurmstepd\S*): |(?:\[[^\]]{{1,40}}\] |(?:\S+ +){{0,4}}kernel: )*{_KERNEL}|{_UNIT}"
 _STEP_NEWS = (
     r"srun: (?:error: \S+: tasks? \S+: (?!Out Of Memory)|Job step aborted|launch/slurm|Force Terminated|got SIG"
     r"|forcing job)"
@@ -168,6 +170,8 @@ def _last_trace(traces: Sequence[Trace], lines: Sequence[str], end: Failure) -> 
 
 def _of_trace(trace: Trace, lines: Sequence[str], end: Failure) -> Failure:
     text = "\n".join(bounded(line, _LINE_CHARS) for line in lines[trace.start : trace.end]).rstrip()
+    if _is_wrapper(trace):
+        end = _reported([trace.message], end)
     above = [line for line in lines[: trace.start] if _says(line)] if _is_wrapper(trace) else []
     message = f"{above[-1].strip()}\n-> {trace.message}" if above else trace.message
     return replace(end, message=message, traceback=text)

@@ -17,7 +17,7 @@ _CHAINED = (
 )
 _EXCEPTION = r"((?:[^\W\d]\w*\.)*[^\W\d]\w*(?:\(\w+\))?)(?:: ?(.*))?$"
 _RAY = "ray.exceptions.RayTaskError"  # frames and exception of the task follow, without a header
-_FRAME = r'\s+File "(.*)", line \d+'
+_FRAME = r'(?:> |\s+)File "(.*)", line \d+'
 _SYNTAX = r"(?:SyntaxError|IndentationError|TabError): "
 # Precedes a traceback in the message of another one: of a DataLoader's worker, torch.multiprocessing, a process pool.
 _NESTED = r'"""|.*terminated with the following error:|.*Exception ranks:.*'
@@ -26,7 +26,7 @@ _IGNORED = r"Exception ignored in|--- Logging error ---|Error in atexit\._run_ex
 # Lines that end the message of an exception: output of other programs and of logging.
 _FOREIGN = (
     r"\[?\d{4}-\d\d-\d\d[ T_]\d\d:\d\d|\[?\d\d:\d\d:\d\d|\[?[IWEF]\d{4} \d\d:\d\d:\d\d"
-    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|\S+:\d+: \w*Warning: |Exception ignored|Exception in thread"
+    r"|(?-i:DEBUG|INFO|WARNING|ERROR|CRITICAL)\b|error: |\S+:\d+: \w*Warning: |Exception ignored|Exception in thread"
     r"|(?:srun|slurmstepd\S*|slurmd|sbatch|mpirun|wandb|torchx): |Fatal Python error|terminate called"
     r"|\S+: line \d+: |exception raised from |frame #\d+|[-=*]{20,}$|Process \S+:$"
 )
@@ -129,7 +129,7 @@ def _read_one(lines: Sequence[str], at: int) -> tuple[list[Link], int]:
         return _read_group(lines, at)
     frame, code = "", ""
     at += 1
-    while at < len(lines) and (lines[at].startswith((" ", "\t")) or not lines[at]):
+    while at < len(lines) and (lines[at].startswith((" ", "\t", "> File ")) or not lines[at]):
         if path := _frame(lines[at]):
             frame, code = path, ""
         elif frame and not code and lines[at].strip(" ~^"):
@@ -222,6 +222,10 @@ def read_exception(text: str) -> Link | None:
     (Link(name='KeyError', text="'x'", file='', code=''), None)
     """
     found = re.match(r"((?:[^\W\d]\w*(?:\.|::))*[^\W\d]\w*(?:\(\w+\))?)(?:: ((?s:.*))|$)", text.strip())
-    if found is None or not re.search(r"(?:Error|Exception|Interrupt|Exit|Warning)(?:\(\w+\))?$|::\w+$", found[1]):
+    if (
+        found is None
+        or found[1] == "Error"
+        or not re.search(r"(?:Error|Exception|Interrupt|Exit|Warning)(?:\(\w+\))?$|::\w+$", found[1])
+    ):
         return None
     return Link(found[1], found[2] or "")

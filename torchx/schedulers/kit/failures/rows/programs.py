@@ -46,12 +46,14 @@ IMAGES = (
     Row("image", LINE, "returned error code: ", r"\[ERROR\] URL https?://\S+ returned error code: \d+", of="enroot", link="https://github.com/NVIDIA/enroot", example="[ERROR] URL https://registry-1.docker.io/v2/library/x/manifests/1 returned error code: 404 Not Found"),
     Row("image", LINE, "enroot", r"enroot-(?:mount|nsenter|switchroot|mksquashovlfs|aufs2ovlfs): |\[ERROR\] (?:No such file or directory|Could not process JSON input|Invalid image format|Image not found|.*squashfs|.*layer)", of="enroot", example="enroot-mount: failed to mount: /dev/shm at /enroot/x/dev/shm: Operation not permitted"),
     Row("image", LINE, "[ERROR] ", r"^\[ERROR\] (?:No such file or directory: \S+\.sqsh|Could not process JSON input|Invalid image format|Image \S+ not found|File already exists: \S+\.sqsh|Failed to (?:download|extract|import|unpack))", of="enroot", example="[ERROR] Invalid image format: /a/x.sqsh"),
+    Row("image", LINE, "user namespace", r"[Ff]ailed to create (?:a )?(?:new )?user namespace|user namespaces? (?:disabled|(?:is|are) not)", of="Apptainer, enroot", example="ERROR  : Failed to create user namespace: user namespace disabled"),
     Row("image", LINE, "nvidia-container-cli: requirement error", of="NVIDIA container toolkit", example="nvidia-container-cli: requirement error: unsatisfied condition: cuda>=12.9, please update your driver to a newer version"),
     Row("node", LINE, "Cannot connect to the Docker daemon", of="Docker", example="docker: Cannot connect to the Docker daemon at unix:///var/run/docker.sock. Is the docker daemon running?."),
     Row("error", LINE, "executable file not found", of="runc, Apptainer", example='exec: "python": executable file not found in $PATH: unknown'),
 )
 SHELLS = (
     Row("error", LINE, "Lmod has detected the following error:", more=2, of="Lmod", link="https://lmod.readthedocs.io", example="Lmod has detected the following error: The following module(s) are unknown:"),
+    Row("error", LINE, "Could not find conda environment", of="conda", example="EnvironmentNameNotFound: Could not find conda environment: train"),
     Row("error", LINE, "Unable to locate a modulefile for", of="Environment Modules", example="ERROR: Unable to locate a modulefile for 'cuda/12.9'"),
     Row("error", LINE, "' not found (required by ", r"version `\S+' not found \(required by ", of="glibc", example="python: /lib64/libc.so.6: version `GLIBC_2.34' not found (required by python)"),
     Row("error", LINE, "error while loading shared libraries", of="glibc", example="a.out: error while loading shared libraries: libcudart.so.12: cannot open shared object file: No such file or directory"),
