@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -16,10 +15,10 @@ from starlette.routing import Route
 
 from torchx.cli.log_targets import parse_target
 from torchx.cli.render import strict_json
-from torchx.errors import ConfigError, NotFoundError, NotSupportedError, TorchXError
+from torchx.errors import NotFoundError, NotSupportedError, TorchXError
 from torchx.runner import Runner
 from torchx.runner.ground.masks import for_display
-from torchx.runner.ground.trackers import choose_tracker
+from torchx.runner.ground.trackers import choose_tracker, get_configured_trackers
 from torchx.runner.show.json_output import (
     failures_fields,
     handle_fields,
@@ -136,10 +135,9 @@ def _tasks(runner: Runner, handle: str, table: TaskTable) -> dict[str, Any]:
 def _results(handle: str) -> dict[str, Any]:
     """Return the ``tasks`` of a sweep (no other job has any) with their values and what they wrote to the first
     tracker, and the ``error`` if it cannot be read."""
-    tracker, error = None, None
-    with contextlib.suppress(ConfigError):
-        tracker = choose_tracker()[1]
+    error = None
     try:
+        tracker = choose_tracker()[1] if get_configured_trackers() else None
         found = read_results(handle, tracker)
     except Exception as e:  # whatever a tracker's client raises
         found, error = read_results(handle, None), f"the tracker cannot be read: {e}"
