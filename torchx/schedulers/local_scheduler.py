@@ -14,7 +14,7 @@ processes that the job started, including daemons, are ended.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torchx.errors import BackendError, NotFoundError, SpecError
@@ -22,7 +22,7 @@ from torchx.schedulers.api import NONE, DescribeAppResponse, ListAppResponse, Sc
 from torchx.schedulers.kit.caps import COMMON
 from torchx.schedulers.local.jobs import ForeignError, LocalJob, LocalJobs, delete
 from torchx.schedulers.local.options import Opts
-from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, runopts
+from torchx.specs.api import AppDef, AppDryRunInfo, AppState, CfgVal, is_terminal, runopts
 from torchx.specs.handles import JobId
 from torchx.supervisor.layout import COMBINED_LOG, METRICS_FILE, STDERR_LOG, STDOUT_LOG, replica_folder
 from torchx.supervisor.reader import send_command, wait_for_end
@@ -100,6 +100,8 @@ class _LocalAppDef(LocalJob):
         super().__init__(folder or log_dir, roles)
         self.id = id
         self._log_dir = log_dir
+        self._state, self._killed = AppState.UNKNOWN, False
+        self._role_replicas: dict[str, list[Any]] | None = None
 
     @property
     def log_dir(self) -> str:
@@ -108,15 +110,60 @@ class _LocalAppDef(LocalJob):
 
     @property
     def state(self) -> AppState:
-        """The job's current state."""
+        """The job's current state; of a job without files, or that :meth:`kill` cancelled, the one that was set."""
         described = self.describe()
-        return described.state if described else AppState.UNKNOWN
+        is_known = described is not None and (described.state is not AppState.CANCELLED or not self._killed)
+        return described.state if described is not None and is_known else self._state
+
+    def set_state(self, state: AppState) -> None:
+        """Set the state of a job without files."""
+        self._state = state
 
     @property
-    def role_replicas(self) -> dict[str, list[int]]:
-        """The numbers of the replicas of each role."""
+    def role_replicas(self) -> dict[str, list[Any]]:
+        """The numbers of the replicas of each role, unless something else was assigned."""
+        if self._role_replicas is not None:
+            return self._role_replicas
         job = self.read()
         return {role: [*range(count)] for role, count in job.roles} if job else {}
+
+    @role_replicas.setter
+    def role_replicas(self, replicas: dict[str, list[Any]]) -> None:
+        self._role_replicas = replicas
+
+    def kill(self) -> None:
+        """Cancel the job, if it has not ended. It counts as failed: NeMo-Run ends the others of a failed group."""
+        if not is_terminal(self.state):
+            self._killed, self._state = True, AppState.FAILED
+            self.cancel()
+
+    def cancel(self) -> None:
+        """Cancel the job, if it has not ended. Raises BackendError if it runs on another host."""
+        state = self.read()
+        if state is None or state.ended or send_command(self.folder, "cancel"):
+            return
+        state = self.read()
+        if state is not None and not state.ended:
+            raise BackendError(
+                f"job `{self.id}` runs on host `{state.facts.get('host')}`, which this host cannot reach",
+                hint="cancel it there",
+            )
+
+
+class _Apps(dict[str, _LocalAppDef]):
+    """Jobs by id. Each iteration is over a copy: other threads, also those of subclasses, add and remove jobs."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter([*super().keys()])
+
+    def keys(self) -> Any:
+        return [*super().keys()]
+
+    def values(self) -> Any:
+        return [*super().values()]
+
+    def items(self) -> Any:
+        return [*super().items()]
 
 
 class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
@@ -145,7 +192,15 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
         self._image_provider_class = image_provider_class
         self._cache_size = cache_size
         self._extra_paths = list(extra_paths or ())
-        self._apps: dict[AppId, _LocalAppDef] = {}
+        self._apps = {}
+
+    @property
+    def _apps(self) -> dict[AppId, _LocalAppDef]:  # also assigned by subclasses of programs
+        return self.__dict__.setdefault("_known_apps", _Apps())  # type: ignore[no-any-return]
+
+    @_apps.setter
+    def _apps(self, apps: dict[AppId, _LocalAppDef]) -> None:
+        self.__dict__["_known_apps"] = _Apps(apps)
 
     @functools.cached_property
     def _jobs(self) -> LocalJobs:  # not set in __init__, which subclasses of programs may not call
@@ -367,16 +422,8 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
     # -- cancel and delete -----------------------------------------------------------------------
 
     def _cancel_existing(self, app_id: str) -> None:
-        job = self._find(app_id)
-        state = job.read() if job else None
-        if job is None or state is None or state.ended or send_command(job.folder, "cancel"):
-            return
-        state = job.read()
-        if state is not None and not state.ended:
-            raise BackendError(
-                f"job `{app_id}` runs on host `{state.facts.get('host')}`, which this host cannot reach",
-                hint="cancel it there",
-            )
+        if (job := self._find(app_id)) is not None:
+            job.cancel()
 
     def _delete_existing(self, app_id: str) -> None:
         """Cancel the job if it runs, and remove its files. Other files in its folders are kept."""
@@ -415,8 +462,8 @@ class LocalScheduler(Scheduler[Mapping[str, CfgVal]]):
 
     def _remember(self, app_id: str, job: _LocalAppDef) -> None:
         if app_id not in self._apps:
-            while len(self._apps) >= self._cache_size:
-                del self._apps[next(iter(self._apps))]
+            for oldest in [*self._apps][: max(len(self._apps) + 1 - self._cache_size, 0)]:
+                self._apps.pop(oldest, None)
             self._apps[app_id] = job
 
 

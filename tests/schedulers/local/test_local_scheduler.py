@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import threading
 import time
 from collections import Counter
 from datetime import datetime
@@ -568,3 +569,69 @@ def test_small_types() -> None:
     assert Opts.from_cfg({"log_dir": "/x"}).log_dir == "/x"
     request = PopenRequest("id", "/logs", {"r": [param]}, {"r": ["/logs/r/0"]})
     assert request.app_id == "id"
+
+
+class _Nemo(LocalScheduler):
+    """A subclass as NeMo-Run has one: it never calls our ``__init__``, and has jobs that it read from a file."""
+
+    def __init__(self, session_name: str) -> None:
+        self.backend, self.session_name = "local", session_name
+        self._image_provider_class, self._cache_size, self._extra_paths = None, 100, []
+        self._apps = {}
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        for job in self._apps.values():
+            assert job.state is not None and isinstance(job.role_replicas, dict)
+        return super().describe(app_id)
+
+
+def test_eight_threads_share_a_scheduler() -> None:
+    """They start, look at and forget jobs while the others iterate over all of them."""
+    local, errors = _Nemo("test"), []
+
+    def work(k: int) -> None:
+        try:
+            for _ in range(3):
+                app_id = local.submit(_app(f"echo {k}"), {})
+                assert local.describe(app_id) is not None
+                assert [*local._apps] and [*local._apps.items()] and app_id in local._apps
+                local.wait_for_end(app_id, 300)
+                assert list(local.log_iter(app_id, "trainer")) == [f"{k}\n"]
+                assert local.exists(app_id) and len(local.list()) > 0
+                local.delete(app_id)
+                assert local.describe(app_id) is None
+        except BaseException as e:
+            errors.append(e)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(k,)) for k in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+
+
+def test_a_group_of_tasks_of_nemo_run() -> None:
+    """Killing a member ends it as failed; a reloaded job, of which nothing is left, has what was set."""
+    local = _Nemo("test")
+    app_id = local.submit(_app("exec sleep 600"), {})
+    job = local._apps[app_id]
+    job.kill()
+    local.wait_for_end(app_id, 300)
+    assert job.state is AppState.FAILED
+    job.kill()
+    other = local.submit(_app("exec sleep 600"), {})
+    local.cancel(other)
+    local.wait_for_end(other, 300)
+    assert local._apps[other].state is AppState.CANCELLED
+    gone = _LocalAppDef("gone", "/nowhere")
+    assert (gone.state, gone.role_replicas) == (AppState.UNKNOWN, {})
+    gone.set_state(AppState.SUCCEEDED)
+    gone.role_replicas = {"trainer": [0]}
+    gone.kill()
+    assert (gone.state, gone.role_replicas) == (AppState.SUCCEEDED, {"trainer": [0]})
