@@ -110,10 +110,16 @@ class _LocalAppDef(LocalJob):
 
     @property
     def state(self) -> AppState:
-        """The job's current state; of a job without files, or that :meth:`kill` cancelled, the one that was set."""
+        """The job's current state; of a job without files the one that :meth:`set_state` set."""
         described = self.describe()
-        is_known = described is not None and (described.state is not AppState.CANCELLED or not self._killed)
-        return described.state if described is not None and is_known else self._state
+        return described.state if described else self._state
+
+    def describe(self) -> DescribeAppResponse | None:
+        """Return the response of ``describe``; a job that :meth:`kill` ended has failed."""
+        described = super().describe()
+        if described is not None and described.state is AppState.CANCELLED and self._killed:
+            described.state = AppState.FAILED
+        return described
 
     def set_state(self, state: AppState) -> None:
         """Set the state of a job without files."""
@@ -134,7 +140,7 @@ class _LocalAppDef(LocalJob):
     def kill(self) -> None:
         """Cancel the job, if it has not ended. It counts as failed: NeMo-Run ends the others of a failed group."""
         if not is_terminal(self.state):
-            self._killed, self._state = True, AppState.FAILED
+            self._killed = True
             self.cancel()
 
     def cancel(self) -> None:

@@ -594,7 +594,7 @@ def test_eight_threads_share_a_scheduler() -> None:
             for _ in range(3):
                 app_id = local.submit(_app(f"echo {k}"), {})
                 assert local.describe(app_id) is not None
-                assert [*local._apps] and [*local._apps.items()] and app_id in local._apps
+                assert [*local._apps.keys()] and dict(local._apps.items()) and app_id in local._apps
                 local.wait_for_end(app_id, 300)
                 assert list(local.log_iter(app_id, "trainer")) == [f"{k}\n"]
                 assert local.exists(app_id) and len(local.list()) > 0
