@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from _site import commands, components, environment, resources, schedulers
+from _site import commands, components, environment, resources, schedulers, troubleshooting
 
 CONTENT = {
     "commands": commands.page,
@@ -14,6 +14,7 @@ CONTENT = {
     "capabilities": schedulers.capabilities,
     "environment": environment.page,
     "resources": resources.page,
+    "messages": troubleshooting.page,
 }
 _PLACE = re.compile(r"^<!-- generated: ([\w ]+) -->$", re.MULTILINE)
 

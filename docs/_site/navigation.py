@@ -68,6 +68,7 @@ SECTIONS = {
         "reference/environment": "Environment variables",
         "cli-json": "JSON output",
         "errors": "Errors, exit codes",
+        "signatures": "Signatures of failures",
         "reference/python": "Python interface",
         "glossary": "Glossary",
         "benchmarks": "Benchmarks",

@@ -24,7 +24,7 @@ DOCUMENTED = sorted(
 )
 
 
-@pytest.fixture(params=["commands", "components", "environment", "markdown", "resources", "schedulers"])
+@pytest.fixture(params=["commands", "components", "environment", "markdown", "resources", "schedulers", "troubleshooting"])
 def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(DOCS))
     return importlib.import_module(f"_site.{request.param}")
@@ -38,6 +38,18 @@ def generated(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 def filled(generated: ModuleType, page: str) -> str:
     return generated.fill((DOCS / "reference" / page).read_text())
+
+
+def test_messages_with_their_hints(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What an error says and what to do, below its part of torchx; an error without a hint is not shown."""
+    monkeypatch.syspath_prepend(str(DOCS))
+    page = importlib.import_module("_site.troubleshooting")
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/a.py").write_text(
+        'raise ConfigError(f"no option `{name}`", hint=f"did you mean `{near}`?")\nraise ConfigError("no hint here")\n'
+    )
+    assert list(page.messages(tmp_path)) == [("Configuration", "no option `…`", "did you mean `…`?")]
+    assert "no run on record is called `…`" in page.page()
 
 
 def test_doctests(part: ModuleType) -> None:
