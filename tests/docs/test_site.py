@@ -24,7 +24,9 @@ DOCUMENTED = sorted(
 )
 
 
-@pytest.fixture(params=["commands", "components", "environment", "markdown", "resources", "schedulers", "troubleshooting"])
+@pytest.fixture(
+    params=["commands", "components", "environment", "markdown", "resources", "schedulers", "troubleshooting"]
+)
 def part(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(str(DOCS))
     return importlib.import_module(f"_site.{request.param}")
